@@ -25,7 +25,7 @@ class GPT2Initialization(Spec):
     """Like normal, but weights that write to the residual stream have std / sqrt(2 L) (Radford 2019, section 2.3).
 
     Attributes:
-        std: standard deviation of all other weights.
+        std: standard deviation of the weights that do not write to the residual stream.
     """
 
     kind: Literal["gpt2"] = "gpt2"

@@ -21,7 +21,7 @@ class ModelSpec(Part):
 
     Attributes:
         version: version of the file format.
-        name: name of the model; without effect on its numbers.
+        name: name of the model; does not affect results.
     """
 
     needs: ClassVar[str] = "module"

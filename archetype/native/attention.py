@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def append(recorder: "Recorder | Immediate", new: Tensor, buffer: Tensor, positions: Tensor) -> Tensor | None:
-    """Emit the writing of new keys or values, (B, K, T, P), into the places of a buffer, (B, K, S, P).
+    """Write new keys or values, (B, K, T, P), into the slots of a cache buffer, (B, K, S, P).
 
-    A place is a position modulo S. Returns the buffer; None for types that the kernel does not know.
+    The slot of a token is its position modulo S. Returns the buffer, or None for unsupported data types.
     """
     if new.dtype not in FLOATS or buffer.dtype not in FLOATS or new.stride(-1) != 1 or buffer.stride(-1) != 1:
         return None
@@ -35,17 +35,17 @@ def append(recorder: "Recorder | Immediate", new: Tensor, buffer: Tensor, positi
 
 
 def copy_places(keys: Tensor, values: Tensor, sources: Tensor, starts: Tensor, ends: Tensor) -> bool:
-    """Put the places of other rows of a cache in place of a row's own.
+    """Copy cache slots from one sequence of the batch to another.
 
     Args:
         keys: (B, K, S, P).
         values: (B, K, S, Q).
-        sources: of each row, the one that is read, (B,); into a source nothing is written.
-        starts: the first place of each copy, (B,).
-        ends: the place after the last; none is copied where the first is not before it.
+        sources: index of the sequence that each sequence copies from, (B,); a source is not written to.
+        starts: first slot to copy for each sequence, (B,).
+        ends: end of the slots to copy, exclusive, (B,); nothing is copied if it is not above `starts`.
 
     Returns:
-        Whether it was done: not where the kernels are missing, or for another layout.
+        Whether the slots were copied; False if the kernels are missing or do not support the layout.
     """
     kernels = library()
     places_are_joined = all(x.stride()[2:] == (x.shape[3], 1) and x.device.type == "cpu" for x in (keys, values))
@@ -130,7 +130,7 @@ def _strides(tensor: Tensor | None) -> tuple[int, ...]:
 
 
 def _strides_of_positions(positions: Tensor | None) -> tuple[int, int]:
-    """Strides of positions between rows and places; 0 between rows where one row serves all."""
+    """Return the strides of positions over sequences and tokens; the first is 0 if all sequences share positions."""
     if positions is None:
         return 0, 0
     return positions.stride(0) if positions.shape[0] > 1 else 0, positions.stride(1)

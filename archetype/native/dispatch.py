@@ -21,9 +21,9 @@ _are_plain = ContextVar("_are_plain", default=False)
 
 @contextmanager
 def plain_operations() -> Iterator[None]:
-    """Within the block modules compute by torch's operations alone, as they do on other devices than the CPU.
+    """Compute with torch's operations only, without native kernels, as on other devices than the CPU.
 
-    For comparisons: the native kernels round elsewhere. ARCHETYPE_NATIVE=off switches them off for a whole process.
+    For comparisons, since native kernels round differently. ARCHETYPE_NATIVE=off disables them for the whole process.
     """
     token = _are_plain.set(True)
     try:

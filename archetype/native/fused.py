@@ -55,10 +55,10 @@ def _suit(tensors: tuple[Tensor, ...]) -> bool:
 
 
 def linear(x: Tensor, weight: Tensor | LosslessRows, bias: Tensor | None) -> Tensor | None:
-    """The product x weight^T + bias of many vectors, where torch's own library is slower.
+    """Return x weight^T + bias for many vectors; None where torch's own product is to be used.
 
-    In float32 by oneDNN: MKL shares its products badly between threads of processors that are not Intel's. In bfloat16
-    by matrix tiles, where no gradient is asked for.
+    float32 uses oneDNN, since MKL distributes products badly over the threads of other processors than Intel's.
+    bfloat16 uses matrix tiles if no gradient is needed.
     """
     tensors = [x, *(() if isinstance(weight, LosslessRows) else (weight,)), *(() if bias is None else (bias,))]
     kernels = _kernels(*tensors)
@@ -103,7 +103,7 @@ def gated_backward(activation: str, dy: Tensor, gate: Tensor, up: Tensor) -> tup
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool) -> Tensor | None:
-    """Pairs of the first features of x (B H T P) turned by the angles of cos and sin (b 1 T R/2)."""
+    """Rotate pairs of the first features of x (B H T P) by the angles of cos and sin (b 1 T R/2)."""
     kernels = _kernels_or_recorder(x, cos, sin)
     if kernels is None or x.stride(-1) != 1:
         return None
@@ -117,14 +117,14 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool) -> Tensor 
 
 
 def append(new: Tensor, buffer: Tensor, positions: Tensor) -> Tensor | None:
-    """New keys or values (B K T P) written into their places of a buffer (B K S P); no gradient goes through it."""
+    """Write new keys or values (B K T P) into their slots of a buffer (B K S P), without gradients."""
     if torch.is_grad_enabled() or (kernels := recording() or _kernels(new, buffer)) is None:
         return None
     return native.append(kernels, new, buffer, positions)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor | None:
-    """Vectors as RMSNorm gives them, in the type that reads them; of them a training step saves x alone."""
+    """Return RMSNorm of x in the given data type; a training step saves only x for the backward pass."""
     kernels = _kernels(x, weight)
     if kernels is None or dtype not in FLOATS or (distance := _distance(x)) is None:
         return None
@@ -160,7 +160,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Te
 
 
 def dropout(x: Tensor, p: float) -> Tensor | None:
-    """Numbers x / (1 - p), but 0 with probability p (Srivastava 2014); a key of torch's generator says where."""
+    """Dropout: x / (1 - p), or 0 with probability p (Srivastava 2014), drawn with a key of torch's generator."""
     kernels = _kernels(x)
     if kernels is None:
         return None
@@ -169,7 +169,7 @@ def dropout(x: Tensor, p: float) -> Tensor | None:
 
 
 def _distance(x: Tensor) -> int | None:
-    """Between rows of the last dimension, in whatever order they stand; None where it is not one for all."""
+    """Return the stride between vectors of the last dimension, in any order; None if it varies."""
     if x.is_contiguous():
         return x.shape[-1]
     order = sorted(range(x.dim() - 1), key=x.stride, reverse=True)
@@ -234,14 +234,14 @@ class _Attention(torch.autograd.Function):
 
 
 def _gradients(formula: Callable[..., Tensor], inputs: tuple[Tensor, ...], dy: Tensor) -> list[Tensor]:
-    """The gradients of a formula, as functions of its inputs and of dy that can be differentiated again."""
+    """Return the gradients of a formula, differentiable again in its inputs and dy."""
     of_these = [x for x in inputs if x.requires_grad]
     gradients = iter(torch.autograd.grad(formula(*inputs), of_these, dy, create_graph=True))
     return [next(gradients) if x.requires_grad else torch.zeros_like(x) for x in inputs]
 
 
 def _softmax_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
-    """softmax(scale q k^T) v (Vaswani et al. 2017, equation 1); queries are the last T of S places."""
+    """softmax(scale q k^T) v (Vaswani et al. 2017, equation 1); queries are the last T of S positions."""
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     scores = scale * q.float() @ k.float().transpose(-2, -1)
     if causal:
@@ -251,7 +251,7 @@ def _softmax_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bo
 
 
 def _attend(kernels: Immediate, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
-    """The values of attention, and the logarithms of the sums of weights, (B H T)."""
+    """Return the attention output and the log-sum-exp of the scores, (B H T)."""
     y: Tensor
     if not kernels.library.has_attention_forward:
         y, log_sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)

@@ -22,7 +22,7 @@ from archetype.native.arguments import (
 
 @operation
 class Product(Arguments):
-    """y = x w^T + bias, of one matrix or of each vector's own."""
+    """y = x w^T + bias, with one matrix for all vectors or a matrix for each."""
 
     y: Written
     x: Read
@@ -110,7 +110,7 @@ class Attend(Arguments):
 
 @operation
 class Append(Arguments):
-    """New keys or values, put into their places."""
+    """Write new keys or values into their cache slots."""
 
     buffer: Written
     added: Read
@@ -129,7 +129,7 @@ class Append(Arguments):
 
 @operation
 class CopyPlaces(Arguments):
-    """Places of other rows of a cache, put in place of a row's own."""
+    """Copy cache slots from one sequence to another."""
 
     keys: Written
     values: Written
@@ -206,7 +206,7 @@ class RmsNormBackward(Arguments):
 
 @operation
 class Embedding(Arguments):
-    """Rows of a table by number."""
+    """Rows of a table by index."""
 
     y: Written
     table: Read
@@ -218,7 +218,7 @@ class Embedding(Arguments):
 
 @operation
 class QuantizedEmbedding(Arguments):
-    """Rows of a matrix of 8 or 4 bits by number."""
+    """Rows of an 8-bit or 4-bit matrix by index."""
 
     y: Written
     quants: Read
@@ -233,7 +233,7 @@ class QuantizedEmbedding(Arguments):
 
 @operation
 class UnpackedRows(Arguments):
-    """Rows of a lossless matrix by number, or all."""
+    """Rows of a lossless matrix by index, or all rows."""
 
     y: Written
     records: Read
@@ -299,7 +299,7 @@ class GatedBackward(Arguments):
 
 @operation
 class Rotate(Arguments):
-    """Pairs of features turned by an angle."""
+    """Rotation of pairs of features by an angle."""
 
     y: Written
     x: Read
@@ -320,7 +320,7 @@ class Rotate(Arguments):
 
 @operation
 class Dropout(Arguments):
-    """Each number times a factor, or 0."""
+    """Dropout: each element times a factor, or 0."""
 
     y: Written
     x: Read

@@ -22,7 +22,7 @@ BLOCK_ROWS = 32  # of a lossless matrix
 
 
 class LosslessRows(NamedTuple):
-    """A matrix of bfloat16 in 12 bits, or a stack of such, as lossless.h reads it.
+    """Lossless 12-bit encoding of a bfloat16 matrix, or of a stack of matrices, as lossless.h reads it.
 
     Args:
         records: of each 128 numbers of a row, low bytes and codes (blocks, units, 32 rows, 192 bytes), uint8; the last
@@ -43,18 +43,18 @@ class LosslessRows(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Rows of the matrix, or of the whole stack."""
+        """Number of rows of the matrix, or of the whole stack."""
         return len(self.records) * BLOCK_ROWS if self.size % BLOCK_ROWS == 0 else self.size
 
 
 def max_rows(dtype: torch.dtype) -> int:
-    """The most rows of a step whose products are computed natively."""
+    """Return the largest number of vectors whose products are computed natively."""
     kernels = library()
     return MAX_TILED_ROWS if dtype == torch.bfloat16 and kernels is not None and kernels.has_tiles else MAX_ROWS
 
 
 def too_many(recorder: "Recorder | Immediate", rows: int, dtype: torch.dtype) -> bool:
-    """Whether torch's own operation is to compute so many rows."""
+    """Return whether a product of this many vectors is left to torch."""
     return rows > max_rows(dtype) and not recorder.any_rows
 
 
@@ -82,11 +82,11 @@ def product(
     """Emit y = x weight^T + bias for few rows.
 
     Args:
-        recorder: by which.
+        recorder: receives the operation.
         x: vectors, (..., K).
-        weight: (N, K); with `indices`, a stack of such, (E, N, K), or in rows one after the other.
-        bias: (N,), or (E, N).
-        indices: of each vector, the matrices that it is multiplied by: (number of vectors, k).
+        weight: matrix, (N, K); with `indices` a stack of matrices, (E, N, K), or their rows concatenated.
+        bias: (N,), or (E, N) for a stack.
+        indices: matrices by which each vector is multiplied, (number of vectors, k).
     """
     rows = x.numel() // x.shape[-1] * (1 if indices is None else indices.shape[1])
     if too_many(recorder, rows, x.dtype):
@@ -103,10 +103,10 @@ def product(
 
 
 def tile_product(kernels: "Immediate", x: Tensor, weight: Tensor | LosslessRows, bias: Tensor | None) -> Tensor | None:
-    """The product x weight^T + bias in bfloat16 of any number of vectors by matrix tiles, where the processor has them.
+    """Return x weight^T + bias in bfloat16 for any number of vectors by matrix tiles; None where unsupported.
 
     Args:
-        kernels: by which.
+        kernels: native kernels to use.
         x: vectors, (..., K).
         weight: (N, K).
         bias: (N,).
@@ -131,15 +131,15 @@ def quantized_product(
     """Emit y = x weight^T + bias for a weight in groups of 32; other arguments are those of `product`.
 
     Args:
-        recorder: by which.
-        x: vectors.
-        quants: packed in blocks of rows, as product.h reads them.
-        scales: float16, packed alike.
-        size: N, rows of the weight (of one matrix, where it is a stack).
-        matrices: of the stack.
-        bits: 8 or 4.
-        bias: as there.
-        indices: as there.
+        recorder: receives the operation.
+        x: vectors, (..., K).
+        quants: quantized weights, packed in blocks of rows as product.h reads them.
+        scales: scales in float16, packed like `quants`.
+        size: rows of one matrix, N.
+        matrices: number of matrices in the stack.
+        bits: bits per weight, 8 or 4.
+        bias: as for `product`.
+        indices: as for `product`.
     """
     return _product(recorder, x, _Matrix(quants, size, f"int{bits}", matrices, scales=scales), bias, indices)
 
@@ -147,7 +147,7 @@ def quantized_product(
 def unpacked_rows(
     recorder: "Recorder | Immediate", matrix: LosslessRows, dtype: torch.dtype, ids: Tensor | None = None
 ) -> Tensor | None:
-    """Emit rows of a matrix as float numbers, by their indices or all."""
+    """Emit rows of a lossless matrix as floats: those of `ids`, or all rows."""
     if dtype not in FLOATS or (ids is not None and not ids.is_contiguous()):
         return None
     y = torch.empty(*((matrix.rows,) if ids is None else ids.shape), matrix.width, dtype=dtype)
@@ -226,7 +226,7 @@ def _depthwise(
     recorder: "Recorder", function: Any, x: Tensor, weight: Tensor, bias: Tensor | None = None,
     stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
 ) -> Tensor | None:  # fmt: skip
-    """A convolution of every channel alone that gives one position."""
+    """Emit a depthwise convolution with a single output position."""
     plain = [value if isinstance(value, int) else value[0] for value in (stride, padding, dilation)] == [1, 0, 1]
     if not plain or x.dim() != 3 or groups != x.shape[1] or weight.shape[0] != groups or x.shape[2] != weight.shape[2]:
         return None

@@ -29,9 +29,9 @@ def is_watched() -> bool:
 
 @contextmanager
 def without_onednn() -> Iterator[None]:
-    """Within the block torch computes by its own kernels where it would ask oneDNN.
+    """Disable oneDNN within the block; torch uses its own kernels.
 
-    `torch.backends.mkldnn.flags` would set further flags, such as the precision of products, to its defaults.
+    `torch.backends.mkldnn.flags` would also reset other flags, such as the precision of products, to their defaults.
     """
     before = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)

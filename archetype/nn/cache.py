@@ -262,7 +262,7 @@ class CrossKVCache(LayerState):
 
 @dataclass
 class BlockState(LayerState):
-    """State of a block's contents, if it is more than the state of its mixer.
+    """State of a block's sublayers, if it is more than the state of its mixer.
 
     Consecutive rows of the batch, `rows_per_source` each, may share the keys and values of one source (beam search).
     They are always selected and inserted together.

@@ -180,7 +180,7 @@ class ForwardContext:
         return self.left[layer]
 
     def before(self, state: S) -> S:
-        """Return the contents of a state before this pass.
+        """Return the state as it was before this pass.
 
         Activation checkpointing runs a block a second time, which must not start from the state after the first run.
         """

@@ -7,14 +7,14 @@ from archetype.roles.residual import Residual
 
 @dataclass(frozen=True)
 class Place:
-    """Position of a block, or of one of its contents, in the model.
+    """Position of a block, or of one of its sublayers, in the model.
 
     Attributes:
         d_model: features of its input and output vectors, D.
         layer: index of its layer in the stack.
         num_layers: number of layers in the stack, L.
         causal: whether no position may depend on a later one.
-        content: index among all contents of the stack, for a residual wiring.
+        content: index among all sublayers of the stack, for a residual wiring.
         residual: residual wiring of the stack (None: plain addition).
         vocab_size: vocabulary size of the stack's tokens, V (0: it reads vectors, not tokens).
         experts_per_token: experts chosen for each token, k, for a router.

@@ -11,7 +11,7 @@ from archetype.roles.residual import Residual
 
 
 class ResidualStream(nn.Module):
-    """Base class of residual wirings: one module for each content of each block.
+    """Base class of residual wirings: one module for each sublayer of each block.
 
     The stream is any tensor whose first dimensions are batch and positions, (B, T, ..., D).
 
@@ -35,11 +35,11 @@ class ResidualStream(nn.Module):
         raise NotImplementedError
 
     def read(self, stream: Tensor, context: ForwardContext) -> Vectors:
-        """Return the input vectors of the content (before its norm)."""
+        """Return the input vectors of the sublayer (before its norm)."""
         raise NotImplementedError
 
     def write(self, stream: Tensor, y: Vectors, context: ForwardContext) -> Tensor:
-        """Return the stream after adding the content's output `y`."""
+        """Return the stream after adding the sublayer's output `y`."""
         raise NotImplementedError
 
 

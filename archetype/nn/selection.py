@@ -1,4 +1,4 @@
-"""Modules that select the keys that each attention query sees, and the state of attention with a selection."""
+"""Modules that select the keys that each attention query reads, and the state of attention with a selection."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -50,7 +50,7 @@ class SharedRows:
 
     Attributes:
         shares: which positions this process has.
-        positions: of all tokens.
+        positions: positions of all tokens.
         document_ids: document of each token, if several are packed into a row.
     """
 

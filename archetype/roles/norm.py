@@ -1,4 +1,4 @@
-"""The role of norms, before or after a block's contents."""
+"""The role of norms, before or after a block's sublayers."""
 
 from typing import Annotated, ClassVar
 

@@ -1,4 +1,4 @@
-"""The role of residual wirings: how the outputs of contents are carried through a stack."""
+"""The role of residual wirings: how the outputs of sublayers are carried through a stack."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -8,7 +8,7 @@ __all__ = ["Residual", "ResidualSum"]
 
 
 class Residual(Part):
-    """Base class of residual wirings: how a content reads from the residual stream and writes to it.
+    """Base class of residual wirings: how a sublayer reads from the residual stream and writes to it.
 
     Its module is constructed as `Module(spec, place)`, once for each content of each block, and is derived from
     `archetype.nn.residual.ResidualStream`.
@@ -20,7 +20,7 @@ class Residual(Part):
 
 @part
 class ResidualSum(Residual):
-    """Residual sum x + F(x): one vector per position, to which every content adds (He 2015)."""
+    """Residual sum x + F(x): every sublayer adds to one vector per position (He 2015)."""
 
     is_sum: ClassVar[bool] = True
     kind: Literal["sum"] = "sum"

@@ -11,9 +11,9 @@ __all__ = ["Router"]
 class Router(Part):
     """Base class of routers: a token is sent to the experts with the largest affinities, which are its weights.
 
-    `renormalize` divides the chosen weights by their sum; then they are multiplied by `scale`. `expert_bias` adds a
-    number per expert when experts are chosen, but not to the weights (DeepSeek-AI 2024b, equation 16), or to the logits
-    (Kolibri); it is not trained by gradients.
+    `renormalize` divides the weights of the selected experts by their sum; then they are multiplied by `scale`.
+    `expert_bias` adds a bias per expert to the affinities for the selection only, not to the weights (DeepSeek-AI
+    2024b, equation 16), or to the logits (Kolibri); it is not trained by gradients.
 
     Its module is constructed as `Module(spec, num_experts, place)` and called `(x, context) -> logits` with the vectors
     of all tokens of the batch, (N, D); it returns logits (N, E) in at least float32. Its method `affinities(logits)`
@@ -22,10 +22,10 @@ class Router(Part):
     `experts_of(context)` returns the experts, (N, k).
 
     Attributes:
-        renormalize: whether the chosen weights are divided by their sum.
-        scale: factor of the weights.
-        expert_bias: whether a number per expert is added when experts are chosen.
-        expert_bias_on: whether this number is added to affinities or to logits.
+        renormalize: whether the weights of the selected experts are divided by their sum.
+        scale: factor on the weights.
+        expert_bias: whether a bias per expert is added when experts are selected.
+        expert_bias_on: whether this bias is added to the affinities or to the logits.
     """
 
     needs: ClassVar[str] = "module"

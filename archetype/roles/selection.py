@@ -1,4 +1,4 @@
-"""The role of key selections: content-based choice of the keys that each query sees."""
+"""The role of key selections: content-based choice of the keys that each query attends to."""
 
 from typing import Annotated, ClassVar
 
@@ -19,7 +19,7 @@ class KeySelection(Part):
 
     @property
     def adds_to_loss(self) -> bool:
-        """Whether it has a training loss of its own."""
+        """Whether the selection adds a training loss."""
         return False
 
     @property

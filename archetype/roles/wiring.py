@@ -1,4 +1,4 @@
-"""The role of wirings: the placement of norms and residual connections around a block's contents."""
+"""The role of wirings: the placement of norms and residual connections around a block's sublayers."""
 
 from typing import Annotated, ClassVar
 

@@ -107,7 +107,7 @@ class NoMixerCost(MixerCost):
 
 @cost_of(spec.PreNorm, spec.PostNorm, spec.OutputNorm)
 class NormedResidualCost(WiringCost):
-    """Cost of the norms of each content."""
+    """Cost of the norms of each sublayer."""
 
     part: spec.NormedWiring
     norms: ClassVar[tuple[str, ...]] = ("norm",)
@@ -128,7 +128,7 @@ class NormedResidualCost(WiringCost):
 
 @cost_of(spec.SandwichNorm)
 class SandwichNormCost(NormedResidualCost):
-    """Cost of a norm before and a norm after each content."""
+    """Cost of a norm before and a norm after each sublayer."""
 
     norms = ("norm", "post_norm")
 

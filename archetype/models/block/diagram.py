@@ -14,7 +14,7 @@ def contents(block: Block) -> dict[str, tuple[Mixer | FeedForward, DrawInside | 
 
 @branch_of(PreNorm)
 def pre_norm(wiring: PreNorm) -> Branch:
-    """Draw a norm of each content's input."""
+    """Draw a norm of each sublayer's input."""
     return Branch(before="norm")
 
 
@@ -26,13 +26,13 @@ def post_norm(wiring: PostNorm) -> Branch:
 
 @branch_of(SandwichNorm)
 def sandwich_norm(wiring: SandwichNorm) -> Branch:
-    """Draw a norm of each content's input, and one of its output."""
+    """Draw norms of each sublayer's input and output."""
     return Branch(before="norm", after="post_norm")
 
 
 @branch_of(OutputNorm)
 def output_norm(wiring: OutputNorm) -> Branch:
-    """Draw a norm of each content's output."""
+    """Draw a norm of each sublayer's output."""
     return Branch(after="norm")
 
 

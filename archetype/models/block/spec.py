@@ -19,10 +19,10 @@ __all__ = ["Block", "NoMixer", "OutputNorm", "ParallelResidual", "Plain", "PostN
 
 
 class NormedWiring(Wiring):
-    """Base class of wirings with a norm for each content; one norm applies to all contents without their own.
+    """Base class of wirings with a norm for each sublayer; `norm` applies where a sublayer has no separate norm.
 
     Attributes:
-        norm: norm of every content.
+        norm: norm of every sublayer.
         mixer_norm: norm of the mixer (absent: `norm`).
         cross_attention_norm: norm of cross-attention (absent: `norm`).
         feedforward_norm: norm of the feed-forward part (absent: `norm`).
@@ -42,10 +42,10 @@ class NormedWiring(Wiring):
 
 @part
 class PreNorm(NormedWiring):
-    """x + F(norm(x)) for each content in turn (Xiong 2020).
+    """x + F(norm(x)) for each sublayer in turn (Xiong 2020).
 
     Attributes:
-        norm: norm of each content's input.
+        norm: norm of each sublayer's input.
     """
 
     normalizes_input: ClassVar[bool] = True
@@ -55,7 +55,7 @@ class PreNorm(NormedWiring):
 
 @part
 class PostNorm(NormedWiring):
-    """norm(x + F(x)) for each content in turn (Vaswani 2017).
+    """norm(x + F(x)) for each sublayer in turn (Vaswani 2017).
 
     Attributes:
         norm: norm of the sum with the residual.
@@ -67,10 +67,10 @@ class PostNorm(NormedWiring):
 
 @part
 class SandwichNorm(NormedWiring):
-    """x + norm'(F(norm(x))) for each content in turn (Ding 2021; Gemma 2).
+    """x + norm'(F(norm(x))) for each sublayer in turn (Ding 2021; Gemma 2).
 
     Attributes:
-        norm: norm of each content's input and of its output.
+        norm: norm of each sublayer's input and output.
         mixer_post_norm: norm of the mixer's output (absent: `norm`).
         cross_attention_post_norm: norm of cross-attention's output (absent: `norm`).
         feedforward_post_norm: norm of the feed-forward part's output (absent: `norm`).
@@ -87,10 +87,10 @@ class SandwichNorm(NormedWiring):
 
 @part
 class OutputNorm(NormedWiring):
-    """x + norm(F(x)) for each content in turn (Liu 2021, Swin v2; OLMo 2).
+    """x + norm(F(x)) for each sublayer in turn (Liu 2021, Swin v2; OLMo 2).
 
     Attributes:
-        norm: norm of each content's output.
+        norm: norm of each sublayer's output.
     """
 
     normalizes_output: ClassVar[bool] = True
@@ -103,8 +103,8 @@ class ParallelResidual(NormedWiring):
     """x + mixer(norm(x)) + feedforward(norm'(x)) (GPT-J; Chowdhery 2022); `shared_norm` uses one norm for both.
 
     Attributes:
-        norm: norm of the contents' inputs.
-        shared_norm: whether both contents share one norm.
+        norm: norm of the sublayers' inputs.
+        shared_norm: whether mixer and feed-forward part share one norm.
     """
 
     normalizes_input: ClassVar[bool] = True
@@ -121,7 +121,7 @@ class ParallelResidual(NormedWiring):
 
 @part
 class Plain(Wiring):
-    """F(x) for each content in turn: no residual connection and no norm, for recurrent stacks.
+    """F(x) for each sublayer in turn, without residual connections or norms; for recurrent stacks.
 
     The output of cross-attention is added to its query vector (Luong 2015, equation 5).
     """
@@ -148,19 +148,19 @@ class NoMixer(Mixer):
 
 
 class Block(Spec):
-    """One layer. `cross_attention` attends to an encoder's output.
+    """One layer: mixer, optional cross-attention to an encoder's output, feed-forward part.
 
-    The output of each content gets dropout and is multiplied by `residual_scale` (Granite) before it is added.
+    Each sublayer's output gets dropout and is multiplied by `residual_scale` (Granite) before it is added.
 
     Attributes:
         wiring: placement of norms and residual connections.
-        mixer: part that mixes positions; none for a block with only a feed-forward part.
-        cross_attention: attention to an encoder's output (absent: none).
+        mixer: token mixer (none: a block with only a feed-forward part).
+        cross_attention: cross-attention to an encoder's output (absent: none).
         feedforward: part that processes each position separately.
-        dropout: dropout probability of each content's output in training.
-        residual_scale: factor of each content's output.
-        weights_of: index of the earlier layer whose weights it shares (absent: it has its own).
-        reinject: whether the input of that layer is added to the input of this one.
+        dropout: dropout probability of each sublayer's output in training.
+        residual_scale: factor on each sublayer's output.
+        weights_of: index of an earlier layer whose weights this layer shares (absent: its own weights).
+        reinject: whether the input of that earlier layer is added to the input of this layer.
     """
 
     wiring: AnyWiring

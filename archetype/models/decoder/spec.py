@@ -26,16 +26,16 @@ __all__ = ["Decoder"]
 
 @part
 class Decoder(EndsWithNorm, CausalSpec):
-    """A causal stack that predicts the next token, classifies the sequence or its tokens, or returns its vectors.
+    """Causal stack that predicts the next token, classifies the sequence or its tokens, or returns its vectors.
 
     Attributes:
         vocab_size: vocabulary size, V.
-        context_length: maximal length in tokens.
-        d_model: features of each vector, D.
+        context_length: maximum sequence length in tokens.
+        d_model: width of the hidden vectors, D.
         embedding: token embedding.
-        layers: list of blocks; {repeat: n, block: ...} stands for several.
+        layers: list of blocks; {repeat: n, block: ...} repeats a block n times.
         residual: residual wiring of the layers.
-        final_norm: norm after the last layer; {kind: none} states that a pre-norm stack has none.
+        final_norm: norm after the last layer; write {kind: none} for a pre-norm stack without a final norm.
         head: head that reads the final vectors.
         further_tokens: multi-token prediction (absent: none).
         initialization: initialization of the weights.

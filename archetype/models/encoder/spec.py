@@ -27,7 +27,7 @@ __all__ = ["Encoder"]
 
 @part
 class Encoder(EndsWithNorm, ModelSpec):
-    """A bidirectional stack over whole sequences (Devlin 2018).
+    """Bidirectional stack over whole sequences (Devlin 2018).
 
     `pooling` selects the vector of a sequence: that of its first token, or the mean; late pooling averages the logits
     of a classification head over all tokens (EuroBERT). `pooler` applies a linear layer and tanh to the pooled vector;
@@ -35,16 +35,16 @@ class Encoder(EndsWithNorm, ModelSpec):
 
     Attributes:
         vocab_size: vocabulary size, V.
-        context_length: maximal length in tokens.
-        d_model: features of each vector, D.
+        context_length: maximum sequence length in tokens.
+        d_model: width of the hidden vectors, D.
         embedding: token embedding.
-        layers: list of blocks; {repeat: n, block: ...} stands for several.
+        layers: list of blocks; {repeat: n, block: ...} repeats a block n times.
         residual: residual wiring of the layers.
-        final_norm: norm after the last layer; {kind: none} states that a pre-norm stack has none.
-        pooling: vector of a sequence: first (that of its first token), mean, or late (mean of the logits of all
+        final_norm: norm after the last layer; write {kind: none} for a pre-norm stack without a final norm.
+        pooling: pooling of a sequence: first (the first token's vector), mean, or late (mean of the logits of all
             tokens).
         pooler: whether the pooled vector passes through a linear layer.
-        pooler_activation: activation of that layer.
+        pooler_activation: activation of the pooler.
         head: head that reads the vectors.
         initialization: initialization of the weights.
     """

@@ -21,14 +21,14 @@ __all__ = ["EncoderDecoder", "StateBridge"]
 
 
 class StateBridge(Spec):
-    """Initialize each recurrent layer of the decoder with the last state of the encoder's layer (Sutskever 2014)."""
+    """Initialize each recurrent decoder layer with the last state of its encoder layer (Sutskever 2014)."""
 
     kind: Literal["state"] = "state"
 
 
 @part
 class EncoderDecoder(ModelSpec):
-    """A decoder that generates a target text from a source text, or classifies both (Sutskever 2014; Vaswani 2017).
+    """Generation of a target text from a source text, or classification of both (Sutskever 2014; Vaswani 2017).
 
     The decoder reads the source through `cross_attention` in its blocks, through a `state_bridge`, or both.
     `source_vocab_size` is the encoder's vocabulary size if embeddings are not shared (absent: `vocab_size`).
@@ -36,12 +36,12 @@ class EncoderDecoder(ModelSpec):
     Attributes:
         vocab_size: vocabulary size of the target, V.
         source_vocab_size: vocabulary size of the source, if embeddings are not shared (absent: `vocab_size`).
-        context_length: maximal length of source and target in tokens.
-        d_model: features of each vector, D.
+        context_length: maximum length of source and target in tokens.
+        d_model: width of the hidden vectors, D.
         embedding: token embedding.
-        encoder: the stack that reads the source.
-        decoder: the stack that generates the target.
-        state_bridge: initializes the decoder's states with the encoder's (absent: it does not).
+        encoder: stack that reads the source.
+        decoder: stack that generates the target.
+        state_bridge: initialization of the decoder's states from the encoder's (absent: none).
         head: head that reads the final vectors; classification uses the target's last token (Lewis 2019, section 4.1).
         initialization: initialization of the weights.
     """

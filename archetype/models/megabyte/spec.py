@@ -19,17 +19,17 @@ __all__ = ["MegaByte"]
 
 @part
 class MegaByte(CausalSpec):
-    """A global model over patches of `patch_size` bytes, and a local model over the bytes of each patch (Yu 2023).
+    """Global model over patches of `patch_size` bytes, and local model over the bytes of each patch (Yu 2023).
 
-    For the global model, which reads whole patches, a byte's vector has 1 / patch_size of its width. For the local
-    model a byte's vector has the local width, and a projection of the global model's output is added to it.
+    The global model reads patches: each byte's vector has 1 / patch_size of the global width. In the local model each
+    byte's vector has the local width, and a projection of the global model's output is added to it.
 
     Attributes:
         vocab_size: number of byte values, V.
-        context_length: maximal length in bytes.
+        context_length: maximum sequence length in bytes.
         patch_size: bytes per patch, J.
-        global_model: the stack over patches.
-        local_model: the stack over the bytes of a patch.
+        global_model: stack over patches.
+        local_model: stack over the bytes of a patch.
         head: head that reads the final vectors.
         initialization: initialization of the weights.
     """

@@ -19,15 +19,15 @@ __all__ = ["NGram"]
 
 @part
 class NGram(CausalSpec):
-    """Prediction of the next token from the newest `n` through tanh layers (Bengio 2003); n = 1 is the bigram model.
+    """Next-token prediction from the last `n` tokens by an MLP (Bengio 2003); n = 1 is the bigram model.
 
     `hidden` lists the widths of the layers. Vectors before the start of a sequence are zero.
 
     Attributes:
         vocab_size: vocabulary size, V.
-        context_length: maximal length in tokens.
-        n: number of tokens that are read.
-        d_model: features of each vector, D.
+        context_length: maximum sequence length in tokens.
+        n: number of tokens that the model reads.
+        d_model: width of the token vectors, D.
         hidden: widths of the hidden layers.
         activation: activation of the hidden layers.
         head: head that reads the final vectors.

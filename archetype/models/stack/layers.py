@@ -18,7 +18,7 @@ class Repeat(Spec):
     Attributes:
         repeat: number of repetitions.
         shared: whether all repetitions share the weights of the first (Lan 2019; Dehghani 2018).
-        reinject: whether the input of the first repetition is added to that of each further one.
+        reinject: whether the input of the first repetition is added to the input of each later repetition.
         block: a single layer.
         blocks: several layers in order.
     """

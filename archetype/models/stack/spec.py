@@ -40,10 +40,10 @@ class EndsWithNorm(Spec):
 
 
 class Stack(EndsWithNorm):
-    """One side of a model with two sides.
+    """Encoder or decoder stack of an encoder-decoder model.
 
     Attributes:
-        layers: list of blocks; {repeat: n, block: ...} stands for several.
+        layers: list of blocks; {repeat: n, block: ...} repeats a block n times.
         residual: residual wiring of the layers.
         final_norm: norm after the last layer.
     """
@@ -54,10 +54,10 @@ class Stack(EndsWithNorm):
 
 
 class SizedStack(Stack):
-    """One side of a model whose sides have different widths.
+    """One of the two stacks of a model whose stacks have different widths.
 
     Attributes:
-        d_model: features of each vector, D.
+        d_model: width of the hidden vectors, D.
     """
 
     d_model: Width

@@ -26,22 +26,24 @@ __all__ = ["VisionEncoder"]
 
 @part
 class VisionEncoder(EndsWithNorm, ModelSpec):
-    """An image as a sequence of patches (Dosovitskiy 2020).
+    """Vision transformer: an image as a sequence of patches (Dosovitskiy 2020).
 
-    The vector of an image is that of a learned `class_token` before the patches, or else the mean of the patches.
-    `pooler` applies a linear layer and tanh to it. DeiT has a `distillation_token` next to the class token.
+    The image vector is the output of a learned `class_token` before the patches, or else the mean over the patches.
+    `pooler` applies a linear layer and tanh to the image vector. DeiT adds a `distillation_token` after the class
+    token.
 
     Attributes:
         image_size: height and width of an image in pixels.
         patch_size: height and width of a patch in pixels.
         num_channels: channels of an image.
-        d_model: features of each vector, D.
+        d_model: width of the hidden vectors, D.
         class_token: whether a learned class token precedes the patches.
-        distillation_token: whether a second token follows it, trained to match a teacher (Touvron 2020).
+        distillation_token: whether a distillation token, trained to match a teacher, follows the class token (Touvron
+            2020).
         embedding: patch embedding.
-        layers: list of blocks; {repeat: n, block: ...} stands for several.
+        layers: list of blocks; {repeat: n, block: ...} repeats a block n times.
         residual: residual wiring of the layers.
-        final_norm: norm after the last layer; {kind: none} states that a pre-norm stack has none.
+        final_norm: norm after the last layer; write {kind: none} for a pre-norm stack without a final norm.
         pooler: whether the pooled vector passes through a linear layer and tanh.
         head: head that reads the vector of the image.
         initialization: initialization of the weights.

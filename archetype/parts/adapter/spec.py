@@ -12,9 +12,9 @@ class Adapter(Part):
     """Base of adapters: an update B A of a matrix W, with A (rank, inputs) and B (outputs, rank).
 
     Attributes:
-        rank: r, of each update.
-        alpha: the update is multiplied by alpha / rank.
-        dropout: of the inputs of A during training.
+        rank: rank r of each update.
+        alpha: scaling numerator: each update is multiplied by alpha / rank.
+        dropout: dropout probability of the inputs of A in training.
         targets: matrices to adapt, by name (q) or by patterns of full names (blocks.[8-11].mixer.*).
     """
 
@@ -34,6 +34,6 @@ class LoRA(Adapter):
 
 @part
 class DoRA(Adapter):
-    """LoRA with the changed matrix's rows scaled to learned norms, separating direction from magnitude (Liu 2024)."""
+    """LoRA with each row of the adapted matrix scaled to a learned norm, apart from its direction (Liu 2024)."""
 
     kind: Literal["dora"] = "dora"

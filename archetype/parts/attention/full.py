@@ -11,7 +11,7 @@ from archetype.parts.pattern.scores import ScoreFunction
 
 
 class FullPairs(MaskedPairs):
-    """Every pair, or every key up to the query: the direction alone says which."""
+    """Full attention: all pairs, or all keys up to the query if causal."""
 
     def attend(
         self, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext

@@ -23,7 +23,7 @@ __all__ = ["Attention", "OutputGate", "ProjectionBiases", "QueryScale", "ValueEm
 
 
 class ProjectionBiases(Spec):
-    """Which of the four projections have a bias.
+    """Biases of the four attention projections.
 
     Attributes:
         q: bias of the query projection.
@@ -60,7 +60,7 @@ OF_KEYS = ("num_heads", "num_kv_heads", "head_dim", "score", "qk_norm", "qk_norm
 
 
 class OutputGate(Spec):
-    """A gate on the attention output before the output projection: activation(x Wg) (Qiu 2025).
+    """Gate on the attention output before the output projection: activation(x Wg) (Qiu 2025).
 
     Each feature has its own gate, or all features of a head share one.
 
@@ -74,7 +74,7 @@ class OutputGate(Spec):
 
 
 class ValueGate(Spec):
-    """Factor of each key/value head for its row of a value embedding: scale * sigmoid(x W).
+    """Gate on the value embedding of each key/value head: scale * sigmoid(x W).
 
     Attributes:
         features: number of leading features of x that the gate reads (absent: all).
@@ -86,10 +86,10 @@ class ValueGate(Spec):
 
 
 class ValueEmbedding(Spec):
-    """Table with a value per token id and key/value head, added to the values: v + g * row (nanochat; modded-nanogpt).
+    """Table of a value per token id and key/value head, added to the values: v + g * row (nanochat; modded-nanogpt).
 
     Attributes:
-        gate: factor of the row (absent: one learned number).
+        gate: factor on the row (absent: one learned scalar).
     """
 
     gate: ValueGate | None = None
@@ -120,8 +120,8 @@ class Attention(Mixer):
     over each head or over all heads together (Henry 2020; OLMo 2). `clip_qkv` clamps queries, keys and values to -c ...
     c (MPT). An `additive` score is w^T tanh(q + k) (Bahdanau 2014). With `sinks`, each head has a learned logit in the
     softmax whose weight goes to no value (gpt-oss). `query_scale` scales queries with their position. `dropout` applies
-    to the attention weights. With `keys_from` a layer has only queries of its own, and reads the keys and values of an
-    earlier layer (Brandon 2024, CLA; Sun 2024, YOCO; Gemma 3n).
+    to the attention weights. With `keys_from` a layer computes only queries and reads the keys and values of an earlier
+    layer (Brandon 2024, CLA; Sun 2024, YOCO; Gemma 3n).
 
     Attributes:
         num_heads: query heads, H.
@@ -141,7 +141,7 @@ class Attention(Mixer):
         value_embedding: table by token id whose rows are added to the values (absent: none).
         position: position encoding within attention.
         pattern: which pairs of positions may attend.
-        index: selection of the keys that each query sees among these (absent: all of them).
+        index: selection among the keys that `pattern` allows (absent: all of them).
         keys_from: earlier layer whose keys and values are read: its index, or a negative offset from this layer
             (absent: its own keys and values).
         dropout: dropout probability of the attention weights in training.

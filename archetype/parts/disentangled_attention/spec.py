@@ -17,15 +17,16 @@ __all__ = ["DisentangledAttention", "RelativeVectors"]
 
 
 class RelativeVectors(Spec):
-    """One vector per relative position, in one table for all layers of a stack.
+    """Table with one vector per relative position, shared by all layers of a stack.
 
-    Distances below half of `num_buckets` have a bucket each; longer ones share buckets that grow logarithmically up to
-    `max_distance` (He 2021, DeBERTa v3; absent: each distance has a bucket, and the last also holds all longer ones).
+    Distances below half of `num_buckets` have a bucket each; longer distances share buckets that grow logarithmically
+    up to `max_distance` (He 2021, DeBERTa v3). Without `max_distance` each distance has a bucket, and the last bucket
+    also holds all longer distances.
 
     Attributes:
-        num_buckets: per direction, S; the table has two vectors for each.
+        num_buckets: buckets per direction, S; the table has 2 S vectors.
         max_distance: distance at which the last bucket begins (absent: one distance per bucket).
-        norm: of the table's vectors.
+        norm: norm of the table's vectors.
     """
 
     num_buckets: Size
@@ -49,12 +50,12 @@ class DisentangledAttention(Mixer):
 
     Attributes:
         num_heads: heads, H.
-        vectors: of relative positions.
+        vectors: vectors of relative positions.
         content_to_position: whether scores include queries times keys of distances.
         position_to_content: whether scores include keys times queries of distances.
-        own_projections: whether distances have their own projections rather than those of tokens.
-        key_bias: whether keys of tokens and of distances have a bias (He 2021; those of He 2020 do not).
-        dropout: of the attention weights during training.
+        own_projections: whether distances have their own projections instead of sharing those of tokens.
+        key_bias: whether the key projections of tokens and distances have a bias (yes in He 2021, no in He 2020).
+        dropout: dropout probability of the attention weights in training.
     """
 
     letters: ClassVar[Mapping[str, str]] = {"S": "buckets of distances in each direction"}

@@ -17,14 +17,14 @@ __all__ = ["Embedding", "PairEmbedding", "PerLayerEmbedding"]
 
 
 class PerLayerEmbedding(Spec):
-    """Second table that gives each reading layer a vector per token (Gemma 3n's per-layer embeddings).
+    """Per-layer embeddings: a second table with a vector per token for each layer that reads it (Gemma 3n).
 
     With the token's row t, d features for each such layer, and its embedding x of D features, a layer gets
     (norm(x W / sqrt(D)) + sqrt(d) t) / sqrt(2), which `feedforward: {kind: per_layer_input}` reads.
 
     Attributes:
-        features: of each layer's vector, d.
-        norm: applied to each layer's slice of the projection.
+        features: width of each layer's vector, d.
+        norm: norm of each layer's slice of the projection.
     """
 
     features: Width
@@ -45,13 +45,13 @@ class Embedding(TokenEmbedding):
         scale: factor on the token vectors.
         round_scale: whether the factor is first rounded to the vectors' type (Gemma).
         num_token_types: number of type vectors, one of which is added (0: none).
-        norm: of the sum.
+        norm: norm of the sum.
         norm_first: whether the norm comes before positions and types are added.
-        per_layer: vectors of each token for single layers (absent: none).
-        dropout: of the result, during training.
-        width: of tables and norm, followed by a projection to d_model (absent: d_model, no projection).
-        project_first: whether token vectors are projected first, without a bias, so that all else has width
-            d_model.
+        per_layer: per-layer embeddings (absent: none).
+        dropout: dropout probability of the result in training.
+        width: width of tables and norm, followed by a projection to d_model (absent: d_model, no projection).
+        project_first: whether token vectors are projected first, without a bias, so that everything added later has
+            width d_model.
     """
 
     embeds_patches: ClassVar[bool] = True
@@ -95,14 +95,13 @@ class Embedding(TokenEmbedding):
 
 @part
 class PairEmbedding(Embedding):
-    """Embeddings of an encoder and a decoder: one table for both if `shared`, else one each.
+    """Embeddings of an encoder-decoder model: one table if `shared`, else a table for each side.
 
     With `source` only the token table is shared: the source has its own positions and norm (Lewis 2019).
 
     Attributes:
         shared: whether encoder and decoder share one table.
-        source: what is added to the source's token vectors, and their norm (absent: the same modules as for the
-            target).
+        source: embedding settings of the source, around the shared token table (absent: the target's modules).
     """
 
     embeds_text: ClassVar[bool] = False

@@ -17,10 +17,10 @@ __all__ = ["ExpertGroups", "MixtureOfExperts"]
 
 
 class ExpertGroups(Spec):
-    """Each token selects `groups_per_token` of `num_groups` groups, and its experts within them.
+    """Group-limited routing: a token selects `groups_per_token` of `num_groups` groups, then experts within them.
 
-    A group's score is that of its best expert (DeepSeek-AI 2024, section 2.2.2), or the sum of its `top_k_in_group`
-    best (DeepSeek-AI 2024b, section 2.1.2).
+    A group's score is the score of its best expert (DeepSeek-AI 2024, section 2.2.2), or the sum of its
+    `top_k_in_group` best scores (DeepSeek-AI 2024b, section 2.1.2).
 
     Attributes:
         num_groups: number of groups, a divisor of `num_experts`.

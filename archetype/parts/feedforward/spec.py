@@ -14,7 +14,7 @@ __all__ = ["MLP", "EightThirds", "Expert", "GatedMLP", "NoFeedForward"]
 
 
 class EightThirds(Spec):
-    """8/3 of d_model, rounded up to a multiple: a gated network then has the size of a plain one of 4 d (Shazeer 2020).
+    """8/3 of d_model, rounded up: a gated network then has the size of an MLP of width 4 d_model (Shazeer 2020).
 
     Attributes:
         multiple_of: the width is rounded up to a multiple of this.
@@ -31,10 +31,10 @@ class _Projected(FeedForward):
     """Base of networks that project to a hidden width and back.
 
     Attributes:
-        d_ff: hidden width, F: a number, or {kind: eight_thirds}.
-        activation: its name, or {kind: swish, beta: ...}.
+        d_ff: hidden width, F: an integer or {kind: eight_thirds}.
+        activation: name of the activation, or {kind: swish, beta: ...}.
         bias: whether the projections have a bias.
-        down_bias: whether the projection back has one (absent: as the others).
+        down_bias: whether the down projection has a bias (absent: same as `bias`).
     """
 
     d_ff: HiddenWidth
@@ -75,7 +75,7 @@ class GatedMLP(_Projected):
     to -l ... l; `unit_offset` multiplies by 1 + up(x) (gpt-oss uses both).
 
     Attributes:
-        limit: upper bound of the gate, and bound of |up(x)| (absent: none).
+        limit: upper bound of gate(x) and bound of |up(x)| (absent: no clamping).
         unit_offset: whether the gate multiplies 1 + up(x).
     """
 

@@ -24,13 +24,13 @@ class GatedDeltaNet(Mixer):
 
     Attributes:
         num_heads: number of value heads, H.
-        num_key_heads: number of query and key heads, a divisor of `num_heads` (absent: as many).
+        num_key_heads: number of query and key heads, a divisor of `num_heads` (absent: `num_heads`).
         head_dim: width of a head's query and key, P.
         v_head_dim: width of a head's value, Q.
-        conv_kernel: number of positions that the convolution reads.
+        conv_kernel: kernel size of the convolution in positions.
         chunk_size: tokens per chunk.
-        negative_eigenvalues: whether the rate of correction reaches 2.
-        eps: added to the mean square in the gated norm.
+        negative_eigenvalues: whether the rate b_t ranges from 0 to 2 instead of 0 to 1.
+        eps: epsilon of the gated norm, added to the mean square.
     """
 
     letters: ClassVar[Mapping[str, str]] = {

@@ -27,9 +27,9 @@ class HeadTransform(Spec):
     """Dense layer and norm before the logits (BERT as a decoder; OPT 350M, without activation, bias and norm).
 
     Attributes:
-        activation: of the layer.
-        norm: of the layer's output.
-        width: of the layer's output (absent: d_model).
+        activation: activation of the layer.
+        norm: norm of the layer's output.
+        width: width of the layer's output (absent: d_model).
         bias: whether the layer has a bias.
     """
 
@@ -74,12 +74,12 @@ class LanguageModelHead(Head):
 
 @part
 class MaskedLanguageModelHead(Head):
-    """Logits of masked tokens: a layer, its norm, then the vocabulary (Devlin 2018).
+    """Logits of masked tokens: dense layer, norm, projection to the vocabulary (Devlin 2018).
 
     Attributes:
-        activation: of the layer.
-        norm: of the layer's output.
-        width: of the layer's output (absent: d_model).
+        activation: activation of the layer.
+        norm: norm of the layer's output.
+        width: width of the layer's output (absent: d_model).
         tied: whether the logits use the embedding's table.
         bias: whether the logits have a bias.
         dense_bias: whether the layer has a bias.
@@ -141,7 +141,7 @@ class ClassHead(Head):
 
     Attributes:
         num_classes: number of classes, Y.
-        dropout: of the vectors during training.
+        dropout: dropout probability of the vectors in training.
         bias: whether the logits have a bias.
         transform: layer before the logits (absent: none).
     """
@@ -154,9 +154,9 @@ class ClassHead(Head):
 
 @part
 class ClassificationHead(ClassHead):
-    """Logits of `num_classes` for a whole sequence or image, from its pooled vector; one class means regression.
+    """Logits over `num_classes` from the pooled vector of a sequence or image; one class means regression.
 
-    A decoder pools by the last token, the only one that sees the whole sequence.
+    A decoder pools by the last token, the only token that attends to the whole sequence.
     """
 
     classifies: ClassVar[bool] = True
@@ -165,7 +165,7 @@ class ClassificationHead(ClassHead):
 
 @part
 class TokenClassificationHead(ClassHead):
-    """Logits of `num_classes` for each token, such as whether it begins a name (Devlin 2018, section 5.3)."""
+    """Logits over `num_classes` for each token, as in named entity recognition (Devlin 2018, section 5.3)."""
 
     labels_tokens: ClassVar[bool] = True
     kind: Literal["token_classification"] = "token_classification"
@@ -173,7 +173,7 @@ class TokenClassificationHead(ClassHead):
 
 @part
 class SpanHead(ClassHead):
-    """Two logits for each token: that an answer begins here, and that it ends here (Devlin 2018, section 4.2)."""
+    """Two logits per token, for the start and the end of an answer span (Devlin 2018, section 4.2)."""
 
     labels_tokens: ClassVar[bool] = True
     marks_spans: ClassVar[bool] = True

@@ -1,1 +1,1 @@
-"""Multi-head latent attention: keys and values from one narrow vector per position (DeepSeek-AI 2024)."""
+"""Multi-head latent attention: keys and values from one low-rank vector per position (DeepSeek-AI 2024)."""

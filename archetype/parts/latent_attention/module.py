@@ -1,4 +1,4 @@
-"""Attention whose keys and values come from one narrow vector per position."""
+"""Attention whose keys and values come from one low-rank vector per position."""
 
 import math
 from typing import ClassVar, assert_never

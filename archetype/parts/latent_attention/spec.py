@@ -1,4 +1,4 @@
-"""Multi-head latent attention: keys and values from one narrow vector per position."""
+"""Multi-head latent attention: keys and values from one low-rank vector per position."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
@@ -26,10 +26,10 @@ class DirectQuery(Spec):
 
 
 class LowRankQuery(Spec):
-    """Queries through a normalized vector of `rank` features.
+    """Queries projected from a normalized low-rank vector of `rank` features.
 
     Attributes:
-        rank: width of the narrow vector.
+        rank: width of the low-rank query vector.
     """
 
     kind: Literal["low_rank"] = "low_rank"
@@ -41,7 +41,7 @@ Query = Annotated[DirectQuery | LowRankQuery, Field(discriminator="kind"), Named
 
 @part
 class LatentAttention(Mixer):
-    """Keys and values from one narrow vector per position (DeepSeek-AI 2024, section 2.1).
+    """Multi-head latent attention: keys and values from one low-rank vector (DeepSeek-AI 2024, section 2.1).
 
     The latent c = norm(x Wdkv) has `kv_lora_rank` features; a head's key is [c Wuk, rope(x Wkr)] and its value c Wuv.
     The rotated part of `qk_rope_head_dim` features is shared by all heads. The cache holds only c and the rotated part.
@@ -54,12 +54,12 @@ class LatentAttention(Mixer):
         qk_nope_head_dim: unrotated features of a head's query and key.
         qk_rope_head_dim: rotated features of a head's query and key, R.
         v_head_dim: width of a head's value, Q.
-        position: the rotation.
-        norm: of the latent, and of a low-rank query.
+        position: rotary embedding of the rotated features.
+        norm: norm of the latent and of the low-rank query vector.
         bias: whether the down projections and the output projection have a bias.
         scale: factor on scores (absent: 1 / sqrt(qk_nope_head_dim + qk_rope_head_dim)).
-        index: selects the keys that each query sees (absent: all).
-        dropout: of the attention weights during training.
+        index: selection of the keys that each query attends to (absent: all).
+        dropout: dropout probability of the attention weights in training.
     """
 
     title: ClassVar[str] = "Latent attention"

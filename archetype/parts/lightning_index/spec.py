@@ -32,9 +32,9 @@ class LightningIndex(KeySelection):
         top_k: number of keys that a query attends to.
         num_heads: number of query heads, H.
         head_dim: width of each head, P.
-        position: rotation of queries and keys (absent: none).
-        norm: of the keys.
-        loss_weight: weight of the index's loss; 0: it is not trained.
+        position: rotary embedding of queries and keys (absent: none).
+        norm: norm of the keys.
+        loss_weight: weight of the index's loss (0: the index is not trained).
     """
 
     title: ClassVar[str] = "Lightning index"

@@ -19,19 +19,20 @@ __all__ = ["Mamba"]
 class Mamba(Mixer):
     """Selective state space (Gu 2023, algorithm 2): convolution, scan, gate.
 
-    E = expand * d_model channels hold `state_size` numbers each, which decay by exp(delta A); delta, B and C depend on
-    the token. By default `dt_rank` is d_model / 16, rounded up. `norm` applies to B, C and the input of delta (Jamba).
+    Each of E = expand * d_model channels has a state of `state_size` values, which decay by exp(delta A); delta, B and
+    C depend on the token. By default `dt_rank` is d_model / 16, rounded up. `norm` applies to B, C and the input of
+    delta (Jamba).
 
     Attributes:
         expand: inner channels per feature of d_model.
-        state_size: numbers per channel, Z.
-        conv_kernel: number of positions that the convolution reads.
+        state_size: state size of each channel, Z.
+        conv_kernel: kernel size of the convolution in positions.
         dt_rank: rank of the projection to step sizes (absent: d_model / 16, rounded up).
         conv_bias: whether the convolution has a bias.
         bias: whether the input and output projections have a bias.
         dt_min: smallest initial step size.
         dt_max: largest initial step size.
-        norm: of B, C and the input of delta.
+        norm: norm of B, C and the input of delta.
     """
 
     letters: ClassVar[Mapping[str, str]] = {"r": "rank of delta's projection"}

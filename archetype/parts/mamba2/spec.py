@@ -18,20 +18,20 @@ __all__ = ["Mamba2"]
 class Mamba2(Mixer):
     """Structured state space duality (Dao 2024, section 7): convolution, scan, gated norm.
 
-    Each of `num_heads` heads has `head_dim` channels with `state_size` numbers each, which decay by exp(delta A). The
-    heads of each of `num_groups` groups share B and C. Sequences are processed in chunks of `chunk_size` tokens, which
-    does not change the result. `eps` belongs to the gated norm, which normalizes each group separately.
+    Each of `num_heads` heads has `head_dim` channels with a state of `state_size` values each, which decay by exp(delta
+    A). The heads of a group share B and C. Sequences are processed in chunks of `chunk_size` tokens, which does not
+    change the result. The gated norm, with `eps`, normalizes each group separately.
 
     Attributes:
         num_heads: number of heads, H.
         head_dim: channels per head, P.
-        state_size: numbers per channel, Z.
+        state_size: state size of each channel, Z.
         num_groups: groups of heads that share B and C.
-        conv_kernel: number of positions that the convolution reads.
+        conv_kernel: kernel size of the convolution in positions.
         chunk_size: tokens per chunk.
         conv_bias: whether the convolution has a bias.
         bias: whether the input and output projections have a bias.
-        eps: added to the mean square in the gated norm.
+        eps: epsilon of the gated norm, added to the mean square.
         dt_min: smallest initial step size.
         dt_max: largest initial step size.
         dt_limit_min: lower limit of all steps.

@@ -20,9 +20,9 @@ class LayerNorm(Norm):
     Without `weight` the factor is 1 (OLMo); `unit_offset` multiplies by 1 + weight (Nemotron).
 
     Attributes:
-        eps: added to the variance.
-        bias: whether a learned vector is added.
-        weight: whether a learned vector multiplies.
+        eps: epsilon added to the variance.
+        bias: whether there is a learned bias vector.
+        weight: whether there is a learned weight vector.
         unit_offset: whether the factor is 1 + weight.
     """
 
@@ -45,8 +45,8 @@ class RMSNorm(Norm):
     Without `weight` the factor is 1 (nanochat); `unit_offset` multiplies by 1 + weight (Gemma).
 
     Attributes:
-        eps: added to the mean square.
-        weight: whether a learned vector multiplies.
+        eps: epsilon added to the mean square.
+        weight: whether there is a learned weight vector.
         unit_offset: whether the factor is 1 + weight.
     """
 
@@ -63,13 +63,13 @@ class RMSNorm(Norm):
 
 @part
 class BatchNorm(Norm):
-    """Each feature normalized over the batch's positions that are not padding (Ioffe 2015).
+    """Normalization of each feature over the batch's positions, without padding (Ioffe 2015).
 
     Training uses the batch's mean and variance, and updates running statistics with weight `momentum` for the newest
     batch; evaluation uses the running statistics.
 
     Attributes:
-        eps: added to the variance.
+        eps: epsilon added to the variance.
         momentum: weight of the newest batch in the running statistics.
     """
 

@@ -21,7 +21,7 @@ class Full(Pattern):
 
 @part
 class Window(Pattern):
-    """Sliding window: the newest `size` positions including the query's own, i - size < j <= i (Child 2019; Mistral).
+    """Sliding window: the last `size` positions including the query's own, i - size < j <= i (Child 2019; Mistral).
 
     Bidirectional: size / 2 positions on each side, |i - j| <= size / 2 (Beltagy 2020).
 
@@ -48,10 +48,10 @@ class Chunked(Pattern):
 
 @part
 class Strided(Pattern):
-    """Strided attention: the newest `stride` positions, and every `stride`-th before them (Child 2019, section 4.2).
+    """Strided attention: the last `stride` positions, and every `stride`-th before them (Child 2019, section 4.2).
 
     Attributes:
-        stride: number of near positions, and distance between the far ones.
+        stride: number of recent positions, and distance between the earlier ones.
     """
 
     kind: Literal["strided"] = "strided"
@@ -64,7 +64,7 @@ class Fixed(Pattern):
 
     Attributes:
         stride: block size in positions.
-        num_summary: positions at the end of each block that all queries see.
+        num_summary: number of positions at the end of each block that all queries may attend to.
     """
 
     letters: ClassVar[Mapping[str, str]] = {"g": "summary positions of each stride"}
@@ -82,14 +82,14 @@ class Fixed(Pattern):
 
 @part
 class GlobalWindow(Pattern):
-    """Sliding window with `num_global_tokens` at the start that see all and are seen by all (Beltagy 2020).
+    """Sliding window, with `num_global_tokens` at the start that attend and are attended to globally (Beltagy 2020).
 
-    With `global_projections` the global tokens have queries, keys and values of their own, as in Longformer's
+    With `global_projections` the global tokens have separate query, key and value projections, as in Longformer's
     published weights.
 
     Attributes:
         size: window size in positions.
-        num_global_tokens: tokens at the start that see all and are seen by all.
+        num_global_tokens: number of global tokens at the start, which attend to all tokens and are attended to by all.
         global_projections: whether global tokens have their own query, key and value projections.
     """
 
@@ -101,17 +101,18 @@ class GlobalWindow(Pattern):
 
 @part
 class BigBird(Pattern):
-    """Block-sparse attention: neighbouring, global and random blocks of positions (Zaheer 2020).
+    """Block-sparse attention to neighboring, global and random blocks of positions (Zaheer 2020).
 
-    The larger half of `global_blocks` is at the start. The random blocks of each row are drawn from `seed`, the layer
-    and the number of blocks, among blocks that the row does not see otherwise. A sequence of at most
-    `dense_up_to_blocks` blocks uses full attention.
+    The larger half of `global_blocks` is at the start. The random blocks of each block of queries depend on `seed`, the
+    layer and the number of blocks; they are drawn among the blocks that it does not attend to otherwise. A sequence of
+    at most `dense_up_to_blocks` blocks uses full attention.
 
     Attributes:
         block: block size in positions.
-        window_blocks: number of neighbouring blocks including the query's own; odd.
-        random_blocks: number of random blocks per row.
-        global_blocks: number of blocks at start and end that see all and are seen by all.
+        window_blocks: number of neighboring blocks, including the query's own block (odd).
+        random_blocks: number of random blocks per block of queries.
+        global_blocks: number of global blocks at the start and end, which attend to all positions and are attended to
+            by all.
         dense_up_to_blocks: number of blocks up to which attention is full.
         seed: seed of the random blocks.
     """

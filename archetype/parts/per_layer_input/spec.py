@@ -15,11 +15,11 @@ __all__ = ["PerLayerInput"]
 class PerLayerInput(FeedForward):
     """down(activation(gate(x)) * p), with p of each token from `embedding.per_layer` (Gemma 3n).
 
-    Gemma adds its norm to each layer's output: a block of its own, without a mixer and with `output_norm`.
+    Gemma adds the normalized result to each layer's output: a separate block without a mixer, with `output_norm`.
 
     Attributes:
         features: width of p, as in `embedding.per_layer`.
-        activation: of the gate.
+        activation: activation of the gate.
     """
 
     title: ClassVar[str] = "Per-layer input"

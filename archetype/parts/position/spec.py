@@ -18,7 +18,7 @@ __all__ = [
 
 @part
 class NoPosition(EmbeddingPosition, MixerPosition):
-    """No positions: order is known only through the causal mask."""
+    """No position encoding: only the causal mask conveys order."""
 
     is_absent: ClassVar[bool] = True
     kind: Literal["none"] = "none"
@@ -48,7 +48,7 @@ class Sinusoidal(EmbeddingPosition):
     Attributes:
         theta: base of the wavelengths.
         interleaved: whether sines and cosines alternate; otherwise all sines come first.
-        offset: number of the first position.
+        offset: index of the first position.
     """
 
     kind: Literal["sinusoidal"] = "sinusoidal"
@@ -86,10 +86,10 @@ class NoScaling(Scaling):
 
 
 class LinearScaling(Scaling):
-    """Every frequency divided by `factor` (Chen 2023, position interpolation).
+    """Divide every frequency by `factor` (position interpolation; Chen 2023).
 
     Attributes:
-        factor: divisor of frequencies.
+        factor: divisor of the frequencies.
     """
 
     kind: Literal["linear"] = "linear"
@@ -100,8 +100,8 @@ class DynamicScaling(Scaling):
     """Theta grows with a request's length beyond `original_context_length` (NTK-aware, dynamic).
 
     Attributes:
-        factor: stretch of the context.
-        original_context_length: tokens up to which nothing is scaled.
+        factor: factor by which the context is extended.
+        original_context_length: length in tokens up to which frequencies are not scaled.
     """
 
     kind: Literal["dynamic"] = "dynamic"
@@ -114,19 +114,20 @@ class DynamicScaling(Scaling):
 
 
 class YarnScaling(Scaling):
-    """Slow frequencies interpolated, fast ones kept, with a ramp in between (Peng 2023, YaRN).
+    """Interpolate slow frequencies and keep fast ones, with a ramp in between (Peng 2023, YaRN).
 
     `attention_factor` multiplies cos and sin; by default it is 0.1 ln(factor) + 1, or, if both `mscale` and
     `mscale_all_dim` are given, the ratio of that with each as a factor of the logarithm (DeepSeek-V2).
 
     Attributes:
-        factor: stretch of the context.
-        original_context_length: trained context in tokens.
-        beta_fast: number of turns within it above which frequencies are kept.
-        beta_slow: number of turns within it below which they are divided by `factor`.
-        mscale: weight in the numerator of the factor on cos and sin.
-        mscale_all_dim: weight in its denominator.
-        attention_factor: the factor itself (absent: 0.1 ln(factor) + 1).
+        factor: factor by which the context is extended.
+        original_context_length: context length in training, in tokens.
+        beta_fast: number of turns within the original context above which frequencies are kept.
+        beta_slow: number of turns within the original context below which frequencies are divided by `factor`.
+        mscale: weight of the logarithm in the numerator of the factor on cos and sin.
+        mscale_all_dim: weight of the logarithm in the denominator of the factor on cos and sin.
+        attention_factor: factor on cos and sin (absent: from `mscale` and `mscale_all_dim` if both are given, else 0.1
+            ln(factor) + 1).
         truncate: whether the ramp's ends are rounded to whole pairs.
     """
 
@@ -146,9 +147,9 @@ class Llama3Scaling(Scaling):
 
     Attributes:
         factor: divisor of low frequencies.
-        low_frequency_factor: turns within the trained context below which a frequency is low.
-        high_frequency_factor: turns above which a frequency is kept.
-        original_context_length: trained context in tokens.
+        low_frequency_factor: turns within the original context below which a frequency is divided by `factor`.
+        high_frequency_factor: turns within the original context above which a frequency is kept.
+        original_context_length: context length in training, in tokens.
     """
 
     kind: Literal["llama3"] = "llama3"
@@ -171,13 +172,13 @@ class Llama3Scaling(Scaling):
 
 
 class LongRopeScaling(Scaling):
-    """Each frequency divided by its own number, from one list up to the trained length and another beyond (Ding 2024).
+    """Divide each frequency by its own factor, from one list up to the original length, another beyond (Ding 2024).
 
     Attributes:
         short_factors: R/2 divisors for sequences up to `original_context_length` tokens.
-        long_factors: R/2 divisors for longer ones.
-        original_context_length: tokens of the first trained context.
-        attention_factor: on cos and sin (LongRoPE has sqrt(1 + ln(factor) / ln(original_context_length))).
+        long_factors: R/2 divisors for longer sequences.
+        original_context_length: context length in tokens before the extension.
+        attention_factor: factor on cos and sin (LongRoPE has sqrt(1 + ln(factor) / ln(original_context_length))).
         rereads: whether a sequence that outgrows `original_context_length` is processed again (Phi-3); otherwise
             cached keys
             stay as they are.
@@ -209,11 +210,11 @@ class LongRopeScaling(Scaling):
 
 
 class ProportionalScaling(Scaling):
-    """Only the fastest `share` of all pairs rotate, with the frequencies of a full head (Gemma 4).
+    """Rotate only the fastest `share` of the pairs, with the frequencies of a full head (Gemma 4).
 
     Attributes:
         share: fraction of pairs that rotate.
-        factor: divisor of their frequencies.
+        factor: divisor of the frequencies of these pairs.
     """
 
     kind: Literal["proportional"] = "proportional"
@@ -240,7 +241,7 @@ class Rotary(MixerPosition):
         dim: rotated features of a head, R (absent: all).
         interleaved: whether pairs are (2p, 2p + 1) instead of (p, p + R/2).
         reversed: whether the rotation is reversed.
-        scaling: of frequencies for longer sequences.
+        scaling: scaling of the frequencies for longer sequences.
     """
 
     kind: Literal["rotary"] = "rotary"
@@ -261,12 +262,13 @@ class Rotary(MixerPosition):
 
 @part
 class Alibi(MixerPosition):
-    """Scores lowered by m_h |i - j| with a slope per head: m_h = 2^(-8h/H) (Press 2021).
+    """Linear bias -m_h |i - j| on scores, with one slope per head: m_h = 2^(-8h/H) (Press 2021).
 
-    If H is not a power of two, the slopes of the next lower power come first, then every other one of the next higher.
+    If H is not a power of two, the slopes of the next lower power come first, then every other slope of the next higher
+    power.
 
     Attributes:
-        scale: factor on all slopes (1 / sqrt(head_dim) in Falcon, which adds them before scaling scores).
+        scale: factor on all slopes (1 / sqrt(head_dim) in Falcon, which adds the bias before scaling the scores).
         rounded: whether slopes and their products with positions are first rounded to bfloat16 (Falcon).
     """
 
@@ -277,14 +279,14 @@ class Alibi(MixerPosition):
 
 @part
 class RelativeBias(MixerPosition):
-    """Scores raised by a learned number per head and bucket of j - i (Raffel 2019, section 2.1).
+    """Learned bias on scores, per head and bucket of j - i (Raffel 2019, section 2.1).
 
-    Half of a direction's buckets hold one distance each, the others grow logarithmically up to `max_distance`. Without
-    a causal mask each direction has half of the buckets. One table serves all layers of a stack.
+    Half of a direction's buckets hold one distance each; the others grow logarithmically up to `max_distance`. Without
+    a causal mask each direction has half of the buckets. All layers of a stack share one table.
 
     Attributes:
         num_buckets: number of buckets, for both directions together.
-        max_distance: distance from which on all share the last bucket.
+        max_distance: distance from which all distances share the last bucket.
     """
 
     kind: Literal["relative_bias"] = "relative_bias"
@@ -303,10 +305,10 @@ class RelativeBias(MixerPosition):
 
 @part
 class TransformerXL(MixerPosition):
-    """Scores (q_i + u)^T k_j + (q_i + v)^T W R_(i-j), with a key for each distance (Dai 2019, 3.3).
+    """Scores (q_i + u)^T k_j + (q_i + v)^T W R_(i-j), with a key for each distance (Dai 2019, section 3.3).
 
-    The vectors u and v of each head and the matrix W are learned; R holds sin and cos of distance / theta^(2m/D). Used
-    by Gopher and Chinchilla.
+    Vectors u and v of each head and matrix W are learned; R contains sin and cos of distance / theta^(2m/D). Gopher and
+    Chinchilla use it.
 
     Attributes:
         theta: base of the wavelengths.

@@ -13,7 +13,7 @@ class _Recurrent(Mixer):
     """`bidirectional`: half of the features read the sequence from its end (Schuster 1997); only for encoders.
 
     Attributes:
-        bidirectional: whether half of the features read the sequence from its end.
+        bidirectional: whether half of the features read the sequence backwards.
     """
 
     bidirectional: Flag = False
@@ -31,7 +31,7 @@ class RNN(_Recurrent):
     """h' = f(W x + b + U h + c), f = tanh or relu (Elman 1990; Mikolov 2010).
 
     Attributes:
-        activation: the function f.
+        activation: activation f.
     """
 
     title: ClassVar[str] = "RNN"

@@ -39,12 +39,12 @@ class SigmoidRouter(LinearRouter):
 
 @part
 class HashRouter(Router):
-    """A token's id determines its experts, by a table that is drawn once and not trained (Roller 2021).
+    """Experts selected by token id, from a random table that is not trained (Roller 2021).
 
-    The selected experts are weighed equally, or by learned affinities, as in the first layers of DeepSeek-V4.
+    The selected experts have equal weights, or learned affinities as in the first layers of DeepSeek-V4.
 
     Attributes:
-        affinity: of a token to each expert: `equal` (1 for all), or a function of logits projected from x.
+        affinity: affinity of a token to each expert: `equal` (1 for all), or a function of logits projected from x.
     """
 
     routes_tokens: ClassVar[bool] = True

@@ -21,11 +21,11 @@ def _as_list(value: Any) -> Any:
 
 
 class DenseLayer(Spec):
-    """Dense layer on the vector of a text.
+    """Dense layer applied to the pooled vector of a text.
 
     Attributes:
-        width: of the layer's output.
-        activation: of the layer.
+        width: width of the layer's output.
+        activation: activation of the layer.
         bias: whether the layer has a bias.
     """
 
@@ -36,15 +36,15 @@ class DenseLayer(Spec):
 
 @part
 class SentenceEmbeddingHead(Head):
-    """One vector per text, for comparing texts (Reimers 2019).
+    """Sentence embedding: one vector per text, for comparing texts (Reimers 2019).
 
-    The vectors of several poolings are concatenated. `mean_sqrt_len` divides the sum by the square root of the number
-    of tokens; `weighted_mean` gives the n-th token weight n (Muennighoff 2022).
+    Vectors of several poolings are concatenated. `mean_sqrt_len` divides the sum by the square root of the number of
+    tokens; `weighted_mean` weights the n-th token by n (Muennighoff 2022).
 
     Attributes:
-        pooling: of token vectors: first, max, mean, mean_sqrt_len, weighted_mean or last.
-        layers: applied to the pooled vector in order.
-        normalize: whether the vector is scaled to length 1.
+        pooling: poolings of the token vectors: first, max, mean, mean_sqrt_len, weighted_mean or last.
+        layers: layers applied to the pooled vector in order.
+        normalize: whether the vector is scaled to unit length.
     """
 
     embeds: ClassVar[bool] = True

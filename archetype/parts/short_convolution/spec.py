@@ -14,7 +14,7 @@ class ShortConvolution(Mixer):
     """out(c * conv(b * x)) with [b, c, x] = in(u), over the latest `conv_kernel` tokens (Liquid AI 2025, LFM2).
 
     Attributes:
-        conv_kernel: number of positions that the convolution reads.
+        conv_kernel: kernel size of the convolution in positions.
         bias: whether the projections and the convolution have a bias.
     """
 
