@@ -436,8 +436,9 @@ def flip_rotary_order(model: Any) -> None:
 
 
 def open_windows(model: Any) -> None:
-    for block in model.blocks:
-        block.mixer.spec = block.mixer.spec.replace(pattern=spec.Full())
+    opened: Any = archetype.build(spec.assign(model.spec, ["layers[*].mixer.pattern=full"]))
+    for block, other in zip(model.blocks, opened.blocks, strict=True):
+        block.mixer.pairs = other.mixer.pairs
 
 
 def equal_positions(model: Any) -> None:
