@@ -280,7 +280,7 @@ REFUSED = {
     ("decode", "llama-tiny", "--prompt", "100", "--new", "29"):
         "--prompt, --new: 100 tokens to read and 29 to write do not fit into the context of 128; read at least 1",
     ("train", "llama-tiny", "--deterministic"):
-        "--deterministic: is of texts that are continued, and train continues none; leave it out",
+        "--deterministic: has no effect on train, which generates no text; leave it out",
     ("decode", "lstm-tiny", "--deterministic"): "deterministic: a step of this model has aten.mkldnn_rnn_layer",
     ("prefill", "llama-tiny", "--new", "4"): "--new: prefill writes no more than the first token; leave it out",
     ("decode", "llama-tiny", "--peer-python", "python"):

@@ -73,7 +73,7 @@ def test_versions_are_one_line() -> None:
     [
         (
             ("show", "folder", "--explian"),
-            "No such option: --explian (Possible options: --explain) See `archetype show --help`.",
+            "No such option: --explian (Possible options: --explain). See `archetype show --help`.",
         ),
         (("cots", "gpt2"), "No such command 'cots'. Did you mean 'cost'? See `archetype --help`."),
     ],
