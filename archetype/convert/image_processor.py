@@ -40,9 +40,9 @@ class Sides(Spec):
 
     @model_validator(mode="after")
     def _is_one_of_two(self) -> "Sides":
-        given = [name for name in ("height", "width", "shortest_edge") if getattr(self, name) is not None]
-        if given not in (["height", "width"], ["shortest_edge"]):
-            invalid("", f"has {' and '.join(given) or 'nothing'}", "give height and width, or shortest_edge")
+        sides = [name for name in ("height", "width", "shortest_edge") if getattr(self, name) is not None]
+        if sides not in (["height", "width"], ["shortest_edge"]):
+            invalid("", f"has {' and '.join(sides) or 'nothing'}", "give height and width, or shortest_edge")
         return self
 
     def of(self, height: int, width: int) -> tuple[int, int]:

@@ -16,14 +16,14 @@ COMPLETIONS = {"spec": complete_presets}
 Verb = TypeVar("Verb", bound=Callable[..., None])
 
 
-class Setting(NamedTuple):
+class SettingOption(NamedTuple):
     """A field that an option sets, and its path, such as optimizer.learning_rate."""
 
     path: str
     field: FieldInfo
 
 
-def settings_of(cls: type[Spec], *names: str, **paths: str) -> dict[str, Setting]:
+def settings_of(cls: type[Spec], *names: str, **paths: str) -> dict[str, SettingOption]:
     """Return fields of a class by the names of their options.
 
     Args:
@@ -31,15 +31,15 @@ def settings_of(cls: type[Spec], *names: str, **paths: str) -> dict[str, Setting
         paths: paths of the others, by option; each begins with the name of the field.
     """
     by_option = dict(zip(names, names, strict=True)) | paths
-    return {option: Setting(path, cls.model_fields[path.partition(".")[0]]) for option, path in by_option.items()}
+    return {option: SettingOption(path, cls.model_fields[path.partition(".")[0]]) for option, path in by_option.items()}
 
 
-def setting(path: str, annotation: Any) -> Setting:
+def setting(path: str, annotation: Any) -> SettingOption:
     """Return the field at a path from its type, where its class needs more than a type (data, optimizers)."""
-    return Setting(path, FieldInfo.from_annotation(annotation))
+    return SettingOption(path, FieldInfo.from_annotation(annotation))
 
 
-def takes(settings: Mapping[str, Setting], defaults: Mapping[str, str] | None = None) -> Callable[[Verb], Verb]:
+def takes(settings: Mapping[str, SettingOption], defaults: Mapping[str, str] | None = None) -> Callable[[Verb], Verb]:
     """Decorate a verb whose `**options` are settings: each becomes an option, which is None if it is not given.
 
     Args:
@@ -49,15 +49,15 @@ def takes(settings: Mapping[str, Setting], defaults: Mapping[str, str] | None = 
 
     def decorate(verb: Verb) -> Verb:
         signature = inspect.signature(verb)
-        kept = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        parameters = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
         added = [_parameter(option, each.field, (defaults or {}).get(option)) for option, each in settings.items()]
-        verb.__signature__ = signature.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
+        verb.__signature__ = signature.replace(parameters=[*parameters, *added])  # type: ignore[attr-defined]
         return verb
 
     return decorate
 
 
-def values_of(settings: Mapping[str, Setting], options: Mapping[str, Any]) -> dict[str, Any]:
+def values_of(settings: Mapping[str, SettingOption], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of the options that are given, by the paths of their fields."""
     values = {each.path: options[option] for option, each in settings.items() if options.get(option) is not None}
     return {path: tuple(value) if isinstance(value, list) else value for path, value in values.items()}

@@ -134,7 +134,7 @@ class EventStream:
     def __init__(self, send: Send, pause: Callable[[bool], None]) -> None:
         self._send, self._pause = send, pause
         self._waiting = bytearray()
-        self._sender: asyncio.Task[None] | None = None
+        self._sender: asyncio.Future[None] | None = None
 
     def write(self, data: bytes) -> None:
         """Send events, at once if the client keeps up: waking a task for each of them would double their cost."""

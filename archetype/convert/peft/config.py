@@ -92,15 +92,15 @@ class PeftConfig:
         """
         names = list(modules)
         try:
-            found = _look_up(self.values, names, seconds=MAX_SECONDS, max_bytes=MAX_BYTES)
+            looked_up = _look_up(self.values, names, seconds=MAX_SECONDS, max_bytes=MAX_BYTES)
         except ConfinedError as error:
             cause = f"finding the modules that it names {error}"
             raise CheckpointError(str(self.file), cause, "simplify its regular expressions") from None
-        if "wrong" in found:
-            key, expression = found["wrong"]
+        if "wrong" in looked_up:
+            key, expression = looked_up["wrong"]
             _refuse(self, key, f"{expression!r} is no regular expression", REWRITE)
-        ties = found["ties"] and bool(self.values.get("ensure_weight_tying"))
-        return {name: Named(*values) for name, values in zip(names, found["modules"], strict=True)}, ties
+        ties = looked_up["ties"] and bool(self.values.get("ensure_weight_tying"))
+        return {name: Named(*values) for name, values in zip(names, looked_up["modules"], strict=True)}, ties
 
 
 class Named(NamedTuple):

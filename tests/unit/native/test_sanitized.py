@@ -54,8 +54,8 @@ class Child:
         kernels("native")  # skips where there is no compiler
         cxx = compiler.find_compiler()
         names = ("libasan.so", "libubsan.so")
-        found = [subprocess.check_output([cxx, f"-print-file-name={name}"], text=True).strip() for name in names]
-        if not all(Path(file).is_absolute() for file in found):
+        libraries = [subprocess.check_output([cxx, f"-print-file-name={name}"], text=True).strip() for name in names]
+        if not all(Path(file).is_absolute() for file in libraries):
             pytest.skip("needs g++ with libasan and libubsan")
         unwatched = folder / "c++"  # the compiler is not to be watched itself
         unwatched.write_text(f'#!/bin/sh\nunset LD_PRELOAD\nexec "{shutil.which(cxx)}" "$@"\n')
@@ -66,7 +66,7 @@ class Child:
         self.settings |= {
             "CXX": str(unwatched),
             "XDG_CACHE_HOME": str(folder),
-            "LD_PRELOAD": " ".join(found),
+            "LD_PRELOAD": " ".join(libraries),
             "ASAN_OPTIONS": "detect_leaks=0",
             "UBSAN_OPTIONS": "print_stacktrace=1",
             "PYTHONPATH": str(ROOT),

@@ -86,7 +86,6 @@ def test_what_cannot_be_compared_so_is_refused(folder: Path) -> None:
         (["--data", "text.txt", "narrow.yaml", "nowhere"], "nowhere: "),
         (["narrow.yaml", "wide.yaml", "--data", "text.txt", "--minutes", "0.03"],
          "--minutes: 0.03 leave 2 steps to each of 10 runs; give 1 or more"),
-        (["narrow.yaml", "wide.yaml", "--data", "text.txt", "--minutes", "nan"], "--minutes: nan leave nan steps"),
         (["narrow.yaml", "wide.yaml", "--data", "nowhere"], "nowhere: there is no such corpus in"),
     ]:  # fmt: skip
         with case(arguments), pytest.raises(ArchetypeError) as error:

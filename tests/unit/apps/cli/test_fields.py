@@ -11,7 +11,7 @@ from pydantic import Field
 from typer.testing import CliRunner
 
 from archetype.apps.cli import generate, main, train_options
-from archetype.apps.cli.fields import Setting, option_type, setting, values_of
+from archetype.apps.cli.fields import SettingOption, option_type, setting, values_of
 from archetype.errors import SpecError
 from archetype.spec.describe import field_descriptions
 from archetype.spec.kinds import Part
@@ -78,7 +78,7 @@ def test_options_and_their_help_need_neither_torch_nor_numpy() -> None:
 
 
 def test_an_option_that_is_not_given_leaves_its_field_to_the_recipe() -> None:
-    settings: dict[str, Setting] = {
+    settings: dict[str, SettingOption] = {
         "steps": setting("steps", int), "track": setting("trackers", tuple[str, ...]), "seed": setting("seed", int),
     }  # fmt: skip
     assert values_of(settings, {"steps": None, "track": ["wandb"], "seed": 0}) == {"trackers": ("wandb",), "seed": 0}
