@@ -45,13 +45,14 @@ def page(counts: dict[str, dict[str, int]]) -> str:
     sums = {name: sum(count.get(name, 0) for count in counts.values()) for name in columns}
     head = (
         "# One key changed alone\n\n"
-        "Written by `python -m benchmarks.one_key`. A small model of each causal type that is read ([the zoo](zoo.md)) "
-        "has one key of its\nconfig.json changed to each other sensible value, or left out, and keys of other types "
-        f"added. What transformers {transformers.__version__}\nobeys must be obeyed here (logits to 1e-5) or refused; "
-        "what it does not read must change nothing.\n\n"
-        f"Of {len(counts)} types {sums['values']:,} values of {sums['keys']:,} keys were tried: {sums['agrees']:,} "
-        f"agree, {sums['refused']:,} are refused here, {sums['differs']:,} differ, and of\n{sums['not made']:,} "
-        "transformers itself makes no model.\n\n"
+        "Does Archetype respect every key of config.json? The test takes a small model of each causal type that "
+        "Archetype reads ([coverage](zoo.md)).\nIt changes one key at a time to each other sensible value, removes it, "
+        f"or adds keys of other types. If transformers {transformers.__version__} reads a\nkey, Archetype must give "
+        "the same logits (to 1e-5) or refuse the file; other keys must change nothing. Written by\n"
+        "`python -m benchmarks.one_key`.\n\n"
+        f"{sums['values']:,} values of {sums['keys']:,} keys of {len(counts)} types were tried: {sums['agrees']:,} "
+        f"agree, {sums['refused']:,} are refused here, {sums['differs']:,} differ, and for\n{sums['not made']:,} "
+        "transformers itself cannot make a model.\n\n"
     )
     table = [f"| type | {' | '.join(columns)} |", f"| --- |{' ---: |' * len(columns)}"]
     for kind, count in sorted(counts.items()):

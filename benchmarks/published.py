@@ -57,11 +57,11 @@ def summary(results: list[Reading]) -> str:
     lines = "\n".join(f"| {one.model.file.removesuffix('.json')} | {one.model.type} | {reason(one.said)} |"
                       for one in refused)  # fmt: skip
     return (
-        f"Of {len(results)} configurations {counts['read']} are read and costed, {counts['refused']} are refused, and "
-        f"{counts['not tried']} have code of their own whose\ntensors are not pinned. Of the {len(compared)} whose "
-        f"tensors are known, {sum(one.differs == 0 for one in compared)} have the same total to the unit. Of the "
-        f"{len(claimed)} with a published count,\n{len(equal)} have it to its digits.\n\n"
-        f"Of {len(own)} configurations of registered families {len(own) - len(refused)} are read. The other "
+        f"Of {len(results)} configurations, {counts['read']} are read and costed, {counts['refused']} are refused, and "
+        f"{counts['not tried']} have their own code and no\npinned tensors. Of the {len(compared)} whose tensors are "
+        f"known, {sum(one.differs == 0 for one in compared)} have exactly the same total. Of the {len(claimed)} with "
+        f"a published count,\n{len(equal)} match all of its digits.\n\n"
+        f"Of {len(own)} configurations of registered families, {len(own) - len(refused)} are read. The other "
         f"{len(refused)} are refused:\n\n| configuration | type | why |\n| --- | --- | --- |\n{lines}\n"
     )
 
@@ -72,19 +72,21 @@ def page(results: list[Reading], gallery: list[Found]) -> str:
     readable = sum(by_how.values())
     return (
         "# Models as they were published\n\n"
-        "Written by `make zoo`. Each configuration is a config.json as its makers, or a copy of their repository, had "
-        "it. A registered\nfamily is read by its keys alone; another also by the names and shapes of its tensors: of a "
-        "header, whose bytes were\nproven to be the published ones, or as transformers "
-        f"{transformers.__version__} would save that configuration. The total is compared with\nthe numbers of these "
-        "tensors but for parts that a decoder of text leaves out and biases that no gradient trains, and with\nwhat "
-        "its makers say.\n\n"
+        "Which published configurations does Archetype read, and are their parameter counts right? Each configuration "
+        "is the config.json\nof the model's authors, or of a copy of their repository. A registered family is read by "
+        "its keys alone, any other also by the\nnames and shapes of its tensors. These come from a file header that "
+        "was verified to be the published one, or from the way\n"
+        f"transformers {transformers.__version__} would save that configuration. The total is compared with the sizes "
+        "of these tensors, except for\nparts that a text decoder leaves out and biases that are not trained by "
+        "gradients, and with the count that the authors\nstate. Written by `make zoo`.\n\n"
         f"{summary(results)}\n"
         "## A gallery of architectures\n\n"
         f"Of the {len(gallery)} entries of [Raschka's LLM architecture gallery]"
         "(https://sebastianraschka.com/llm-architecture-gallery/) in its copy\nof 2026-09-27, "
         f"{readable} are read as published: {by_how['by its pinned configuration']} by their pinned configuration "
-        f"(perhaps of the same weights in another precision), and\n{by_how['by its type alone']} by their type alone: "
-        "models of the type agree with transformers' ([the zoo](zoo.md)), and the entry's own files were not seen.\n\n"
+        f"(possibly of the same weights in another precision), and\n{by_how['by its type alone']} by their type "
+        "alone: models of the type agree with transformers ([coverage](zoo.md)), but the entry's own files were not "
+        "seen.\n\n"
         "| | entry | type | outcome | known | missing |\n| --- | --- | --- | --- | --- | --- |\n"
         + "\n".join(gallery_row(number, one) for number, one in enumerate(gallery, 1))
         + "\n\n## Each configuration\n\n"

@@ -25,8 +25,8 @@ from tests.helpers.zoo_published import outcome_as_published, pinned_decoders, s
 
 WRITTEN_BY = re.compile(r"written by transformers ([\d.]+)")
 AS_PUBLISHED = (
-    "The third column says the same of configurations as they were published ([which](published.md)), of which every "
-    "key is kept\nbut sizes: how many of a type agree, of how many."
+    "The third column counts [published configurations](published.md) of the type, with all keys kept except sizes: "
+    "how many agree,\nof how many."
 )
 
 
@@ -64,15 +64,16 @@ def page(name: str, results: list[Outcome], published: dict[str, str] | None, be
     version = transformers.__version__ if is_newest else WRITTEN_BY.findall(before)[0]
     counts = Counter(one[1] for one in newest.values())
     said = ", ".join(f"{counts[status]} {words}" for status, words in (
-        ("agrees", "are read and agree to 1e-5"), ("refused", "are refused, each with what is missing"),
-        ("differs", "are read and differ"), ("not made", "cannot be made small by the keys that sizes usually have"),
+        ("agrees", "are read and agree to 1e-5"), ("refused", "are refused with a message that names what is missing"),
+        ("differs", "are read and differ"), ("not made", "cannot be made small with the usual size keys"),
     ))  # fmt: skip
     print(f"{name}: {len(newest)} types: {said}", file=sys.stderr)
     text = (
         f"# The {TASKS[name].title} that transformers knows\n\n"
-        f"Written by `make zoo`: of each type, a small model with random weights is written by transformers "
-        f"{version}\nand read here. Types of families that are not registered are read by the keys of "
-        "their config.json and by the names and\nshapes of their tensors.\n\n"
+        "Which of these model types does Archetype read, and do the logits agree? For each type, a small model with "
+        f"random weights is\nwritten by transformers {version} and read here. Types without a registered family are "
+        "read by the keys of their config.json and\nby the names and shapes of their tensors. Written by `make zoo`."
+        "\n\n"
         f"Of {len(newest)} types, {said}.\n\n"
     )
     more = ["outcome"] if published is None else ["outcome", "as published"]
