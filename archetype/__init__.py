@@ -45,10 +45,12 @@ if not TYPE_CHECKING:  # a type checker would take any name for an attribute oth
         if name not in __all__:
             raise AttributeError(f"module 'archetype' has no attribute {name!r}")
         modules = {
-            "ArchetypeError": "archetype.errors", "Engine": "archetype.generate.engine",
-            "LanguageModel": "archetype.api.language_model", "plain_operations": "archetype.native.dispatch",
+            "ArchetypeError": "archetype.errors",
+            "Engine": "archetype.generate.engine",
+            "LanguageModel": "archetype.api.language_model",
+            "plain_operations": "archetype.native.dispatch",
             "register": "archetype.api.extension",
-        }  # fmt: skip
+        }
         return getattr(import_module(modules.get(name, "archetype.api.functions")), name)
 
     def __dir__() -> list[str]:

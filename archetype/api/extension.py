@@ -100,8 +100,11 @@ def failure_of_extension(error: BaseException) -> SpecError | None:
     Args:
         error: as it was raised, with its trace.
     """
-    files = {file: name for name, module in list(sys.modules.items())
-             if name.startswith(PREFIX) and (file := getattr(module, "__file__", None))}  # fmt: skip
+    files = {
+        file: name
+        for name, module in list(sys.modules.items())
+        if name.startswith(PREFIX) and (file := getattr(module, "__file__", None))
+    }
     trace, last = error.__traceback__, None
     while trace is not None:
         last = trace if trace.tb_frame.f_code.co_filename in files else last

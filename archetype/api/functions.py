@@ -205,9 +205,16 @@ def load(
     from archetype.io.tensors import dtype_of
 
     return load(
-        folder, dtype_of(dtype), device, allow_pickle, overrides, weights, further_tokens=further_tokens,
-        deterministic=deterministic, accept_unproved=accept_unproved,
-    )  # fmt: skip
+        folder,
+        dtype_of(dtype),
+        device,
+        allow_pickle,
+        overrides,
+        weights,
+        further_tokens=further_tokens,
+        deterministic=deterministic,
+        accept_unproved=accept_unproved,
+    )
 
 
 from_pretrained = load  # the name that it has in transformers
@@ -335,9 +342,14 @@ def train(
     fields = {
         "spec": spec.dump() if isinstance(spec, Spec) else str(spec) if isinstance(spec, Path) else spec,
         "data.text": tuple(map(str, texts)) or None,
-        "data.tokenizer": tokenizer, "data.vocab_size": vocab_size, "steps": steps, "batch_size": batch_size,
-        "sequence_length": sequence_length, "optimizer.learning_rate": learning_rate, "seed": seed,
-    }  # fmt: skip
+        "data.tokenizer": tokenizer,
+        "data.vocab_size": vocab_size,
+        "steps": steps,
+        "batch_size": batch_size,
+        "sequence_length": sequence_length,
+        "optimizer.learning_rate": learning_rate,
+        "seed": seed,
+    }
     pretrained = None if start_from is None else open_pretrained(Path(start_from))
     budget = Budget.parse({"minutes": minutes})
     chosen, _ = assemble(None if recipe is None else Path(recipe), fields, overrides, budget, pretrained)

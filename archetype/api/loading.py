@@ -159,9 +159,16 @@ def open_pretrained(folder: Path) -> Pretrained:
         new.save(to)
 
     return Pretrained(
-        str(folder), lm.model, lm.tokenizer, lm.labels, lm.template, lm.family, lm.open_image_processor,
-        lm.sentence_settings if lm.spec.head.embeds else None, save,
-    )  # fmt: skip
+        str(folder),
+        lm.model,
+        lm.tokenizer,
+        lm.labels,
+        lm.template,
+        lm.family,
+        lm.open_image_processor,
+        lm.sentence_settings if lm.spec.head.embeds else None,
+        save,
+    )
 
 
 def _load_run(folder: Path, dtype: torch.dtype | None, device: torch.device) -> LanguageModel:
@@ -182,9 +189,19 @@ def _load_run(folder: Path, dtype: torch.dtype | None, device: torch.device) -> 
     family = origin.open_family()
     labels, pictures = origin.labels, origin.image_processor
     return LanguageModel(
-        model.spec, model, tokenizer, sampling, special, family, labels, template, left_out, pictures, sentence,
+        model.spec,
+        model,
+        tokenizer,
+        sampling,
+        special,
+        family,
+        labels,
+        template,
+        left_out,
+        pictures,
+        sentence,
         generation,
-    )  # fmt: skip
+    )
 
 
 def _load_gguf(path: Path, dtype: torch.dtype | None, device: torch.device, overrides: Sequence[str]) -> LanguageModel:
@@ -197,9 +214,13 @@ def _load_gguf(path: Path, dtype: torch.dtype | None, device: torch.device, over
 
 
 def _load_peft(
-    folder: Path, dtype: torch.dtype | None, device: torch.device, allow_pickle: bool, overrides: Sequence[str],
+    folder: Path,
+    dtype: torch.dtype | None,
+    device: torch.device,
+    allow_pickle: bool,
+    overrides: Sequence[str],
     accept_unproved: bool,
-) -> LanguageModel:  # fmt: skip
+) -> LanguageModel:
     """The base that an adapter names, by its path from here or from the folder, with the adapter merged."""
     base = _base_of(folder)
     try:
@@ -233,9 +254,13 @@ def _base_of(adapter: Path) -> Path:
 
 
 def _load_hf(
-    folder: Path, dtype: torch.dtype | None, device: torch.device, allow_pickle: bool, overrides: Sequence[str],
+    folder: Path,
+    dtype: torch.dtype | None,
+    device: torch.device,
+    allow_pickle: bool,
+    overrides: Sequence[str],
     further_tokens: bool,
-) -> LanguageModel:  # fmt: skip
+) -> LanguageModel:
     family, model = hf_folder.read_model(folder, dtype, device, allow_pickle, overrides, further_tokens)
     config = read_mapping(folder / "config.json")
     sampling, generation = read_generation_config(folder)
@@ -246,9 +271,19 @@ def _load_hf(
     pictures = read_processor_contents(folder) if model.spec.reads_images else None
     sentence = read_files(folder, allow_pickle)
     return LanguageModel(
-        model.spec, model, tokenizer, sampling, special, family, labels, template, left_out, pictures, sentence,
+        model.spec,
+        model,
+        tokenizer,
+        sampling,
+        special,
+        family,
+        labels,
+        template,
+        left_out,
+        pictures,
+        sentence,
         generation,
-    )  # fmt: skip
+    )
 
 
 def _open_tokenizer(folder: Path) -> Tokenizer | None:

@@ -17,9 +17,11 @@ SIZES = {"vocab_size": 31, "context_length": 24, "d_model": 24}
 NORM = {"kind": "rms"}
 ATTENTION = {"kind": "attention", "num_heads": 4}
 EXPERTS = {
-    "kind": "experts", "num_experts": 4, "experts_per_token": 2,
+    "kind": "experts",
+    "num_experts": 4,
+    "experts_per_token": 2,
     "expert": {"kind": "gated", "d_ff": 20, "activation": "silu"},
-}  # fmt: skip
+}
 # A block of Llama's design, which published formats can express.
 BLOCK: dict[str, Any] = {
     "wiring": {"kind": "pre_norm", "norm": NORM},

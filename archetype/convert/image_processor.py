@@ -154,9 +154,13 @@ class ImageProcessor(Spec):
 def square_pictures(num_channels: int, side: int) -> ImageProcessor:
     """Return the steps used for models trained on image files: scale, crop the center square, rescale to 0..1."""
     return ImageProcessor(
-        do_convert_rgb=num_channels == 3, size=Sides(shortest_edge=side), resample=BICUBIC, do_center_crop=True,
-        crop_size=_square(side), do_normalize=False,
-    )  # fmt: skip
+        do_convert_rgb=num_channels == 3,
+        size=Sides(shortest_edge=side),
+        resample=BICUBIC,
+        do_center_crop=True,
+        crop_size=_square(side),
+        do_normalize=False,
+    )
 
 
 def numbers_as_they_are(num_channels: int, side: int) -> ImageProcessor:
@@ -168,21 +172,34 @@ def numbers_as_they_are(num_channels: int, side: int) -> ImageProcessor:
 # false.
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 CLIP: dict[str, Any] = {
-    "do_convert_rgb": True, "size": {"shortest_edge": 224}, "default_to_square": False, "resample": BICUBIC,
-    "do_center_crop": True, "crop_size": 224, "image_mean": CLIP_MEAN, "image_std": CLIP_STD,
-}  # fmt: skip
+    "do_convert_rgb": True,
+    "size": {"shortest_edge": 224},
+    "default_to_square": False,
+    "resample": BICUBIC,
+    "do_center_crop": True,
+    "crop_size": 224,
+    "image_mean": CLIP_MEAN,
+    "image_std": CLIP_STD,
+}
 DEFAULTS: dict[str, dict[str, Any]] = {
     "ViTImageProcessor": {},
     "DeiTImageProcessor": {"size": 256, "resample": BICUBIC, "do_center_crop": True, "crop_size": 224},
     "BeitImageProcessor": {"resample": BICUBIC, "crop_size": 224},
     "SiglipImageProcessor": {
-        "do_convert_rgb": True, "size": {"height": 224, "width": 224}, "default_to_square": False, "resample": BICUBIC,
+        "do_convert_rgb": True,
+        "size": {"height": 224, "width": 224},
+        "default_to_square": False,
+        "resample": BICUBIC,
     },
     "CLIPImageProcessor": CLIP,
     "BitImageProcessor": CLIP,
-}  # fmt: skip
-OF_MODELS = {"vit": "ViTImageProcessor", "vit_msn": "ViTImageProcessor", "ijepa": "ViTImageProcessor",
-             "deit": "DeiTImageProcessor"}  # fmt: skip
+}
+OF_MODELS = {
+    "vit": "ViTImageProcessor",
+    "vit_msn": "ViTImageProcessor",
+    "ijepa": "ViTImageProcessor",
+    "deit": "DeiTImageProcessor",
+}
 NAMES = ("image_processor_type", "feature_extractor_type")
 WITHOUT_EFFECT = {  # keys about classes, devices, labels or batches
     *NAMES, "processor_class", "_processor_class", "auto_map", "default_to_square", "pad_size", "return_tensors",
@@ -190,9 +207,13 @@ WITHOUT_EFFECT = {  # keys about classes, devices, labels or batches
     "_valid_kwargs_names", "_valid_processor_keys",
 }  # fmt: skip
 USED_IF = {  # a key may be null if this flag is false
-    "size": "do_resize", "resample": "do_resize", "crop_size": "do_center_crop", "rescale_factor": "do_rescale",
-    "image_mean": "do_normalize", "image_std": "do_normalize",
-}  # fmt: skip
+    "size": "do_resize",
+    "resample": "do_resize",
+    "crop_size": "do_center_crop",
+    "rescale_factor": "do_rescale",
+    "image_mean": "do_normalize",
+    "image_std": "do_normalize",
+}
 NEUTRAL = {"do_pad": (False,), "data_format": ("channels_first",), "use_square_size": (False,), "crop_pct": ()}
 
 

@@ -50,10 +50,13 @@ class NoColumn(DataError):
 
 
 def read_records(
-    file: Path, fields: Mapping[str, Form], optional: Sequence[str] = (),
-    fault: Callable[[dict[str, Any]], str] = lambda record: "", columns: Mapping[str, str] | None = None,
+    file: Path,
+    fields: Mapping[str, Form],
+    optional: Sequence[str] = (),
+    fault: Callable[[dict[str, Any]], str] = lambda record: "",
+    columns: Mapping[str, str] | None = None,
     convert: Callable[[dict[str, Any]], dict[str, Any]] = lambda record: record,
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[dict[str, Any]]:
     """Read the records of a file, keeping only these fields.
 
     Args:
@@ -86,9 +89,11 @@ def read_records(
 
 
 def _with_fields(
-    row: Row, fields: Mapping[str, Form], columns: Mapping[str, str],
+    row: Row,
+    fields: Mapping[str, Form],
+    columns: Mapping[str, str],
     convert: Callable[[dict[str, Any]], dict[str, Any]],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Rename the columns of a row to fields and convert the record."""
     moved = {column: field for field, column in columns.items()}
     for column in moved:
@@ -107,9 +112,12 @@ def _with_fields(
 
 
 def _checked(
-    record: dict[str, Any], fields: Mapping[str, Form], optional: Sequence[str],
-    fault: Callable[[dict[str, Any]], str], place: str,
-) -> dict[str, Any]:  # fmt: skip
+    record: dict[str, Any],
+    fields: Mapping[str, Form],
+    optional: Sequence[str],
+    fault: Callable[[dict[str, Any]], str],
+    place: str,
+) -> dict[str, Any]:
     """Check the fields of a record and drop all others.
 
     Raises:

@@ -225,9 +225,7 @@ def tokenize_piece(
     return writer.records, bad
 
 
-def _in_processes(
-    folder: Path, numbers: list[int], workers: int, report: Callable[[int], None]
-) -> list[Done]:
+def _in_processes(folder: Path, numbers: list[int], workers: int, report: Callable[[int], None]) -> list[Done]:
     """Tokenize pieces in worker processes, each by the next idle process. Return their results in order."""
     idle: queue.SimpleQueue[subprocess.Popen[str]] = queue.SimpleQueue()
 

@@ -15,9 +15,11 @@ from archetype.estimate.report import CostReport
 
 EDGE, SLIDE_EDGE = 28.0, 16.0  # margins of the picture
 UNITS: dict[Measure, str] = {
-    "parameters": "parameters", "active": "parameters that one token meets", "flops": "FLOPs of a forward pass",
+    "parameters": "parameters",
+    "active": "parameters that one token meets",
+    "flops": "FLOPs of a forward pass",
     "bytes": "bytes of the weights",
-}  # fmt: skip
+}
 
 
 def draw_in(report: CostReport, measure: Measure, aspect: str) -> Scene:
@@ -49,8 +51,9 @@ def _with_cards(report: CostReport, measure: Measure, aspect: str) -> Scene | No
     areas = [item.area for item in items]
     sizes = [(right - left, top - bottom) for left, bottom, right, top in areas]
     boxes = [box for item in items for box in item.boxes]
-    letters = sum(text_width(f"{letter} = {value:,} {meaning}; ", NOTE)
-                  for letter, value, meaning in _legend(drawer, boxes))  # fmt: skip
+    letters = sum(
+        text_width(f"{letter} = {value:,} {meaning}; ", NOTE) for letter, value, meaning in _legend(drawer, boxes)
+    )
 
     def width_of(places: Iterable[tuple[float, float]]) -> float:
         width = max(x + w for (x, _), (w, _) in zip(places, sizes, strict=True)) + 2 * SLIDE_EDGE
@@ -99,9 +102,11 @@ def _framed(report: CostReport, measure: Measure, drawer: Drawer, layout: Layout
     totals = f"{report.parameters['total']:,} parameters"
     if report.parameters["active"] != report.parameters["total"]:
         totals += f", {report.parameters['active']:,} active"
-    where = "" if measure in ("parameters", "active") else (
-        f" in {report.dtype}" if measure == "bytes" else f" over {report.batch} x {report.length:,} tokens"
-    )  # fmt: skip
+    where = (
+        ""
+        if measure in ("parameters", "active")
+        else (f" in {report.dtype}" if measure == "bytes" else f" over {report.batch} x {report.length:,} tokens")
+    )
     unit = f"{UNITS[measure]}{where}"
     legend = _legend(drawer, layout.boxes, layout.notes)
     words = [f"{letter} = {value:,} {meaning}" for letter, value, meaning in legend]
@@ -129,5 +134,16 @@ def _framed(report: CostReport, measure: Measure, drawer: Drawer, layout: Layout
     description = (
         f"{name}: {article} {kind} model of {totals}, drawn from its input at the bottom to its output at the top."
     )
-    return Scene(name, description, measure, unit, width, height, tuple(scene.boxes), tuple(scene.containers),
-                 tuple(scene.wires), (*scene.notes, *notes), legend)  # fmt: skip
+    return Scene(
+        name,
+        description,
+        measure,
+        unit,
+        width,
+        height,
+        tuple(scene.boxes),
+        tuple(scene.containers),
+        tuple(scene.wires),
+        (*scene.notes, *notes),
+        legend,
+    )

@@ -34,6 +34,11 @@ def with_aspect(scene: Scene, aspect: str) -> Scene:
     drawn = Layout(list(scene.boxes), list(scene.containers), list(scene.wires), list(scene.notes))
     moved.join(drawn, (width - scene.width) / 2, (height - scene.height) / 2)
     return replace(
-        scene, width=width, height=height, boxes=tuple(moved.boxes), containers=tuple(moved.containers),
-        wires=tuple(moved.wires), notes=tuple(moved.notes),
-    )  # fmt: skip
+        scene,
+        width=width,
+        height=height,
+        boxes=tuple(moved.boxes),
+        containers=tuple(moved.containers),
+        wires=tuple(moved.wires),
+        notes=tuple(moved.notes),
+    )

@@ -57,9 +57,20 @@ def put_branches(
         if not ending or not hasattr(wiring, "norm") or (norm := wiring.norm_of(content, ending)).is_absent:
             return None
         name = f"{content}_{ending}"
-        return Box(f"{place}.{name}", 0, 0, W, SLIM, "norm", title(norm), layer_costs.shape(name),
-                   layer_costs.count, layer_costs.take(name), field=f"{field}.wiring",
-                   sets=layer_costs.owners)  # fmt: skip
+        return Box(
+            f"{place}.{name}",
+            0,
+            0,
+            W,
+            SLIM,
+            "norm",
+            title(norm),
+            layer_costs.shape(name),
+            layer_costs.count,
+            layer_costs.take(name),
+            field=f"{field}.wiring",
+            sets=layer_costs.owners,
+        )
 
     def carry(*names: str) -> None:  # several streams pass these boxes before contents read them
         for name in () if stack.stack.residual.is_sum else names:

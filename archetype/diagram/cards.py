@@ -58,8 +58,18 @@ class Cards:
         start, before = rail.y + GAP / 2, len(rail.layout.boxes)
         put_layers(rail, kinds, stack, names, MOST_ROWS)
         side = max(box.w for box in rail.layout.boxes[before:]) / 2 + 2 * MARGIN
-        frame = Container(f"{stack.prefix}layers", -side, start, 2 * side, rail.y - start, "block", "layers", (), 1,
-                          f"{stack.prefix}layers")  # fmt: skip
+        frame = Container(
+            f"{stack.prefix}layers",
+            -side,
+            start,
+            2 * side,
+            rail.y - start,
+            "block",
+            "layers",
+            (),
+            1,
+            f"{stack.prefix}layers",
+        )
         rail.layout.containers.insert(0, frame)
 
     def _names_of(self, kind: Kind, stack: StackCost) -> Iterator[str]:
@@ -78,10 +88,22 @@ class Cards:
         drawings = [
             (title(part), inside(part, costs.modules(name), function)) for name, (part, function) in parts.items()
         ]
-        sizes = [(module, self.costs.text(formula)) for module, formula in costs.block.parameters().items()
-                 if module.startswith(branch)]  # fmt: skip
-        key = repr((branch, drawings, sizes, kind.block.wiring.dump(), stack.d, stack.stack.residual.dump(),
-                    facts if self.measure == "flops" else []))  # fmt: skip
+        sizes = [
+            (module, self.costs.text(formula))
+            for module, formula in costs.block.parameters().items()
+            if module.startswith(branch)
+        ]
+        key = repr(
+            (
+                branch,
+                drawings,
+                sizes,
+                kind.block.wiring.dump(),
+                stack.d,
+                stack.stack.residual.dump(),
+                facts if self.measure == "flops" else [],
+            )
+        )
         users = self.branches.setdefault(key, (branch, []))[1]
         own = next((user for user in users if user.stack is stack and user.facts == facts), None)
         if own is None:
@@ -110,9 +132,18 @@ class Cards:
         parts = [box for box in inner.layout.containers if box.kind in ("mixer", "cross", "feedforward")]
         _put_source(inner, place)
         left, bottom, right, top = inner.layout.bounds
-        frame = Container(f"{place}.{'.'.join(branch)}.card", left - GAP / 2, bottom - GAP, right - left + GAP,
-                          top - bottom + 2 * GAP, "block", str(number), (), costs.count,
-                          field_of(kind, stack))  # fmt: skip
+        frame = Container(
+            f"{place}.{'.'.join(branch)}.card",
+            left - GAP / 2,
+            bottom - GAP,
+            right - left + GAP,
+            top - bottom + 2 * GAP,
+            "block",
+            str(number),
+            (),
+            costs.count,
+            field_of(kind, stack),
+        )
         inner.layout.containers.insert(0, frame)
         _put_ends(inner, frame)
         if costs.count > 1:
@@ -124,8 +155,11 @@ class Cards:
         card.join(inner.layout, -frame.x, height - frame.y)
         start = text_width(f"{heading}  ", TITLE, bold=True)
         card.notes.append(Note(0, height - 6 - LINE / 2, heading, "start", "title"))
-        card.notes += [Note(start if row == 0 else 0.0, height - 6 - LINE * (row + 0.5), line)
-                       for row, line in enumerate(lines) if line]  # fmt: skip
+        card.notes += [
+            Note(start if row == 0 else 0.0, height - 6 - LINE * (row + 0.5), line)
+            for row, line in enumerate(lines)
+            if line
+        ]
         return card
 
 

@@ -64,17 +64,26 @@ def area_paint(style: str, change: str, colours: Colours) -> Paint:
     name, _, shared = name.partition(" ")
     pale, full = colours.roles.get(name or first, (colours.box, colours.line))
     paints = {
-        "box": Paint(pale if name in ("end", "operation", "norm", "layer") or name.startswith("layer") else colours.box,
-                     full, 1.0, bool(shared)),
-        "container": Paint(pale, "none"), "bar": Paint(full, "none"), "track": Paint(colours.track, "none"),
-        "block": Paint(colours.block, colours.edge), "repeat": Paint("none", colours.quiet, 1.2),
+        "box": Paint(
+            pale if name in ("end", "operation", "norm", "layer") or name.startswith("layer") else colours.box,
+            full,
+            1.0,
+            bool(shared),
+        ),
+        "container": Paint(pale, "none"),
+        "bar": Paint(full, "none"),
+        "track": Paint(colours.track, "none"),
+        "block": Paint(colours.block, colours.edge),
+        "repeat": Paint("none", colours.quiet, 1.2),
         "expert": Paint(pale_of("feedforward", colours), full_of("feedforward", colours), 0.8),
         "card": Paint(pale_of("feedforward", colours), full_of("feedforward", colours), 0.8),
         "node": Paint(colours.roles["node"][0], colours.roles["node"][1], 1.8),
-        "rail": Paint(colours.roles["rail"][0], "none"), "fold": Paint(colours.ink, "none"),
+        "rail": Paint(colours.roles["rail"][0], "none"),
+        "fold": Paint(colours.ink, "none"),
         "edge": Paint(full, "none"),
-        "pill": Paint(full_of("feedforward", colours), "none"), "model": Paint("none", colours.edge),
-    }  # fmt: skip
+        "pill": Paint(full_of("feedforward", colours), "none"),
+        "model": Paint("none", colours.edge),
+    }
     paint = paints[first]
     if change == "resized":
         return paint._replace(fill=colours.tint, edge=colours.changes[change] if paint.edge == "none" else paint.edge)
@@ -94,10 +103,12 @@ def line_paint(style: str, colours: Colours) -> Paint:
     """Return the paint for a wire's style."""
     full = {name: pair[1] for name, pair in colours.roles.items()}
     return {
-        "stream": Paint("none", full["rail"], 3.0), "branch": Paint("none", colours.line, 1.3),
-        "source": Paint("none", full["embedding"], 1.6), "state": Paint("none", full["position"], 1.4, True),
+        "stream": Paint("none", full["rail"], 3.0),
+        "branch": Paint("none", colours.line, 1.3),
+        "source": Paint("none", full["embedding"], 1.6),
+        "state": Paint("none", full["position"], 1.4, True),
         "tied": Paint("none", full["embedding"], 1.3, True),
-    }[style]  # fmt: skip
+    }[style]
 
 
 def pale_of(role: str, colours: Colours) -> str:

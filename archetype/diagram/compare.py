@@ -43,14 +43,23 @@ def compared(first: tuple[ModelSpec, Scene], second: tuple[ModelSpec, Scene]) ->
         x += text_width(layout.notes[-1].text, NOTE) + 20
     summary = f"{heading}; of the boxes {', '.join(f'{number} {mark}' for mark, number in counts.items())}"
     style = "changed" if changes else "quiet"
-    layout.notes += [Note(EDGE, height + LINE * (number + 2), line, "start", style)
-                     for number, line in enumerate(lines)]  # fmt: skip
+    layout.notes += [
+        Note(EDGE, height + LINE * (number + 2), line, "start", style) for number, line in enumerate(lines)
+    ]
     description = f"{a.description} Beside it {b.description} {summary}."
     return Scene(
-        f"{a.name} and {b.name}", description, a.measure, a.unit, width, height + LINE * (len(lines) + 3),
-        tuple(layout.boxes), tuple(layout.containers), tuple(layout.wires), tuple(layout.notes),
+        f"{a.name} and {b.name}",
+        description,
+        a.measure,
+        a.unit,
+        width,
+        height + LINE * (len(lines) + 3),
+        tuple(layout.boxes),
+        tuple(layout.containers),
+        tuple(layout.wires),
+        tuple(layout.notes),
         _legend(a, b),
-    )  # fmt: skip
+    )
 
 
 def _legend(a: Scene, b: Scene) -> tuple[tuple[str, int, str], ...]:
@@ -101,8 +110,9 @@ class _Side:
         return Layout(
             [replace(box, change=marks[box.id]) for box in scene.boxes],
             [replace(container, change=marks[container.id]) for container in scene.containers],
-            list(scene.wires), list(scene.notes),
-        )  # fmt: skip
+            list(scene.wires),
+            list(scene.notes),
+        )
 
     def _partner(self, container: Container, other: "_Side") -> str | None:
         """Return the other model's block that draws this block's first layer."""

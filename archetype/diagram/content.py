@@ -48,9 +48,18 @@ class Content(NamedTuple):
 
 
 def content_layout(
-    place: str, kind: str, title: str, lines: Iterable[str], drawing: Inside, costs: LayerCosts, field: str,
-    columns: float, letters: Mapping[str, str], legible: Measure | None = None, counts: int = 1,
-) -> Content:  # fmt: skip
+    place: str,
+    kind: str,
+    title: str,
+    lines: Iterable[str],
+    drawing: Inside,
+    costs: LayerCosts,
+    field: str,
+    columns: float,
+    letters: Mapping[str, str],
+    legible: Measure | None = None,
+    counts: int = 1,
+) -> Content:
     """Lay out the inside of a content, with name and captions on its right.
 
     Args:
@@ -87,8 +96,15 @@ def content_layout(
         boxes[cell.name] = layout.add(replace(boxes[cell.name], x=x, y=y, w=w))
     _wire(layout, drawing, boxes, pitch)
     for group in drawing.groups:
-        layout.containers.append(_around(f"{place}.{group.cells[0].rpartition('.')[0]}", group.label, group.repeat,
-                                     [boxes[cell] for cell in group.cells], field))  # fmt: skip
+        layout.containers.append(
+            _around(
+                f"{place}.{group.cells[0].rpartition('.')[0]}",
+                group.label,
+                group.repeat,
+                [boxes[cell] for cell in group.cells],
+                field,
+            )
+        )
         container = layout.containers[-1]
         top = container.y + container.h
         if container.w > 2 * W:
@@ -154,8 +170,12 @@ def _wire(layout: Layout, drawing: Inside, boxes: dict[str, Box], pitch: float) 
             left, right = max(source.x, box.x), min(source.x + source.w, box.x + box.w)
             if right - left < 16:
                 middle = box.y - GAP / 2
-                bends = [(source.middle, source.y + source.h), (source.middle, middle), (box.middle, middle),
-                         (box.middle, box.y)]  # fmt: skip
+                bends = [
+                    (source.middle, source.y + source.h),
+                    (source.middle, middle),
+                    (box.middle, middle),
+                    (box.middle, box.y),
+                ]
                 layout.wire(source, box, "branch", bends)
                 continue
             lanes = min(cells[name].lanes, round((right - left + GUTTER) / pitch))

@@ -80,8 +80,9 @@ class LayerCosts:
         others: equal layers of other stacks, counted with them.
     """
 
-    def __init__(self, costs: ReportCosts, stack: StackCost, layers: tuple[int, ...],
-                 others: Sequence["LayerCosts"] = ()) -> None:  # fmt: skip
+    def __init__(
+        self, costs: ReportCosts, stack: StackCost, layers: tuple[int, ...], others: Sequence["LayerCosts"] = ()
+    ) -> None:
         self.costs, self.stack, self.layers, self.others = costs, stack, layers, others
         self.chosen = chosen = set(layers)
         self.groups: list[tuple[LayerGroup, int]] = [

@@ -45,19 +45,48 @@ def _figure(scene: Scene, inch: int, dpi: float, colours: Colours) -> "Figure":
                 look = area_paint(item.style, item.change, colours)
                 shape = f"round,pad=0,rounding_size={min(item.radius, item.w / 2, item.h / 2)}"
                 dash = dashes if look.dashed else "solid"
-                axes.add_patch(FancyBboxPatch((item.x, item.y), item.w, item.h, shape, facecolor=look.fill,
-                                              edgecolor=look.edge, linewidth=look.width * points, linestyle=dash,
-                                              zorder=order))  # fmt: skip
+                axes.add_patch(
+                    FancyBboxPatch(
+                        (item.x, item.y),
+                        item.w,
+                        item.h,
+                        shape,
+                        facecolor=look.fill,
+                        edgecolor=look.edge,
+                        linewidth=look.width * points,
+                        linestyle=dash,
+                        zorder=order,
+                    )
+                )
             case Line():
                 look = line_paint(item.style, colours)
                 xs, ys = zip(*item.points, strict=True)
-                axes.add_line(Line2D(xs, ys, color=look.edge, linewidth=look.width * points, zorder=order,
-                                     linestyle=dashes if look.dashed else "solid", solid_capstyle="butt"))  # fmt: skip
+                axes.add_line(
+                    Line2D(
+                        xs,
+                        ys,
+                        color=look.edge,
+                        linewidth=look.width * points,
+                        zorder=order,
+                        linestyle=dashes if look.dashed else "solid",
+                        solid_capstyle="butt",
+                    )
+                )
                 if item.arrow:
                     axes.add_patch(Polygon(arrow(item.points), closed=True, color=look.edge, linewidth=0, zorder=order))
             case Text():
                 colour, weight = text_colour(item.style, colours), "bold" if item.bold else "normal"
                 side = {"start": "left", "middle": "center", "end": "right"}[item.anchor]
-                axes.text(item.x, item.y, item.text.replace("$", r"\$"), fontsize=item.size * points, color=colour,
-                          ha=side, va="center_baseline", weight=weight, zorder=order, family="DejaVu Sans")  # fmt: skip
+                axes.text(
+                    item.x,
+                    item.y,
+                    item.text.replace("$", r"\$"),
+                    fontsize=item.size * points,
+                    color=colour,
+                    ha=side,
+                    va="center_baseline",
+                    weight=weight,
+                    zorder=order,
+                    family="DejaVu Sans",
+                )
     return figure

@@ -28,10 +28,19 @@ def picture_items(scene: Scene) -> dict[str, Any]:
                 data = {"type": "line", "points": item.points, "arrow": arrow(item.points) if item.arrow else None}
             case _:
                 pair = (Paint(text_colour(item.style, LIGHT), "none"), Paint(text_colour(item.style, DARK), "none"))
-                data = {"type": "text", "x": item.x, "y": item.y, "text": item.text, "size": item.size,
-                        "anchor": item.anchor, "bold": item.bold}  # fmt: skip
+                data = {
+                    "type": "text",
+                    "x": item.x,
+                    "y": item.y,
+                    "text": item.text,
+                    "size": item.size,
+                    "anchor": item.anchor,
+                    "bold": item.bold,
+                }
         items.append(data | {"paint": paints.setdefault(pair, len(paints))})
     return {
-        "width": scene.width, "height": scene.height, "items": items,
+        "width": scene.width,
+        "height": scene.height,
+        "items": items,
         "paints": [{"light": light._asdict(), "dark": dark._asdict()} for light, dark in paints],
-    }  # fmt: skip
+    }

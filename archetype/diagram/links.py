@@ -45,8 +45,14 @@ def _cross(layout: Layout, link: Link, rails: list[Rail], gutter: float) -> None
             if own.x > nearest:  # behind other blocks: above all of them
                 x, line = own.x - GAP, max(line, *(block.y + block.h + GAP + 8 for block in theirs))
             for box in readers:
-                points = [(output.middle, top), (output.middle, line), (x, line), (x, bus), (box.middle, bus),
-                          (box.middle, box.y)]  # fmt: skip
+                points = [
+                    (output.middle, top),
+                    (output.middle, line),
+                    (x, line),
+                    (x, bus),
+                    (box.middle, bus),
+                    (box.middle, box.y),
+                ]
                 layout.wire(output, box, "source", points)
 
 

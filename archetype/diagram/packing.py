@@ -20,9 +20,11 @@ def packings(sizes: Sequence[Size], gap: float) -> Iterator[list[Place]]:
         the lower left corner of each rectangle.
     """
     indices = range(len(sizes))
-    orders = list(permutations(indices)) if len(sizes) <= FEW else [
-        tuple(indices), *(tuple(sorted(indices, key=lambda index: -sizes[index][axis])) for axis in (0, 1))
-    ]  # fmt: skip
+    orders = (
+        list(permutations(indices))
+        if len(sizes) <= FEW
+        else [tuple(indices), *(tuple(sorted(indices, key=lambda index: -sizes[index][axis])) for axis in (0, 1))]
+    )
     widest, whole = max(width for width, _ in sizes), sum(width + gap for width, _ in sizes)
     for step in range(STEPS + 1):
         strip = widest + (whole - widest) * step / STEPS
@@ -39,8 +41,9 @@ def _packed(sizes: Sequence[Size], order: Sequence[int], strip: float, gap: floa
         fitting = []
         for x in lefts:
             if x == 0 or x + width <= strip:
-                floor = max((top + gap for left, right, top in put if x < right + gap and left - gap < x + width),
-                            default=0.0)  # fmt: skip
+                floor = max(
+                    (top + gap for left, right, top in put if x < right + gap and left - gap < x + width), default=0.0
+                )
                 fitting.append((floor, x))
         y, x = min(fitting)
         places[index] = (x, y)

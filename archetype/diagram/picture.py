@@ -8,9 +8,14 @@ from archetype.diagram.scene import Box, Cost, Measure, Scene
 from archetype.diagram.text import NOTE, fitted, short, short_bytes, text_width
 
 ROLES = {
-    "cross": "mixer", "expert": "feedforward", "input": "end", "output": "end", "shared": "embedding",
-    "add": "node", "tap": "rail",
-}  # fmt: skip
+    "cross": "mixer",
+    "expert": "feedforward",
+    "input": "end",
+    "output": "end",
+    "shared": "embedding",
+    "add": "node",
+    "tap": "rail",
+}
 NUMBER, LABEL, SMALL, SHAPE = 11.5, 13.5, 12.5, 11.5  # sizes of text in a box
 INSET = 8.0  # horizontal padding of text in a box
 BAR = 3.0  # height of a bar
@@ -113,8 +118,11 @@ def arrow(points: tuple[tuple[float, float], ...]) -> list[tuple[float, float]]:
     length = max(((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5, 1e-9)
     dx, dy = (x1 - x0) / length, (y1 - y0) / length
     back = (x1 - 6 * dx, y1 - 6 * dy)
-    return [(x1, y1), (back[0] - dy * ARROW * 0.7, back[1] + dx * ARROW * 0.7),
-            (back[0] + dy * ARROW * 0.7, back[1] - dx * ARROW * 0.7)]  # fmt: skip
+    return [
+        (x1, y1),
+        (back[0] - dy * ARROW * 0.7, back[1] + dx * ARROW * 0.7),
+        (back[0] + dy * ARROW * 0.7, back[1] - dx * ARROW * 0.7),
+    ]
 
 
 def role(kind: str) -> str:

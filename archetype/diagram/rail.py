@@ -80,9 +80,14 @@ class Rail:
         return node
 
     def branch(
-        self, name: str, content: Content, before: Box | None = None, after: Box | None = None,
-        behind: Box | None = None, residual: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        content: Content,
+        before: Box | None = None,
+        after: Box | None = None,
+        behind: Box | None = None,
+        residual: bool = True,
+    ) -> None:
         """Put a content next to the rail.
 
         Args:
@@ -122,8 +127,9 @@ class Rail:
         if behind is not None:
             self.put(behind, GAP - 4)
 
-    def parallel(self, name: str, first: Content, second: Content, norms: tuple[Box | None, Box | None],
-                 shared: bool) -> None:  # fmt: skip
+    def parallel(
+        self, name: str, first: Content, second: Content, norms: tuple[Box | None, Box | None], shared: bool
+    ) -> None:
         """Put two contents side by side that read the same vectors and whose outputs are added.
 
         Args:
@@ -140,8 +146,12 @@ class Rail:
             other_source = low = self._node(f"{name}.feedforward_tap", y, "tap")
             if other_before is not None:
                 other_source = self._norm(other_before, other_entry, y + GAP)
-                self.layout.wire(low, other_source, "branch", [(DOT / 2, y + DOT / 2), (other_entry, y + DOT / 2),
-                                                               (other_entry, other_source.y)])  # fmt: skip
+                self.layout.wire(
+                    low,
+                    other_source,
+                    "branch",
+                    [(DOT / 2, y + DOT / 2), (other_entry, y + DOT / 2), (other_entry, other_source.y)],
+                )
             y += GAP
         source = tap = self._node(f"{name}.mixer_tap", y + (SLIM - DOT) / 2, "tap")
         if before is not None:
@@ -176,12 +186,24 @@ class Rail:
         return self.layout.add(Box(**{**vars(norm), "x": middle - norm.w / 2, "y": y}))
 
     def _up_to(self, source: Box, target: Box, middle: float) -> None:
-        points = [(source.middle, source.y + source.h), (source.middle, middle), (target.middle, middle),
-                  (target.middle, target.y)]  # fmt: skip
+        points = [
+            (source.middle, source.y + source.h),
+            (source.middle, middle),
+            (target.middle, middle),
+            (target.middle, target.y),
+        ]
         self.layout.wire(source, target, "branch", points)
 
-    def enter(self, content: Content, source: Box, x: float, y: float, entry: float, sideways: bool = False,
-              kind: str = "branch") -> None:  # fmt: skip
+    def enter(
+        self,
+        content: Content,
+        source: Box,
+        x: float,
+        y: float,
+        entry: float,
+        sideways: bool = False,
+        kind: str = "branch",
+    ) -> None:
         """Place a content, with wires from a norm or tap to the cells that read the stream."""
         self.layout.join(content.layout, x, y)
         self.right = max(self.right, x + content.width)

@@ -93,19 +93,33 @@ def put_panels(rail: Rail, kinds: list[Kind], stack: StackCost, costs: ReportCos
         for kind in rest:
             cost = cost + costs.of_layers(stack, kind.layers).take_all()
         layers = sum(len(kind.layers) for kind in rest)
-        box = Box(f"{stack.prefix}blocks.further", x + W / 2, y, 2 * W, 42, "layer",
-                  f"{len(rest)} further kinds of blocks", f"{layers} layers", layers, cost)  # fmt: skip
+        box = Box(
+            f"{stack.prefix}blocks.further",
+            x + W / 2,
+            y,
+            2 * W,
+            42,
+            "layer",
+            f"{len(rest)} further kinds of blocks",
+            f"{layers} layers",
+            layers,
+            cost,
+        )
         rail.layout.add(box)
         rail.right = max(rail.right, box.x + box.w)
 
 
-def _block_container(rail: Rail, place: str, kind: Kind, stack: StackCost, bottom: float, pill: str,
-                 style: str = "fold") -> None:  # fmt: skip
+def _block_container(
+    rail: Rail, place: str, kind: Kind, stack: StackCost, bottom: float, pill: str, style: str = "fold"
+) -> None:
     left = min(box.x for box in rail.layout.boxes) - MARGIN
     right, top = rail.right + MARGIN, rail.y + MARGIN
     block = kind.block
-    extra = [f"{name} {getattr(block, name):g}" for name, usual in (("dropout", 0.0), ("residual_scale", 1.0))
-             if getattr(block, name) != usual]  # fmt: skip
+    extra = [
+        f"{name} {getattr(block, name):g}"
+        for name, usual in (("dropout", 0.0), ("residual_scale", 1.0))
+        if getattr(block, name) != usual
+    ]
     lines = (f"layers {label(kind.layers)}", *extra)
     container = Container(
         place, left, bottom, right - left, top - bottom, "block", pill, lines, len(kind.layers), field_of(kind, stack)
@@ -125,8 +139,10 @@ def _pill(text: str, layers: Sequence[int], stack: StackCost) -> str:
 def _sharing(layers: Sequence[int], stack: StackCost) -> str:
     """Return whose weights or keys some equal layers use, and which layers use theirs."""
     blocks, said = stack.stack.layers, []
-    sources = {"weights": [block.weights_of for block in blocks],
-               "keys": [block.mixer.source(layer) for layer, block in enumerate(blocks)]}  # fmt: skip
+    sources = {
+        "weights": [block.weights_of for block in blocks],
+        "keys": [block.mixer.source(layer) for layer, block in enumerate(blocks)],
+    }
     for name, of in sources.items():
         pairs = [(layer, source) for layer in layers if (source := of[layer]) is not None]
         distances, read = {layer - source for layer, source in pairs}, sorted({source for _, source in pairs})
@@ -164,16 +180,26 @@ def put_layers(rail: Rail, kinds: list[Kind], stack: StackCost, names: Sequence[
             row = [start + cycle * period + place for cycle in range(times) for place in range(number)]
             sharing = _sharing(kinds[index].layers if is_by_kind else row, stack)
             shape = " · ".join(filter(None, (f"× {number}" if number > 1 else "", sharing)))
-            box = Box(f"{stack.prefix}layers.{start}", 0, 0, W, H if sharing else SLIM, f"layer{index % 6}",
-                      names[index], shape, number * times)  # fmt: skip
+            box = Box(
+                f"{stack.prefix}layers.{start}",
+                0,
+                0,
+                W,
+                H if sharing else SLIM,
+                f"layer{index % 6}",
+                names[index],
+                shape,
+                number * times,
+            )
             wide = max(wide, rail.put(box).w)
             start += number
         if times > 1:
             start += (times - 1) * period
             top = rail.y + MARGIN
             place = f"{stack.prefix}layers.to.{start}"
-            container = Container(place, -wide / 2 - MARGIN, bottom, wide + 2 * MARGIN, top - bottom, "repeat",
-                          f"× {times}", (), times)  # fmt: skip
+            container = Container(
+                place, -wide / 2 - MARGIN, bottom, wide + 2 * MARGIN, top - bottom, "repeat", f"× {times}", (), times
+            )
             rail.layout.containers.append(container)
             rail.layout.notes.append(Note(wide / 2 + MARGIN - 8, top, f"× {times}", "end", "fold"))
             rail.y = top

@@ -23,8 +23,9 @@ class Drawer:
         cards: measure for drawing contents on `cards`, with layers shown as numbers (default: blocks with contents).
     """
 
-    def __init__(self, report: CostReport, unfold: bool = False, in_a_row: int = PANELS_IN_A_ROW,
-                 cards: Measure | None = None) -> None:  # fmt: skip
+    def __init__(
+        self, report: CostReport, unfold: bool = False, in_a_row: int = PANELS_IN_A_ROW, cards: Measure | None = None
+    ) -> None:
         self.unfold, self.in_a_row, self.spec, self.costs = unfold, in_a_row, report.spec, ReportCosts(report)
         self.cards = None if cards is None else Cards(cards, self.costs)
 

@@ -135,9 +135,14 @@ class Planner:
     """
 
     def __init__(
-        self, model: ModelSpec, cluster: Cluster, batch_size: int, length: int, dtype: str = "bfloat16",
+        self,
+        model: ModelSpec,
+        cluster: Cluster,
+        batch_size: int,
+        length: int,
+        dtype: str = "bfloat16",
         cuts_vectors: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.cuts_vectors = cuts_vectors
         self.model, self.cluster, self.batch_size, self.length, self.dtype = model, cluster, batch_size, length, dtype
         name = cluster.device.name
@@ -350,9 +355,15 @@ def _cells(planner: Planner, step: Step) -> list[str]:
     useful = planner.report.flops["train"] * planner.batch_size / step.seconds / step.layout.devices
     share = useful / planner.cluster.device.peak(planner.dtype)
     return [
-        str(step.layout), f"{step.rows}", "blocks" if step.recomputes else "none", size(step.memory),
-        f"{step.tokens_per_second:,.0f}", f"{step.seconds:.3g}", f"{waits:.0%}", f"{share:.0%}",
-    ]  # fmt: skip
+        str(step.layout),
+        f"{step.rows}",
+        "blocks" if step.recomputes else "none",
+        size(step.memory),
+        f"{step.tokens_per_second:,.0f}",
+        f"{step.seconds:.3g}",
+        f"{waits:.0%}",
+        f"{share:.0%}",
+    ]
 
 
 def _heads(model: ModelSpec) -> set[int]:

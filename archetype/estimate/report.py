@@ -198,10 +198,16 @@ class CostReport:
     def _parameters_table(self) -> Table:
         whole, active = self.parameters["total"], self.parameters["active"]
         rows = [
-            [row.module, self._text(row, "parameters"), f"{row.parameters:,}", f"{row.parameters / whole:.1%}",
-             f"{row.active:,}"]
-            for row in self.rows if row.parameters
-        ]  # fmt: skip
+            [
+                row.module,
+                self._text(row, "parameters"),
+                f"{row.parameters:,}",
+                f"{row.parameters / whole:.1%}",
+                f"{row.active:,}",
+            ]
+            for row in self.rows
+            if row.parameters
+        ]
         rows.append(["total", "", f"{whole:,}", "", f"{active:,}"])
         columns = 5 if active != whole else 4
         headings = ["module", "", "parameters", "share", "active"]

@@ -72,7 +72,7 @@ KEYS: tuple[Row, ...] = (
     ignored("net_structure_type", "gap_size", "num_memory_blocks", "down_scale_factor", "eos_token_ids"),
     Converted(_read_groups, _write_groups),
     HeadRow("classifier_dropout_prob"),
-)  # fmt: skip
+)
 
 
 def _body(model: Encoder) -> str:
@@ -95,7 +95,7 @@ def _body(model: Encoder) -> str:
 
 
 NAMES = Names(_body, "predictions.{dense,LayerNorm}", "predictions.decoder", "predictions.bias", "BASE.pooler",
-    "BASE.pooler")  # fmt: skip
+    "BASE.pooler")
 FAMILY = Family("albert", {
     **presets("Lan 2019, table 1; albert/albert-*-v2 config.json", albert, {
         "albert-base": dict(num_layers=12, d_model=768, num_heads=12, activation="gelu_tanh"),
@@ -105,4 +105,4 @@ FAMILY = Family("albert", {
     }),
     **tiny(albert, {"albert-tiny": dict(num_layers=2, num_heads=4, width=32, vocab_size=257, activation="gelu_tanh")}),
 }, encoder_format("albert", "Albert", "albert", albert, KEYS, NAMES,
-    ignored=(r"sop_classifier\..*", r"albert\.sop_classifier\..*")))  # fmt: skip
+    ignored=(r"sop_classifier\..*", r"albert\.sop_classifier\..*")))

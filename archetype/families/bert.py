@@ -143,7 +143,7 @@ BODY_KEYS: tuple[Row, ...] = (
     Key("tie_word_embeddings", "tied", True),
     Key("attention_probs_dropout_prob", "attention_dropout", 0.1),
     Key("initializer_range", "std", 0.02),
-)  # fmt: skip
+)
 DESIGN: tuple[Row, ...] = (*BODY_KEYS, HeadRow())
 FAMILY = Family("bert", {
     **presets("Devlin 2018, section 3; google-bert/bert-*-uncased config.json", bert, {
@@ -151,4 +151,4 @@ FAMILY = Family("bert", {
         "bert-large": dict(num_layers=24, d_model=1024, num_heads=16),
     }),
     **tiny(bert, {"bert-tiny": dict(num_layers=2, num_heads=4, vocab_size=257)}),  # 256 bytes and the mask
-}, encoder_format("bert", "Bert", "bert", bert, DESIGN))  # fmt: skip
+}, encoder_format("bert", "Bert", "bert", bert, DESIGN))

@@ -61,7 +61,7 @@ KEYS: tuple[Row, ...] = (
     Key("use_bias", "qkv_bias", True),
     Key("rescale_embeddings", "embedding_scale", False, check=Config.flag, path="embedding.scale",
         decode=lambda scaled, values: values["d_model"] ** 0.5 if scaled else 1.0, encode=lambda scale: scale != 1.0),
-)  # fmt: skip
+)
 
 
 NAMES = Names(pooler="BASE.pooler", class_pooler="classifier.dense", classifier="classifier.out_proj")
@@ -73,4 +73,4 @@ FAMILY = Family("big_bird", {
     }),
     **tiny(bigbird, {"bigbird-tiny": dict(num_layers=2, num_heads=4, pattern=TINY, vocab_size=257)}),
 }, encoder_format("big_bird", "BigBird", "bert", bigbird, KEYS, NAMES,
-    ignored=(r"(bert\.)?embeddings\.token_type_ids",)))  # fmt: skip
+    ignored=(r"(bert\.)?embeddings\.token_type_ids",)))

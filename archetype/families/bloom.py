@@ -45,7 +45,7 @@ KEYS = ConfigTable(bloom, (
     Key("attention_dropout", "attention_dropout", 0.0),
     Key("tie_word_embeddings", "tied", True),
     Key("initializer_range", "std", 0.02),
-), parts={"block.mixer": Attention, "final_norm": LayerNorm})  # fmt: skip
+), parts={"block.mixer": Attention, "final_norm": LayerNorm})
 
 
 def rules(model: ModelSpec) -> tuple[Rule, ...]:
@@ -62,7 +62,7 @@ def rules(model: ModelSpec) -> tuple[Rule, ...]:
         lm_head                                       lm_head
     """) + weight_rules(
         "transformer.h.{i}.self_attention.query_key_value blocks.{i}.mixer.{q,k,v}", heads=mixer.num_heads
-    )  # fmt: skip
+    )
 
 
 FAMILY = Family("bloom", {
@@ -75,4 +75,4 @@ FAMILY = Family("bloom", {
         "bloom-176b": dict(num_layers=70, d_model=14_336, num_heads=112),
     }),
     **tiny(bloom, {"bloom-tiny": dict(num_layers=2, num_heads=4)}),
-}, Format("bloom", "BloomForCausalLM", KEYS, rules, "transformer.", class_heads=OF_GPT))  # fmt: skip
+}, Format("bloom", "BloomForCausalLM", KEYS, rules, "transformer.", class_heads=OF_GPT))

@@ -22,7 +22,7 @@ DERIVED = "(derived)"  # a default that the class computes from other keys
 # Keys that do not change the output of a trained model, whichever class reads them.
 OF_TRAINING = frozenset({
     "initializer_range", "init_std", "pretraining_tp", "output_router_logits", "router_jitter_noise",
-})  # fmt: skip
+})
 
 Release = tuple[int, int]  # major and minor number
 

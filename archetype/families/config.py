@@ -22,7 +22,7 @@ BOOKKEEPING = frozenset({
     "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "output_scores",
     "return_dict_in_generate", "remove_invalid_values", "exponential_decay_length_penalty", "suppress_tokens",
     "begin_suppress_tokens", "tf_legacy_loss", "use_bfloat16",
-})  # fmt: skip
+})
 
 ACTIVATIONS: dict[str, Activation] = {
     "relu": ReLU(),

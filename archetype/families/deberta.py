@@ -36,7 +36,7 @@ KEYS: tuple[Row, ...] = (
         intermediate_size=3072),
     Converted(_read_distances, _write_distances),
     Expected("talking_head", False, "heads that are mixed"),
-)  # fmt: skip
+)
 NAMES = Names(
     "\n".join(line for line in BODY.splitlines() if "self.{query" not in line) + """
     BASE.encoder.layer.{i}.attention.self.{q,v}_bias    = blocks.{i}.mixer.{q,v}.bias
@@ -45,6 +45,6 @@ NAMES = Names(
     """,
     interleaved="BASE.encoder.layer.{i}.attention.self.in_proj.weight = blocks.{i}.mixer.{q,k,v}.weight",
     class_pooler="pooler.dense",
-)  # fmt: skip
+)
 FAMILY = Family("deberta", {}, encoder_format("deberta", "Deberta", "deberta", partial(deberta, vector_norm=False),
-    KEYS, NAMES, PARTS, (r"(deberta\.)?embeddings\.position_embeddings\..*", r"lm_predictions\..*")))  # fmt: skip
+    KEYS, NAMES, PARTS, (r"(deberta\.)?embeddings\.position_embeddings\..*", r"lm_predictions\..*")))

@@ -112,7 +112,7 @@ BODY_KEYS: tuple[Row, ...] = (
     Expected("pooler_hidden_size", lambda values: values["d_model"], "a pooler of another width"),
     Expected("pooler_hidden_act", "gelu", "another activation of the pooler"),
     HeadRow("cls_dropout", pooled=False, activation="gelu"),
-)  # fmt: skip
+)
 KEYS: tuple[Row, ...] = (
     *BODY_KEYS,
     Converted(_read_distances, _write_distances),
@@ -122,14 +122,14 @@ KEYS: tuple[Row, ...] = (
     Expected("conv_kernel_size", 0, "a convolution behind the first layer"),
     ignored("conv_act", "conv_groups"),
     Expected("attention_head_size", lambda values: values["d_model"] // values["num_heads"], "heads of another width"),
-)  # fmt: skip
+)
 PARTS = BERT_PARTS | {"block.mixer": DisentangledAttention}
 BODY_NAMES = BODY.replace("self.{query,key,value} ", "self.{query,key,value}_proj ")
 NAMES = Names(f"""{BODY_NAMES}
     BASE.encoder.layer.{{i}}.attention.self.pos_{{key,query}}_proj   blocks.{{i}}.mixer.position_{{k,q}}
     BASE.encoder.rel_embeddings    position_bias
     BASE.encoder.LayerNorm         position_bias.norm
-""", class_pooler="pooler.dense")  # fmt: skip
+""", class_pooler="pooler.dense")
 FAMILIES = {"deberta-v2": Family("deberta-v2", {
     **presets("He 2021, section 5; microsoft/deberta-v3-* config.json", deberta, {
         "deberta-v3-xsmall": dict(num_layers=12, d_model=384, num_heads=6, vocab_size=128_100),
@@ -142,4 +142,4 @@ FAMILIES = {"deberta-v2": Family("deberta-v2", {
     }),
 }, encoder_format("deberta-v2", "DebertaV2", "deberta", deberta, KEYS, NAMES,
     PARTS, (r"(deberta\.)?embeddings\.position_embeddings\..*",
-    r"mask_predictions\..*", r"lm_predictions\..*")))}  # fmt: skip
+    r"mask_predictions\..*", r"lm_predictions\..*")))}

@@ -166,7 +166,7 @@ SHARED_KEYS = (
     Key("attention_dropout", "attention_dropout", 0.0),
     Key("tie_word_embeddings", "tied", False),
     Key("initializer_range", "std", 0.02),
-)  # fmt: skip
+)
 PARTS: dict[str, type[Spec]] = {
     "block.mixer": LatentAttention,
     "final_norm": RMSNorm,
@@ -183,7 +183,7 @@ KEYS = ConfigTable(deepseek_v2, (
     Converted(_read_groups, _write_groups),
     Key("mlp_bias", "mlp_bias", False, path="last.feedforward.shared.bias"),
     Key("aux_loss_alpha", "balance_loss", 0.001),
-), parts=PARTS)  # fmt: skip
+), parts=PARTS)
 
 
 RULES = (*FRAME, *PRE_NORMS, *GATED_MLP, *weight_rules("""
@@ -193,7 +193,7 @@ RULES = (*FRAME, *PRE_NORMS, *GATED_MLP, *weight_rules("""
     model.layers.{i}.mlp.shared_experts.{gate,up,down}_proj     blocks.{i}.feedforward.shared.{gate,up,down}
     model.layers.{i}.mlp.gate                                   blocks.{i}.feedforward.router
     model.layers.{i}.mlp.experts.{e}.{gate,up,down}_proj.weight   = blocks.{i}.feedforward.experts.{gate,up,down}
-"""))  # fmt: skip
+"""))
 
 FAMILY = Family("deepseek_v2", {
     **presets("DeepSeek-AI 2024, section 3.1.2; deepseek-ai/DeepSeek-V2 config.json", deepseek_v2, {
@@ -211,4 +211,4 @@ FAMILY = Family("deepseek_v2", {
             q_lora_rank=32, kv_lora_rank=16, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16,
             position=Rotary(interleaved=True)),
     }),
-}, Format("deepseek_v2", "DeepseekV2ForCausalLM", KEYS, RULES, "model.", INV_FREQ))  # fmt: skip
+}, Format("deepseek_v2", "DeepseekV2ForCausalLM", KEYS, RULES, "model.", INV_FREQ))

@@ -53,13 +53,13 @@ def deepseek_v3(
     model = deepseek_v2(
         num_shared_experts=num_shared_experts, num_dense_layers=num_dense_layers, q_lora_rank=q_lora_rank,
         position=position, vocab_size=vocab_size, groups=groups, balance_loss=0.0, **design,
-    )  # fmt: skip
+    )
     router = SigmoidRouter(renormalize=renormalize, scale=router_scale, expert_bias=True)
     return model.replace(layers=tuple(
         block.replace(feedforward=block.feedforward.replace(router=router))
         if isinstance(block.feedforward, MixtureOfExperts) else block
         for block in model.layers
-    ))  # fmt: skip
+    ))
 
 
 def _read_position(config: Config, values: Values) -> Values:
@@ -96,11 +96,11 @@ KEYS = ConfigTable(deepseek_v3, (
     Converted(_read_position, _write_position),
     Converted(_read_groups, _write_groups),
     Key("norm_topk_prob", "renormalize", True, check=Config.flag, path="last.feedforward.router.renormalize"),
-), parts=PARTS)  # fmt: skip
+), parts=PARTS)
 
 RULES = (*DEEPSEEK_V2, *weight_rules("""
     model.layers.{i}.mlp.gate.e_score_correction_bias   = blocks.{i}.feedforward.correction
-"""))  # fmt: skip
+"""))
 
 FAMILY = Family("deepseek_v3", {
     **presets("DeepSeek-AI 2024b, section 4.2; deepseek-ai/DeepSeek-V3 config.json", deepseek_v3, {
@@ -120,4 +120,4 @@ FAMILY = Family("deepseek_v3", {
             v_head_dim=16, position=Rotary(interleaved=True)),
     }),
 }, Format("deepseek_v3", "DeepseekV3ForCausalLM", KEYS, RULES, "model.",
-    INV_FREQ, class_heads=OF_TOKENS))  # fmt: skip
+    INV_FREQ, class_heads=OF_TOKENS))

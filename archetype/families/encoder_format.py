@@ -142,7 +142,7 @@ def encoder_format(
     """
     # a buffer of ids, the next-sentence head, and a pooler and bias without a head that reads them
     left_out = (rf"({base}\.)?embeddings\.position_ids", rf"({base}\.)?pooler\..*", r"cls\.seq_relationship\..*",
-                rf"{names.tied_bias}".replace(".", r"\."), *ignored)  # fmt: skip
+                rf"{names.tied_bias}".replace(".", r"\."), *ignored)
     copies = {f"{names.logits}.weight": "embedding.token.weight", f"{names.logits}.bias": "lm_head.bias"}
     return Format(
         model_type,

@@ -86,7 +86,7 @@ def named(rows: tuple[Row, ...], **names: str) -> tuple[Row, ...]:
     return tuple(
         replace(row, names=names.get(row.names, row.names)) if isinstance(row, Key) and isinstance(row.names, str)
         else row for row in rows
-    )  # fmt: skip
+    )
 
 
 def spelled(names: dict[str, str], further: str) -> str:
@@ -110,7 +110,7 @@ DISTILBERT = named(
     without(BODY_KEYS, "layer_norm_eps", "type_vocab_size"), hidden_size="dim", num_hidden_layers="n_layers",
     num_attention_heads="n_heads", intermediate_size="hidden_dim", hidden_act="activation",
     hidden_dropout_prob="dropout", attention_probs_dropout_prob="attention_dropout",
-)  # fmt: skip
+)
 
 
 def _read_width(config: Config, values: Values) -> Values:
@@ -165,7 +165,7 @@ DISTILBERT_NAMES = Names(
     """,
     transform="{vocab_transform,vocab_layer_norm}", logits="vocab_projector", tied_bias="vocab_projector.bias",
     class_pooler="pre_classifier",
-)  # fmt: skip
+)
 MPNET_NAMES = replace(
     ROBERTA_NAMES,
     body=spelled(
@@ -186,7 +186,7 @@ XL_NAMES = replace(
 ELECTRA_NAMES = Names(
     BODY + PROJECT, transform="generator_predictions.{dense,LayerNorm}", logits="generator_lm_head",
     tied_bias="generator_lm_head.bias", class_pooler="classifier.dense", classifier="classifier.out_proj",
-)  # fmt: skip
+)
 ROFORMER_NAMES = Names(BODY + PROJECT, class_pooler="classifier.dense", classifier="classifier.out_proj")
 NOMIC_NAMES = Names(
     body="""
@@ -198,7 +198,7 @@ NOMIC_NAMES = Names(
         BASE.encoder.layers.{i}.mlp.{fc11,fc12,fc2}     blocks.{i}.feedforward.{up,gate,down}
     """,
     transform="cls.predictions.transform.{dense,layer_norm}",
-)  # fmt: skip
+)
 
 GTE_NAMES = Names(
     body="""
@@ -211,7 +211,7 @@ GTE_NAMES = Names(
         BASE.encoder.layer.{i}.mlp.down_proj            blocks.{i}.feedforward.down
     """,
     transform="lm_head.{dense,norm}", logits="lm_head.decoder", tied_bias="lm_head.decoder.bias",
-)  # fmt: skip
+)
 
 GATED_PARTS = PARTS | {"block.feedforward": GatedMLP}
 PRE_NORM_PARTS = PARTS | {"block.wiring": PreNorm}
@@ -265,5 +265,5 @@ FORMATS: tuple[Format, ...] = (
         whole_heads(160_000.0),
         HeadRow(pooled=False, spans=False),
     ), GTE_NAMES, GATED_PARTS),
-)  # fmt: skip
+)
 FAMILIES = {format.model_type: Family(format.model_type, {}, format) for format in FORMATS}

@@ -84,7 +84,7 @@ KEYS: tuple[Row, ...] = (
     Key("attention_bias", "attention_bias", False),
     Key("mlp_bias", "mlp_bias", False),
     Converted(_read_head, _write_head),
-)  # fmt: skip
+)
 NAMES = Names(
     body="""
         BASE.embed_tokens                          embedding.token
@@ -95,7 +95,7 @@ NAMES = Names(
         BASE.norm                                  final_norm
     """,
     logits="lm_head", tied_bias="lm_head.bias", class_transform="{dense,norm}",
-)  # fmt: skip
+)
 PARTS = LLAMA_PARTS | {"block.wiring": PreNorm}
 FAMILY = Family("eurobert", {
     **presets("Boizard 2025, table 1; EuroBERT/EuroBERT-* config.json", eurobert, {
@@ -104,4 +104,4 @@ FAMILY = Family("eurobert", {
         "eurobert-2.1b": dict(num_layers=32, d_model=2304, num_heads=18, num_kv_heads=6, d_ff=6144),
     }),
     **tiny(eurobert, {"eurobert-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, d_ff=172, vocab_size=257)}),
-}, encoder_format("eurobert", "EuroBert", "model", eurobert, KEYS, NAMES, PARTS))  # fmt: skip
+}, encoder_format("eurobert", "EuroBert", "model", eurobert, KEYS, NAMES, PARTS))

@@ -19,11 +19,11 @@ def falcon(
     return standard_decoder(
         norm=norm, wiring=ParallelResidual(norm=norm, shared_norm=shared_norm), bias=False, activation="gelu",
         position=Rotary(), **sizes, **design,
-    )  # fmt: skip
+    )
 
 
 FAMILY = Family("falcon", presets("Almazrouei 2023, section 4; tiiuae/falcon-* config.json", falcon, {
     "falcon-7b": dict(num_layers=32, d_model=4544, num_heads=71, num_kv_heads=1, shared_norm=True),
     "falcon-40b": dict(num_layers=60, d_model=8192, num_heads=128, num_kv_heads=8),
     "falcon-180b": dict(num_layers=80, d_model=14_848, num_heads=232, num_kv_heads=8),
-}))  # fmt: skip
+}))

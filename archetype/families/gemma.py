@@ -56,7 +56,7 @@ KEYS = ConfigTable(gemma, (
     *gemma_keys(hidden_size=3072, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=16,
         intermediate_size=24_576),
     Converted(_read_activation, Key("hidden_act", "activation").write),
-), parts=PARTS)  # fmt: skip
+), parts=PARTS)
 
 
 FAMILY = Family("gemma", {
@@ -65,4 +65,4 @@ FAMILY = Family("gemma", {
         "gemma-7b": dict(num_layers=28, d_model=3072, num_heads=16, num_kv_heads=16, d_ff=24_576),
     }),
     **tiny(gemma, {"gemma-tiny": dict(num_layers=2, num_heads=2, num_kv_heads=1, head_dim=32, d_ff=256)}),
-}, Format("gemma", "GemmaForCausalLM", KEYS, RULES, "model.", INV_FREQ, class_heads=OF_TOKENS))  # fmt: skip
+}, Format("gemma", "GemmaForCausalLM", KEYS, RULES, "model.", INV_FREQ, class_heads=OF_TOKENS))

@@ -76,14 +76,14 @@ KEYS = ConfigTable(gemma2, (
     Key("attn_logit_softcapping", "attention_softcap", 50.0),
     Key("final_logit_softcapping", "softcap", 30.0),
     Key("hidden_activation", "activation", "gelu_pytorch_tanh"),
-), parts=PARTS)  # fmt: skip
+), parts=PARTS)
 
 
 RULES = (*FRAME, *GATED_MLP, *weight_rules("""
     model.layers.{i}.input_layernorm                      blocks.{i}.mixer_norm
     model.layers.{i}.post_attention_layernorm             blocks.{i}.mixer_post_norm
     model.layers.{i}.{pre,post}_feedforward_layernorm     blocks.{i}.{feedforward_norm,feedforward_post_norm}
-"""))  # fmt: skip
+"""))
 
 FAMILY = Family("gemma2", {
     **presets("Gemma Team 2024b, table 1; google/gemma-2-* config.json", gemma2, {
@@ -97,4 +97,4 @@ FAMILY = Family("gemma2", {
         "gemma2-tiny": dict(num_layers=2, num_heads=2, num_kv_heads=1, d_ff=256, head_dim=32, query_width=32,
             window=32),
     }),
-}, Format("gemma2", "Gemma2ForCausalLM", KEYS, RULES, "model.", INV_FREQ, class_heads=OF_TOKENS))  # fmt: skip
+}, Format("gemma2", "Gemma2ForCausalLM", KEYS, RULES, "model.", INV_FREQ, class_heads=OF_TOKENS))

@@ -45,7 +45,7 @@ def gemma3_text(
     model = gemma2(
         patterns=patterns, position=position, attention_softcap=attention_softcap, softcap=softcap, eps=eps,
         **({"vocab_size": 262_144, "context_length": 131_072} | design),
-    )  # fmt: skip
+    )
     norm = RMSNorm(eps=eps, unit_offset=True)
 
     def mixer(block: Block) -> Attention:
@@ -80,7 +80,7 @@ KEYS = ConfigTable(gemma3_text, (
     Expected("attn_logit_softcapping", None, "no line of transformers' class asks for it"),
     Key("final_logit_softcapping", "softcap"),
     Key("hidden_activation", "activation", "gelu_pytorch_tanh"),
-), parts=PARTS)  # fmt: skip
+), parts=PARTS)
 
 
 def _gemma3_sees(**sizes: Any) -> Decoder:
@@ -107,4 +107,4 @@ FAMILY = Family("gemma3_text", {
             patterns=(Window(size=32), Full())),
     }),
 }, Format("gemma3_text", "Gemma3ForCausalLM", KEYS, (*RULES, *QK_NORMS), "model.", INV_FREQ,
-    class_architecture="Gemma3TextForSequenceClassification"))  # fmt: skip
+    class_architecture="Gemma3TextForSequenceClassification"))

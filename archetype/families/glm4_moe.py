@@ -16,14 +16,14 @@ from archetype.parts.router.spec import SigmoidRouter
 def glm4_moe(
     *, d_ff: int, expert_d_ff: int, num_experts: int, num_dense_layers: int, router_scale: float, qk_norm: bool,
     **design: Any,
-) -> Decoder:  # fmt: skip
+) -> Decoder:
     """Build a decoder of GLM-4.5's design: dense layers, then experts with one shared; `design` as in `llama`."""
     settings: dict[str, Any] = {
         "num_kv_heads": 8, "head_dim": 128, "vocab_size": 151_552, "context_length": 131_072,
         "position": Rotary(theta=1_000_000.0, dim=64),
         "attention_bias": ProjectionBiases(q=True, k=True, v=True),
         "attention": {"qk_norm": RMSNorm(eps=1e-5) if qk_norm else NoNorm()},
-    }  # fmt: skip
+    }
     sparse = with_experts(
         llama(d_ff=expert_d_ff, **settings, **design),
         num_experts=num_experts,
@@ -41,4 +41,4 @@ FAMILY = Family("glm4_moe", presets("GLM Team 2025, table 1; zai-org/GLM-4.5* co
         num_dense_layers=3, router_scale=2.5, qk_norm=True),
     "glm-4.5-air": dict(num_layers=46, d_model=4096, num_heads=96, d_ff=10_944, expert_d_ff=1408, num_experts=128,
         num_dense_layers=1, router_scale=1.0, qk_norm=False),
-}))  # fmt: skip
+}))

@@ -45,4 +45,4 @@ FAMILY = Family("gopher", {
     **presets("Hoffmann 2022, table 4 and section 4.1", gopher, {
         "chinchilla-70b": dict(num_layers=80, d_model=8192, num_heads=64),
     }),
-})  # fmt: skip
+})

@@ -68,7 +68,7 @@ KEYS = ConfigTable(gpt2, (
     "block.wiring.norm": LayerNorm,
     "block.mixer": Attention,
     "block.feedforward": MLP,
-})  # fmt: skip
+})
 
 
 RULES = (
@@ -84,7 +84,7 @@ RULES = (
         transformer.h.{i}.attn.c_proj      blocks.{i}.mixer.o
         transformer.h.{i}.mlp.{c_fc,c_proj}   blocks.{i}.feedforward.{up,down}
     """, transposed=True),
-)  # fmt: skip
+)
 
 PRESETS = {
     **presets("Radford 2019, table 2; openai-community/gpt2* config.json", gpt2, {
@@ -94,8 +94,8 @@ PRESETS = {
         "gpt2-xl": dict(num_layers=48, d_model=1600, num_heads=25),
     }),
     **tiny(gpt2, {"gpt2-tiny": dict(num_layers=2, num_heads=4)}),
-}  # fmt: skip
+}
 
 FORMAT = Format(model_type="gpt2", architecture="GPT2LMHeadModel", keys=KEYS, rules=RULES, prefix="transformer.",
-    ignored=(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)",), class_heads=OF_GPT)  # fmt: skip
+    ignored=(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)",), class_heads=OF_GPT)
 FAMILY = Family("gpt2", PRESETS, FORMAT)

@@ -34,4 +34,4 @@ FAMILY = Family("gpt3", {
         "gpt3-175b": dict(num_layers=96, d_model=12_288, num_heads=96),
     }),
     **tiny(gpt3, {"gpt3-tiny": dict(num_layers=2, num_heads=4, band=32)}),
-})  # fmt: skip
+})

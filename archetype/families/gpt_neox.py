@@ -20,7 +20,7 @@ def gpt_neox(
     return standard_decoder(
         norm=norm, wiring=ParallelResidual(norm=norm), activation="gelu", position=position, tied=False,
         context_length=context_length, **sizes, **design,
-    )  # fmt: skip
+    )
 
 
 FAMILY = Family("gpt_neox", {
@@ -36,4 +36,4 @@ FAMILY = Family("gpt_neox", {
     }),
     **presets("Black 2022, section 2; EleutherAI/gpt-neox-20b config.json", gpt_neox,
         {"gpt-neox-20b": dict(num_layers=44, d_model=6144, num_heads=64, vocab_size=50_432)}),
-})  # fmt: skip
+})

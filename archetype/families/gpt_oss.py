@@ -54,7 +54,7 @@ def gpt_oss(
     model = llama(
         d_ff=d_ff, patterns=patterns or (Window(size=window), Full()), position=position,
         attention_bias=attention_bias, attention={"sinks": True}, activation=Swish(beta=beta), **sizes, **design,
-    )  # fmt: skip
+    )
     experts = MixtureOfExperts(
         num_experts=num_experts,
         experts_per_token=experts_per_token,
@@ -93,7 +93,7 @@ KEYS = ConfigTable(gpt_oss, (
     Key("swiglu_alpha", "beta", 1.702, check=Config.positive, path=f"{EXPERT}.activation.beta"),
     Key("swiglu_limit", "limit", 7.0, check=Config.positive, path=f"{EXPERT}.limit"),
     Key("router_aux_loss_coef", "balance_loss", 0.001),
-), parts=PARTS | {"block.feedforward": MixtureOfExperts, EXPERT: GatedMLP})  # fmt: skip
+), parts=PARTS | {"block.feedforward": MixtureOfExperts, EXPERT: GatedMLP})
 
 
 def _rules(model: ModelSpec) -> tuple[Rule, ...]:
@@ -127,4 +127,4 @@ FAMILY = Family("gpt_oss", {
         "gpt-oss-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, head_dim=24, d_ff=64, num_experts=4,
             experts_per_token=2, window=32, position=Rotary(theta=150_000.0)),
     }),
-}, Format("gpt_oss", "GptOssForCausalLM", KEYS, _rules, "model.", INV_FREQ, class_heads=OF_TOKENS))  # fmt: skip
+}, Format("gpt_oss", "GptOssForCausalLM", KEYS, _rules, "model.", INV_FREQ, class_heads=OF_TOKENS))

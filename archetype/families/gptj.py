@@ -27,4 +27,4 @@ def gptj(
 
 
 FAMILY = Family("gptj", presets("Wang 2021; EleutherAI/gpt-j-6b config.json", gptj,
-    {"gpt-j-6b": dict(num_layers=28, d_model=4096, num_heads=16)}))  # fmt: skip
+    {"gpt-j-6b": dict(num_layers=28, d_model=4096, num_heads=16)}))

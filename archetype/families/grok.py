@@ -15,10 +15,10 @@ def grok(*, num_layers: int, d_model: int, num_heads: int, num_kv_heads: int, d_
         num_layers=num_layers, d_model=d_model, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=128,
         d_ff=d_ff, activation="gelu_tanh", sandwich=True, attention={"softcap": 30.0}, vocab_size=131_072,
         context_length=8192, embedding=Embedding(scale=d_model**0.5), name=name,
-    )  # fmt: skip
+    )
     model = with_experts(dense, num_experts=8, experts_per_token=2, router=SoftmaxRouter())
     return model.replace(head=LanguageModelHead(tied=True, scale=3**-0.5))
 
 
 FAMILY = Family("grok", presets("xai-org/grok-1, run.py", grok,
-    {"grok-1": dict(num_layers=64, d_model=6144, num_heads=48, num_kv_heads=8, d_ff=32_768)}))  # fmt: skip
+    {"grok-1": dict(num_layers=64, d_model=6144, num_heads=48, num_kv_heads=8, d_ff=32_768)}))

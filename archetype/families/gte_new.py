@@ -53,5 +53,5 @@ KEYS: tuple[Row, ...] = (
     Key("type_vocab_size", "num_token_types", 1, check=Config.count),
     Converted(_read_positions, _write_positions),
     HeadRow(pooled=False, spans=False),
-)  # fmt: skip
+)
 FAMILIES = {"new": Family("new", {}, encoder_format("new", "New", "new", gte, KEYS, GTE_NAMES, GATED_PARTS))}

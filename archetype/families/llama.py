@@ -146,7 +146,7 @@ KEYS = ConfigTable(llama, (
     Key("hidden_act", "activation", "silu"),
     Key("attention_bias", "attention_bias", False),
     Key("mlp_bias", "mlp_bias", False),
-), parts=PARTS)  # fmt: skip
+), parts=PARTS)
 
 
 # What surrounds the feed-forward parts is the same in all formats of this kind.
@@ -200,7 +200,7 @@ PRESETS = {
         "llama-3.2-3b": dict(num_layers=28, d_model=3072, num_heads=24, d_ff=8192),
     }),
     **tiny(llama, {"llama-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, d_ff=172)}),
-}  # fmt: skip
+}
 
 INV_FREQ = (r".*rotary_emb\.inv_freq",)  # a buffer in old files
 FORMAT = Format("llama", "LlamaForCausalLM", KEYS, RULES, "model.", INV_FREQ, class_heads=OF_PREFIXED_SPANS)

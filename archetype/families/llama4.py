@@ -32,22 +32,22 @@ def llama4(
     model = llama(
         num_layers=48, d_model=5120, num_heads=40, num_kv_heads=8, head_dim=128, d_ff=16_384,
         position=Rotary(theta=500_000.0, interleaved=True, scaling=scaling), **sizes,
-    )  # fmt: skip
+    )
     rotates = {"qk_norm": RMSNorm(eps=1e-5, weight=False) if qk_norm else NoNorm(), "qk_norm_after_rope": qk_norm,
-               "pattern": Chunked(size=8192)}  # fmt: skip
+               "pattern": Chunked(size=8192)}
     whole = {"position": NoPosition(), "pattern": Full(), "query_scale": QueryScale(beta=0.1, length=8192, offset=1)}
     expert = GatedMLP(d_ff=8192, activation="silu")
     experts = MixtureOfExperts(
         num_experts=num_experts, experts_per_token=1, expert=expert, shared=expert, weighs="inputs",
         router=SigmoidRouter(),
-    )  # fmt: skip
+    )
     return model.replace(layers=tuple(
         block.replace(
             mixer=block.mixer.replace(**(rotates if number % WHOLE_EVERY else whole)),
             feedforward=block.feedforward if number % experts_every else experts,
         )
         for number, block in enumerate(model.layers, 1)
-    ))  # fmt: skip
+    ))
 
 
 # Files of the type are inferred from their tensors, as if the family were unregistered.
@@ -55,4 +55,4 @@ FAMILY = Family("llama4", presets("Meta 2025; meta-llama/Llama-4-* config.json, 
     "llama-4-scout": dict(num_experts=16, experts_every=1, qk_norm=True, scaling=LONG, context_length=10_485_760),
     "llama-4-maverick": dict(num_experts=128, experts_every=2, qk_norm=False, scaling=NoScaling(),
         context_length=1_048_576),
-}))  # fmt: skip
+}))

@@ -69,7 +69,7 @@ KEYS: tuple[Row, ...] = (
     Expected("attention_mode", "longformer", "another attention of the authors' own program"),
     POSITIONS,
     Converted(_read_windows, _write_windows),
-)  # fmt: skip
+)
 
 
 BODY_WITH_GLOBAL = (
@@ -85,4 +85,4 @@ FAMILY = Family("longformer", {
     }),
     **tiny(longformer, {"longformer-tiny": dict(num_layers=2, num_heads=4, windows=(32,), vocab_size=257)}),
 }, encoder_format("longformer", "Longformer", "longformer", longformer, KEYS,
-    replace(ROBERTA_NAMES, body=BODY_WITH_GLOBAL), marks_global_tokens=True))  # fmt: skip
+    replace(ROBERTA_NAMES, body=BODY_WITH_GLOBAL), marks_global_tokens=True))

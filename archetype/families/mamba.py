@@ -79,7 +79,7 @@ KEYS = ConfigTable(mamba, (
     *STATE_SPACE,
     Key("vocab_size", "vocab_size", 50_280),
     Key("tie_word_embeddings", "tied", True),
-), parts={"block.mixer": Mamba, "final_norm": RMSNorm})  # fmt: skip
+), parts={"block.mixer": Mamba, "final_norm": RMSNorm})
 
 
 RULES = weight_rules("""
@@ -110,4 +110,4 @@ FAMILY = Family("mamba", {
         # texts of bytes are long, at no greater cost for each byte in a state space
         "mambabyte-tiny": dict(num_layers=2, context_length=512),
     }),
-}, Format("mamba", "MambaForCausalLM", KEYS, RULES, "backbone.", class_heads={}))  # fmt: skip
+}, Format("mamba", "MambaForCausalLM", KEYS, RULES, "backbone.", class_heads={}))

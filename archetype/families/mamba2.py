@@ -44,7 +44,7 @@ KEYS = ConfigTable(mamba2, (
     Key("chunk_size", "chunk_size", 256),
     Key("vocab_size", "vocab_size", 32_768),
     Key("tie_word_embeddings", "tied", False),
-), parts={"block.mixer": Mamba2, "final_norm": RMSNorm})  # fmt: skip
+), parts={"block.mixer": Mamba2, "final_norm": RMSNorm})
 
 FAMILY = Family("mamba2", {
     **presets("Dao 2024, appendix D; state-spaces/mamba2-* config.json", mamba2, {
@@ -62,4 +62,4 @@ FAMILY = Family("mamba2", {
 }, Format("mamba2", "Mamba2ForCausalLM", KEYS, (*RULES, *weight_rules("""
     backbone.layers.{i}.mixer.dt_bias       = blocks.{i}.mixer.dt_bias
     backbone.layers.{i}.mixer.norm            blocks.{i}.mixer.norm
-""")), "backbone.", class_heads={}))  # fmt: skip
+""")), "backbone.", class_heads={}))

@@ -123,7 +123,7 @@ PAIR_KEYS: tuple[Row, ...] = (
     Key("dropout", "dropout", 0.1, path="embedding.dropout"),
     Key("attention_dropout", "attention_dropout", 0.0, path="decoder.block.mixer.dropout"),
     Key("init_std", "std", 0.02),
-)  # fmt: skip
+)
 PAIR_PARTS: dict[str, type[Spec]] = {
     "block.mixer": Attention,
     "block.feedforward": MLP,
@@ -138,7 +138,7 @@ KEYS = ConfigTable(marian, (
     Expected("static_position_embeddings", True, "another design"),
     Converted(_read_vocabularies, _write_vocabularies),
     *PAIR_KEYS,
-), EncoderDecoder, PAIR_PARTS)  # fmt: skip
+), EncoderDecoder, PAIR_PARTS)
 
 # Layers, whose names all formats of encoder-decoders share.
 PAIR_LAYERS = """
@@ -168,4 +168,4 @@ PAIR_COPIES = dict.fromkeys((SOURCE, TARGET, "lm_head.weight"), "embedding.token
 COMPUTED = r"(model\.)?(encoder|decoder)\.embed_positions\.weight"
 FAMILY = Family("marian", presets("Helsinki-NLP/opus-mt-* config.json (those with 58,101 tokens)", marian,
     {"opus-mt": dict(num_layers=6, d_model=512, num_heads=8, d_ff=2048)}), Format("marian", "MarianMTModel", KEYS,
-    rules, "", (COMPUTED,), PAIR_COPIES))  # fmt: skip
+    rules, "", (COMPUTED,), PAIR_COPIES))

@@ -61,4 +61,4 @@ FAMILY = Family("megabyte", {
         "megabyte-tiny": dict(global_model=Side(2, 64, 4), local_model=Side(2, 64, 4), patch_size=4,
             context_length=128),
     }),
-})  # fmt: skip
+})

@@ -18,11 +18,11 @@ def minimax_m2(
         num_layers=num_layers, d_model=d_model, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=128,
         d_ff=expert_d_ff, eps=1e-6, attention={"qk_norm": norm, "qk_norm_over": "all"},
         position=Rotary(theta=5_000_000.0, dim=64), vocab_size=200_064, context_length=196_608, name=name,
-    )  # fmt: skip
+    )
     router = SigmoidRouter(renormalize=True, expert_bias=True)
     return with_experts(dense, num_experts=256, experts_per_token=8, router=router, balance_loss=0.001)
 
 
 # The layers that predict further tokens are not included.
 FAMILY = Family("minimax_m2", presets("MiniMax 2025; MiniMaxAI/MiniMax-M2 config.json", minimax_m2,
-    {"minimax-m2": dict(num_layers=62, d_model=3072, num_heads=48, num_kv_heads=8, expert_d_ff=1536)}))  # fmt: skip
+    {"minimax-m2": dict(num_layers=62, d_model=3072, num_heads=48, num_kv_heads=8, expert_d_ff=1536)}))

@@ -29,11 +29,11 @@ KEYS = ConfigTable(mistral, (
     *design_keys(num_key_value_heads=8, intermediate_size=14_336, max_position_embeddings=131_072),
     Key("sliding_window", "window", 4096, check=Config.optional_size, path=window_size),
     Key("hidden_act", "activation", "silu"),
-), parts=PARTS)  # fmt: skip
+), parts=PARTS)
 
 
 FAMILY = Family("mistral", {
     **presets("Jiang 2023, table 1; mistralai/Mistral-7B-v0.1 config.json", mistral,
         {"mistral-7b": dict(num_layers=32, d_model=4096, num_heads=32, num_kv_heads=8, d_ff=14_336)}),
     **tiny(mistral, {"mistral-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, d_ff=172, window=32)}),
-}, Format("mistral", "MistralForCausalLM", KEYS, RULES, "model.", INV_FREQ, class_heads=OF_SPANS))  # fmt: skip
+}, Format("mistral", "MistralForCausalLM", KEYS, RULES, "model.", INV_FREQ, class_heads=OF_SPANS))

@@ -45,13 +45,13 @@ KEYS = ConfigTable(mixtral, (
     Key("router_aux_loss_coef", "balance_loss", 0.001),
     Key("hidden_act", "activation", "silu", path="block.feedforward.expert.activation"),
     Key("sliding_window", "window", check=Config.optional_size, path=window_size),
-), parts=PARTS | {"block.feedforward": MixtureOfExperts, "block.feedforward.expert": GatedMLP})  # fmt: skip
+), parts=PARTS | {"block.feedforward": MixtureOfExperts, "block.feedforward.expert": GatedMLP})
 
 
 RULES = (*FRAME, *PRE_NORMS, *weight_rules("""
     model.layers.{i}.block_sparse_moe.gate                              blocks.{i}.feedforward.router
     model.layers.{i}.block_sparse_moe.experts.{e}.{w1,w3,w2}.weight   = blocks.{i}.feedforward.experts.{gate,up,down}
-"""))  # fmt: skip
+"""))
 
 FAMILY = Family("mixtral", {
     **presets("Jiang 2024, table 1; mistralai/Mixtral-8x7B-v0.1 config.json", mixtral,
@@ -61,4 +61,4 @@ FAMILY = Family("mixtral", {
             context_length=65_536, balance_loss=0.001),
     }),
     **tiny(mixtral, {"mixtral-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, d_ff=96, num_experts=4)}),
-}, Format("mixtral", "MixtralForCausalLM", KEYS, RULES, "model.", INV_FREQ, class_heads=OF_SPANS))  # fmt: skip
+}, Format("mixtral", "MixtralForCausalLM", KEYS, RULES, "model.", INV_FREQ, class_heads=OF_SPANS))

@@ -188,7 +188,7 @@ KEYS: tuple[Row, ...] = (
     Key("attention_dropout", "attention_dropout", 0.0),
     Key("initializer_range", "std", 0.02),
     Converted(_read_head, _write_head),
-)  # fmt: skip
+)
 PARTS: dict[str, type[Spec]] = {
     "final_norm": LayerNorm,
     "block.wiring": PreNorm,
@@ -207,7 +207,7 @@ NAMES = Names(
         BASE.final_norm                        final_norm
     """,
     transform="head.{dense,norm}", logits="decoder", tied_bias="decoder.bias", spans="classifier",
-)  # fmt: skip
+)
 FAMILY = Family("modernbert", {
     **presets("Warner 2024, table 4; answerdotai/ModernBERT-* config.json", modernbert, {
         "modernbert-base": dict(num_layers=22, d_model=768, num_heads=12, d_ff=1152),
@@ -217,4 +217,4 @@ FAMILY = Family("modernbert", {
         "modernbert-tiny": dict(num_layers=2, num_heads=4, d_ff=96, vocab_size=257,
             patterns=(Full(), Window(size=32))),
     }),
-}, encoder_format("modernbert", "ModernBert", "model", modernbert, KEYS, NAMES, PARTS))  # fmt: skip
+}, encoder_format("modernbert", "ModernBert", "model", modernbert, KEYS, NAMES, PARTS))

@@ -52,7 +52,7 @@ KEYS = ConfigTable(mpt, (
     Key("resid_pdrop", "dropout", 0.0),
     Key("tie_word_embeddings", "tied", True),
     Key("initializer_range", "std", 0.02),
-), parts={"block.mixer": Attention, "final_norm": LayerNorm})  # fmt: skip
+), parts={"block.mixer": Attention, "final_norm": LayerNorm})
 
 
 RULES = weight_rules("""
@@ -71,4 +71,4 @@ FAMILY = Family("mpt", {
     **presets("MosaicML 2023b; mosaicml/mpt-30b config.json", mpt,
         {"mpt-30b": dict(num_layers=48, d_model=7168, num_heads=64, context_length=8192)}),
     **tiny(mpt, {"mpt-tiny": dict(num_layers=2, num_heads=4)}),
-}, Format("mpt", "MptForCausalLM", KEYS, RULES, "transformer.", class_heads=OF_GPT))  # fmt: skip
+}, Format("mpt", "MptForCausalLM", KEYS, RULES, "transformer.", class_heads=OF_GPT))

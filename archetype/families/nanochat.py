@@ -27,4 +27,4 @@ def nanochat(*, num_layers: int, name: str = "") -> Decoder:
 
 FAMILY = Family("nanochat", presets("karpathy/nanochat, nanochat/gpt.py of 2025-10", nanochat, {
     "nanochat-d20": dict(num_layers=20),
-}))  # fmt: skip
+}))

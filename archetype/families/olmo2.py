@@ -35,12 +35,12 @@ KEYS = ConfigTable(olmo2, (
     *design_keys(vocab_size=50_304, rms_norm_eps=1e-5),
     Key("hidden_act", "activation", "silu"),
     Key("attention_bias", "attention_bias", False),
-), parts=PARTS)  # fmt: skip
+), parts=PARTS)
 
 RULES = (*FRAME, *GATED_MLP, *QK_NORMS, *weight_rules("""
     model.layers.{i}.post_attention_layernorm     blocks.{i}.mixer_norm
     model.layers.{i}.post_feedforward_layernorm   blocks.{i}.feedforward_norm
-"""))  # fmt: skip
+"""))
 
 FAMILY = Family("olmo2", {
     **presets("OLMo Team 2024, table 1; allenai/OLMo-2-* config.json", olmo2, {
@@ -50,4 +50,4 @@ FAMILY = Family("olmo2", {
         "olmo2-32b": dict(num_layers=64, d_model=5120, num_heads=40, num_kv_heads=8, d_ff=27_648),
     }),
     **tiny(partial(olmo2, num_layers=2, num_heads=4, d_ff=172), {"olmo2-tiny": {}}),
-}, Format("olmo2", "Olmo2ForCausalLM", KEYS, RULES, "model.", INV_FREQ))  # fmt: skip
+}, Format("olmo2", "Olmo2ForCausalLM", KEYS, RULES, "model.", INV_FREQ))

@@ -20,10 +20,10 @@ def olmo3(*, window: int = 4096, vocab_size: int = 100_278, context_length: int 
     return model.replace(layers=tuple(
         block.replace(mixer=block.mixer.replace(position=LONG)) if layer % 4 == 3 else block
         for layer, block in enumerate(model.layers)
-    ))  # fmt: skip
+    ))
 
 
 FAMILY = Family("olmo3", presets("OLMo Team 2025; allenai/Olmo-3-* config.json", olmo3, {
     "olmo3-7b": dict(num_layers=32, d_model=4096, num_heads=32, d_ff=11_008),
     "olmo3-32b": dict(num_layers=64, d_model=5120, num_heads=40, num_kv_heads=8, d_ff=27_648),
-}))  # fmt: skip
+}))

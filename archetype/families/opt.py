@@ -43,4 +43,4 @@ FAMILY = Family("opt", presets(SOURCE, narrow_opt, {
     "opt-13b": dict(num_layers=40, d_model=5120, num_heads=40),
     "opt-30b": dict(num_layers=48, d_model=7168, num_heads=56),
     "opt-66b": dict(num_layers=64, d_model=9216, num_heads=72),
-}))  # fmt: skip
+}))

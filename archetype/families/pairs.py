@@ -69,7 +69,7 @@ def transformer_pair(
 
 def _pre_norm(stack: Stack) -> Stack:
     return stack.replace(layers=tuple(block.replace(wiring=PreNorm(norm=NORM)) for block in stack.layers),
-                         final_norm=NORM)  # fmt: skip
+                         final_norm=NORM)
 
 
 def m2m(*, offset: int, d_model: int, **design: Any) -> EncoderDecoder:
@@ -101,10 +101,10 @@ def _write_padding(model: EncoderDecoder) -> dict[str, Any]:
 
 # keys of fairseq that these classes do not read
 FAIRSEQ = ignored("normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits",
-    "static_position_embeddings", "force_bos_token_to_be_generated", "output_past")  # fmt: skip
+    "static_position_embeddings", "force_bos_token_to_be_generated", "output_past")
 KEYS: tuple[Row, ...] = (
     Key("vocab_size", "vocab_size", 50_265), *PAIR_KEYS, FAIRSEQ, Converted(_read_class, write_pair_classes),
-)  # fmt: skip
+)
 M2M_KEYS: tuple[Row, ...] = (
     Key("vocab_size", "vocab_size", 128_112),
     *with_defaults(PAIR_KEYS, activation_function="relu", scale_embedding=True, attention_dropout=0.1),
@@ -152,7 +152,7 @@ BART = partial(transformer_pair, position=Learned(offset=2), embedding_norm=True
 PROMPTS = (Expected("use_prompt", False, "learned prompts"), ignored("prompt_length", "prompt_mid_dim"))
 MT5 = ConfigTable(partial(t5, scaled=False), with_defaults(
     tuple(row for row in T5_KEYS.rows if getattr(row, "argument", "") != "scaled"), vocab_size=250_112,
-), EncoderDecoder, T5_KEYS.parts)  # fmt: skip
+), EncoderDecoder, T5_KEYS.parts)
 FORMATS: tuple[Format, ...] = (
     pair_format("bart", "Bart", BART, has_classes=True),
     pair_format("plbart", "PLBart", BART, with_defaults(KEYS, attention_dropout=0.1, scale_embedding=True), True),
@@ -165,5 +165,5 @@ FORMATS: tuple[Format, ...] = (
         partial(transformer_pair, position=Learned(), embedding_norm=True, norm_first=True)),
     pair_format("m2m_100", "M2M100", m2m, M2M_KEYS),
     t5_format("mt5", "MT5", MT5),
-)  # fmt: skip
+)
 FAMILIES = {format.model_type: Family(format.model_type, {}, format) for format in FORMATS}

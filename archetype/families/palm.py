@@ -28,4 +28,4 @@ FAMILY = Family("palm", presets("Chowdhery 2022, section 2 and table 1", palm, {
     "palm-8b": dict(num_layers=32, d_model=4096, num_heads=16),
     "palm-62b": dict(num_layers=64, d_model=8192, num_heads=32),
     "palm-540b": dict(num_layers=118, d_model=18_432, num_heads=48),
-}))  # fmt: skip
+}))

@@ -17,7 +17,7 @@ from archetype.parts.position.spec import Rotary
 
 def phi3(*, vocab_size: int = 32_064, context_length: int = 4096, window: int | None = 2047, **design: Any) -> (
     Decoder
-):  # fmt: skip
+):
     """Build a decoder of Phi-3's design; `design` as in `llama`."""
     return mistral(vocab_size=vocab_size, context_length=context_length, window=window, **design)
 
@@ -37,7 +37,7 @@ KEYS = ConfigTable(phi3, (
     ignored("original_max_position_embeddings", path=_trained),
     Key("sliding_window", "window", check=Config.optional_size, path=window_size),
     Key("hidden_act", "activation", "silu"),
-), parts=PARTS)  # fmt: skip
+), parts=PARTS)
 
 RULES = (*weight_rules("""
     model.embed_tokens                       embedding.token
@@ -47,7 +47,7 @@ RULES = (*weight_rules("""
     model.layers.{i}.mlp.down_proj           blocks.{i}.feedforward.down
     model.norm                               final_norm
     lm_head                                  lm_head
-"""), *PRE_NORMS)  # fmt: skip
+"""), *PRE_NORMS)
 
 FAMILY = Family("phi3", {
     **presets("Abdin 2024; microsoft/Phi-3-*-4k-instruct config.json", phi3, {
@@ -59,4 +59,4 @@ FAMILY = Family("phi3", {
             position=Rotary(theta=250_000.0)),
     }),
     **tiny(phi3, {"phi3-tiny": dict(num_layers=2, num_heads=4, d_ff=172, window=32)}),
-}, Format("phi3", "Phi3ForCausalLM", KEYS, RULES, "model.", INV_FREQ, class_heads=OF_TOKENS))  # fmt: skip
+}, Format("phi3", "Phi3ForCausalLM", KEYS, RULES, "model.", INV_FREQ, class_heads=OF_TOKENS))

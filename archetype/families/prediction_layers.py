@@ -47,7 +47,7 @@ SPELLINGS = (
     Spelling(r"((?:.*\.)?mtp\.)fc", ("pre_fc_norm_hidden", "pre_fc_norm_embedding", "norm"), "layers.0."),  # Qwen3-Next
     Spelling(r"(.*\.mtp_layers\.(\d+)\.)input_proj", ("hidden_layernorm", "token_layernorm", "final_layernorm"),
              embedding_first=False),  # MiMo
-)  # fmt: skip
+)
 NORMS = ("hidden_norms", "embedding_norms", "final_norms")
 
 
@@ -82,7 +82,7 @@ def read_predictions(names: Collection[str], rules: Sequence[Rule], model: Decod
         own = [name for name in names if name.startswith(prefix) and name not in copies]
         projection = re.escape(prefix) + spelling.projection.rpartition(")")[2] + r"\.weight"
         inner = {f"{norm}.{kind}": f"{ours}.{number}.{kind}"
-                 for norm, ours in zip(spelling.norms, NORMS, strict=True) for kind in ("weight", "bias")}  # fmt: skip
+                 for norm, ours in zip(spelling.norms, NORMS, strict=True) for kind in ("weight", "bias")}
         block = []
         for name in own:
             if re.fullmatch(projection, name):

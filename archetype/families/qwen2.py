@@ -48,7 +48,7 @@ KEYS = ConfigTable(qwen2, (
     *design_keys(num_key_value_heads=32, vocab_size=151_936, intermediate_size=22_016, max_position_embeddings=32_768),
     WINDOWS,
     Key("hidden_act", "activation", "silu"),
-), parts=PARTS)  # fmt: skip
+), parts=PARTS)
 
 
 FAMILY = Family("qwen2", {
@@ -78,4 +78,4 @@ FAMILY = Family("qwen2", {
     }),
     **tiny(qwen2, {"qwen2-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, d_ff=172, tied=True)}),
 }, Format("qwen2", "Qwen2ForCausalLM", KEYS, RULES, "model.", INV_FREQ,
-    class_heads=OF_PREFIXED_SPANS))  # fmt: skip
+    class_heads=OF_PREFIXED_SPANS))

@@ -34,7 +34,7 @@ KEYS = ConfigTable(qwen3, (
     WINDOWS,
     Key("hidden_act", "activation", "silu"),
     Key("attention_bias", "attention_bias", False),
-), parts=PARTS)  # fmt: skip
+), parts=PARTS)
 
 QK_NORMS = weight_rules("""
     model.layers.{i}.self_attn.{q,k}_norm   blocks.{i}.mixer.{q,k}_norm
@@ -53,4 +53,4 @@ FAMILY = Family("qwen3", {
         "qwen3-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, head_dim=24, d_ff=172, tied=True),
     }),
 }, Format("qwen3", "Qwen3ForCausalLM", KEYS, (*RULES, *QK_NORMS), "model.", INV_FREQ,
-    class_heads=OF_PREFIXED_SPANS))  # fmt: skip
+    class_heads=OF_PREFIXED_SPANS))

@@ -48,12 +48,12 @@ KEYS = ConfigTable(qwen3_moe, (
     Key("router_aux_loss_coef", "balance_loss", 0.001),
     Key("hidden_act", "activation", "silu", path=f"{EXPERT}.activation"),
     Key("attention_bias", "attention_bias", False),
-), parts=PARTS | {"block.feedforward": MixtureOfExperts, EXPERT: GatedMLP})  # fmt: skip
+), parts=PARTS | {"block.feedforward": MixtureOfExperts, EXPERT: GatedMLP})
 
 RULES = (*FRAME, *PRE_NORMS, *QK_NORMS, *weight_rules("""
     model.layers.{i}.mlp.gate                                              blocks.{i}.feedforward.router
     model.layers.{i}.mlp.experts.{e}.{gate,up,down}_proj.weight   = blocks.{i}.feedforward.experts.{gate,up,down}
-"""))  # fmt: skip
+"""))
 
 FAMILY = Family("qwen3_moe", {
     **presets("Qwen Team 2025, table 2; Qwen/Qwen3-*-A* config.json", qwen3_moe, {
@@ -65,4 +65,4 @@ FAMILY = Family("qwen3_moe", {
             experts_per_token=2),
     }),
 }, Format("qwen3_moe", "Qwen3MoeForCausalLM", KEYS, RULES, "model.", INV_FREQ,
-    class_heads=OF_PREFIXED_SPANS))  # fmt: skip
+    class_heads=OF_PREFIXED_SPANS))

@@ -20,11 +20,11 @@ def qwen3_next(*, num_layers: int, d_model: int, num_heads: int, num_kv_heads: i
         d_ff=512, eps=eps, unit_offset=True,
         attention={"qk_norm": RMSNorm(eps=eps, unit_offset=True), "gate": OutputGate()},
         position=Rotary(theta=10_000_000.0, dim=64), vocab_size=151_936, context_length=262_144, name=name,
-    )  # fmt: skip
+    )
     model = with_experts(
         dense, num_experts=512, experts_per_token=10, shared=GatedMLP(d_ff=512, activation="silu"), shared_gate=True,
         router=SoftmaxRouter(renormalize=True), balance_loss=0.001,
-    )  # fmt: skip
+    )
     delta = model.layers[0].replace(mixer=GatedDeltaNet(num_heads=32, num_key_heads=16, eps=eps))
     layers = tuple(block if layer % 4 == 3 else delta for layer, block in enumerate(model.layers))
     return model.replace(layers=layers)
@@ -32,4 +32,4 @@ def qwen3_next(*, num_layers: int, d_model: int, num_heads: int, num_kv_heads: i
 
 # The layer that predicts a further token is not included.
 FAMILY = Family("qwen3_next", presets("Qwen Team 2025b; Qwen/Qwen3-Next-80B-A3B-* config.json", qwen3_next,
-    {"qwen3-next-80b-a3b": dict(num_layers=48, d_model=2048, num_heads=16, num_kv_heads=2)}))  # fmt: skip
+    {"qwen3-next-80b-a3b": dict(num_layers=48, d_model=2048, num_heads=16, num_kv_heads=2)}))

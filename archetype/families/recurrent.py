@@ -37,4 +37,4 @@ FAMILY = Family("recurrent", tiny(recurrent, {
     "rnn-tiny": dict(num_layers=2, mixer=RNN()),
     "lstm-tiny": dict(num_layers=2, mixer=LSTM()),
     "gru-tiny": dict(num_layers=2, mixer=GRU()),
-}))  # fmt: skip
+}))

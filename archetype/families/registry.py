@@ -19,7 +19,7 @@ NAMES = (
     "mamba", "megabyte", "vit", "qwen3", "qwen3_moe", "gemma3_text", "olmo2", "phi3", "smollm3", "gpt_oss",
     "deepseek_v3", "mamba2", "gpt_neox", "gptj", "opt", "falcon", "palm", "roberta", "albert", "switch", "grok",
     "glm4_moe", "minimax_m2", "qwen3_next", "olmo3", "nanochat", "llama4", "gopher", "modernbert", "deberta",
-)  # fmt: skip
+)
 # Modules with a table of several families: published types that differ little from those above; and modules not
 # named like their type.
 SPELLINGS = {
@@ -33,7 +33,7 @@ SPELLINGS = {
     "pictures": ("deit", "vit_msn", "ijepa"),
     "deberta_v2": ("deberta-v2",),
     "gte_new": ("new",),
-}  # fmt: skip
+}
 MODULES = {name: module for module, names in SPELLINGS.items() for name in names}
 
 

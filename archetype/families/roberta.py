@@ -42,4 +42,4 @@ FAMILY = Family("roberta", {
         "roberta-large": dict(num_layers=24, d_model=1024, num_heads=16, **SIZES),
     }),
     **tiny(roberta, {"roberta-tiny": dict(num_layers=2, num_heads=4, vocab_size=257, num_token_types=1)}),
-}, encoder_format("roberta", "Roberta", "roberta", roberta, KEYS, ROBERTA_NAMES))  # fmt: skip
+}, encoder_format("roberta", "Roberta", "roberta", roberta, KEYS, ROBERTA_NAMES))

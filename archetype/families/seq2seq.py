@@ -57,4 +57,4 @@ FAMILY = Family("seq2seq", {
         "seq2seq-lstm-tiny": dict(num_layers=2, vocab_size=257),
         "seq2seq-attention-tiny": dict(num_layers=2, attention=True, vocab_size=257),
     }),
-})  # fmt: skip
+})

@@ -65,7 +65,7 @@ KEYS = ConfigTable(smollm3, (
     Key("hidden_act", "activation", "silu"),
     Key("attention_bias", "attention_bias", False),
     Key("mlp_bias", "mlp_bias", False),
-), parts=PARTS)  # fmt: skip
+), parts=PARTS)
 
 FAMILY = Family("smollm3", {
     **presets("HuggingFaceTB/SmolLM3-3B config.json", smollm3, {
@@ -75,4 +75,4 @@ FAMILY = Family("smollm3", {
         "smollm3-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, d_ff=172, without_rope=(1,)),
     }),
 }, Format("smollm3", "SmolLM3ForCausalLM", KEYS, RULES, "model.", INV_FREQ,
-    class_heads=OF_PREFIXED_SPANS))  # fmt: skip
+    class_heads=OF_PREFIXED_SPANS))

@@ -16,4 +16,4 @@ def sparse_transformer(*, pattern: Strided | Fixed, **design: Any) -> Decoder:
 FAMILY = Family("sparse_transformer", tiny(sparse_transformer, {
     "sparse-strided-tiny": dict(num_layers=2, num_heads=4, pattern=Strided(stride=8)),
     "sparse-fixed-tiny": dict(num_layers=2, num_heads=4, pattern=Fixed(stride=16, num_summary=4)),
-}))  # fmt: skip
+}))

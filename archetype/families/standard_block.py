@@ -69,7 +69,7 @@ def with_experts(dense: Decoder, **experts: Any) -> Decoder:
     """Return the decoder with `MixtureOfExperts` in place of feed-forward parts; `experts` are its fields."""
     return dense.replace(layers=tuple(
         block.replace(feedforward=MixtureOfExperts(expert=block.feedforward, **experts)) for block in dense.layers
-    ))  # fmt: skip
+    ))
 
 
 def standard_decoder(

@@ -28,4 +28,4 @@ def switch(*, num_experts: int, balance_loss: float = 0.01, **design: Any) -> En
 FAMILY = Family("switch", presets("Fedus 2021, table 9; google/switch-base-* config.json", switch, {
     "switch-base-8": dict(num_layers=12, d_model=768, num_heads=12, d_ff=3072, num_experts=8),
     "switch-base-128": dict(num_layers=12, d_model=768, num_heads=12, d_ff=3072, num_experts=128),
-}))  # fmt: skip
+}))

@@ -120,7 +120,7 @@ KEYS = ConfigTable(t5, (
     "encoder.final_norm": RMSNorm,
     "block.mixer": Attention,
     "block.mixer.position": RelativeBias,
-})  # fmt: skip
+})
 
 
 def rules(model: ModelSpec) -> tuple[Rule, ...]:
@@ -187,4 +187,4 @@ FAMILY = Family("t5", {
         # 256 bytes and 128 sentinels
         "t5-tiny": dict(num_layers=2, num_heads=4, head_dim=16, d_ff=256, std=0.1, vocab_size=263),
     }),
-}, t5_format("t5", "T5", KEYS))  # fmt: skip
+}, t5_format("t5", "T5", KEYS))

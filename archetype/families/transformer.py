@@ -61,4 +61,4 @@ FAMILY = Family("transformer", {
         # 256 bytes and the end of a text
         {"transformer-tiny": dict(num_layers=2, num_heads=4, d_ff=256, vocab_size=257)},
     ),
-})  # fmt: skip
+})

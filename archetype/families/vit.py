@@ -124,7 +124,7 @@ BODY_KEYS: tuple[Row, ...] = (
     Key("hidden_dropout_prob", "dropout", 0.0),
     Key("attention_probs_dropout_prob", "attention_dropout", 0.0),
     Key("initializer_range", "std", 0.02),
-)  # fmt: skip
+)
 PARTS: dict[str, type[Spec]] = {"final_norm": LayerNorm, "block.mixer": Attention, "block.feedforward": MLP}
 
 
@@ -148,7 +148,7 @@ def _rules(base: str, model: ModelSpec) -> tuple[Rule, ...]:
             BASE.pooler.dense                                  pooler
             classifier                                         classifier
         """.replace("BASE", base)),
-    )  # fmt: skip
+    )
 
 
 def vit_format(
@@ -183,4 +183,4 @@ FAMILY = Family("vit", {
         "vit-tiny": dict(num_layers=2, d_model=64, num_heads=4, patch_size=2, image_size=8, num_channels=1,
             num_classes=10, dropout=0.2, std=0.1),
     }),
-}, vit_format("vit", "ViT"))  # fmt: skip
+}, vit_format("vit", "ViT"))

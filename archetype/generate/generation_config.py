@@ -33,9 +33,12 @@ WITHOUT_EFFECT = {
 }  # fmt: skip
 OF_BEAMS = ("early_stopping", "length_penalty", "diversity_penalty", "num_beam_groups")  # need num_beams > 1
 NEUTRAL: dict[str, tuple[Any, ...]] = {  # values of unsupported keys that turn their feature off
-    "num_beams": (1,), "num_return_sequences": (1,), "guidance_scale": (1,), "token_healing": (False,),
+    "num_beams": (1,),
+    "num_return_sequences": (1,),
+    "guidance_scale": (1,),
+    "token_healing": (False,),
     "penalty_alpha": (0,),
-}  # fmt: skip
+}
 
 
 def read_generation_config(folder: Path) -> tuple[Sampling, dict[str, Any]]:

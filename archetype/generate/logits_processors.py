@@ -79,8 +79,9 @@ class LogitsProcessors:
         penalise(logits, self.source, 1 / sampling.encoder_repetition_penalty)
         penalise(logits, list(self.seen), sampling.repetition_penalty)
         for ngrams, size in (
-            (self.ngrams, sampling.no_repeat_ngram_size), (self.source_ngrams, sampling.encoder_no_repeat_ngram_size)
-        ):  # fmt: skip
+            (self.ngrams, sampling.no_repeat_ngram_size),
+            (self.source_ngrams, sampling.encoder_no_repeat_ngram_size),
+        ):
             if size and len(self.text) >= size - 1:
                 _suppress(logits, ngrams.get(tuple(self.text[len(self.text) + 1 - size :]), ()))
         self._add_biases(logits, self.biases[len(sampling.sequence_bias) :])

@@ -50,9 +50,13 @@ class Sampler:
         self.error: ArchetypeError | None = None  # set if no token can be chosen
         sampling.check_ids(vocab_size)
         self.processors = LogitsProcessors(
-            sampling, prompt, prompt if source is None else source, [id for id in ends if 0 <= id < vocab_size],
-            sampling.max_new_tokens if limit is None else limit, may_end=grammar is None,
-        )  # fmt: skip
+            sampling,
+            prompt,
+            prompt if source is None else source,
+            [id for id in ends if 0 <= id < vocab_size],
+            sampling.max_new_tokens if limit is None else limit,
+            may_end=grammar is None,
+        )
         self.counts: Tensor | None = None  # (V,) number of times each token was generated
         if sampling.presence_penalty or sampling.frequency_penalty:
             self.counts = torch.zeros(vocab_size, device=device)

@@ -124,9 +124,10 @@ class Scheduler:
                 last[row] = event
             # a row goes on only if the token just sampled equals the draft token that the model read next
             going = [
-                row for row in going
+                row
+                for row in going
                 if last[row].finish_reason is None and guesses[row][place : place + 1] == [last[row].token]
-            ]  # fmt: skip
+            ]
             for row in going:
                 lengths[row] += 1
             if not going:

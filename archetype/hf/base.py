@@ -16,7 +16,6 @@ HARMLESS = ("return_dict",)  # outputs are always objects
 
 
 class ArchetypePreTrainedModel(PreTrainedModel):
-
     config: ArchetypeConfig
     config_class = ArchetypeConfig
     base_model_prefix = "model"

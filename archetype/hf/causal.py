@@ -70,9 +70,14 @@ class ArchetypeForCausalLM(Generating, ArchetypePreTrainedModel, GenerationMixin
         refuse(others | {"inputs_embeds": inputs_embeds, "output_attentions": output_attentions})
         cached = self.config.use_cache if use_cache is None else use_cache
         result = self.model.run(
-            input_ids, attention_mask, position_ids, token_type_ids, cache_by_either_name(cache, past_key_values),
-            cached and labels is None, output_hidden_states,
-        )  # fmt: skip
+            input_ids,
+            attention_mask,
+            position_ids,
+            token_type_ids,
+            cache_by_either_name(cache, past_key_values),
+            cached and labels is None,
+            output_hidden_states,
+        )
         hidden = result.hidden
         places = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(hidden[:, places], self.model.network.token_table)

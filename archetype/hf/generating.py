@@ -16,9 +16,13 @@ class Generating:
     architecture: ModelSpec
 
     def _prepare_cache_for_generation(
-        self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], generation_mode: GenerationMode,
-        batch_size: int, max_cache_length: int,
-    ) -> None:  # fmt: skip
+        self,
+        generation_config: GenerationConfig,
+        model_kwargs: dict[str, Any],
+        generation_mode: GenerationMode,
+        batch_size: int,
+        max_cache_length: int,
+    ) -> None:
         """Allocate room for all tokens at once, unless the caller passes or disables a cache."""
         if model_kwargs.get(NAME) is None and generation_config.use_cache is not False:
             model_kwargs[NAME] = ArchetypeCache(max_cache_length + 1)

@@ -84,9 +84,14 @@ class ArchetypeModel(ArchetypePreTrainedModel):
                 raise SpecError("input_ids", "is missing", "give tokens")
             elif self.architecture.is_causal:
                 result = read_on(
-                    self.network, input_ids, attention_mask, position_ids, token_type_ids,
-                    cache_by_either_name(cache, past_key_values), bool(use_cache) and not self.training,
-                )  # fmt: skip
+                    self.network,
+                    input_ids,
+                    attention_mask,
+                    position_ids,
+                    token_type_ids,
+                    cache_by_either_name(cache, past_key_values),
+                    bool(use_cache) and not self.training,
+                )
             else:
                 result = read_whole(self.network, input_ids, attention_mask, position_ids, token_type_ids)
         result.block_inputs = tuple(inputs)
@@ -96,6 +101,4 @@ class ArchetypeModel(ArchetypePreTrainedModel):
         """Return the vectors that the head reads, (B, T, D); arguments as of `run`."""
         result = self.run(input_ids, **arguments)
         left = {NAME: result.cache}
-        return BaseModelOutputWithPast(
-            last_hidden_state=result.hidden, hidden_states=result.hidden_states, **left
-        )
+        return BaseModelOutputWithPast(last_hidden_state=result.hidden, hidden_states=result.hidden_states, **left)

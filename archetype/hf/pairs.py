@@ -108,9 +108,13 @@ class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixi
         if cache is None and input_ids is not None and encoder_outputs is None:
             source = Rows.of(attention_mask, input_ids.shape[1])
             output = network(
-                target, None, rows.num_tokens, with_logits=False,
-                source=source.moved(input_ids), source_num_tokens=source.num_tokens,
-            )  # fmt: skip
+                target,
+                None,
+                rows.num_tokens,
+                with_logits=False,
+                source=source.moved(input_ids),
+                source_num_tokens=source.num_tokens,
+            )
         else:
             cache = ArchetypeCache(target.shape[1]) if cache is None else cache
             if cache.state is None and encoder_outputs is None:

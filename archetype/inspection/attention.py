@@ -136,8 +136,11 @@ class AttentionHead(View):
         finite = self.masked[self.masked.isfinite()]
         low, high = (float(finite.min()), float(finite.max())) if finite.numel() else (0.0, 1.0)
         weights = self.weights.masked_fill(self.masked.isneginf(), torch.nan)  # drawn like pairs that are not allowed
-        steps = ((self.scores, "1  score  q·k", low, high, "cividis"), (self.masked, "2  masked", low, high, "cividis"),
-                 (weights, "3  weight, after the softmax", 0.0, 1.0, "viridis"))  # fmt: skip
+        steps = (
+            (self.scores, "1  score  q·k", low, high, "cividis"),
+            (self.masked, "2  masked", low, high, "cividis"),
+            (weights, "3  weight, after the softmax", 0.0, 1.0, "viridis"),
+        )
         for index, (axis, (cells, heading, start, end, colors)) in enumerate(zip(axes, steps, strict=True)):
             image = figures.heat_map(
                 axis, cells, self.queries if index == 0 else (), self.keys, colors=colors, low=start, high=end
@@ -169,17 +172,23 @@ class AttentionView(View):
 
     def table(self) -> Table:
         """Tabulate one head per row."""
-        return Table(("layer", "head", *STATISTICS), [
-            (path, str(head), *(_number(values[name][head]) for name in STATISTICS))
-            for path, values in zip(self.paths, self.statistics, strict=True) for head in range(len(values["entropy"]))
-        ])  # fmt: skip
+        return Table(
+            ("layer", "head", *STATISTICS),
+            [
+                (path, str(head), *(_number(values[name][head]) for name in STATISTICS))
+                for path, values in zip(self.paths, self.statistics, strict=True)
+                for head in range(len(values["entropy"]))
+            ],
+        )
 
     def record(self) -> dict[str, Any]:
         """Return the statistics of each head."""
-        return {"attention": [
-            {"path": path} | {name: rounded(values[name]) for name in STATISTICS}
-            for path, values in zip(self.paths, self.statistics, strict=True)
-        ]}  # fmt: skip
+        return {
+            "attention": [
+                {"path": path} | {name: rounded(values[name]) for name in STATISTICS}
+                for path, values in zip(self.paths, self.statistics, strict=True)
+            ]
+        }
 
     def tensors(self) -> dict[str, Tensor]:
         """Return maps and statistics by path."""
@@ -213,8 +222,13 @@ class AttentionView(View):
         if image is not None:
             figures.color_bar(figure, image, grid.ravel().tolist(), "weight")
         heading = f"{self.paths[0]}: " if single else ""
-        figure.suptitle(f"{heading}attention of each head, queries down, keys across", x=0.01, ha="left",
-                        fontsize=11, color=figures.INK)  # fmt: skip
+        figure.suptitle(
+            f"{heading}attention of each head, queries down, keys across",
+            x=0.01,
+            ha="left",
+            fontsize=11,
+            color=figures.INK,
+        )
         return figure
 
 
@@ -239,17 +253,19 @@ def attention_view(trace: Trace, layer: int | str | None = None, head: int | Non
         if not 0 <= head < count:
             raise SpecError("head", f"{head} is none of {count}", f"use 0 to {count - 1}")
         tokens = _tokens(trace, paths[0], steps.weights)
-        return AttentionHead(paths[0], head, *tokens, *(
-            part[0, head] for part in (steps.scores, steps.masked, steps.weights)
-        ))  # fmt: skip
+        return AttentionHead(
+            paths[0], head, *tokens, *(part[0, head] for part in (steps.scores, steps.masked, steps.weights))
+        )
     views = []
     for path in paths:
         steps = attention_steps(trace, path)
         views.append(_of_heads(trace, path, steps.weights[0], steps.masked[0]))
     return AttentionView(
-        paths, [view.statistics[0] for view in views], [view.maps[0] for view in views],
+        paths,
+        [view.statistics[0] for view in views],
+        [view.maps[0] for view in views],
         [view.allowed[0] for view in views],
-    )  # fmt: skip
+    )
 
 
 def attention_by_heads(trace: Trace, path: str) -> Iterator[AttentionView]:

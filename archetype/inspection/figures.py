@@ -45,9 +45,16 @@ def plain(axes: "Axes", grid: bool = False) -> None:
 
 
 def heat_map(
-    axes: "Axes", cells: Tensor, rows: Sequence[str] = (), columns: Sequence[str] = (), *, colors: str = "viridis",
-    low: float | None = None, high: float | None = None, texts: Sequence[Sequence[str]] | None = None,
-) -> Any:  # fmt: skip
+    axes: "Axes",
+    cells: Tensor,
+    rows: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    *,
+    colors: str = "viridis",
+    low: float | None = None,
+    high: float | None = None,
+    texts: Sequence[Sequence[str]] | None = None,
+) -> Any:
     """Draw cells by color, with labels along both axes if they fit, and optionally a text in each cell."""
     import numpy as np
     from matplotlib import colormaps
@@ -65,8 +72,17 @@ def heat_map(
             for x, text in enumerate(row):
                 red, green, blue, _ = palette(image.norm(shown[y, x]))
                 dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.55
-                axes.text(x, y, label(text, 9), ha="center", va="center", fontsize=7, parse_math=False,
-                          color="white" if dark else INK, family="monospace")  # fmt: skip
+                axes.text(
+                    x,
+                    y,
+                    label(text, 9),
+                    ha="center",
+                    va="center",
+                    fontsize=7,
+                    parse_math=False,
+                    color="white" if dark else INK,
+                    family="monospace",
+                )
     return image
 
 

@@ -117,16 +117,24 @@ class LensView(View):
     def record(self) -> dict[str, Any]:
         """Return every layer and position."""
         return {
-            "layers": self.layers, "tokens": [*self.tokens], "answers": self.names, "ids": self.answers.tolist(),
-            "log_probabilities": rounded(self.log_probabilities), "ranks": self.ranks.tolist(),
-            "kl": rounded(self.kl), "entropy": rounded(self.entropy),
-        }  # fmt: skip
+            "layers": self.layers,
+            "tokens": [*self.tokens],
+            "answers": self.names,
+            "ids": self.answers.tolist(),
+            "log_probabilities": rounded(self.log_probabilities),
+            "ranks": self.ranks.tolist(),
+            "kl": rounded(self.kl),
+            "entropy": rounded(self.entropy),
+        }
 
     def tensors(self) -> dict[str, Tensor]:
         return {
-            "ids": self.answers, "log_probabilities": self.log_probabilities, "ranks": self.ranks, "kl": self.kl,
+            "ids": self.answers,
+            "log_probabilities": self.log_probabilities,
+            "ranks": self.ranks,
+            "kl": self.kl,
             "entropy": self.entropy,
-        }  # fmt: skip
+        }
 
     def draw(self) -> "Figure":
         """Draw layers upwards and positions across, with each likeliest token colored by probability."""

@@ -109,9 +109,10 @@ def view_of_series(trace: Trace, series: list[Series]) -> RecurrentView:
     """
     if not series:
         raise SpecError("recurrent", "all that is remembered here are keys and values", "look at the attention")
-    tokens = next((
-        texts for texts in (trace.inputs.tokens, trace.inputs.source_tokens) if len(texts) == len(series[0].values)
-    ), tuple(map(str, range(len(series[0].values)))))  # fmt: skip
+    tokens = next(
+        (texts for texts in (trace.inputs.tokens, trace.inputs.source_tokens) if len(texts) == len(series[0].values)),
+        tuple(map(str, range(len(series[0].values)))),
+    )
     return RecurrentView(series, tokens)
 
 

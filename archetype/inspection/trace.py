@@ -127,9 +127,11 @@ class Tracer:
             name = f"{name}.out" if heads is None else f"{name}.heads"
         axis = -2  # of positions, of vectors and of heads
         return self.set(
-            name, (lambda x: x.mean(axis, keepdim=True).expand(x.shape)) if mean else 0.0,
-            positions=positions, heads=heads,
-        )  # fmt: skip
+            name,
+            (lambda x: x.mean(axis, keepdim=True).expand(x.shape)) if mean else 0.0,
+            positions=positions,
+            heads=heads,
+        )
 
     def record(self, *patterns: str) -> "Tracer":
         """Record more than each layer's vectors and probes.

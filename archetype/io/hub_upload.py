@@ -90,9 +90,12 @@ def send(folder: Path, to: Destination, message: str) -> str:
         if to.revision not in (None, "main") and not str(to.revision).startswith("refs/"):
             api.create_branch(to.repository, branch=str(to.revision), exist_ok=True)
         commit = api.upload_folder(
-            repo_id=to.repository, folder_path=folder, commit_message=message, revision=to.revision,
+            repo_id=to.repository,
+            folder_path=folder,
+            commit_message=message,
+            revision=to.revision,
             delete_patterns=REPLACED,
-        )  # fmt: skip
+        )
     return str(commit.commit_url)
 
 

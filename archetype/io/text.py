@@ -24,7 +24,7 @@ NOT_TEXT = {  # first bytes of files that are not UTF-8 text: cause and remedy
     b"BZh": ("is compressed with bzip2", "decompress it with bzip2 -d"),
     b"PK\x03\x04": ("is a zip archive", "unzip it"),
     b"PAR1": ("is a Parquet file", "end its name with .parquet"),
-}  # fmt: skip
+}
 
 
 def read_text(path: Path) -> str:

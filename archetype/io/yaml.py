@@ -18,11 +18,13 @@ MERGE = "<<"
 UNSET: Any = object()
 # Plain words and numbers of the core schema (YAML 1.2.2, section 10.3.2); underscores may group digits.
 WORDS: dict[str, Any] = {
-    **dict.fromkeys(("null", "Null", "NULL", "~", ""), None), **dict.fromkeys(("true", "True", "TRUE"), True),
-    **dict.fromkeys(("false", "False", "FALSE"), False), **dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan),
+    **dict.fromkeys(("null", "Null", "NULL", "~", ""), None),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan),
     **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), math.inf),
     **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -math.inf),
-}  # fmt: skip
+}
 NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 LINE_BREAKS = set("\r\x85\u2028\u2029")  # escaped in double quotes; elsewhere they are read as other white space
 HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]+|0o[0-7]+")

@@ -14,8 +14,14 @@ import torch
 from torch import Tensor
 
 TYPES: tuple[torch.dtype | str, ...] = (
-    torch.float32, torch.bfloat16, torch.int64, torch.bool, "int8", "int4", "lossless"
-)  # fmt: skip
+    torch.float32,
+    torch.bfloat16,
+    torch.int64,
+    torch.bool,
+    "int8",
+    "int4",
+    "lossless",
+)
 FLOATS = (torch.float32, torch.bfloat16)
 WHOLE = ("copy", "add", "sub", "mul", "maximum", "minimum", "neg", "abs", "where", "eq", "ne", "lt", "le", "gt", "ge",
          "and", "or", "not", "remainder", "floor_divide")  # fmt: skip  # functions of integers as well
@@ -25,9 +31,7 @@ FUNCTIONS = (
 )  # fmt: skip
 ROWS = ("rms_norm", "layer_norm", "softmax", "log_softmax", "sum", "mean", "log_sum_exp")
 GATES = ("silu", "gelu_tanh")
-LISTS: dict[str, Sequence[torch.dtype | str]] = {
-    "Type": TYPES, "Function": FUNCTIONS, "Row": ROWS, "Gate": GATES
-}  # fmt: skip
+LISTS: dict[str, Sequence[torch.dtype | str]] = {"Type": TYPES, "Function": FUNCTIONS, "Row": ROWS, "Gate": GATES}
 
 
 class Kind(NamedTuple):

@@ -26,10 +26,20 @@ def append(recorder: "Recorder | Immediate", new: Tensor, buffer: Tensor, positi
         return None
     batch, heads, length, features = new.shape
     entry = Append(
-        buffer=buffer, added=new, positions=positions, batch=batch, heads=heads, added_places=length, features=features,
-        places=buffer.shape[2], added_strides=new.stride(), buffer_strides=buffer.stride(),
-        positions_strides=_strides_of_positions(positions), added_type=new.dtype, buffer_type=buffer.dtype,
-    )  # fmt: skip
+        buffer=buffer,
+        added=new,
+        positions=positions,
+        batch=batch,
+        heads=heads,
+        added_places=length,
+        features=features,
+        places=buffer.shape[2],
+        added_strides=new.stride(),
+        buffer_strides=buffer.stride(),
+        positions_strides=_strides_of_positions(positions),
+        added_type=new.dtype,
+        buffer_type=buffer.dtype,
+    )
     recorder.emit(entry, serial=new.numel() <= SERIAL)
     return buffer
 
@@ -53,9 +63,17 @@ def copy_places(keys: Tensor, values: Tensor, sources: Tensor, starts: Tensor, e
         return False
     keys_strides, values_strides = (tuple(n * x.itemsize for n in x.stride()[:3]) for x in (keys, values))
     entry = CopyPlaces(
-        keys=keys, values=values, sources=sources, starts=starts, ends=ends, rows=len(keys), heads=keys.shape[1],
-        places=keys.shape[2], keys_strides=keys_strides, values_strides=values_strides,
-    )  # fmt: skip
+        keys=keys,
+        values=values,
+        sources=sources,
+        starts=starts,
+        ends=ends,
+        rows=len(keys),
+        heads=keys.shape[1],
+        places=keys.shape[2],
+        keys_strides=keys_strides,
+        values_strides=values_strides,
+    )
     (recording() or Immediate(kernels)).emit(entry)
     return True
 

@@ -293,10 +293,21 @@ class _RMSNorm(torch.autograd.Function):
         num_rows = x.numel() // D
         dweight = torch.empty(-(-num_rows // ROWS_SUMMED), D)
         entry = RmsNormBackward(
-            dx=dx, dweight=dweight, x=x, weight=weight, dy=dy, rows=num_rows, features=D, x_stride=ctx.distance,
-            piece_rows=ROWS_SUMMED, eps=ctx.eps, dx_type=dx.dtype, x_type=x.dtype, weight_type=weight.dtype,
+            dx=dx,
+            dweight=dweight,
+            x=x,
+            weight=weight,
+            dy=dy,
+            rows=num_rows,
+            features=D,
+            x_stride=ctx.distance,
+            piece_rows=ROWS_SUMMED,
+            eps=ctx.eps,
+            dx_type=dx.dtype,
+            x_type=x.dtype,
+            weight_type=weight.dtype,
             dy_type=dy.dtype,
-        )  # fmt: skip
+        )
         ctx.kernels.emit(entry)
         return None, dx, dweight.sum(0).to(weight.dtype), None, None, None
 

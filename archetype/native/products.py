@@ -125,9 +125,16 @@ def tile_product(kernels: "Immediate", x: Tensor, weight: Tensor | LosslessRows,
 
 
 def quantized_product(
-    recorder: "Recorder | Immediate", x: Tensor, quants: Tensor, scales: Tensor, size: int, matrices: int, bits: int,
-    bias: Tensor | None = None, indices: Tensor | None = None,
-) -> Tensor | None:  # fmt: skip
+    recorder: "Recorder | Immediate",
+    x: Tensor,
+    quants: Tensor,
+    scales: Tensor,
+    size: int,
+    matrices: int,
+    bits: int,
+    bias: Tensor | None = None,
+    indices: Tensor | None = None,
+) -> Tensor | None:
     """Emit y = x weight^T + bias for a weight in groups of 32; other arguments are those of `product`.
 
     Args:
@@ -152,9 +159,17 @@ def unpacked_rows(
         return None
     y = torch.empty(*((matrix.rows,) if ids is None else ids.shape), matrix.width, dtype=dtype)
     entry = UnpackedRows(
-        y=y, records=matrix.records, high_bytes=matrix.high_bytes, starts=matrix.starts, exceptions=matrix.exceptions,
-        ids=ids, count=y.numel() // matrix.width, rows=matrix.rows, features=matrix.width, y_type=dtype,
-    )  # fmt: skip
+        y=y,
+        records=matrix.records,
+        high_bytes=matrix.high_bytes,
+        starts=matrix.starts,
+        exceptions=matrix.exceptions,
+        ids=ids,
+        count=y.numel() // matrix.width,
+        rows=matrix.rows,
+        features=matrix.width,
+        y_type=dtype,
+    )
     recorder.emit(entry, serial=y.numel() <= SERIAL)
     return y
 
@@ -213,19 +228,36 @@ def _bmm(recorder: "Recorder", function: Any, x: Tensor, other: Tensor) -> Tenso
     batch = x.shape[0] if x.dim() == 3 else 1
     x_strides, w_strides, y_strides = ((0,) * (3 - tensor.dim()) + tensor.stride() for tensor in (x, other, y))
     entry = BatchedProduct(
-        y=y, x=x, w=other, batch=batch, rows=x.shape[-2], columns=y.shape[-1], features=x.shape[-1],
-        x_strides=x_strides, w_strides=w_strides, y_strides=y_strides, x_type=x.dtype, w_type=other.dtype,
+        y=y,
+        x=x,
+        w=other,
+        batch=batch,
+        rows=x.shape[-2],
+        columns=y.shape[-1],
+        features=x.shape[-1],
+        x_strides=x_strides,
+        w_strides=w_strides,
+        y_strides=y_strides,
+        x_type=x.dtype,
+        w_type=other.dtype,
         y_type=y.dtype,
-    )  # fmt: skip
+    )
     recorder.emit(entry, serial=other.numel() <= 4 * SERIAL)
     return y
 
 
 @translates(aten.conv1d.default)
 def _depthwise(
-    recorder: "Recorder", function: Any, x: Tensor, weight: Tensor, bias: Tensor | None = None,
-    stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
-) -> Tensor | None:  # fmt: skip
+    recorder: "Recorder",
+    function: Any,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor | None:
     """Emit a depthwise convolution with a single output position."""
     plain = [value if isinstance(value, int) else value[0] for value in (stride, padding, dilation)] == [1, 0, 1]
     if not plain or x.dim() != 3 or groups != x.shape[1] or weight.shape[0] != groups or x.shape[2] != weight.shape[2]:

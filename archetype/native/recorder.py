@@ -27,15 +27,17 @@ from archetype.native.torch_hooks import COMPOSITE
 from archetype.native.translations import aten, translation_of
 
 HOST_READS = (torch.Tensor.tolist, torch.Tensor.item, torch.Tensor.numpy, torch.Tensor.__bool__, torch.Tensor.__int__)
-UNREPEATABLE = {
-    torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape
-}  # fmt: skip
+UNREPEATABLE = {torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 IGNORED = {aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.detach_.default}
 # Torch operations that only move numbers: the shape of their inputs does not affect the bits of a result.
 MOVING = {
-    aten.full_like.default, aten.zeros_like.default, aten.ones_like.default, aten.new_zeros.default,
-    aten.gather.default, aten.scatter.value,
-}  # fmt: skip
+    aten.full_like.default,
+    aten.zeros_like.default,
+    aten.ones_like.default,
+    aten.new_zeros.default,
+    aten.gather.default,
+    aten.scatter.value,
+}
 
 
 class NotRecordable(Exception):

@@ -29,9 +29,15 @@ def _rms_norm(
 
 @translates(aten.layer_norm.default)
 def _layer_norm(
-    recorder: "Recorder", function: Any, x: Tensor, shape: list[int], weight: Tensor | None = None,
-    bias: Tensor | None = None, eps: float = 1e-5, cudnn_enable: bool = True,
-) -> Tensor | None:  # fmt: skip
+    recorder: "Recorder",
+    function: Any,
+    x: Tensor,
+    shape: list[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> Tensor | None:
     return normalized(recorder, "layer_norm", x, weight, bias, eps) if len(shape) == 1 else None
 
 
@@ -75,15 +81,32 @@ def reduced(recorder: "Recorder", kind: str, x: Tensor) -> Tensor | None:
 
 
 def emit_rows(
-    recorder: "Recorder | Immediate", kind: str, y: Tensor, x: Tensor, stride: int,
-    weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 0.0,
-) -> Tensor:  # fmt: skip
+    recorder: "Recorder | Immediate",
+    kind: str,
+    y: Tensor,
+    x: Tensor,
+    stride: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 0.0,
+) -> Tensor:
     """Emit a function of rows of x, so far from each other, to rows of y, one after another."""
     weight_type, bias_type = (x.dtype if tensor is None else tensor.dtype for tensor in (weight, bias))
     entry = Rows(
-        y=y, x=x, weight=weight, bias=bias, rows=x.numel() // x.shape[-1], features=x.shape[-1], x_stride=stride,
-        eps=eps, function=kind, y_type=y.dtype, x_type=x.dtype, weight_type=weight_type, bias_type=bias_type,
-    )  # fmt: skip
+        y=y,
+        x=x,
+        weight=weight,
+        bias=bias,
+        rows=x.numel() // x.shape[-1],
+        features=x.shape[-1],
+        x_stride=stride,
+        eps=eps,
+        function=kind,
+        y_type=y.dtype,
+        x_type=x.dtype,
+        weight_type=weight_type,
+        bias_type=bias_type,
+    )
     recorder.emit(entry, serial=x.numel() <= SERIAL)
     return y
 
@@ -123,9 +146,16 @@ def quantized_embedding(
         return None
     y = torch.empty(*ids.shape, width, dtype=dtype)
     entry = QuantizedEmbedding(
-        y=y, quants=quants, scales=scales, ids=ids, count=ids.numel(), rows=rows, features=width, bits=bits,
+        y=y,
+        quants=quants,
+        scales=scales,
+        ids=ids,
+        count=ids.numel(),
+        rows=rows,
+        features=width,
+        bits=bits,
         y_type=dtype,
-    )  # fmt: skip
+    )
     recorder.emit(entry, serial=True)
     return y
 

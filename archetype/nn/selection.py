@@ -49,9 +49,13 @@ class KeySelector(nn.Module):
         return None
 
     def forward(
-        self, x: Vectors, queries: Float[Tensor, "B T r"], allowed: Bool[Tensor, "b 1 t S"], context: ForwardContext,
+        self,
+        x: Vectors,
+        queries: Float[Tensor, "B T r"],
+        allowed: Bool[Tensor, "b 1 t S"],
+        context: ForwardContext,
         state: LayerState | None = None,
-    ) -> Choice:  # fmt: skip
+    ) -> Choice:
         """Choose keys for the new positions.
 
         Args:
@@ -64,9 +68,7 @@ class KeySelector(nn.Module):
         """
         raise NotImplementedError
 
-    def loss(
-        self, choice: Choice, attended: Float[Tensor, "B T S"], context: ForwardContext
-    ) -> Float[Tensor, ""]:  # fmt: skip
+    def loss(self, choice: Choice, attended: Float[Tensor, "B T S"], context: ForwardContext) -> Float[Tensor, ""]:
         """Return the training loss of the selection; called only for a choice with scores.
 
         Args:

@@ -270,13 +270,19 @@ def with_equals_once(drawing: Inside) -> Inside:
         left, end = min(c.column for c in own), max(c.column + c.span for c in own)
         outer = tuple(dict.fromkeys(name for c in own for name in c.inputs if name not in group.cells))
         rows = tuple(row for c in own for row in c.rows or (c.name,))
-        last = own[-1]._replace(column=left, row=min(c.row for c in own), inputs=outer, span=1, label=group.label,
-                                rows=rows)  # fmt: skip
+        last = own[-1]._replace(
+            column=left, row=min(c.row for c in own), inputs=outer, span=1, label=group.label, rows=rows
+        )
         rest = [last if c.name == last.name else c for c in drawing.cells if c.name not in group.cells or c is own[-1]]
         removed = end - left - 1
-        moved = [c._replace(column=c.column - removed) if c.column >= end else
-                 c._replace(span=c.span - removed) if c.column + c.span >= end and c is not last else c
-                 for c in rest]  # fmt: skip
+        moved = [
+            c._replace(column=c.column - removed)
+            if c.column >= end
+            else c._replace(span=c.span - removed)
+            if c.column + c.span >= end and c is not last
+            else c
+            for c in rest
+        ]
         drawing = drawing._replace(cells=tuple(moved), groups=tuple(one for one in drawing.groups if one is not group))
     return drawing
 

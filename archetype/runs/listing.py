@@ -177,9 +177,10 @@ class MetricsFile:
         if isinstance(values.get("sample"), str):
             self.samples.append((self.step, values["sample"]))
         numbers: dict[str, float] = {
-            name: value for name, value in values.items()
+            name: value
+            for name, value in values.items()
             if type(value) is float or (type(value) is int and abs(value) < 2**63)
-        }  # fmt: skip
+        }
         self.peak_flops = numbers.get("peak_flops", self.peak_flops)
         count, rate = numbers.get("num_targets", 0.0), numbers.get("per_second", 0.0)
         self._tokens += count

@@ -72,12 +72,14 @@ def write_origin(
     """Write what a run keeps of its origin, where there is anything."""
     origin = Origin(family=family.name if family else None, labels=labels, image_processor=image_processor)
     if family is not None and family.published is not None and isinstance(keys := family.format.keys, KeysAsRead):
-        origin = origin.model_copy(update={
-            "config": dict(keys.values),
-            "spec": keys.model.dump(),
-            "rules": family.format.rules_for(model),
-            "reading": family.reading,
-        })  # fmt: skip
+        origin = origin.model_copy(
+            update={
+                "config": dict(keys.values),
+                "spec": keys.model.dump(),
+                "rules": family.format.rules_for(model),
+                "reading": family.reading,
+            }
+        )
     if data := origin.model_dump(mode="json", exclude_defaults=True):
         data["rules"] = [_without_defaults(rule) for rule in data.get("rules", ())]
         atomic.write_json(folder / FILE, {key: value for key, value in data.items() if value})

@@ -48,8 +48,10 @@ FULL = "full"  # write all defaults
 TERSE = "terse"  # write no defaults
 EACH_LAYER = "each layer"  # write layers one by one, without groups that repeat
 TAGS_LIKE_FIELDS = {  # kinds whose name is also a field of a recipe or experiment, after the field that holds them
-    ("wiring", "parallel"), ("pattern", "full"), ("state_bridge", "state"),
-}  # fmt: skip
+    ("wiring", "parallel"),
+    ("pattern", "full"),
+    ("state_bridge", "state"),
+}
 
 
 class Spec(BaseModel):

@@ -23,9 +23,12 @@ TITLE = """\
 Written by `python -m archetype.spec.describe`; `archetype explain KIND` prints one of them.
 """
 ROLES = {  # roles of kinds that only one part or model uses, by folder
-    "position": "rotary scaling", "feedforward": "d_ff", "latent_attention": "query projection",
-    "models": "initialization", "encoder_decoder": "model",
-}  # fmt: skip
+    "position": "rotary scaling",
+    "feedforward": "d_ff",
+    "latent_attention": "query projection",
+    "models": "initialization",
+    "encoder_decoder": "model",
+}
 OWN = tuple(f"archetype.{folder}." for folder in ("spec", "roles", "parts", "models"))
 
 

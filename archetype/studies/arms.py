@@ -68,9 +68,14 @@ def row_length(recipe: Recipe, spec: ModelSpec) -> int:
 
 
 def build_arms(
-    base: Source, changes: Mapping[str, Mapping[str, Any]], recipe: Source, data: StudyData, metric: Metric,
-    tokens: int | None, matched: Match,
-) -> list[Arm]:  # fmt: skip
+    base: Source,
+    changes: Mapping[str, Mapping[str, Any]],
+    recipe: Source,
+    data: StudyData,
+    metric: Metric,
+    tokens: int | None,
+    matched: Match,
+) -> list[Arm]:
     """Build all arms of a part and match them to the first.
 
     Args:
@@ -106,9 +111,14 @@ def read_recipe_source(recipe: Source) -> dict[str, Any]:
 
 
 def _arm(
-    name: str, base: Source, change: Mapping[str, Any], recipe: Mapping[str, Any], data: StudyData, metric: Metric,
+    name: str,
+    base: Source,
+    change: Mapping[str, Any],
+    recipe: Mapping[str, Any],
+    data: StudyData,
+    metric: Metric,
     tokens: int | None,
-) -> Arm:  # fmt: skip
+) -> Arm:
     parts: dict[str, dict[str, Any]] = {"recipe.": {}, "data.": {}, "metric.": {}, "": {}}
     others: dict[str, Any] = {"spec": base, "seed_offset": 0}
     for path, value in change.items():

@@ -53,9 +53,14 @@ def write_calibration(store: Store, experiment: Experiment, verdicts: dict[str, 
     """
     passed = all(verdicts.get(name) == verdict for name, verdict in MUST_GIVE.items())
     data = {
-        "passed": passed, "verdicts": verdicts, "deviation": deviation, "experiment": experiment.hash, "date": now(),
-        "code": CODE, "machine": description(torch.device("cpu")),
-    }  # fmt: skip
+        "passed": passed,
+        "verdicts": verdicts,
+        "deviation": deviation,
+        "experiment": experiment.hash,
+        "date": now(),
+        "code": CODE,
+        "machine": description(torch.device("cpu")),
+    }
     atomic.make_folder(store.folder)
     atomic.write_json(store.folder / f"calibration-{machine_key()}.json", data)
     return passed

@@ -121,17 +121,23 @@ def _part(specs: Mapping[str, ModelSpec], data: str, tokens: int) -> TrainedPart
     length = min(MAX_LENGTH, *(spec.context_length for spec in specs.values()))
     usual = recipe_for(specs[control].dump(), {"kind": "corpus", "text": [data]}, 0).optimizer.learning_rate
     part = {
-        "id": PART, "type": "trained", "says": f"Each other model is better than {control}",
-        "base": specs[control].dump(), "arms": {name: {} if name == control else {"spec": spec.dump()}
-                                                for name, spec in specs.items()},
+        "id": PART,
+        "type": "trained",
+        "says": f"Each other model is better than {control}",
+        "base": specs[control].dump(),
+        "arms": {name: {} if name == control else {"spec": spec.dump()} for name, spec in specs.items()},
         "data": data,
         "recipe": {
-            "batch_size": max(1, TOKENS_PER_STEP // length), "sequence_length": length,
-            "optimizer": {"kind": "adamw", "learning_rate": usual}, "schedule": {"kind": "wsd"},
+            "batch_size": max(1, TOKENS_PER_STEP // length),
+            "sequence_length": length,
+            "optimizer": {"kind": "adamw", "learning_rate": usual},
+            "schedule": {"kind": "wsd"},
         },
         "tune": {"grid": {"optimizer.learning_rate": [float(f"{usual * share:.1g}") for share in RATES]}},
-        "seeds": LEAST_PAIRS, "decide": {"kind": "difference", "margin": MARGIN}, "modes": {"full": {"tokens": tokens}},
-    }  # fmt: skip
+        "seeds": LEAST_PAIRS,
+        "decide": {"kind": "difference", "margin": MARGIN},
+        "modes": {"full": {"tokens": tokens}},
+    }
     return TrainedPart.parse(part)
 
 

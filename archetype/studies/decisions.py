@@ -50,9 +50,14 @@ class Decision(Part):
         return read_margin(margin).of(float(np.mean(evidence.control)))
 
     def verdict(
-        self, evidence: Evidence, adjusted_p: float, is_shown: bool, is_reversed: bool, would_change: str,
+        self,
+        evidence: Evidence,
+        adjusted_p: float,
+        is_shown: bool,
+        is_reversed: bool,
+        would_change: str,
         name: str = SHOWN,
-    ) -> Verdict:  # fmt: skip
+    ) -> Verdict:
         """Build a verdict with the figures common to all rules."""
         differences = evidence.differences
         effect, pairs = statistics.paired_interval(differences), len(differences)
@@ -73,9 +78,19 @@ class Decision(Part):
             result, reason = NOT_SHOWN, f"inconclusive: {pairs} pairs see differences from {detectable:.3g} on"
         lower = statistics.probability_lower(evidence.treated, evidence.control)
         return Verdict(
-            result, reason, effect, wide, margin, p, statistics.sign_flip_p(differences), adjusted_p, detectable,
-            deviation, lower if evidence.lower_is_better else 1 - lower, would_change,
-        )  # fmt: skip
+            result,
+            reason,
+            effect,
+            wide,
+            margin,
+            p,
+            statistics.sign_flip_p(differences),
+            adjusted_p,
+            detectable,
+            deviation,
+            lower if evidence.lower_is_better else 1 - lower,
+            would_change,
+        )
 
 
 @part

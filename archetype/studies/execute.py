@@ -101,9 +101,16 @@ def _spent_before(folder: Path) -> Spent | None:
 
 
 def _train(
-    store: Store, folder: Path, run: Run, request: dict[str, Any], device: torch.device, parent: int | None,
-    beats: Heartbeat, look: Callable[[], None], started: Spent,
-) -> dict[str, Any]:  # fmt: skip
+    store: Store,
+    folder: Path,
+    run: Run,
+    request: dict[str, Any],
+    device: torch.device,
+    parent: int | None,
+    beats: Heartbeat,
+    look: Callable[[], None],
+    started: Spent,
+) -> dict[str, Any]:
     """Train to the end, resuming if possible, and return the record of the run."""
     recipe = Recipe.parse(request["recipe"])
     recipe = recipe.replace(data=absolute_data(recipe.data, store.folder))
@@ -121,9 +128,11 @@ def _train(
     interrupted = None
     if not run.weights_file.is_file():
         try:
-            state = setup.resume(run.folder, device, force=True) if run.exists else setup.start(
-                run.folder, recipe, device, force=True
-            )  # fmt: skip
+            state = (
+                setup.resume(run.folder, device, force=True)
+                if run.exists
+                else setup.start(run.folder, recipe, device, force=True)
+            )
             interrupted = loop.run(state, on_event)
         except DataError as error:
             if not error.cause.startswith(DIVERGED):
@@ -174,13 +183,15 @@ def _about(run: Run, request: dict[str, Any]) -> dict[str, Any]:
     return {
         "has_diverged": is_aborted or has_risen or _number(last.get("validation_loss")) is None,
         "validation": [pair for pair in zip(*curves(lines).held_out, strict=True) if math.isfinite(pair[1])],
-        "train_loss": _number(train_loss), "validation_loss": _number(last.get("validation_loss")),
+        "train_loss": _number(train_loss),
+        "validation_loss": _number(last.get("validation_loss")),
         "validation_accuracy": last.get("validation_accuracy"),
         "steps": steps[-1]["step"] if steps else 0,
         "seconds": sum(line["num_targets"] / line["per_second"] for line in steps),
         "predictions": sum(line["num_targets"] for line in steps),
-        "environment": environment(), "code": request["code"],
-    }  # fmt: skip
+        "environment": environment(),
+        "code": request["code"],
+    }
 
 
 def _number(value: float | None) -> float | None:

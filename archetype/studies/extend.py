@@ -203,19 +203,27 @@ class ReportExtension:
             of_arm = [(other, values[test.arm]) for other, values in evidence]
             verdict, reason = confirmed(study.part, verdict, reason, test.effect.effect[0], first, of_arm)
             is_supported = verdict == reported.claimed
-            tests.append({"arm": test.arm, "verdict": verdict, "reason": reason, "is_supported": is_supported,
-                          "effect": before["effect"]})  # fmt: skip
+            tests.append(
+                {
+                    "arm": test.arm,
+                    "verdict": verdict,
+                    "reason": reason,
+                    "is_supported": is_supported,
+                    "effect": before["effect"],
+                }
+            )
         results = [result for comparison in others for result in comparison.all_results()]
         added = cost(results)
         late = [name for name in self.corpora if name in {comparison.name for comparison in others}]
         limits = [limit for limit in reported.limits if limit != one_corpus(first)]
         changed = {
-            **verdict_of_arms(reported.control, tests), "tests": tests,
+            **verdict_of_arms(reported.control, tests),
+            "tests": tests,
             "comparisons": [*part["comparisons"], *(self._added(study.part, one) for one in others)],
             "limits": limits + [f"{name} was added after the verdict on {first}" for name in late],
             "cost": {name: number + added[name] for name, number in reported.cost},
             "machines": sorted({*reported.machines, *machines(results)}),
-        }  # fmt: skip
+        }
         return changed | findings({**part, **changed})
 
     def _has_learned_nothing(self, study: TrainedStudy, reported: ReportedPart) -> bool:

@@ -20,10 +20,16 @@ def write_overview(folder: Path) -> None:
     reports = [json.loads(file.read_text(encoding="utf-8")) for file in folder.glob("*.json")]
     outcomes = [report for report in reports if "experiment" in report]
     searches = [
-        {"title": report["title"], "candidates": len(report["candidates"]), "date": report["date"],
-         "hash": report["hash"], "report": file_name(report["title"])}
-        for report in sorted(reports, key=lambda report: str(report.get("title"))) if "candidates" in report
-    ]  # fmt: skip
+        {
+            "title": report["title"],
+            "candidates": len(report["candidates"]),
+            "date": report["date"],
+            "hash": report["hash"],
+            "report": file_name(report["title"]),
+        }
+        for report in sorted(reports, key=lambda report: str(report.get("title")))
+        if "candidates" in report
+    ]
     claims = [outcome for outcome in outcomes if outcome["claim"]]
     others = [outcome for outcome in outcomes if not outcome["claim"]]
     claim_rows = overview_rows(sorted(claims, key=lambda outcome: (outcome["claim"], outcome["mode"])))
@@ -87,11 +93,16 @@ def overview_markdown(
 
 def _studies_table(head: str, rows: Sequence[dict[str, Any]]) -> str:
     cells = [
-        (row["claim"] or "", f"[{row['title']}]({row['report']}.md)", row["verdict"],
-         "; ".join(_part_text(part) for part in row["parts"]), f"{row['seconds'] / 60:.1f} min",
-         row["date"][:10])
+        (
+            row["claim"] or "",
+            f"[{row['title']}]({row['report']}.md)",
+            row["verdict"],
+            "; ".join(_part_text(part) for part in row["parts"]),
+            f"{row['seconds'] / 60:.1f} min",
+            row["date"][:10],
+        )
         for row in rows
-    ]  # fmt: skip
+    ]
     return markdown_table((head, "", "verdict", "parts", "cost", "date"), cells)
 
 

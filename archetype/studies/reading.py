@@ -63,9 +63,16 @@ def reading_lines(outcome: Mapping[str, Any]) -> list[str]:
     table = markdown_table(("part", "asks about", "finding", "what it does and does not say"), rows)
     errata = [f"Erratum of {one['date']}: {one['says']}" for one in reading.get("errata", ())]
     return [
-        "## What the documents say", "", *words, "", f"**{reading['answer']}**: {reading['says']}", "", table, "",
+        "## What the documents say",
+        "",
+        *words,
+        "",
+        f"**{reading['answer']}**: {reading['says']}",
+        "",
+        table,
+        "",
         *(line for erratum in errata for line in (erratum, "")),
-    ]  # fmt: skip
+    ]
 
 
 def _of_part(outcome: Mapping[str, Any], part: Mapping[str, Any]) -> Mapping[str, Any]:

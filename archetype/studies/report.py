@@ -135,12 +135,14 @@ def markdown(outcome: dict[str, Any]) -> str:
     if table := times_table(outcome.get("times", {})):
         lines += ["## Time", "", markdown_table(*table), ""]
     lines += [
-        "## Record", "",
+        "## Record",
+        "",
         f"Mode {outcome['mode']}; {seconds / 60:.1f} minutes of one core; {outcome['date']}; "
         f"{machine.get('processor', '')}; "
         f"torch {machine.get('torch', '')}, Python {machine.get('python', '')}; "
-        f"hash of the experiment `{outcome['hash']}`, of the code `{outcome['code']}`.", "",
-    ]  # fmt: skip
+        f"hash of the experiment `{outcome['hash']}`, of the code `{outcome['code']}`.",
+        "",
+    ]
     return "\n".join(lines)
 
 
@@ -177,10 +179,14 @@ def _part_lines(part: dict[str, Any]) -> list[str]:
         ]
         lines += [markdown_table(("number", "", "interval of 95 %"), numbers), ""]
         predicted = [
-            (f"{p['parameters']:,.0f}", f"{p['tokens']:,.0f}", f"{p['loss']:.4f} [{p['low']:.4f}, {p['high']:.4f}]",
-             f"{seen['loss']:.4f}")
+            (
+                f"{p['parameters']:,.0f}",
+                f"{p['tokens']:,.0f}",
+                f"{p['loss']:.4f} [{p['low']:.4f}, {p['high']:.4f}]",
+                f"{seen['loss']:.4f}",
+            )
             for p, seen in zip(part["predicted"], part["seen"], strict=True)
-        ]  # fmt: skip
+        ]
         lines += [f"Predicted on {part['predicted_on']}:", ""]
         lines += [markdown_table(("parameters", "tokens", "predicted", "came"), predicted), ""]
     if part.get("limits"):

@@ -116,9 +116,17 @@ def time_of_run(arm: Arm, store: Store, clock: Callable[[], Spent] = clock) -> R
         took = clock() - began
     step = statistics.median(steps)
     return RunTime(
-        step, evaluation, reading.busy, max(0.0, sum(steps) - len(steps) * step), share * evaluation,
-        (saved - started).busy, writing.busy, test, took.wall / took.busy if took.busy > 0 else 1.0, took.busy,
-    )  # fmt: skip
+        step,
+        evaluation,
+        reading.busy,
+        max(0.0, sum(steps) - len(steps) * step),
+        share * evaluation,
+        (saved - started).busy,
+        writing.busy,
+        test,
+        took.wall / took.busy if took.busy > 0 else 1.0,
+        took.busy,
+    )
 
 
 def _steps(state: TrainState, clock: Callable[[], Spent]) -> tuple[list[float], float]:
@@ -137,9 +145,7 @@ def _steps(state: TrainState, clock: Callable[[], Spent]) -> tuple[list[float], 
     return steps, evaluation
 
 
-def _test(
-    arm: Arm, run: Run, store: Store, folder: Path, device: torch.device, clock: Callable[[], Spent]
-) -> float:  # fmt: skip
+def _test(arm: Arm, run: Run, store: Store, folder: Path, device: torch.device, clock: Callable[[], Spent]) -> float:
     """Return the seconds of the test, extrapolated from two pieces if the text is long."""
 
     def seconds(test: Path | None) -> float:

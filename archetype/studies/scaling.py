@@ -126,10 +126,12 @@ class ScalingLawStudy:
         sizes = dict(list(part.sizes.items())[:count])
         self.tokens = sorted(part.tokens)[: part.quick if mode == "quick" else None]
         self.arms = {
-            tokens: {arm.name: arm for arm in build_arms(
-                part.base, sizes, part.recipe, self.data, part.metric, tokens, Match())}
+            tokens: {
+                arm.name: arm
+                for arm in build_arms(part.base, sizes, part.recipe, self.data, part.metric, tokens, Match())
+            }
             for tokens in self.tokens
-        }  # fmt: skip
+        }
         *self.fitted, self.largest = sizes
         if part.tune is not None:
             check_grid(self.arms[self.tokens[0]][self.largest], part.tune.grid)
@@ -195,9 +197,16 @@ class ScalingLawStudy:
                 if not math.isfinite(loss):
                     cause = f"the run of {size} with {values['tokens']:,.0f} tokens diverged, and has no loss to fit"
                     raise DataError(f"parts.{self.part.id}", cause, "lower its learning rate, or leave the size out")
-                points.append({"size": size, "parameters": values["non_embedding"], "tokens": values["tokens"],
-                               "loss": loss, "seconds": result.about["seconds"],
-                               "run": result.folder.name})  # fmt: skip
+                points.append(
+                    {
+                        "size": size,
+                        "parameters": values["non_embedding"],
+                        "tokens": values["tokens"],
+                        "loss": loss,
+                        "seconds": result.about["seconds"],
+                        "run": result.folder.name,
+                    }
+                )
         return points
 
     def prediction(self) -> dict[str, Any]:
@@ -213,13 +222,26 @@ class ScalingLawStudy:
             for arm, _ in runs:
                 values = quantities(arm)
                 value, low, high = fit.predict(values["non_embedding"], values["tokens"])
-                predicted.append({"parameters": values["non_embedding"], "tokens": values["tokens"], "loss": value,
-                                  "low": low, "high": high})  # fmt: skip
+                predicted.append(
+                    {
+                        "parameters": values["non_embedding"],
+                        "tokens": values["tokens"],
+                        "loss": value,
+                        "low": low,
+                        "high": high,
+                    }
+                )
             atomic.make_folder(file.parent)
-            atomic.write_json(file, {
-                "date": now(), "law": fit.law._asdict(), "intervals": fit.intervals, "error": fit.error,
-                "predicted": predicted,
-            })  # fmt: skip
+            atomic.write_json(
+                file,
+                {
+                    "date": now(),
+                    "law": fit.law._asdict(),
+                    "intervals": fit.intervals,
+                    "error": fit.error,
+                    "predicted": predicted,
+                },
+            )
         return read_json(file)
 
     def planned_runs(self) -> list[PlannedRun]:
@@ -255,13 +277,16 @@ class ScalingLawStudy:
         seconds = [time_of_run(run.arm).of(run.arm.recipe, not run.is_trial) for run in planned if is_timed]
         runs = len(planned) - len(trials)
         return {
-            "trials": len(trials), "pairs": runs, "runs": runs + len(trials),
+            "trials": len(trials),
+            "pairs": runs,
+            "runs": runs + len(trials),
             "minutes": sum(seconds) / 60 if is_timed else None,
             "tokens": sum(self.tokens) * len(first) * self.part.seeds + len(trials) * self.tokens[0],
             "arms": {size: quantities(arm) | {"solved": ""} for size, arm in first.items()},
             "seconds_per_step": {size: time.step for size, time in times.items()} if is_timed else {},
-            "detectable": None, "deviation": None,
-        }  # fmt: skip
+            "detectable": None,
+            "deviation": None,
+        }
 
     def outcome(self, quick: bool, is_calibrated: bool) -> dict[str, Any]:
         """Return the law with its intervals, the prediction and the measured losses."""

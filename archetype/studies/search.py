@@ -167,9 +167,10 @@ class Search:
         ranked, left = list[str](), sorted(losses, key=lambda name: (losses[name], self.costs[name]))
         while left:
             front = [
-                name for number, name in enumerate(left)
+                name
+                for number, name in enumerate(left)
                 if all(self.costs[other] > self.costs[name] for other in left[:number])
-            ]  # fmt: skip
+            ]
             ranked += front
             left = [name for name in left if name not in front]
         return ranked
@@ -224,15 +225,29 @@ class Search:
         rows: list[dict[str, Any]] = []
         for name in best_first:
             tokens, score = last[name]
-            row = {"change": self.changes[name], "tokens": tokens, "test": None, "cost": self.costs[name],
-                   "validation": sign * score if isfinite(score) else None,
-                   "run": self._request(name, tokens).key, "is_on_front": name in front}  # fmt: skip
+            row = {
+                "change": self.changes[name],
+                "tokens": tokens,
+                "test": None,
+                "cost": self.costs[name],
+                "validation": sign * score if isfinite(score) else None,
+                "run": self._request(name, tokens).key,
+                "is_on_front": name in front,
+            }
             if name in front and (result := self.store.result(self._request(name, tokens, with_test=True))):
                 row["test"] = result.values[fingerprint(self.file.metric)]
             rows.append(row)
         return {
-            "version": 1, "title": self.file.title, "hash": fingerprint(self.file), "code": CODE,
-            "date": now(), "environment": environment(), "cost_name": self.file.cost, "refused": self.refused,
-            "seconds": self._seconds(), "candidates": rows, "metric": self.file.metric.dump(full=True),
+            "version": 1,
+            "title": self.file.title,
+            "hash": fingerprint(self.file),
+            "code": CODE,
+            "date": now(),
+            "environment": environment(),
+            "cost_name": self.file.cost,
+            "refused": self.refused,
+            "seconds": self._seconds(),
+            "candidates": rows,
+            "metric": self.file.metric.dump(full=True),
             "validation_name": self.validation_name,
-        }  # fmt: skip
+        }

@@ -52,12 +52,16 @@ def candidates_table(result: Mapping[str, Any]) -> tuple[list[str], list[list[st
     paths = list(candidates[0]["change"])
     values = {path: [row["change"][path] for row in candidates] for path in paths}
     rows = [
-        [*(value_text(row["change"][path], values[path]) for path in paths),
-         "diverged" if row["validation"] is None else f"{row['validation']:.4f}",
-         "" if row["test"] is None else f"{row['test']:.4f}", f"{row['cost']:,.0f}", f"{row['tokens']:,}",
-         "front" if row["is_on_front"] else ""]
+        [
+            *(value_text(row["change"][path], values[path]) for path in paths),
+            "diverged" if row["validation"] is None else f"{row['validation']:.4f}",
+            "" if row["test"] is None else f"{row['test']:.4f}",
+            f"{row['cost']:,.0f}",
+            f"{row['tokens']:,}",
+            "front" if row["is_on_front"] else "",
+        ]
         for row in candidates
-    ]  # fmt: skip
+    ]
     return [*paths, result["validation_name"], str(result["metric"]["name"]), result["cost_name"], "tokens", ""], rows
 
 

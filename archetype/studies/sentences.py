@@ -8,13 +8,17 @@ from archetype.studies.evidence import ALPHA, CONTROL_FAILED, DIRECTION, NO_DIFF
 from archetype.table import quantity
 
 METRICS = {
-    "test.bits_per_byte": "bits per byte", "test.loss": "test loss", "test.accuracy": "accuracy",
+    "test.bits_per_byte": "bits per byte",
+    "test.loss": "test loss",
+    "test.accuracy": "accuracy",
     "test.bits_per_parameter": "bits per parameter",
-}  # fmt: skip
+}
 COSTS = {
-    "parameters": "parameters", "flops_per_token": "FLOPs per token", "state_bytes": "bytes of state",
+    "parameters": "parameters",
+    "flops_per_token": "FLOPs per token",
+    "state_bytes": "bytes of state",
     "step_bytes": "memory of a training step",
-}  # fmt: skip
+}
 ENDS = {"diverged": "diverged", "learned_nothing": "predict the validation text no better than a guess"}
 EQUAL = 0.005  # relative difference below which two costs are called the same
 

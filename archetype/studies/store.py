@@ -143,9 +143,12 @@ class Store:
         if not (folder / "request.json").is_file():
             (folder / "metrics").mkdir(parents=True, exist_ok=True)
             data = {
-                "recipe": request.recipe.dump(full=True), "data_sha256": request.data_sha256, "test": request.test,
-                "device": request.device, "code": CODE,
-            }  # fmt: skip
+                "recipe": request.recipe.dump(full=True),
+                "data_sha256": request.data_sha256,
+                "test": request.test,
+                "device": request.device,
+                "code": CODE,
+            }
             if state_of(folder) is None:
                 atomic.write_json(folder / "state.pending", {})
             atomic.write_json(folder / "request.json", data)
@@ -177,12 +180,17 @@ class Store:
         values = {name: _value(value) for name, value in measured.items()}
         last = about["validation_loss"]
         return RunResult(
-            values, about["has_diverged"] or not all(map(math.isfinite, values.values())), about,
-            [(step, loss) for step, loss in about["validation"]], math.inf if last is None else last,
-            about["validation_accuracy"], folder,
+            values,
+            about["has_diverged"] or not all(map(math.isfinite, values.values())),
+            about,
+            [(step, loss) for step, loss in about["validation"]],
+            math.inf if last is None else last,
+            about["validation_accuracy"],
+            folder,
             {name: (value["correct"], value["answers"]) for name, value in measured.items() if "answers" in value},
-            about.get("train_loss"), next((value.get("loss") for value in measured.values()), None),
-        )  # fmt: skip
+            about.get("train_loss"),
+            next((value.get("loss") for value in measured.values()), None),
+        )
 
     def seconds_of_silence(self, key: str) -> float:
         """Return the seconds since this process last saw a run's heartbeat change, by its own monotonic clock.

@@ -46,9 +46,14 @@ class Study:
     """
 
     def __init__(
-        self, experiment: Experiment, mode: str, data_folder: Path, store: Store, exact: bool = False,
+        self,
+        experiment: Experiment,
+        mode: str,
+        data_folder: Path,
+        store: Store,
+        exact: bool = False,
         began: Spent | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.began, self._has_run = began or clock_with_workers(), False
         scipy_package("special")  # needed only at the end; fail before the first run if it is missing
         self.experiment, self.mode, self.store = experiment, mode, store
@@ -130,10 +135,15 @@ class Study:
         keep_promise(self.store, self.name, promise)
         checks = {part.id: part.check for part in self.parts if isinstance(part, CheckPart)}
         return {
-            "hash": self.experiment.hash, "mode": self.mode, "parts": parts, "checks": checks,
-            "without_verdict": self.without_verdict, "workers": workers, "time": promise,
+            "hash": self.experiment.hash,
+            "mode": self.mode,
+            "parts": parts,
+            "checks": checks,
+            "without_verdict": self.without_verdict,
+            "workers": workers,
+            "time": promise,
             "calibration": self._calibration_promise(time_of, workers) if self.without_verdict else None,
-        }  # fmt: skip
+        }
 
     def _calibration_promise(self, time_of: Probes, workers: int) -> dict[str, Any]:
         calibration = Study(read_experiment(calibration_file()), "full", self.store.folder, self.store)
@@ -169,9 +179,10 @@ class Study:
         }
         return {
             "stages": {name: study.stages() for name, study in self.studies.items()},
-            "left": len(keys), "states": {state: states.count(state) for state in dict.fromkeys(states)},
+            "left": len(keys),
+            "states": {state: states.count(state) for state in dict.fromkeys(states)},
             "running": {key: about | {"seconds_ago": ago} for key, (about, ago) in running.items()},
-        }  # fmt: skip
+        }
 
     def outcome(self) -> dict[str, Any]:
         """Return everything that a report shows as plain data; all runs must be done.
@@ -212,20 +223,36 @@ class Study:
         requests = [study.requests() for study in self.studies.values()]
         trials, pairs = ([run for kinds in requests for run in kinds[number]] for number in (0, 1))
         return {
-            "version": 1, "claim": experiment.claim, "title": experiment.title, "sentence": experiment.sentence,
-            "headline": experiment.headline, "mode": self.mode, "hash": experiment.hash, "code": CODE,
-            "date": now(), "environment": environment(), "calibration": calibration,
-            "verdict": whole_verdict(parts), "parts": parts, "experiment": experiment.dump(),
+            "version": 1,
+            "claim": experiment.claim,
+            "title": experiment.title,
+            "sentence": experiment.sentence,
+            "headline": experiment.headline,
+            "mode": self.mode,
+            "hash": experiment.hash,
+            "code": CODE,
+            "date": now(),
+            "environment": environment(),
+            "calibration": calibration,
+            "verdict": whole_verdict(parts),
+            "parts": parts,
+            "experiment": experiment.dump(),
             "times": times(self.store, self.name, trials, pairs),
-        }  # fmt: skip
+        }
 
 
 def _not_run(part: TrainedPart | ScalingLawPart, claim: int | None) -> dict[str, Any]:
     command = f"archetype compare claim {claim}" if claim else "archetype compare run"
     return {
-        "id": part.id, "type": part.type, "says": part.says, "verdict": NOT_RUN, "is_supported": False,
-        "reason": f"it is trained by `{command}`", "expect": part.expect.dump(), "cost": {"seconds": 0.0},
-    }  # fmt: skip
+        "id": part.id,
+        "type": part.type,
+        "says": part.says,
+        "verdict": NOT_RUN,
+        "is_supported": False,
+        "reason": f"it is trained by `{command}`",
+        "expect": part.expect.dump(),
+        "cost": {"seconds": 0.0},
+    }
 
 
 def check_type(part: CheckPart) -> None:
@@ -244,11 +271,16 @@ def _checked(part: CheckPart, quick: bool) -> dict[str, Any]:
     with one_thread():
         result = run(part.check, quick=quick)
     return {
-        "id": part.id, "type": part.type, "says": part.says, "check": part.check,
+        "id": part.id,
+        "type": part.type,
+        "says": part.says,
+        "check": part.check,
         "verdict": DIRECTION if quick and part.type == "timing" else SHOWN if result.holds else NOT_SHOWN,
         "is_supported": result.holds,
-        "reason": result.sentence, "values": dict(result.values),
+        "reason": result.sentence,
+        "values": dict(result.values),
         "controls": [asdict(control) for control in result.controls],
-        "curves": [asdict(curve) for curve in result.curves], "expect": part.expect.dump(),
+        "curves": [asdict(curve) for curve in result.curves],
+        "expect": part.expect.dump(),
         "cost": {"seconds": time.perf_counter() - started},
-    }  # fmt: skip
+    }

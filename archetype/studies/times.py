@@ -57,8 +57,9 @@ class Probes:
         return self._measured[key]
 
 
-def promised(planned: Iterable[PlannedRun], time_of: Probes, workers: int, now: Callable[[], Spent] = clock
-             ) -> dict[str, Any]:  # fmt: skip
+def promised(
+    planned: Iterable[PlannedRun], time_of: Probes, workers: int, now: Callable[[], Spent] = clock
+) -> dict[str, Any]:
     """Return the expected time by stage and by phase, counting each run once.
 
     Args:
@@ -157,10 +158,13 @@ def times_table(stages: Mapping[str, Any]) -> tuple[list[str], list[list[str]]] 
     if not any(stage["taken"] for stage in stages.values()):
         return None
     rows = [
-        [name, str(stage["runs"] or ""), *(_cell(stage[which], kind) for kind in ("busy", "wall")
-                                           for which in ("promised", "taken"))]
+        [
+            name,
+            str(stage["runs"] or ""),
+            *(_cell(stage[which], kind) for kind in ("busy", "wall") for which in ("promised", "taken")),
+        ]
         for name, stage in stages.items()
-    ]  # fmt: skip
+    ]
     return ["minutes", "runs", "processors, promised", "taken", "clock, promised", "taken"], rows
 
 

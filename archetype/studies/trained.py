@@ -265,9 +265,14 @@ class TrainedStudy:
             values = {name: tuple(comparison.values[name][seed] for seed in measured) for name in comparison.values}
             unmeasured = ", ".join(f"{count} of {len(seeds)} runs of {name}" for name, count in lost.items() if count)
             evidence[other] = Evidence(
-                values[control], values[other], is_lower, trials.is_interior, failed,
-                unmeasured and f"{unmeasured} ended without a finite loss", values,
-            )  # fmt: skip
+                values[control],
+                values[other],
+                is_lower,
+                trials.is_interior,
+                failed,
+                unmeasured and f"{unmeasured} ended without a finite loss",
+                values,
+            )
         return evidence
 
 

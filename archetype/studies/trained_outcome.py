@@ -40,14 +40,27 @@ def trained_outcome(
         agreeing = [(name, evidence[arm]) for name, evidence in others]
         result, reason = confirmed(part, verdict.verdict, verdict.reason, verdict.effect.mean, first.name, agreeing)
         tests.append(
-            {"arm": arm, "verdict": result, "reason": reason, "is_supported": result == claimed(part),
-             "effect": _effect(verdict, first, part, arm)}
-        )  # fmt: skip
+            {
+                "arm": arm,
+                "verdict": result,
+                "reason": reason,
+                "is_supported": result == claimed(part),
+                "effect": _effect(verdict, first, part, arm),
+            }
+        )
     outcome = {
-        "id": part.id, "type": part.type, "says": part.says, **verdict_of_arms(control, tests),
-        "claimed": claimed(part), "direction": _direction(tests[0]["effect"]["effect"][0]),
-        "metric": part.metric.dump(full=True), "decide": part.decide.dump(), "control": control,
-        "arm": tests[0]["arm"], "effect": tests[0]["effect"], "tests": tests,
+        "id": part.id,
+        "type": part.type,
+        "says": part.says,
+        **verdict_of_arms(control, tests),
+        "claimed": claimed(part),
+        "direction": _direction(tests[0]["effect"]["effect"][0]),
+        "metric": part.metric.dump(full=True),
+        "decide": part.decide.dump(),
+        "control": control,
+        "arm": tests[0]["arm"],
+        "effect": tests[0]["effect"],
+        "tests": tests,
         "arms": {
             name: quantities(arm)
             | {"tokens": tokens_seen(arm, first.results[name]), "solved": arm.solved, "step_bytes": step_bytes(arm)}
@@ -59,10 +72,13 @@ def trained_outcome(
             for name, values in first.values.items()
             if name != control
         },
-        "tuning": _tuning(trials, control), "expect": part.expect.dump(), "limits": limits,
-        "cost": cost(results), "machines": machines(results),
+        "tuning": _tuning(trials, control),
+        "expect": part.expect.dump(),
+        "limits": limits,
+        "cost": cost(results),
+        "machines": machines(results),
         "runs": {name: [r.folder.name for r in many] for name, many in first.results.items()},
-    }  # fmt: skip
+    }
     return outcome | findings(outcome)
 
 
@@ -133,7 +149,8 @@ def comparison_data(part: TrainedPart, comparison: Comparison) -> dict[str, Any]
     """Return a comparison as plain data."""
     results = comparison.results
     return {
-        "name": comparison.name, "seeds": list(comparison.seeds),
+        "name": comparison.name,
+        "seeds": list(comparison.seeds),
         "values": {name: list(map(_finite, many)) for name, many in comparison.values.items()},
         "losses": {name: _losses(many) for name, many in results.items()},
         "learned_nothing": {
@@ -142,9 +159,10 @@ def comparison_data(part: TrainedPart, comparison: Comparison) -> dict[str, Any]
         "diverged": {name: [r.has_diverged for r in many] for name, many in results.items()},
         "seconds": {name: [r.about["seconds"] for r in many] for name, many in results.items()},
         "curves": {name: _band(many) for name, many in results.items()},
-        "budgets": equal_budgets(comparison.arms, results, *part.compared), "data_sha256": comparison.data_sha256,
+        "budgets": equal_budgets(comparison.arms, results, *part.compared),
+        "data_sha256": comparison.data_sha256,
         "training_flops": {name: training_flops(arm, results[name]) for name, arm in comparison.arms.items()},
-    }  # fmt: skip
+    }
 
 
 def _losses(results: Sequence[RunResult]) -> dict[str, list[float | None]]:
@@ -163,9 +181,10 @@ def tokens_seen(arm: Arm, results: Sequence[RunResult]) -> int:
 def cost(results: Sequence[RunResult]) -> dict[str, Any]:
     """Return the number of runs, their seconds of one core and their predictions."""
     return {
-        "runs": len(results), "seconds": sum(r.about["seconds"] for r in results),
+        "runs": len(results),
+        "seconds": sum(r.about["seconds"] for r in results),
         "predictions": sum(r.about["predictions"] for r in results),
-    }  # fmt: skip
+    }
 
 
 def machines(results: Sequence[RunResult]) -> list[str]:
@@ -203,10 +222,13 @@ def _tuning(trials: Trials, control: str) -> dict[str, Any]:
         share = wilson(failed, total)
         arms[name] = {
             "trials": [{"values": list(point), "loss": _finite(loss)} for point, loss in losses.items()],
-            "best": list(best), "at_control": _finite(losses[trials.best[control]]),
+            "best": list(best),
+            "at_control": _finite(losses[trials.best[control]]),
             "sensitivity": statistics.mean(finite) - min(finite) if finite else None,
-            "failed": failed, "total": total, "failed_interval": [share.low, share.high],
-        }  # fmt: skip
+            "failed": failed,
+            "total": total,
+            "failed_interval": [share.low, share.high],
+        }
     return {"paths": paths, "is_interior": trials.is_interior, "arms": arms}
 
 
@@ -218,9 +240,11 @@ def _band(results: list[Any]) -> dict[str, list[float]]:
             by_step.setdefault(step, []).append(loss)
     steps = sorted(by_step)
     return {
-        "step": [float(step) for step in steps], "mean": [statistics.mean(by_step[step]) for step in steps],
-        "low": [min(by_step[step]) for step in steps], "high": [max(by_step[step]) for step in steps],
-    }  # fmt: skip
+        "step": [float(step) for step in steps],
+        "mean": [statistics.mean(by_step[step]) for step in steps],
+        "low": [min(by_step[step]) for step in steps],
+        "high": [max(by_step[step]) for step in steps],
+    }
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -95,10 +95,13 @@ def _figures_table(tests: Sequence[Mapping[str, Any]]) -> str:
 
 def _effect_rows(effect: Mapping[str, Any]) -> list[tuple[str, str]]:
     facts = {
-        "margin": effect["margin"], "p": effect["p"], "p of sign flips": effect["sign_flip_p"],
-        "smallest detectable difference": effect["detectable"], "deviation of the differences": effect["deviation"],
+        "margin": effect["margin"],
+        "p": effect["p"],
+        "p of sign flips": effect["sign_flip_p"],
+        "smallest detectable difference": effect["detectable"],
+        "deviation of the differences": effect["deviation"],
         "chance of being better": effect["better_share"],
-    }  # fmt: skip
+    }
     rows = [(name, f"{value:.4g}") for name, value in facts.items() if value is not None]
     if effect["over_examples"]:
         rows.append(("interval over seeds and test data", "[{1:+.4g}, {2:+.4g}]".format(*effect["over_examples"])))
@@ -112,10 +115,12 @@ def _comparison_lines(part: Part, comparison: Mapping[str, Any], others: Sequenc
         for number, seed in enumerate(comparison["seeds"])
     ]
     lines = [
-        f"{part['metric']['name']} on {comparison['name']}{_added(comparison)} (* diverged):", "",
-        markdown_table(("seed", *arms), rows), "",
+        f"{part['metric']['name']} on {comparison['name']}{_added(comparison)} (* diverged):",
+        "",
+        markdown_table(("seed", *arms), rows),
+        "",
         *(f"{other} minus {part['control']}: {_difference(part, other, comparison)}.\n" for other in others),
-    ]  # fmt: skip
+    ]
     if comparison["budgets"]:
         headings = ("budget", *arms, *(f"{other} minus {part['control']}" for other in others))
         lines += ["Held-out loss at equal budgets, before the learning rate falls:", ""]
@@ -173,8 +178,11 @@ def _matched_markdown(arms: Mapping[str, Any]) -> str:
 
 def _sensitivity_markdown(arms: Mapping[str, Any]) -> str:
     rows = [
-        (arm, *("" if about[name] is None else f"{about[name]:.4f}" for name in ("at_control", "sensitivity")),
-         "{} of {} [{:.0%}, {:.0%}]".format(about["failed"], about["total"], *about["failed_interval"]))
+        (
+            arm,
+            *("" if about[name] is None else f"{about[name]:.4f}" for name in ("at_control", "sensitivity")),
+            "{} of {} [{:.0%}, {:.0%}]".format(about["failed"], about["total"], *about["failed_interval"]),
+        )
         for arm, about in arms.items()
-    ]  # fmt: skip
+    ]
     return markdown_table(("arm", "at the control's best", "sensitivity", "ended near a guess"), rows)

@@ -87,9 +87,10 @@ def verdict_of_arms(control: str, tests: Sequence[dict[str, Any]]) -> dict[str, 
     counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
     failed = next((f"; {test['reason']}" for test in tests if test["reason"].startswith(CONTROL_FAILED)), "")
     return {
-        "verdict": joint_verdict(tests, "arms"), "reason": f"of {len(tests)} arms against {control} {counts}{failed}",
+        "verdict": joint_verdict(tests, "arms"),
+        "reason": f"of {len(tests)} arms against {control} {counts}{failed}",
         "is_supported": all(test["is_supported"] for test in tests),
-    }  # fmt: skip
+    }
 
 
 def confirmed(

@@ -60,11 +60,14 @@ def _definition(pieces: SentencePieceTokenizer, row: Mapping[str, Any], taken: M
     ids |= {str(token["content"]): int(token["id"]) for token in added}
     names = {f"<{key}>": content(value) or "" for key, value in taken.items() if key.endswith("_token")}
     return {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
         **json.loads(text.replace(f'"{CHARSMAP}": "file"', f'"{CHARSMAP}": "{map}"')),
         "post_processor": _around(row["alone"], names, ids),
         "model": steps["model"] | {"vocab": [[piece.text, piece.score] for piece in pieces.pieces]},
-    }  # fmt: skip
+    }
 
 
 def _added(
@@ -88,10 +91,11 @@ def _around(row: Mapping[str, Any], names: Mapping[str, str], ids: Mapping[str, 
 
     def places(key: str) -> list[dict[str, Any]]:
         return [
-            {"Sequence": {"id": one, "type_id": type}} if one in "AB" else
-            {"SpecialToken": {"id": names.get(one, one), "type_id": type}}
+            {"Sequence": {"id": one, "type_id": type}}
+            if one in "AB"
+            else {"SpecialToken": {"id": names.get(one, one), "type_id": type}}
             for one, type in zip(row[key], row["types"][key], strict=True)
-        ]  # fmt: skip
+        ]
 
     tokens = {names.get(one, one) for one in row["pair"] if one not in "AB"}
     return {

@@ -27,18 +27,33 @@ MODEL_CONFIG = "config.json"
 CHARSMAP = "precompiled_charsmap"
 KEPT = "kept"  # the class takes this step from the file
 STEPS = ("normalizer", "pre_tokenizer", "decoder")
-KEYS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "clean_text", "keep_accents", "remove_space",
-        "split_by_punct", "add_prefix_space", "legacy")  # fmt: skip
+KEYS = (
+    "do_lower_case",
+    "strip_accents",
+    "tokenize_chinese_chars",
+    "clean_text",
+    "keep_accents",
+    "remove_space",
+    "split_by_punct",
+    "add_prefix_space",
+    "legacy",
+)
 LEVEL = '"ByteLevel"'
 AS_FILE = "PreTrainedTokenizerFast"
 # defaults of settings that a model leaves out, by type
 SETTINGS: dict[str, dict[str, Any]] = {
-    "BPE": {"unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": False,
-            "byte_fallback": False, "ignore_merges": False},
+    "BPE": {
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+    },
     "WordPiece": {"unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100},
     "Unigram": {"unk_id": None, "byte_fallback": False},
     "WordLevel": {"unk_token": "<unk>"},
-}  # fmt: skip
+}
 
 
 class ReadingClass(NamedTuple):

@@ -24,8 +24,15 @@ MODULES = ("marian", "bytes", "characters", "words", "hugging_face", "sentencepi
 SUBFOLDER = "tokenizer"  # folder in a run directory
 OF_CLASSES = "spiece.model"  # SentencePiece model to which each class adds its own tokens
 # Vocabularies of other classes in transformers, which change ids or text in ways not implemented here.
-OTHERS = ("sentencepiece.bpe.model", "spm.model", "sentencepiece.model", "spm_char.model", "bpe.codes",
-          "prophetnet.tokenizer", "byte_maps.json")  # fmt: skip
+OTHERS = (
+    "sentencepiece.bpe.model",
+    "spm.model",
+    "sentencepiece.model",
+    "spm_char.model",
+    "bpe.codes",
+    "prophetnet.tokenizer",
+    "byte_maps.json",
+)
 
 _registered: dict[str, type[Tokenizer]] = {}  # kinds registered by users
 

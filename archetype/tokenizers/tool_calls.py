@@ -77,9 +77,12 @@ class ToolCallParser:
     """
 
     def __init__(
-        self, form: ToolForm, functions: Mapping[str, Mapping[str, Any]], has_one: bool = False,
+        self,
+        form: ToolForm,
+        functions: Mapping[str, Mapping[str, Any]],
+        has_one: bool = False,
         has_content: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._form, self._functions, self._has_one, self._has_content = form, functions, has_one, has_content
         self.num_calls = 0
         self._text = ""  # not yet assigned to content or a call

@@ -16,12 +16,15 @@ NAMES, IDS = ("first_q7x", "second_q7x"), ("q7xcall01", "q7xcall02")  # 9 letter
 KEYS, VALUES = ("key_a_q7x", "key_b_q7x"), ("val_a_q7x", "val_b_q7x")
 ARGUMENTS = dict(zip(KEYS, VALUES, strict=True))
 TRIED: tuple[dict[str, Any], ...] = (  # calls that an inferred format must reproduce
-    {KEYS[0]: 'a "text" <b>\n\\', KEYS[1]: {"x": [1, 2.5, True], "y": "z"}}, {}, {KEYS[0]: "{", KEYS[1]: {}},
-)  # fmt: skip
+    {KEYS[0]: 'a "text" <b>\n\\', KEYS[1]: {"x": [1, 2.5, True], "y": "z"}},
+    {},
+    {KEYS[0]: "{", KEYS[1]: {}},
+)
 SCHEMA = {
-    "type": "object", "required": [],
+    "type": "object",
+    "required": [],
     "properties": {KEYS[0]: {"type": "string", "description": "x"}, KEYS[1]: {"type": "object", "description": "x"}},
-}  # fmt: skip
+}
 TOOLS = [{"type": "function", "function": {"name": name, "description": "x", "parameters": SCHEMA}} for name in NAMES]
 
 
@@ -90,11 +93,16 @@ class _Renderings:
 
     def calls(self, *arguments: Mapping[str, Any]) -> str:
         calls = [
-            {"type": "function", "id": id, "function": {
-                "name": name, "arguments": json.dumps(one) if self._takes_text else one,
-            }}
+            {
+                "type": "function",
+                "id": id,
+                "function": {
+                    "name": name,
+                    "arguments": json.dumps(one) if self._takes_text else one,
+                },
+            }
             for name, id, one in zip(NAMES, IDS, arguments, strict=False)
-        ]  # fmt: skip
+        ]
         return self._render({"role": "assistant", "content": "", "tool_calls": calls})
 
     def _render(self, message: Message) -> str:
@@ -133,9 +141,15 @@ class _Renderings:
         after = self._after(rest[place + len(written) :])
         next_name = self._second(ARGUMENTS, written)
         return ToolForm(
-            _literal(opening), _literal(before_name), _literal(rest[:place]), after, next_name, None, quotes,
+            _literal(opening),
+            _literal(before_name),
+            _literal(rest[:place]),
+            after,
+            next_name,
+            None,
+            quotes,
             self._takes_text,
-        )  # fmt: skip
+        )
 
     def _of_pairs(self, opening: str, before_name: str, text: str) -> ToolForm | None:
         """Return the format of a call whose arguments are written one by one."""
@@ -146,9 +160,14 @@ class _Renderings:
         none = none[none.rfind(NAMES[0]) + len(NAMES[0]) :]
         pairs = Pairs(match[2], match[3], self._after(none), self._second({}, NAMES[0]))
         return ToolForm(
-            _literal(opening), _literal(before_name), _literal(match[1]), self._after(match[5]),
-            self._second(ARGUMENTS, VALUES[1]), pairs, takes_text=self._takes_text,
-        )  # fmt: skip
+            _literal(opening),
+            _literal(before_name),
+            _literal(match[1]),
+            self._after(match[5]),
+            self._second(ARGUMENTS, VALUES[1]),
+            pairs,
+            takes_text=self._takes_text,
+        )
 
 
 def _literal(text: str) -> str:

@@ -18,9 +18,19 @@ PARTS = {*STEPS, "version", "truncation", "padding", "added_tokens", "model"}
 OLDER = {"add_prefix_space", "str_rep"}  # older spellings, which the library reads but writes differently
 ADDED = {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}
 MODEL = {
-    "type", "vocab", "merges", "dropout", "unk_token", "unk_id", "continuing_subword_prefix", "end_of_word_suffix",
-    "fuse_unk", "byte_fallback", "ignore_merges", "max_input_chars_per_word",
-}  # fmt: skip
+    "type",
+    "vocab",
+    "merges",
+    "dropout",
+    "unk_token",
+    "unk_id",
+    "continuing_subword_prefix",
+    "end_of_word_suffix",
+    "fuse_unk",
+    "byte_fallback",
+    "ignore_merges",
+    "max_input_chars_per_word",
+}
 # keys that are read here or elsewhere, and keys that change neither ids nor text
 SILENT = {
     "cls_token", "bos_token", "sep_token", "eos_token",
@@ -36,9 +46,12 @@ SILENT = {
     "added_tokens", "full_tokenizer_file", "commit_hash", "trust_remote_code",
 }  # fmt: skip
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "split_special_tokens": (False,), "sp_model_kwargs": ({},), "legacy": (True,),
-    "model_specific_special_tokens": ({},), "clean_up_tokenization_spaces": (False,),
-}  # fmt: skip
+    "split_special_tokens": (False,),
+    "sp_model_kwargs": ({},),
+    "legacy": (True,),
+    "model_specific_special_tokens": ({},),
+    "clean_up_tokenization_spaces": (False,),
+}
 LISTS = ("additional_special_tokens", "extra_special_tokens")
 NAMES = ("unk_token", "pad_token", "mask_token", *LISTS)  # keys that name special tokens
 

@@ -94,13 +94,13 @@ def word_pattern(definition: Mapping[str, Any]) -> "re.Pattern[str] | None":
     match definition.get("pre_tokenizer"):
         case {"type": "ByteLevel", "add_prefix_space": False, **rest} if rest.get("use_regex", True):
             return _for_python(GPT2)
-        case (
-            {"type": "Sequence", "pretokenizers": [
+        case {
+            "type": "Sequence",
+            "pretokenizers": [
                 {"type": "Split", "pattern": {"Regex": str(pattern)}, "behavior": "Isolated", "invert": False},
                 {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
-            ]}
-            | {"type": "Split", "pattern": {"Regex": str(pattern)}, "behavior": "Isolated", "invert": False}
-        ):  # fmt: skip
+            ],
+        } | {"type": "Split", "pattern": {"Regex": str(pattern)}, "behavior": "Isolated", "invert": False}:
             return _for_python(pattern)
     return None
 

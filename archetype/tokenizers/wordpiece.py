@@ -15,10 +15,18 @@ CONTINUES = "##"  # prefix of pieces that continue a word
 NAMES = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", "mask_token": "[MASK]"}
 # Classes that pre-tokenize like BERT; others use such a file differently.
 CLASSES = (
-    "BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer", "MPNetTokenizer",
-    "ConvBertTokenizer", "FunnelTokenizer", "LayoutLMTokenizer", "LxmertTokenizer", "SqueezeBertTokenizer",
+    "BertTokenizer",
+    "DistilBertTokenizer",
+    "ElectraTokenizer",
+    "MobileBertTokenizer",
+    "MPNetTokenizer",
+    "ConvBertTokenizer",
+    "FunnelTokenizer",
+    "LayoutLMTokenizer",
+    "LxmertTokenizer",
+    "SqueezeBertTokenizer",
     "RetriBertTokenizer",
-)  # fmt: skip
+)
 OTHERS = "save the tokenizer as tokenizer.json, with transformers for example"
 
 

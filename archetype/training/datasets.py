@@ -186,9 +186,12 @@ class PackedDocuments(RunningText):
         parts, weights = self.parts_and_weights()
         cache = cache_folder(self.cache)
         return Documents(
-            [tokenized(part, tokenizer, cache) for part in parts], self.validation_fraction, weights,
-            not self.cross_document_attention, self.max_validation_tokens,
-        )  # fmt: skip
+            [tokenized(part, tokenizer, cache) for part in parts],
+            self.validation_fraction,
+            weights,
+            not self.cross_document_attention,
+            self.max_validation_tokens,
+        )
 
 
 @part

@@ -35,9 +35,12 @@ PICTURE_SIDE, PATCHES_OF_SIDE = 32, 8  # to which pictures are scaled, and patch
 
 
 def assemble(
-    file: Path | None, fields: Mapping[str, Any], assignments: Sequence[str] = (), budget: Budget | None = None,
+    file: Path | None,
+    fields: Mapping[str, Any],
+    assignments: Sequence[str] = (),
+    budget: Budget | None = None,
     pretrained: Pretrained | None = None,
-) -> tuple[Recipe, str]:  # fmt: skip
+) -> tuple[Recipe, str]:
     """A recipe file with single fields in place of what it says; without a file, what is missing is chosen.
 
     Args:

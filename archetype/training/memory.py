@@ -105,12 +105,16 @@ class StepMemoryCost:
         behind = gradients if accumulates else int((1 - of_recomputed) * gradients)
         head = self.cost.cost.head
         tied = FLOAT32 * head.num_weights if head.tied else 0  # the embedding's gradient beside the head's
-        peak = weights + optimizer + max(
-            (gradients if accumulates else 0) + copies + activations + logits,
-            behind + copies + inputs + again,
-            gradients + tied + again,
-            gradients + recipe.optimizer.workspace_bytes(self.grouped),
-        )  # fmt: skip
+        peak = (
+            weights
+            + optimizer
+            + max(
+                (gradients if accumulates else 0) + copies + activations + logits,
+                behind + copies + inputs + again,
+                gradients + tied + again,
+                gradients + recipe.optimizer.workspace_bytes(self.grouped),
+            )
+        )
         return StepMemory(weights, optimizer, gradients, copies, activations, logits, peak)
 
     def _loss(self, saved: SavedActivations) -> tuple[int, int]:
@@ -142,9 +146,13 @@ class StepMemoryCost:
 
 
 def check_memory(
-    recipe: Recipe, spec: ModelSpec, objective: Objective, device: torch.device,
-    fewer_at_once: str = "--micro-batch-size {}", override: str = "--force",
-) -> None:  # fmt: skip
+    recipe: Recipe,
+    spec: ModelSpec,
+    objective: Objective,
+    device: torch.device,
+    fewer_at_once: str = "--micro-batch-size {}",
+    override: str = "--force",
+) -> None:
     """Refuse a step that takes more memory than is free.
 
     Args:

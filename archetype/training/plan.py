@@ -103,9 +103,19 @@ def plan(resolved: ResolvedRecipe, device: torch.device) -> Plan:
         dtype = torch.bfloat16 if recipe.dtype == "bfloat16" else torch.float32
         seconds = flops / (SHARE_OF_PEAK * product_peak(device, dtype).rate)
     return Plan(
-        cost.num_parameters, cost.num_trained, recipe.steps, predictions_of(objective, recipe.steps), objective.unit,
-        recipe.steps * flops, rows, length, memory, free, recipe.steps * seconds, is_measured,
-    )  # fmt: skip
+        cost.num_parameters,
+        cost.num_trained,
+        recipe.steps,
+        predictions_of(objective, recipe.steps),
+        objective.unit,
+        recipe.steps * flops,
+        rows,
+        length,
+        memory,
+        free,
+        recipe.steps * seconds,
+        is_measured,
+    )
 
 
 def duration(seconds: float) -> str:

@@ -43,9 +43,11 @@ def curves(lines: list[dict[str, Any]], axis: Axis = "steps", flops_per_target: 
         if "loss" in line:
             number = line.get("num_targets", 0)
             position += {
-                "steps": line["step"] - position, "tokens": number, "flops": number * flops_per_target,
+                "steps": line["step"] - position,
+                "tokens": number,
+                "flops": number * flops_per_target,
                 "seconds": number / (line.get("per_second") or math.inf),
-            }[axis]  # fmt: skip
+            }[axis]
             positions[line["step"]] = position
             if not line.get("skipped"):
                 steps.append((position, line["loss"]))
@@ -72,10 +74,15 @@ def draw_in_terminal(curves: dict[str, Curve], title: str, width: int, height: i
     if not shown:
         return f"{title}: no loss is finite"
     lines: list[str] | str = plot_to_string(
-        xs=[xs for xs, _ in shown.values()], ys=[ys for _, ys in shown.values()],
-        lines=[len(xs) > 1 for xs, _ in shown.values()], legend_labels=list(shown),
-        title=title, width=min(width, 90) - 12, height=height, color=False,
-    )  # fmt: skip
+        xs=[xs for xs, _ in shown.values()],
+        ys=[ys for _, ys in shown.values()],
+        lines=[len(xs) > 1 for xs, _ in shown.values()],
+        legend_labels=list(shown),
+        title=title,
+        width=min(width, 90) - 12,
+        height=height,
+        color=False,
+    )
     return lines if isinstance(lines, str) else "\n".join(lines)
 
 

@@ -120,9 +120,15 @@ class Processes:
         return tensors
 
     def write_checkpoint(
-        self, folder: Path, step: int, weights: dict[str, Tensor], optimizer: dict[str, Tensor],
-        provenance: dict[str, Any], average: dict[str, Tensor] | None, keep: int,
-    ) -> None:  # fmt: skip
+        self,
+        folder: Path,
+        step: int,
+        weights: dict[str, Tensor],
+        optimizer: dict[str, Tensor],
+        provenance: dict[str, Any],
+        average: dict[str, Tensor] | None,
+        keep: int,
+    ) -> None:
         """Write the checkpoint of a step; see `checkpoints.write`."""
         checkpoints.write(folder, step, weights, optimizer, provenance, average, keep)
 

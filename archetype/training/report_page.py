@@ -131,13 +131,15 @@ def _loss_picture(lines: list[dict[str, Any]]) -> str:
 def _evaluations(lines: list[dict[str, Any]]) -> str:
     rows = [
         (
-            f"{line['step']:,}", f"{line['validation_loss']:.4f}", f"{math.exp(min(line['validation_loss'], 700)):.2f}",
+            f"{line['step']:,}",
+            f"{line['validation_loss']:.4f}",
+            f"{math.exp(min(line['validation_loss'], 700)):.2f}",
             "" if line.get("validation_accuracy") is None else f"{line['validation_accuracy']:.1%}",
             "" if line.get("validation_bits_per_byte") is None else f"{line['validation_bits_per_byte']:.4f}",
         )
         for line in lines
         if "validation_loss" in line
-    ]  # fmt: skip
+    ]
     return _table(("step", "loss", "perplexity", "right", "bits per byte"), rows) if rows else ""
 
 

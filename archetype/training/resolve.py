@@ -79,9 +79,17 @@ def resolve_recipe(
 
 
 def _resolved(
-    folder: Path, recipe: Recipe, device: torch.device, text: str | None, force: bool, budget: Budget | None,
-    pretrained: Pretrained | None, processes: Processes, is_plan: bool, skipped: Skipped,
-) -> ResolvedRecipe:  # fmt: skip
+    folder: Path,
+    recipe: Recipe,
+    device: torch.device,
+    text: str | None,
+    force: bool,
+    budget: Budget | None,
+    pretrained: Pretrained | None,
+    processes: Processes,
+    is_plan: bool,
+    skipped: Skipped,
+) -> ResolvedRecipe:
     for path in (str(folder), *recipe.data.files()):
         if any("\ud800" <= character <= "\udfff" for character in path):
             raise DataError(path, "its name is not UTF-8", "rename it")

@@ -281,9 +281,11 @@ def _values(event: Event) -> Values:
     match event:
         case Step(skipped=False):
             return {
-                "training/loss": event.loss, "training/learning_rate": event.learning_rate,
-                "training/gradient_norm": event.gradient_norm, "training/predictions_per_second": event.per_second,
-            }  # fmt: skip
+                "training/loss": event.loss,
+                "training/learning_rate": event.learning_rate,
+                "training/gradient_norm": event.gradient_norm,
+                "training/predictions_per_second": event.per_second,
+            }
         case Evaluated(evaluation=evaluation):
             place = "all_validation" if event.on_all else "validation"
             measured = {name: getattr(evaluation, name) for name in ("loss", "accuracy", "bits_per_byte")}

@@ -43,9 +43,12 @@ class Sizes(NamedTuple):
 
 
 SIZES: dict[Job, Sizes] = {
-    "decode": Sizes(1, 128, 64), "prefill": Sizes(1, 128, 1), "batch": Sizes(16, 128, 64), "train": Sizes(8, 256, 0),
+    "decode": Sizes(1, 128, 64),
+    "prefill": Sizes(1, 128, 1),
+    "batch": Sizes(16, 128, 64),
+    "train": Sizes(8, 256, 0),
     "embed": Sizes(64, 32, 0),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,13 @@ from archetype.convert.gguf.types import FileType
 from archetype.errors import ArchetypeError, DataError, one_line
 
 GGUF_TYPES: dict[str, FileType] = {
-    "float32": "f32", "float16": "f16", "bfloat16": "bf16", "lossless": "bf16", "int8": "q8_0", "int4": "q4_0",
-}  # fmt: skip
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "lossless": "bf16",
+    "int8": "q8_0",
+    "int4": "q4_0",
+}
 # what our command line sets, and a peer's own does not
 OURS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "THP_MEM_ALLOC_ENABLE")
 KEPT_MEMORY = {"THP_MEM_ALLOC_ENABLE": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1)}
@@ -68,9 +73,15 @@ class Peer:
             raise DataError("--peer-python", f"{python} is not a program", "give the path of a Python")
         with self.messages.open("wb") as messages:
             self.process = subprocess.Popen(
-                [Path(program).absolute(), "-c", source, KINDS[name].library], stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE, stderr=messages, env=environment, cwd=folder, text=True, encoding="utf-8",
-            )  # fmt: skip
+                [Path(program).absolute(), "-c", source, KINDS[name].library],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=messages,
+                env=environment,
+                cwd=folder,
+                text=True,
+                encoding="utf-8",
+            )
         answer = self._answer()
         self.version = answer.get("version", "")
         if package := answer.get("missing"):
@@ -127,9 +138,14 @@ def opened(
     plain = replace(lm, tokenizer=None, template=None)  # a job goes from ids to ids
     kind = GGUF_TYPES.get(weights or dtype)
     request = {
-        "job": workload.job, "prompts": workload.prompts, "new": workload.new, "dtype": dtype, "threads": threads,
-        "is_pair": lm.spec.reads_source, "start": START,
-    }  # fmt: skip
+        "job": workload.job,
+        "prompts": workload.prompts,
+        "new": workload.new,
+        "dtype": dtype,
+        "threads": threads,
+        "is_pair": lm.spec.reads_source,
+        "start": START,
+    }
     peers: list[Peer] = []
     left_out: dict[str, str] = {}
     with TemporaryDirectory(prefix="archetype-bench-") as temporary, contextlib.ExitStack() as processes:

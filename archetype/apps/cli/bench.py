@@ -88,8 +88,17 @@ def bench(
                 lm.make_deterministic()
             measured = measure(lm, workload, dtype, weights, repeat, peers)
     rows, prompt, new = workload.sizes
-    settings = {"job": job, "model": model, "dtype": dtype, "weights": weights or dtype, "batch": rows,
-                "prompt": prompt, "new": new, "deterministic": deterministic, "repeat": repeat}  # fmt: skip
+    settings = {
+        "job": job,
+        "model": model,
+        "dtype": dtype,
+        "weights": weights or dtype,
+        "batch": rows,
+        "prompt": prompt,
+        "new": new,
+        "deterministic": deterministic,
+        "repeat": repeat,
+    }
     where = {
         "machine": environment.description(lm.model.device),
         "versions": environment.versions(),

@@ -41,10 +41,13 @@ def _is_model(word: str) -> bool:
 
 
 app = typer.Typer(
-    cls=Comparisons, add_completion=False, no_args_is_help=True, rich_markup_mode=None,
+    cls=Comparisons,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
     help="Compare architectures in controlled experiments, with seeds, confidence intervals and verdicts.",
     epilog="`archetype compare A B --data FILE` is short for `archetype compare models`.",
-)  # fmt: skip
+)
 File = Annotated[str, typer.Argument(metavar="FILE", help="Experiment file, or the number of a claim.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Run for up to a minute; no verdict on trained parts.")]
 Full = Annotated[bool, typer.Option("--full", help="Run everything that a verdict needs (default).")]
@@ -72,9 +75,13 @@ def models(
         str, typer.Option(help="Text file, folder or corpus name; pystdlib is Python's own documentation.")
     ] = "pystdlib",
     minutes: Annotated[float, typer.Option(min=0.01, help="Total time of all runs, in minutes.")] = 10,
-    store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, engine: EngineName = "here",
-    to: To = None, as_json: Json = False,
-) -> None:  # fmt: skip
+    store: StoreFolder = None,
+    data_dir: DataFolder = None,
+    workers: Workers = 1,
+    engine: EngineName = "here",
+    to: To = None,
+    as_json: Json = False,
+) -> None:
     """Compare models as they are with the first; tokens, rates, seeds and margin are chosen, and printed with why."""
     from archetype.studies.chosen import choose_experiment
     from archetype.studies.sweep import engine as open_engine
@@ -89,9 +96,16 @@ def models(
 
 @app.command(cls=Verb)
 def plan(
-    file: File, quick: Quick = False, full: Full = False, extended: Extended = False, gpu: Gpu = False,
-    store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, as_json: Json = False,
-) -> None:  # fmt: skip
+    file: File,
+    quick: Quick = False,
+    full: Full = False,
+    extended: Extended = False,
+    gpu: Gpu = False,
+    store: StoreFolder = None,
+    data_dir: DataFolder = None,
+    workers: Workers = 1,
+    as_json: Json = False,
+) -> None:
     """Print runs, tokens, minutes and what is matched; trains nothing but 20 steps of each arm."""
     from archetype.studies.report import plan_text
 
@@ -101,10 +115,18 @@ def plan(
 
 @app.command(cls=Verb)
 def run(
-    file: File, quick: Quick = False, full: Full = False, extended: Extended = False, gpu: Gpu = False,
-    store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, engine: EngineName = "here",
-    to: To = None, as_json: Json = False,
-) -> None:  # fmt: skip
+    file: File,
+    quick: Quick = False,
+    full: Full = False,
+    extended: Extended = False,
+    gpu: Gpu = False,
+    store: StoreFolder = None,
+    data_dir: DataFolder = None,
+    workers: Workers = 1,
+    engine: EngineName = "here",
+    to: To = None,
+    as_json: Json = False,
+) -> None:
     """Make every run of an experiment that is not there yet, and print its verdicts."""
     study = _study(file, _mode(quick, full, extended, gpu), store, data_dir)
     if study.without_verdict:
@@ -115,9 +137,15 @@ def run(
 
 @app.command(cls=Verb)
 def status(
-    file: File, quick: Quick = False, full: Full = False, extended: Extended = False, gpu: Gpu = False,
-    store: StoreFolder = None, data_dir: DataFolder = None, as_json: Json = False,
-) -> None:  # fmt: skip
+    file: File,
+    quick: Quick = False,
+    full: Full = False,
+    extended: Extended = False,
+    gpu: Gpu = False,
+    store: StoreFolder = None,
+    data_dir: DataFolder = None,
+    as_json: Json = False,
+) -> None:
     """Print how many runs of an experiment are done, and which are running."""
     about = _study(file, _mode(quick, full, extended, gpu), store, data_dir).status()
     if as_json:
@@ -134,10 +162,17 @@ def status(
 
 @app.command(cls=Verb)
 def report(
-    ctx: typer.Context, file: File,
-    quick: Quick = False, full: Full = False, extended: Extended = False, gpu: Gpu = False,
-    store: StoreFolder = None, data_dir: DataFolder = None, to: To = None, as_json: Json = False,
-) -> None:  # fmt: skip
+    ctx: typer.Context,
+    file: File,
+    quick: Quick = False,
+    full: Full = False,
+    extended: Extended = False,
+    gpu: Gpu = False,
+    store: StoreFolder = None,
+    data_dir: DataFolder = None,
+    to: To = None,
+    as_json: Json = False,
+) -> None:
     """Print the outcome of an experiment whose runs are there; --to writes Markdown, JSON and pictures."""
     from archetype.errors import DataError
 
@@ -150,12 +185,14 @@ def report(
 @app.command(cls=Verb)
 def extend(
     report_file: Annotated[Path, typer.Argument(metavar="REPORT.json", help="Report of a full run.")],
-    corpus: Annotated[
-        list[str] | None, typer.Option(help="Additional corpus; may be repeated.")
-    ] = None,
-    store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, engine: EngineName = "here",
-    to: To = None, as_json: Json = False,
-) -> None:  # fmt: skip
+    corpus: Annotated[list[str] | None, typer.Option(help="Additional corpus; may be repeated.")] = None,
+    store: StoreFolder = None,
+    data_dir: DataFolder = None,
+    workers: Workers = 1,
+    engine: EngineName = "here",
+    to: To = None,
+    as_json: Json = False,
+) -> None:
     """Run the other corpora and sizes of a report's experiment, with its tuned arms, and print its verdicts anew."""
     from archetype.studies.extend import ReportExtension
 
@@ -167,9 +204,13 @@ def extend(
 @app.command(cls=Verb)
 def calibrate(
     file: Annotated[Path | None, typer.Option(help="Calibration file instead of the packaged one.")] = None,
-    store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, engine: EngineName = "here",
-    to: To = None, as_json: Json = False,
-) -> None:  # fmt: skip
+    store: StoreFolder = None,
+    data_dir: DataFolder = None,
+    workers: Workers = 1,
+    engine: EngineName = "here",
+    to: To = None,
+    as_json: Json = False,
+) -> None:
     """Show that equal models differ in nothing here, and wider ones do; needed once a machine for trained verdicts."""
     from archetype.errors import DataError
     from archetype.studies.calibration import MUST_GIVE, calibration_file, read_calibration
@@ -195,10 +236,17 @@ def calibrate(
 def claim(
     number: Annotated[int, typer.Argument(metavar="N", help="Number of the claim.")],
     folder: ClaimsFolder = None,
-    quick: Quick = False, full: Full = False, extended: Extended = False, gpu: Gpu = False,
-    store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, engine: EngineName = "here",
-    to: To = None, as_json: Json = False,
-) -> None:  # fmt: skip
+    quick: Quick = False,
+    full: Full = False,
+    extended: Extended = False,
+    gpu: Gpu = False,
+    store: StoreFolder = None,
+    data_dir: DataFolder = None,
+    workers: Workers = 1,
+    engine: EngineName = "here",
+    to: To = None,
+    as_json: Json = False,
+) -> None:
     """Settle one claim, part by part."""
     from archetype.studies.claims import claim_file
 
@@ -208,12 +256,18 @@ def claim(
 @app.command("all", cls=Verb)
 def all_(
     folder: ClaimsFolder = None,
-    quick: Quick = False, full: Full = False, extended: Extended = False, gpu: Gpu = False,
-    store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, engine: EngineName = "here",
+    quick: Quick = False,
+    full: Full = False,
+    extended: Extended = False,
+    gpu: Gpu = False,
+    store: StoreFolder = None,
+    data_dir: DataFolder = None,
+    workers: Workers = 1,
+    engine: EngineName = "here",
     to: To = None,
     exact: Annotated[bool, typer.Option("--exact", help="Train nothing; report which parts have no runs.")] = False,
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Settle all claims of a folder."""
     from archetype.studies.claims import find_claims
     from archetype.studies.overview import overview_text
@@ -230,9 +284,13 @@ def all_(
 @app.command(cls=Verb)
 def search(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Search file.")],
-    store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, engine: EngineName = "here",
-    to: To = None, as_json: Json = False,
-) -> None:  # fmt: skip
+    store: StoreFolder = None,
+    data_dir: DataFolder = None,
+    workers: Workers = 1,
+    engine: EngineName = "here",
+    to: To = None,
+    as_json: Json = False,
+) -> None:
     """Search a space of changes by successive halving, within limits of the cost model; a Pareto picture."""
     from archetype.studies.search import Search, read_search
 

@@ -15,10 +15,17 @@ if TYPE_CHECKING:
 
 EXCLUDES = {
     "adapter_only": (
-        "format", "type", "allow_different_tokens", "weights", "dtype", "seed", "overrides", "accept_unproved",
+        "format",
+        "type",
+        "allow_different_tokens",
+        "weights",
+        "dtype",
+        "seed",
+        "overrides",
+        "accept_unproved",
         "with_code",
     ),
-}  # fmt: skip
+}
 
 
 def import_(
@@ -40,9 +47,15 @@ def import_(
     from archetype.io.tensors import dtype_of
 
     load(
-        model, dtype_of(dtype), allow_pickle=allow_pickle, overrides=overrides or (), weights=weights, mapped=True,
-        further_tokens=further_tokens, accept_unproved=accept_unproved,
-    ).save(to)  # fmt: skip
+        model,
+        dtype_of(dtype),
+        allow_pickle=allow_pickle,
+        overrides=overrides or (),
+        weights=weights,
+        mapped=True,
+        further_tokens=further_tokens,
+        accept_unproved=accept_unproved,
+    ).save(to)
     print(f"wrote {to}")
 
 
@@ -123,9 +136,15 @@ def export(
         lm.pack(weights)
     card = ModelCard(evaluation=last_evaluation(Run(Path(model)).metrics_file))
     written = export(
-        lm, to, family, format=format, type=type, allow_different_tokens=allow_different_tokens, with_code=with_code,
+        lm,
+        to,
+        family,
+        format=format,
+        type=type,
+        allow_different_tokens=allow_different_tokens,
+        with_code=with_code,
         card=card,
-    )  # fmt: skip
+    )
     names = {"gguf": f"GGUF of {written.name}", "torch-export": "a torch.export program", "onnx": "an ONNX program"}
     name = names.get(format) or written.format.architecture_of(lm.spec)
     fresh = "" if trained else f"; {model} has no weights: these are random, of seed {seed}"

@@ -104,9 +104,17 @@ def demo_spec() -> "Decoder":
     from archetype.families.llama import llama
 
     return llama(
-        name="demo-llama", num_layers=3, d_model=128, num_heads=4, num_kv_heads=2, d_ff=344, vocab_size=VOCABULARY,
-        context_length=LENGTH, tied=True, std=0.05,
-    )  # fmt: skip
+        name="demo-llama",
+        num_layers=3,
+        d_model=128,
+        num_heads=4,
+        num_kv_heads=2,
+        d_ff=344,
+        vocab_size=VOCABULARY,
+        context_length=LENGTH,
+        tied=True,
+        std=0.05,
+    )
 
 
 def demo_recipe(spec: "Decoder", minutes: float) -> "Recipe":
@@ -123,9 +131,12 @@ def demo_recipe(spec: "Decoder", minutes: float) -> "Recipe":
 
     keep_freed_memory()  # as while training, so that what is measured is what will be
     recipe = Recipe(
-        spec=spec.dump(), data=TextData(tokenizer="byte_bpe", vocab_size=VOCABULARY), batch_size=BATCH_SIZE,
-        optimizer=Muon(learning_rate=0.01), dtype=resolve_dtype("auto", torch.device("cpu")),
-    )  # fmt: skip
+        spec=spec.dump(),
+        data=TextData(tokenizer="byte_bpe", vocab_size=VOCABULARY),
+        batch_size=BATCH_SIZE,
+        optimizer=Muon(learning_rate=0.01),
+        dtype=resolve_dtype("auto", torch.device("cpu")),
+    )
     steps = max(20, int(minutes * 60 / seconds_per_step(recipe, spec)))
     schedule = Cosine(warmup_steps=min(50, steps // 5))
     return recipe.replace(

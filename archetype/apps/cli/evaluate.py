@@ -37,10 +37,16 @@ RETRIEVAL_HELP = (
 )
 BEAM = settings_of(Beam, "num_beams", "length_penalty")
 NEEDS = {
-    "stride": ("text", "files"), "length": ("text", "files"), "num_fewshot": ("tasks",), "limit": ("tasks",),
-    "column": ("text", "files"), "source": ("target",), "target": ("source",), "recall_at": ("retrieval",),
+    "stride": ("text", "files"),
+    "length": ("text", "files"),
+    "num_fewshot": ("tasks",),
+    "limit": ("tasks",),
+    "column": ("text", "files"),
+    "source": ("target",),
+    "target": ("source",),
+    "recall_at": ("retrieval",),
     **dict.fromkeys(BEAM, ("source", "data")),
-}  # fmt: skip
+}
 SECTIONS = {  # of the options, in the help
     "Data": ("text", "data", "source", "target", "retrieval", "correlation", "tasks"),
     "Texts": ("column", "stride", "length"),
@@ -165,8 +171,14 @@ def _table(records: dict[str, dict[str, Any]]) -> "Table":
     from archetype.table import Table
 
     rows = [
-        [name, f"{record['num_tokens']:,}", f"{record['loss']:.4f}", f"{record['perplexity']:.3f}",
-         f"{record['bits_per_byte']:.4f}", f"{record['accuracy']:.1%}"]
+        [
+            name,
+            f"{record['num_tokens']:,}",
+            f"{record['loss']:.4f}",
+            f"{record['perplexity']:.3f}",
+            f"{record['bits_per_byte']:.4f}",
+            f"{record['accuracy']:.1%}",
+        ]
         for name, record in records.items()
-    ]  # fmt: skip
+    ]
     return Table(("text", "tokens", "loss per token", "perplexity", "bits per byte", "accuracy"), rows)

@@ -28,9 +28,19 @@ if TYPE_CHECKING:
     from archetype.tokenizers.chat_template import Message
 
 SAMPLING = settings_of(
-    Sampling, "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty",
-    "seed", "stop", "ignore_eos", "json_whitespace", "regex",
-)  # fmt: skip
+    Sampling,
+    "max_new_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "seed",
+    "stop",
+    "ignore_eos",
+    "json_whitespace",
+    "regex",
+)
 OWN = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")  # a model's files may say them
 BEAM = settings_of(Beam, "num_beams", "length_penalty", "max_extra_tokens")
 SECTIONS = {  # of the options, in the help
@@ -42,9 +52,13 @@ SECTIONS = {  # of the options, in the help
     "Files": ("input", "output", "slots"),
 }
 NEEDS = {
-    "system": ("chat",), "template": ("chat", "input"), "slots": ("input",), "input": ("output",), "output": ("input",),
+    "system": ("chat",),
+    "template": ("chat", "input"),
+    "slots": ("input",),
+    "input": ("output",),
+    "output": ("input",),
     "json_whitespace": ("json_schema", "input"),
-}  # fmt: skip
+}
 EXCLUDES = {"input": ("prompts", "texts", "chat"), "chat": ("draft", "lookup")}
 SELF = Path("self")  # the draft of a model that predicts further tokens
 LINES_AT_ONCE = 512  # of standard input, read before the first is translated
@@ -109,9 +123,15 @@ def generate(
 
     def open_model() -> "LanguageModel":
         lm = load(
-            model, dtype, device, overrides=overrides or (), weights=weights, further_tokens=draft == SELF,
-            deterministic=deterministic, accept_unproved=accept_unproved,
-        )  # fmt: skip
+            model,
+            dtype,
+            device,
+            overrides=overrides or (),
+            weights=weights,
+            further_tokens=draft == SELF,
+            deterministic=deterministic,
+            accept_unproved=accept_unproved,
+        )
         return lm if template is None else lm.use_template(template)
 
     if input is not None and output is not None:
@@ -210,9 +230,13 @@ def _print_speed(engine: "Engine") -> None:
 
 
 def _generate_file(
-    lm: "LanguageModel", engine: "Engine", prompts: list["Prompt"], output: Path, settings: dict[str, Any],
+    lm: "LanguageModel",
+    engine: "Engine",
+    prompts: list["Prompt"],
+    output: Path,
+    settings: dict[str, Any],
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     from archetype.apps.cli.prompt_file import generate_file
 
     summary = generate_file(lm, engine, prompts, output, settings)
@@ -227,9 +251,13 @@ def _generate_file(
 
 
 def _translate_file(
-    model: Path, input: Path, output: Path, settings: dict[str, Any], options: tuple[str | None, str | None, str],
+    model: Path,
+    input: Path,
+    output: Path,
+    settings: dict[str, Any],
+    options: tuple[str | None, str | None, str],
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     from archetype.api.functions import load
     from archetype.apps.cli.source_file import read_sources, translate_file
 

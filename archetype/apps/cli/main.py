@@ -171,11 +171,22 @@ def _load_extensions(files: list[Path] | None) -> None:
         load_extension(file)
 
 
-EXTENSION = typer.Option("--extension", callback=_load_extensions, is_eager=True, expose_value=False, metavar="FILE.py",
-                         help="Load a Python file that registers parts; may be repeated.")  # fmt: skip
+EXTENSION = typer.Option(
+    "--extension",
+    callback=_load_extensions,
+    is_eager=True,
+    expose_value=False,
+    metavar="FILE.py",
+    help="Load a Python file that registers parts; may be repeated.",
+)
 VERBOSE = typer.Option("--verbose", callback=_show_log, expose_value=False, help="Log progress to stderr.")
-VERSION = typer.Option("--version", callback=_show_version, is_eager=True, expose_value=False,
-                       help="Print the versions of archetype, torch and Python.")  # fmt: skip
+VERSION = typer.Option(
+    "--version",
+    callback=_show_version,
+    is_eager=True,
+    expose_value=False,
+    help="Print the versions of archetype, torch and Python.",
+)
 app = typer.Typer(
     name="archetype",
     cls=Verbs,

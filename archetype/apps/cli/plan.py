@@ -54,15 +54,19 @@ def print_plan(recipe: Recipe, cluster: str, gpu: str, budget: Budget, as_json: 
     dtype = "float32" if recipe.dtype == "float32" else "bfloat16"
     length = recipe.sequence_length or model.context_length
     planner = Planner(model, Cluster.parse(cluster, device(gpu)), recipe.batch_size, length, dtype)
-    sizes = {name: size for name in Layout._fields if name in recipe.parallel.model_fields_set
-             and (size := getattr(recipe.parallel, name))}  # fmt: skip
+    sizes = {
+        name: size
+        for name in Layout._fields
+        if name in recipe.parallel.model_fields_set and (size := getattr(recipe.parallel, name))
+    }
     steps, count = best_steps(planner, sizes), budget.steps(recipe, model, length) if budget else recipe.steps
     chosen, why = _choose(steps, recipe, model)
     if as_json:
         layouts = [_data(step) | {"seconds_of_run": count * step.seconds} for step in steps[:MOST]]
         options = {"chosen": chosen and _fields(chosen), "why": why}
-        print_json({"cluster": cluster, "device": gpu, "num_steps": count, "steps": layouts, "recipe": recipe.dump()}
-                   | options)  # fmt: skip
+        print_json(
+            {"cluster": cluster, "device": gpu, "num_steps": count, "steps": layouts, "recipe": recipe.dump()} | options
+        )
         return
     print(f"{recipe.batch_size} rows of {length:,} tokens a step, in {dtype}, on {cluster} {gpu}")
     print(plan_table(planner, steps[:MOST]))
@@ -70,8 +74,10 @@ def print_plan(recipe: Recipe, cluster: str, gpu: str, budget: Budget, as_json: 
         print(f"chosen: none, {why}")
         return
     again = ", activations computed again" if chosen.recomputes else ""
-    print(f"chosen: {chosen.layout}, {chosen.rows} {'row' if chosen.rows == 1 else 'rows'} at once{again}: {why}; "
-          f"{count:,} steps take {duration(count * chosen.seconds)}")  # fmt: skip
+    print(
+        f"chosen: {chosen.layout}, {chosen.rows} {'row' if chosen.rows == 1 else 'rows'} at once{again}: {why}; "
+        f"{count:,} steps take {duration(count * chosen.seconds)}"
+    )
     print(f"as options: {' '.join(f'--set {field}' for field in _fields(chosen))}")
 
 

@@ -170,10 +170,15 @@ class ProgressLine:
         self.flops = flops_of_step(state.recipe, state.model.spec, state.objective)
         self.peak: Peak | None = None  # FLOPs a second of all processes together, once it is measured
         self.bar = Progress(
-            TextColumn("step {task.completed:>5.0f}/{task.total:.0f}"), BarColumn(bar_width=10), _Measures(),
-            TextColumn("left"), TimeRemainingColumn(compact=True),
-            console=console, disable=not console.is_terminal, speed_estimate_period=60,
-        )  # fmt: skip
+            TextColumn("step {task.completed:>5.0f}/{task.total:.0f}"),
+            BarColumn(bar_width=10),
+            _Measures(),
+            TextColumn("left"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            disable=not console.is_terminal,
+            speed_estimate_period=60,
+        )
         self.task = self.bar.add_task("", total=self.steps, completed=self.first, measures="")
 
     def __enter__(self) -> Self:

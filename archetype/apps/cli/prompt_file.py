@@ -73,11 +73,16 @@ def _prompt(data: dict[str, Any], id: int | str, place: str) -> Prompt:
 
 
 def _is_conversation(messages: Any) -> bool:
-    return isinstance(messages, list) and bool(messages) and all(
-        isinstance(message, dict) and isinstance(message.get("role"), str)
-        and (isinstance(message.get("content"), str) or bool(message.get("tool_calls")))
-        for message in messages
-    )  # fmt: skip
+    return (
+        isinstance(messages, list)
+        and bool(messages)
+        and all(
+            isinstance(message, dict)
+            and isinstance(message.get("role"), str)
+            and (isinstance(message.get("content"), str) or bool(message.get("tool_calls")))
+            for message in messages
+        )
+    )
 
 
 def generate_file(
@@ -116,9 +121,12 @@ def generate_file(
     before, _, failed = append_records(prompts, output, "finish_reason", of, compute, speed)
     stats = engine.stats()
     return {
-        "before": before, "finished": stats.finished, "failed": failed, "tokens": stats.generated_tokens,
+        "before": before,
+        "finished": stats.finished,
+        "failed": failed,
+        "tokens": stats.generated_tokens,
         "tokens_per_second": round(stats.tokens_per_second, 1),
-    }  # fmt: skip
+    }
 
 
 def _finished_requests(
@@ -144,7 +152,10 @@ def _finished_requests(
 def _record(request: Request) -> dict[str, Any]:
     """The line of the output for a request."""
     record = {
-        "id": request.id, "text": request.text, "finish_reason": request.finish_reason,
-        "prompt_tokens": len(request.prompt), "completion_tokens": len(request.tokens),
-    }  # fmt: skip
+        "id": request.id,
+        "text": request.text,
+        "finish_reason": request.finish_reason,
+        "prompt_tokens": len(request.prompt),
+        "completion_tokens": len(request.tokens),
+    }
     return record if request.error is None else record | {"error": one_line(str(request.error))}

@@ -102,9 +102,13 @@ def finished_records(
 
 
 def append_records(
-    lines: Sequence[L], output: Path, key: str, made_with: Callable[[L], MadeWith],
-    compute: Callable[[list[L]], Iterator[dict[str, Any]]], speed: Callable[[], str],
-) -> tuple[int, int, int]:  # fmt: skip
+    lines: Sequence[L],
+    output: Path,
+    key: str,
+    made_with: Callable[[L], MadeWith],
+    compute: Callable[[list[L]], Iterator[dict[str, Any]]],
+    speed: Callable[[], str],
+) -> tuple[int, int, int]:
     """Append a record for each line that the output does not have yet, as it is ready, below a progress bar.
 
     Args:
@@ -126,9 +130,14 @@ def append_records(
         left = [line for line in lines if line.id not in finished]
         num_new, num_failed, err = 0, 0, console(stderr=True)
         bar = Progress(
-            MofNCompleteColumn(), BarColumn(bar_width=20), TextColumn("{task.fields[speed]}"), TextColumn("left"),
-            TimeRemainingColumn(compact=True), console=err, disable=not err.is_terminal,
-        )  # fmt: skip
+            MofNCompleteColumn(),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[speed]}"),
+            TextColumn("left"),
+            TimeRemainingColumn(compact=True),
+            console=err,
+            disable=not err.is_terminal,
+        )
         with bar:
             task = bar.add_task("", total=len(lines), completed=len(finished), speed="")
             for record in compute(left):

@@ -57,12 +57,16 @@ def _table(rows: list[dict[str, Any]]) -> "Table":
     paths = [*dict.fromkeys(path for row in rows for path in row["changes"])]
     have_skipped = any(row["num_skipped"] for row in rows)
     cells = [
-        [row["run"], f"{row['parameters']:,}", f"{row['step']:,}/{row['steps']:,}",
-         "" if row["best_validation_loss"] is None else f"{row['best_validation_loss']:.4f}",
-         *([f"{row['num_skipped']:,}"] if have_skipped else []),
-         *(_cell(row["changes"].get(path)) for path in paths)]
+        [
+            row["run"],
+            f"{row['parameters']:,}",
+            f"{row['step']:,}/{row['steps']:,}",
+            "" if row["best_validation_loss"] is None else f"{row['best_validation_loss']:.4f}",
+            *([f"{row['num_skipped']:,}"] if have_skipped else []),
+            *(_cell(row["changes"].get(path)) for path in paths),
+        ]
         for row in rows
-    ]  # fmt: skip
+    ]
     columns = ("skipped records",) if have_skipped else ()
     return Table(("run", "parameters", "steps", "best validation loss", *columns, *shortest_names(paths)), cells)
 

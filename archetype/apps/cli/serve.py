@@ -18,12 +18,19 @@ if TYPE_CHECKING:
 SECTIONS = {
     "Network": ("host", "port", "api_key", "allow_host", "allow_origin", "in_browser"),
     "Models": (
-        "alias", "memory", "dtype", "weights", "deterministic", "accept_unproved", "device", "chat_template",
+        "alias",
+        "memory",
+        "dtype",
+        "weights",
+        "deterministic",
+        "accept_unproved",
+        "device",
+        "chat_template",
         "generation_config",
     ),
     "Page": ("runs", "reports"),
     "Limits": ("slots", "max_queue", "prefix_cache", "max_body", "timeout", "grace"),
-}  # fmt: skip
+}
 NEEDS = dict.fromkeys(
     (
         "alias",
@@ -122,16 +129,25 @@ def serve(
         open=lambda place: load(
             place, dtype, device, weights=weights, deterministic=deterministic, accept_unproved=accept_unproved
         ),
-        slots=slots, max_queue=max_queue, prefix_bytes=prefix_cache << 20,
-        memory_bytes=None if memory is None else int(memory * 2**30), device=device,
-        own_sampling=generation_config == "model", chat_template=chat_template,
-    )  # fmt: skip
+        slots=slots,
+        max_queue=max_queue,
+        prefix_bytes=prefix_cache << 20,
+        memory_bytes=None if memory is None else int(memory * 2**30),
+        device=device,
+        own_sampling=generation_config == "model",
+        chat_template=chat_template,
+    )
     served = Models(sources_of(models or [], alias or []) or [example()], options)
     keys = api_key or [key for key in [os.environ.get(KEY)] if key]
     app = App(
-        served, keys, [host, *(allow_host or [])], Limits(max_body << 10, seconds=timeout), runs, reports or REPORTS,
+        served,
+        keys,
+        [host, *(allow_host or [])],
+        Limits(max_body << 10, seconds=timeout),
+        runs,
+        reports or REPORTS,
         allow_origin or [],
-    )  # fmt: skip
+    )
     listening = listen(host, port)
     names = ", ".join(source.name for source in served.sources) if models else "the example model"
     web_ui, api = addresses(host, listening.getsockname()[1])

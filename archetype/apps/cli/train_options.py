@@ -14,11 +14,18 @@ OPTIONAL_VALUES = {"--plan": (HERE, r"\d+x\d+")}  # of options: what one without
 
 TO_FIT = "chosen to fit the text"
 DEFAULTS = {  # what applies if neither an option nor a recipe file sets a field
-    "tokenizer": TO_FIT, "vocab_size": TO_FIT, "steps": TO_FIT, "learning_rate": "chosen by the model's width",
-    "warmup_steps": "a tenth of the steps", "sequence_length": "the model's context, if the text is long enough",
-    "train": "all parameters, or only the adapter's", "adapter": "none", "micro_batch_size": "the whole batch",
-    "patience": "never", "skip_bad": "0",
-}  # fmt: skip
+    "tokenizer": TO_FIT,
+    "vocab_size": TO_FIT,
+    "steps": TO_FIT,
+    "learning_rate": "chosen by the model's width",
+    "warmup_steps": "a tenth of the steps",
+    "sequence_length": "the model's context, if the text is long enough",
+    "train": "all parameters, or only the adapter's",
+    "adapter": "none",
+    "micro_batch_size": "the whole batch",
+    "patience": "never",
+    "skip_bad": "0",
+}
 SECTIONS = {
     "Run": ("recipe", "to", "resume", "track", "assignments", "allow_changes"),
     "Model and data": (
@@ -34,8 +41,17 @@ SECTIONS = {
 }  # fmt: skip
 FIELDS = {
     **settings_of(
-        settings.RunSettings, "spec", "steps", "batch_size", "micro_batch_size", "sequence_length", "patience",
-        "dtype", "seed", train="trainable", adapter="adapter.kind",
+        settings.RunSettings,
+        "spec",
+        "steps",
+        "batch_size",
+        "micro_batch_size",
+        "sequence_length",
+        "patience",
+        "dtype",
+        "seed",
+        train="trainable",
+        adapter="adapter.kind",
     ),
     "text": setting("data.text", settings.TextFiles),
     "source": setting("data.source", settings.SourceFiles),
@@ -54,25 +70,38 @@ FIELDS = {
     "learning_rate": setting("optimizer.learning_rate", settings.LearningRate),
     "warmup_steps": setting("schedule.warmup_steps", settings.WarmupSteps),
     "track": setting("trackers", Annotated[tuple[str, ...], settings.TRACKERS]),
-}  # fmt: skip
+}
 BUDGET = settings_of(settings.Limits, "epochs", "tokens", "flops", "minutes")
 KINDS = {  # of data that an option names; of --text its files decide
-    "source": "pairs", "target": "pairs", "images": "images", "labelled": "labelled_text",
-    "labelled_tokens": "labelled_tokens", "chat": "chat", "preferences": "preferences",
-    "pairs": "text_pairs", "scored_pairs": "scored_pairs",
-}  # fmt: skip
+    "source": "pairs",
+    "target": "pairs",
+    "images": "images",
+    "labelled": "labelled_text",
+    "labelled_tokens": "labelled_tokens",
+    "chat": "chat",
+    "preferences": "preferences",
+    "pairs": "text_pairs",
+    "scored_pairs": "scored_pairs",
+}
 NEEDS = {"allow_changes": ("resume",), "gpu": ("plan",)}
 EXCLUDES = {
     "resume": (
-        "texts", "recipe", "to", "start_from", "new_tokens", "plan", "find_rate",
-        *(name for name in FIELDS if name != "steps"), *BUDGET,
+        "texts",
+        "recipe",
+        "to",
+        "start_from",
+        "new_tokens",
+        "plan",
+        "find_rate",
+        *(name for name in FIELDS if name != "steps"),
+        *BUDGET,
     ),
     "steps": tuple(BUDGET),
     "text": tuple(KINDS),
     "texts": tuple(KINDS),
     "images": ("tokenizer", "vocab_size", "sequence_length", "new_tokens", "column"),
     "find_rate": ("plan", "force", "steps", "learning_rate", "warmup_steps", "patience", "track", *BUDGET),
-}  # fmt: skip
+}
 
 
 Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT...", help="Training text, as for --text.")]

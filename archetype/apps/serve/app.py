@@ -37,8 +37,9 @@ LOOPBACK = ("localhost", "ip6-localhost")
 INSTEAD = {
     **dict.fromkeys(("/v1/messages", "/api/chat"), "/v1/chat/completions"),
     **dict.fromkeys(("/api/generate", "/completion"), "/v1/completions"),
-    "/api/embed": "/v1/embeddings", "/api/tags": "/v1/models",
-}  # fmt: skip
+    "/api/embed": "/v1/embeddings",
+    "/api/tags": "/v1/models",
+}
 
 
 class App:

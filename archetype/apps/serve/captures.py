@@ -84,29 +84,40 @@ class Capture:
         heads = [joined(await in_turns(self.model.worker, attention_by_heads(trace, path))) for path in paths]
         self.maps = as_bytes(heads)
         possible = {
-            "attention": bool(paths), "lens": self._last is not None, "residual": bool(norms),
+            "attention": bool(paths),
+            "lens": self._last is not None,
+            "residual": bool(norms),
             "experts": bool(mixture_paths(trace)),
             "recurrent": await run(lambda: has_recurrent_view(trace)),
-        }  # fmt: skip
+        }
         inputs, stack = trace.inputs, next(iter(norms), "")
         summary: Summary = {
-            "id": self.id, "model": self.model.name, "kind": trace.model.spec.kind,
+            "id": self.id,
+            "model": self.model.name,
+            "kind": trace.model.spec.kind,
             "tokens": named_tokens(self.model, inputs.tokens, inputs.ids),
             "source_tokens": named_tokens(self.model, inputs.source_tokens, inputs.arguments.get("source")),
             "views": [name for name, there in possible.items() if there],
             "norms": residual_norms(norms.pop(stack)) if norms else None,
             "source_norms": next(map(residual_norms, norms.values()), None),
             "attention": [
-                {"layer": path, "heads": len(view.maps[0]), "queries": queries, "keys": keys,
-                 "shape": list(view.maps[0].shape[1:])}
-                for path, view in zip(paths, heads, strict=True) for queries, keys in [attended_tokens(path)]
+                {
+                    "layer": path,
+                    "heads": len(view.maps[0]),
+                    "queries": queries,
+                    "keys": keys,
+                    "shape": list(view.maps[0].shape[1:]),
+                }
+                for path, view in zip(paths, heads, strict=True)
+                for queries, keys in [attended_tokens(path)]
             ],
             "heads": [
                 {"layer": path, "head": head} | {name: numbers(values[head]) for name, values in of_layer.items()}
-                for path, view in zip(paths, heads, strict=True) for of_layer in view.statistics
+                for path, view in zip(paths, heads, strict=True)
+                for of_layer in view.statistics
                 for head in range(len(view.maps[0]))
             ],
-        }  # fmt: skip
+        }
         if self._last is not None and trace.logits is not None and trace.logits.dim() == 3:
             trace.logits = None  # large, and computed again from the last residual stream
         trace.activations = {name: trace[name] for name in _needed(trace)}

@@ -52,10 +52,15 @@ def facts_of(models: Models, source: Source) -> dict[str, Any]:
         return {"name": source.name, "error": str(error)}
     head = getattr(getattr(spec, "head", None), "kind", "")
     return {
-        "name": source.name, "kind": spec.kind, "head": head, "loaded": model is not None,
-        "context_length": spec.context_length, "num_layers": spec.num_layers,
+        "name": source.name,
+        "kind": spec.kind,
+        "head": head,
+        "loaded": model is not None,
+        "context_length": spec.context_length,
+        "num_layers": spec.num_layers,
         "vocab_size": getattr(spec, "vocab_size", None),
         "generates": spec.kind in GENERATING and head != "classification",
-        "chat": has_template, "prompt": source.prompt,
+        "chat": has_template,
+        "prompt": source.prompt,
         "tokenizer": None if model is None else model.lm.tokenizer is not None,
-    }  # fmt: skip
+    }

@@ -55,9 +55,16 @@ async def chat_completions(exchange: Exchange, body: ChatRequest) -> ChatComplet
         encode = _prompt(model, body)
         use = await _use_of_tools(model, body)
         choices = await begin(
-            model, body, lambda: [encode()[1]], 1, None, count, exchange.app.metrics, "messages",
+            model,
+            body,
+            lambda: [encode()[1]],
+            1,
+            None,
+            count,
+            exchange.app.metrics,
+            "messages",
             more={} if use is None else use.settings(),
-        )  # fmt: skip
+        )
         exchange.cleanup.callback(choices.cancel)
         answers = [Answer(use) for _ in range(choices.n)]
         if body.stream:

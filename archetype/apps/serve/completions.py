@@ -59,10 +59,16 @@ async def completions(exchange: Exchange, body: CompletionRequest) -> Completion
         texts = body.prompts()
         envelope = Envelope(model, "cmpl", "text_completion")
         choices = await begin(
-            model, body, lambda: [encode(model, text, body.add_special_tokens is not False) for text in texts],
-            len(texts), None if model.translates else DEFAULT_TOKENS, body.logprobs, exchange.app.metrics, "prompt",
+            model,
+            body,
+            lambda: [encode(model, text, body.add_special_tokens is not False) for text in texts],
+            len(texts),
+            None if model.translates else DEFAULT_TOKENS,
+            body.logprobs,
+            exchange.app.metrics,
+            "prompt",
             at_once=all(isinstance(text, list) for text in texts),
-        )  # fmt: skip
+        )
         exchange.cleanup.callback(choices.cancel)
         echoes = await _echoes(model, body, texts, choices.prompts)
         if body.stream:

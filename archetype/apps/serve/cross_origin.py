@@ -33,9 +33,10 @@ class Origins:
         if origin is None or not self._allows(origin):
             return [(b"vary", b"origin")] if self._allowed - {"*"} else []
         return [
-            (b"access-control-allow-origin", origin), (b"vary", b"origin"),
+            (b"access-control-allow-origin", origin),
+            (b"vary", b"origin"),
             (b"access-control-expose-headers", EXPOSED.encode()),
-        ]  # fmt: skip
+        ]
 
     def preflight(self, method: str, request: Mapping[bytes, bytes]) -> Headers | None:
         """Return the headers of a preflight response; None if the request is not a preflight or is refused."""
@@ -44,9 +45,11 @@ class Origins:
             return None
         names = request.get(b"access-control-request-headers", b"")
         return [
-            (b"access-control-allow-methods", b"GET, POST"), (b"access-control-allow-headers", names),
-            (b"access-control-max-age", SECONDS.encode()), (b"content-length", b"0"),
-        ]  # fmt: skip
+            (b"access-control-allow-methods", b"GET, POST"),
+            (b"access-control-allow-headers", names),
+            (b"access-control-max-age", SECONDS.encode()),
+            (b"content-length", b"0"),
+        ]
 
     def _allows(self, origin: bytes) -> bool:
         return "*" in self._allowed or origin.decode("latin-1").lower() in self._allowed

@@ -42,11 +42,13 @@ async def state(exchange: Exchange) -> EngineState:
     """Answer with the state of each model that generates, or of the model named by the query."""
     models, name = exchange.app.models, exchange.query.get("model")
     source = None if name is None else models.source(name).name
-    return {"models": [
-        state_of(model)
-        for model in models.loaded
-        if model.worker.engine is not None and source in (None, model.name)
-    ]}  # fmt: skip
+    return {
+        "models": [
+            state_of(model)
+            for model in models.loaded
+            if model.worker.engine is not None and source in (None, model.name)
+        ]
+    }
 
 
 class EngineBar:
@@ -119,13 +121,17 @@ class EngineBar:
         traffic = taken * (weights + stats.state_bytes * stats.cache_use) / seconds
         bandwidth = self._bandwidth.get(str(model.lm.model.device), 0.0)
         return row | {
-            "waiting": stats.waiting, "running": stats.running, "slots": engine.slots,
+            "waiting": stats.waiting,
+            "running": stats.running,
+            "slots": engine.slots,
             "tokens_per_second": round((stats.generated_tokens - tokens) / seconds, 1),
             "bytes_per_second": round(traffic),
             "bandwidth": round(max(bandwidth, traffic) if bandwidth else 0.0),  # no share of it is above 1
             "generated_tokens": stats.generated_tokens,
-            "state_bytes": stats.state_bytes, "prefix_bytes": stats.prefix_bytes, "cache_use": stats.cache_use,
-        }  # fmt: skip
+            "state_bytes": stats.state_bytes,
+            "prefix_bytes": stats.prefix_bytes,
+            "cache_use": stats.cache_use,
+        }
 
 
 def _together(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -143,23 +149,38 @@ def state_of(model: "ServedModel") -> dict[str, Any]:
     room, itemsize, context = engine.occupancy(), dtype.itemsize, spec.context_length
     source = room.source_length or None
     parts = [
-        {"name": part.name, "kind": part.kind, "layers": len(part.layers),
-         "predicted": room.rows * part.nbytes(itemsize), "allocated": sum(room.layer_bytes[n] for n in part.layers)}
+        {
+            "name": part.name,
+            "kind": part.kind,
+            "layers": len(part.layers),
+            "predicted": room.rows * part.nbytes(itemsize),
+            "allocated": sum(room.layer_bytes[n] for n in part.layers),
+        }
         for part in state_parts(spec, room.capacity, source)
-    ]  # fmt: skip
+    ]
     lengths = sorted({1, context, *(max(1, context * n // NUM_POINTS) for n in range(1, NUM_POINTS))})
     lines = [[part.nbytes(itemsize) for part in state_parts(spec, length, source)] for length in lengths]
     return {
-        "name": model.name, "kind": spec.kind, "dtype": str(dtype).removeprefix("torch."),
-        "context_length": context, "slots": engine.slots,
-        "rows": room.rows, "capacity": room.capacity, "source_length": room.source_length, "parts": parts,
+        "name": model.name,
+        "kind": spec.kind,
+        "dtype": str(dtype).removeprefix("torch."),
+        "context_length": context,
+        "slots": engine.slots,
+        "rows": room.rows,
+        "capacity": room.capacity,
+        "source_length": room.source_length,
+        "parts": parts,
         "line": {"length": lengths, "bytes": list(map(list, zip(*lines, strict=True)))},
         "requests": [
-            {"request": number, "prompt_tokens": slot.prompt_tokens, "generated_tokens": slot.generated_tokens,
-             "length": slot.length}
+            {
+                "request": number,
+                "prompt_tokens": slot.prompt_tokens,
+                "generated_tokens": slot.generated_tokens,
+                "length": slot.length,
+            }
             for number, slot in enumerate(room.slots)
         ],
-    }  # fmt: skip
+    }
 
 
 def bytes_of_step(spec: Any, nbytes: int) -> int:

@@ -183,10 +183,15 @@ async def begin(
             if choices.cancelled:
                 return
             prompt, k = divmod(index, choices.n)
-            choices.requests.append(model.worker.submit(
-                prompts[prompt], choices.stream, index, logprobs,
-                **settings | {"max_new_tokens": limits[prompt], "seed": (seed + k) % 2**63, "stop_ids": stop_ids},
-            ))  # fmt: skip
+            choices.requests.append(
+                model.worker.submit(
+                    prompts[prompt],
+                    choices.stream,
+                    index,
+                    logprobs,
+                    **settings | {"max_new_tokens": limits[prompt], "seed": (seed + k) % 2**63, "stop_ids": stop_ids},
+                )
+            )
 
     def submitted() -> None:
         model.worker.done(count - len(choices.requests))  # choices that were not submitted

@@ -131,10 +131,21 @@ class GenerationRequest(Body):
     skip_special_tokens: Any = None
     spaces_between_special_tokens: Any = None
 
-    ignored: ClassVar[frozenset[str]] = frozenset((
-        "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "verbosity", "reasoning",
-        "reasoning_effort", "parallel_tool_calls", "prediction",
-    ))  # fmt: skip
+    ignored: ClassVar[frozenset[str]] = frozenset(
+        (
+            "user",
+            "metadata",
+            "store",
+            "service_tier",
+            "safety_identifier",
+            "prompt_cache_key",
+            "verbosity",
+            "reasoning",
+            "reasoning_effort",
+            "parallel_tool_calls",
+            "prediction",
+        )
+    )
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
         "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],), "function_call": ("none", "auto"),
         "suffix": ("",), "best_of": (1,), "audio": (), "modalities": (["text"],), "web_search_options": (),
@@ -172,9 +183,15 @@ class GenerationRequest(Body):
     def sampling(self) -> dict[str, Any]:
         """The fields of `Sampling` that this body gives; the others are the model's own."""
         names = (
-            "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
-            "logit_bias", "ignore_eos",
-        )  # fmt: skip
+            "temperature",
+            "top_p",
+            "min_p",
+            "repetition_penalty",
+            "presence_penalty",
+            "frequency_penalty",
+            "logit_bias",
+            "ignore_eos",
+        )
         settings = {name: value for name in names if (value := getattr(self, name)) is not None}
         if self.top_k is not None:
             settings["top_k"] = self.top_k if self.top_k > 0 else None  # 0 and -1 say that it is off
@@ -208,9 +225,11 @@ class GenerationRequest(Body):
                 raise ApiError("invalid_value", message, "response_format")
             yield "response_format", "json_schema", json.dumps(self.response_format.json_schema.schema_)
         guided = {
-            "guided_json": self.guided_json, "guided_regex": self.guided_regex, "guided_choice": self.guided_choice,
+            "guided_json": self.guided_json,
+            "guided_regex": self.guided_regex,
+            "guided_choice": self.guided_choice,
             "guided_grammar": self.guided_grammar,
-        }  # fmt: skip
+        }
         if (one := self.structured_outputs) is not None:
             values = {"json": one.json_, "regex": one.regex, "choice": one.choice, "grammar": one.grammar}
             guided |= {f"structured_outputs.{name}": value for name, value in values.items()}

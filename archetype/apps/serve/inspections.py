@@ -136,12 +136,15 @@ async def lens(exchange: Exchange) -> Lens:
         position = exchange.number("position", 0, 0, len(view.tokens) - 1)
         positions = slice(position, position + 1)
     return {
-        "layers": view.layers, "tokens": list(view.tokens[positions]),
+        "layers": view.layers,
+        "tokens": list(view.tokens[positions]),
         "answers": [[cell[:top] for cell in layer[positions]] for layer in view.names],
-        "ids": numbers(view.answers[:, positions, :top]), "logp": numbers(view.log_probabilities[:, positions, :top]),
-        "rank": numbers(view.ranks[:, positions]), "kl": numbers(view.kl[:, positions]),
+        "ids": numbers(view.answers[:, positions, :top]),
+        "logp": numbers(view.log_probabilities[:, positions, :top]),
+        "rank": numbers(view.ranks[:, positions]),
+        "kl": numbers(view.kl[:, positions]),
         "entropy": numbers(view.entropy[:, positions]),
-    }  # fmt: skip
+    }
 
 
 async def exact(exchange: Exchange) -> Exactness:
@@ -166,7 +169,7 @@ async def experts(exchange: Exchange) -> Experts:
             | {name: numbers(getattr(mixture, name)) for name in names}
             for mixture in view.routings
         ],
-    }  # fmt: skip
+    }
 
 
 async def recurrent(exchange: Exchange) -> Recurrent:
@@ -249,7 +252,12 @@ def raw_tensor(tensor: Tensor) -> Raw:
     """Return the values of a tensor as bytes, row-major and little-endian."""
     tensor = tensor.contiguous().cpu()
     data = tensor.numpy()
-    return Raw(data.astype(data.dtype.newbyteorder("<")).tobytes(), {
-        "content-type": "application/octet-stream", "x-shape": ",".join(map(str, tensor.shape)),
-        "x-dtype": str(tensor.dtype).removeprefix("torch."), "cache-control": "no-store",
-    })  # fmt: skip
+    return Raw(
+        data.astype(data.dtype.newbyteorder("<")).tobytes(),
+        {
+            "content-type": "application/octet-stream",
+            "x-shape": ",".join(map(str, tensor.shape)),
+            "x-dtype": str(tensor.dtype).removeprefix("torch."),
+            "cache-control": "no-store",
+        },
+    )

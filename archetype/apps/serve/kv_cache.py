@@ -52,8 +52,13 @@ def cached(models: Models, body: CacheRequest) -> CacheCosts | Problems:
     except SpecError as error:
         return problems(error, body.source or "")
     return {
-        "ok": True, "problems": [], "name": model.name or model.kind, "kind": model.kind, "lengths": lengths,
-        "bytes": [report.state["bytes"] for report in reports], "per_token": reports[-1].state["bytes_per_token"],
+        "ok": True,
+        "problems": [],
+        "name": model.name or model.kind,
+        "kind": model.kind,
+        "lengths": lengths,
+        "bytes": [report.state["bytes"] for report in reports],
+        "per_token": reports[-1].state["bytes_per_token"],
         "with_cache": [report.flops["decode"] for report in reports],
         "without_cache": [report.flops["prefill"] for report in reports],
-    }  # fmt: skip
+    }

@@ -38,8 +38,9 @@ def document() -> dict[str, Any]:
     kinds = {kind: TypeAdapter(kind) for kind in [*bodies, *map(_json_answer, ROUTES), Error] if kind is not None}
     schemas, definitions = TypeAdapter.json_schemas(
         [(kind, "validation", adapter) for kind, adapter in kinds.items()],
-        ref_template="#/components/schemas/{model}", schema_generator=Closed,
-    )  # fmt: skip
+        ref_template="#/components/schemas/{model}",
+        schema_generator=Closed,
+    )
     components = definitions["$defs"]
     for body in bodies:
         _describe_effects(components[body.__name__]["properties"], body)
@@ -47,12 +48,15 @@ def document() -> dict[str, Any]:
     paths = {route.path.replace(":path", ""): {route.method.lower(): _operation(route, schema_of)} for route in ROUTES}
     return {
         "openapi": "3.1.0",
-        "info": {"title": "archetype serve", "version": __version__,
-                 "description": "Models behind OpenAI's HTTP API; docs/guide/serving.md says more."},
+        "info": {
+            "title": "archetype serve",
+            "version": __version__,
+            "description": "Models behind OpenAI's HTTP API; docs/guide/serving.md says more.",
+        },
         "paths": paths,
         "components": {"schemas": components, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
         "security": [{}, {"key": []}],
-    }  # fmt: skip
+    }
 
 
 def _json_answer(route: Route) -> Any:

@@ -31,9 +31,12 @@ async def index(exchange: Exchange) -> Raw:
     file, nonce = FOLDER / "index.html", secrets.token_urlsafe(16)
     text = file.read_text(encoding="utf-8").replace("{{nonce}}", nonce) if is_built() else MISSING
     headers = {
-        "content-type": "text/html; charset=utf-8", "content-security-policy": POLICY.format(nonce=nonce),
-        "x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-cache",
-    }  # fmt: skip
+        "content-type": "text/html; charset=utf-8",
+        "content-security-policy": POLICY.format(nonce=nonce),
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
+        "cache-control": "no-cache",
+    }
     return Raw(text.encode(), headers)
 
 
@@ -45,8 +48,11 @@ async def asset(exchange: Exchange) -> Raw:
         raise ApiError("unknown_url", "there is no such file of the page; load the page again")
     kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
     headers = {
-        "content-type": kind, "cache-control": IMMUTABLE, "x-content-type-options": "nosniff", "vary": "accept-encoding"
-    }  # fmt: skip
+        "content-type": kind,
+        "cache-control": IMMUTABLE,
+        "x-content-type-options": "nosniff",
+        "vary": "accept-encoding",
+    }
     compressed = file.with_name(f"{file.name}.gz")
     if compressed.is_file() and "gzip" in exchange.request_header("accept-encoding"):
         file, headers = compressed, headers | {"content-encoding": "gzip"}

@@ -64,10 +64,17 @@ def positions(models: Models, body: PositionRequest) -> Positions | Problems:
     except SpecError as error:
         return problems(error, body.source or "")
     return {
-        "ok": True, "problems": [], "name": model.name or model.kind, "kind": model.kind, "length": length,
-        "context_length": model.context_length, "most": most,
-        "embedding": _embedding(model, length), "layers": _layers(model, length), "state": _state(memory, length),
-    }  # fmt: skip
+        "ok": True,
+        "problems": [],
+        "name": model.name or model.kind,
+        "kind": model.kind,
+        "length": length,
+        "context_length": model.context_length,
+        "most": most,
+        "embedding": _embedding(model, length),
+        "layers": _layers(model, length),
+        "state": _state(memory, length),
+    }
 
 
 def _state(memory: MemoryCost, length: int) -> dict[str, Any]:
@@ -75,8 +82,12 @@ def _state(memory: MemoryCost, length: int) -> dict[str, Any]:
     most = memory.cost.max_length
     lengths = [point for point in points(length) if point and (most is None or point <= most)]
     values = [memory.state(1, tokens) for tokens in lengths]
-    return {"lengths": lengths, "bytes": values, "per_token": memory.state_per_token(lengths[-1]),
-            "weights": memory.weights}  # fmt: skip
+    return {
+        "lengths": lengths,
+        "bytes": values,
+        "per_token": memory.state_per_token(lengths[-1]),
+        "weights": memory.weights,
+    }
 
 
 def _embedding(model: ModelSpec, length: int) -> Curves | None:
@@ -122,7 +133,11 @@ def _pattern(pattern: Pattern, context: MaskContext) -> dict[str, Any]:
     places = [step * length // count for step in range(count)]
     rows = ["".join("1" if rule.allows(i, j, context) else "0" for j in places) for i in places]
     return {
-        "kind": getattr(pattern, "kind", ""), "spec": pattern.dump(), "places": places, "rows": rows,
-        "pairs": rule.pairs(context), "computed": rule.num_computed_pairs(context),
+        "kind": getattr(pattern, "kind", ""),
+        "spec": pattern.dump(),
+        "places": places,
+        "rows": rows,
+        "pairs": rule.pairs(context),
+        "computed": rule.num_computed_pairs(context),
         "cache_length": rule.cache_length(length),
-    }  # fmt: skip
+    }

@@ -97,11 +97,17 @@ def recipe_of(models: Models, body: RecipeRequest) -> RecipeAnswer | Problems:
     name = re.sub(r"[^\w.-]+", "-", spec.name or spec.kind).strip("-.") or spec.kind
     extensions = "".join(f" --extension {one.name}" for one in extensions_of([spec]))
     return {
-        "ok": True, "problems": [], "name": name, "data": kind, "kinds": list(by_kind),
+        "ok": True,
+        "problems": [],
+        "name": name,
+        "data": kind,
+        "kinds": list(by_kind),
         "recipe": with_schema_line(text, "recipe"),
         "command": f"archetype train --recipe {name}.recipe.yaml --to runs/{name}{extensions}",
         "files": [file for one in FILES[kind].values() for file in ([one] if isinstance(one, str) else one)],
-        "steps": recipe.steps, "batch": rows, "length": None if kind == "images" else length,
+        "steps": recipe.steps,
+        "batch": rows,
+        "length": None if kind == "images" else length,
         "flops": recipe.steps * report.flops["train"],
         "memory": StepMemoryCost(recipe.replace(dtype="float32"), spec).step(rows, length, False).peak,
-    }  # fmt: skip
+    }

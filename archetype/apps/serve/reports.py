@@ -48,10 +48,16 @@ async def report(exchange: Exchange) -> ReportDetails:
 async def picture(exchange: Exchange) -> Raw:
     """Answer with a picture of a report."""
     file = exchange.app.reports.file(exchange.parameters["name"], tuple(PICTURES))
-    return Raw(await asyncio.to_thread(read_bytes, file), {
-        "content-type": PICTURES[file.suffix], "content-security-policy": NO_SCRIPTS,
-        "x-content-type-options": "nosniff", "cache-control": "no-cache", "x-dtype": "uint8",
-    })  # fmt: skip
+    return Raw(
+        await asyncio.to_thread(read_bytes, file),
+        {
+            "content-type": PICTURES[file.suffix],
+            "content-security-policy": NO_SCRIPTS,
+            "x-content-type-options": "nosniff",
+            "cache-control": "no-cache",
+            "x-dtype": "uint8",
+        },
+    )
 
 
 class Reports:

@@ -147,19 +147,41 @@ class ResponseRequest(Body):
     access_programs: Any = None
     image: Any = None
 
-    ignored: ClassVar[frozenset[str]] = frozenset((
-        "user", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
-        "prompt_cache_options", "reasoning", "parallel_tool_calls", "max_tool_calls",
-    ))  # fmt: skip
+    ignored: ClassVar[frozenset[str]] = frozenset(
+        (
+            "user",
+            "store",
+            "service_tier",
+            "safety_identifier",
+            "prompt_cache_key",
+            "prompt_cache_retention",
+            "prompt_cache_options",
+            "reasoning",
+            "parallel_tool_calls",
+            "max_tool_calls",
+        )
+    )
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
-        "tools": ([],), "tool_choice": ("none", "auto"), "previous_response_id": (), "conversation": (), "prompt": (),
-        "background": (False,), "background_options": (), "truncation": ("disabled",), "context_management": ([],),
-        "moderation": (), "access_programs": (), "image": (),
-    }  # fmt: skip
+        "tools": ([],),
+        "tool_choice": ("none", "auto"),
+        "previous_response_id": (),
+        "conversation": (),
+        "prompt": (),
+        "background": (False,),
+        "background_options": (),
+        "truncation": ("disabled",),
+        "context_management": ([],),
+        "moderation": (),
+        "access_programs": (),
+        "image": (),
+    }
     instead: ClassVar[dict[str, str]] = {
-        "tools": CHAT, "tool_choice": CHAT, "previous_response_id": "send the earlier messages in input",
-        "conversation": "send the earlier messages in input", "prompt": "send instructions and input",
-    }  # fmt: skip
+        "tools": CHAT,
+        "tool_choice": CHAT,
+        "previous_response_id": "send the earlier messages in input",
+        "conversation": "send the earlier messages in input",
+        "prompt": "send instructions and input",
+    }
     expected: ClassVar[dict[str, str]] = {
         "input": 'a text, or a list of messages such as {"role": "user", "content": "Hi"}'
     }

@@ -122,10 +122,16 @@ class Runs:
                 series[key] = buckets._replace(x=[x * factor for x in buckets.x])._asdict()
         samples = [{"step": step, "text": text} for step, text in metrics.samples if after < step <= last]
         return {
-            "name": name, "version": metrics.version, "next": last, "training": training,
-            "x": axis, "names": list(metrics.series), "series": series, "samples": samples[-MAX_SAMPLES:],
+            "name": name,
+            "version": metrics.version,
+            "next": last,
+            "training": training,
+            "x": axis,
+            "names": list(metrics.series),
+            "series": series,
+            "samples": samples[-MAX_SAMPLES:],
             "peak_flops": metrics.peak_flops,
-        }  # fmt: skip
+        }
 
     def summaries(self) -> list[dict[str, Any]]:
         """Return a summary of every run, newest first; a run that cannot be read has an error instead."""
@@ -144,11 +150,16 @@ class Runs:
         except (ArchetypeError, OSError) as error:
             return summary | {"problem": one_line(str(error))}
         return summary | {
-            "spec": known["name"], "kind": known["kind"], "parameters": known["parameters"],
-            "step": metrics.step, "steps": recipe.get("steps"), "loss": metrics.last("loss"),
-            "best_validation_loss": metrics.best("validation_loss"), "per_second": metrics.last("per_second"),
+            "spec": known["name"],
+            "kind": known["kind"],
+            "parameters": known["parameters"],
+            "step": metrics.step,
+            "steps": recipe.get("steps"),
+            "loss": metrics.last("loss"),
+            "best_validation_loss": metrics.best("validation_loss"),
+            "per_second": metrics.last("per_second"),
             "values": recipe | {"spec": known["values"]},
-        }  # fmt: skip
+        }
 
     def _read(self, folder: Path) -> MetricsFile:
         metrics = self._metrics.setdefault(folder, MetricsFile(folder / "metrics.jsonl"))
@@ -183,9 +194,11 @@ def _architecture(folder: Path, changed: float) -> dict[str, Any]:
     check_extensions(folder)
     spec = read(folder / "spec.yaml")
     return {
-        "name": spec.name, "kind": spec.kind, "parameters": total_parameters(spec),
+        "name": spec.name,
+        "kind": spec.kind,
+        "parameters": total_parameters(spec),
         "values": spec.dump(full=True, each_layer=True),
-    }  # fmt: skip
+    }
 
 
 @lru_cache(maxsize=256)
@@ -209,5 +222,7 @@ def _written(folder: Path) -> float:
 
 def _changed(folder: Path) -> float:
     """Return when a run was last measured, in seconds since 1970."""
-    return max((file.stat().st_mtime for name in ("recipe.yaml", "metrics.jsonl") if (file := folder / name).is_file()),
-               default=0.0)  # fmt: skip
+    return max(
+        (file.stat().st_mtime for name in ("recipe.yaml", "metrics.jsonl") if (file := folder / name).is_file()),
+        default=0.0,
+    )

@@ -33,10 +33,17 @@ class Server(uvicorn.Server):
 
     def __init__(self, app: App, grace_seconds: float = 30.0) -> None:
         config = uvicorn.Config(
-            app, http="h11", ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
-            proxy_headers=False, timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             h11_max_incomplete_event_size=PARSED_HEADER_BYTES,
-        )  # fmt: skip
+        )
         super().__init__(config)
         self.app, self.grace_seconds = app, grace_seconds
         self.connections = Connections(self.server_state.connections)

@@ -123,12 +123,23 @@ def evaluated(models: Models, body: EvaluateRequest) -> Evaluation | Problems:
         scene = compared((base, draw(before, body.measure)), (spec, draw(report, body.measure)))
     changes = () if base is None else differences(base, spec)
     answer: Evaluation = {
-        "ok": True, "source": text, "problems": [], "name": spec.name or spec.kind, "kind": spec.kind,
-        "fingerprint": fingerprint(spec), "num_layers": spec.num_layers, "context_length": spec.context_length,
-        "cost": report.to_json(), "fit": fitting(report), "times": times(report, body.device), "form": form(spec),
-        "diff": [{"path": path, "a": a, "b": b} for path, a, b in changes], "base": base_sums,
-        "diagram": diagram(scene), "parts": parts(spec, scene),
-    }  # fmt: skip
+        "ok": True,
+        "source": text,
+        "problems": [],
+        "name": spec.name or spec.kind,
+        "kind": spec.kind,
+        "fingerprint": fingerprint(spec),
+        "num_layers": spec.num_layers,
+        "context_length": spec.context_length,
+        "cost": report.to_json(),
+        "fit": fitting(report),
+        "times": times(report, body.device),
+        "form": form(spec),
+        "diff": [{"path": path, "a": a, "b": b} for path, a, b in changes],
+        "base": base_sums,
+        "diagram": diagram(scene),
+        "parts": parts(spec, scene),
+    }
     if body.family:
         answer["family"] = family_name(spec)
     return answer
@@ -176,9 +187,7 @@ def fitting(report: CostReport) -> list[dict[str, Any]]:
     costs = [group.cost for stack in report.memory_cost.cost.stacks for group in stack.groups]
     if any(part.is_measured for cost in costs for part in cost.contents.values()):
         return []
-    return [
-        {"memory": f"{size} GiB"} | one._asdict() for size in (8, 24, 80) for one in fits(report, size * 2**30)
-    ]  # fmt: skip
+    return [{"memory": f"{size} GiB"} | one._asdict() for size in (8, 24, 80) for one in fits(report, size * 2**30)]
 
 
 def times(report: CostReport, name: str) -> dict[str, Any] | None:
@@ -189,8 +198,12 @@ def times(report: CostReport, name: str) -> dict[str, Any] | None:
     missing = [phase._asdict() for phase in too_large(report, device)]
     even = chooses_experts(report)
     return {
-        "device": device.name, "source": device.source, "phases": phases, "too_large": missing, "even_routing": even,
-    }  # fmt: skip
+        "device": device.name,
+        "source": device.source,
+        "phases": phases,
+        "too_large": missing,
+        "even_routing": even,
+    }
 
 
 def form(spec: ModelSpec) -> list[dict[str, Any]]:
@@ -219,15 +232,31 @@ def form(spec: ModelSpec) -> list[dict[str, Any]]:
 def diagram(scene: Scene) -> dict[str, Any]:
     """Return the drawing, and the boxes with their costs."""
     boxes = [
-        {"id": box.id, "label": box.label, "shape": box.shape, "detail": box.detail, "kind": box.kind,
-         "repeat": box.repeat, "field": box.field, "change": box.change, "cost": box.cost.to_json()}
+        {
+            "id": box.id,
+            "label": box.label,
+            "shape": box.shape,
+            "detail": box.detail,
+            "kind": box.kind,
+            "repeat": box.repeat,
+            "field": box.field,
+            "change": box.change,
+            "cost": box.cost.to_json(),
+        }
         for box in scene.boxes
-    ]  # fmt: skip
+    ]
     containers = [
-        {"id": one.id, "label": one.label, "kind": one.kind, "lines": one.lines, "repeat": one.repeat,
-         "field": one.field, "change": one.change}
+        {
+            "id": one.id,
+            "label": one.label,
+            "kind": one.kind,
+            "lines": one.lines,
+            "repeat": one.repeat,
+            "field": one.field,
+            "change": one.change,
+        }
         for one in scene.containers
-    ]  # fmt: skip
+    ]
     legend = [{"letter": letter, "value": value, "meaning": meaning} for letter, value, meaning in scene.legend]
     named = {"name": scene.name, "description": scene.description, "measure": scene.measure, "unit": scene.unit}
     return named | picture_items(scene) | {"boxes": boxes, "containers": containers, "legend": legend}
@@ -240,8 +269,11 @@ def parts(spec: ModelSpec, scene: Scene) -> dict[str, Any]:
     for field in dict.fromkeys(item.field for item in items if item.field):
         value = _value_at(spec, field)
         if isinstance(value, Spec):
-            rows[field] = {"kind": str(getattr(value, "kind", "")), "yaml": mapping_to_yaml(value.dump()),
-                           "about": _about(type(value))}  # fmt: skip
+            rows[field] = {
+                "kind": str(getattr(value, "kind", "")),
+                "yaml": mapping_to_yaml(value.dump()),
+                "about": _about(type(value)),
+            }
         elif value is not None:
             rows[field] = {"kind": "", "yaml": mapping_to_yaml({field.rpartition(".")[2]: value}), "about": ""}
     return rows

@@ -33,11 +33,18 @@ class Choice(TypedDict):
 async def token_way(exchange: Exchange) -> Way:
     """Answer with the outputs of all boxes of the diagram at a position: names, shapes and root mean squares."""
     stations = await _stations(exchange.app.captures.get(exchange.parameters["id"]), exchange)
-    return {"stations": [
-        {"box": station.box, "layer": station.layer, "name": station.name, "shape": list(station.values.shape),
-         "rms": numbers(_rms(station.values))}
-        for station in stations
-    ]}  # fmt: skip
+    return {
+        "stations": [
+            {
+                "box": station.box,
+                "layer": station.layer,
+                "name": station.name,
+                "shape": list(station.values.shape),
+                "rms": numbers(_rms(station.values)),
+            }
+            for station in stations
+        ]
+    }
 
 
 async def station(exchange: Exchange) -> Raw:
@@ -54,10 +61,12 @@ async def choice(exchange: Exchange) -> Choice:
     if logits is None:
         raise ApiError("invalid_value", "choice: this model has no head and no logits; look at another view")
     sampling = Sampling(
-        temperature=exchange.number("temperature", 1.0, 0.0, 100.0), top_p=exchange.number("top_p", 1.0, 0.001, 1.0),
-        min_p=exchange.number("min_p", 0.0, 0.0, 0.999), top_k=exchange.number("top_k", 0, 0, MOST_TOKENS) or None,
+        temperature=exchange.number("temperature", 1.0, 0.0, 100.0),
+        top_p=exchange.number("top_p", 1.0, 0.001, 1.0),
+        min_p=exchange.number("min_p", 0.0, 0.0, 0.999),
+        top_k=exchange.number("top_k", 0, 0, MOST_TOKENS) or None,
         seed=exchange.number("seed", 0, 0, MOST_TOKENS),
-    )  # fmt: skip
+    )
     count = exchange.number("k", TOP, 1, MAX_CHOICES)
     return await capture.model.worker.run(lambda: _chosen(capture, logits, sampling, count))
 
@@ -70,13 +79,20 @@ def _chosen(capture: Capture, logits: Tensor, sampling: Sampling, count: int) ->
     chosen = sample(logits[None], [Sampler(sampling, [], len(logits), logits.device)])[0]
     best = logits.topk(min(count, len(logits))).indices.tolist()
     return {
-        "chosen": chosen, "left": int((after > 0).sum()), "size": len(logits),
+        "chosen": chosen,
+        "left": int((after > 0).sum()),
+        "size": len(logits),
         "rows": [
-            {"id": id, "name": capture.inspection.name(id), "logit": float(logits[id]),
-             "probability": float(before[id]), "left": float(after[id])}
+            {
+                "id": id,
+                "name": capture.inspection.name(id),
+                "logit": float(logits[id]),
+                "probability": float(before[id]),
+                "left": float(after[id]),
+            }
             for id in dict.fromkeys((*best, chosen))
         ],
-    }  # fmt: skip
+    }
 
 
 async def _stations(capture: Capture, exchange: Exchange) -> list[Station]:

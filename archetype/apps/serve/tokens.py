@@ -71,7 +71,11 @@ async def tokenizer_info(exchange: Exchange) -> TokenizerInfo:
         tokenizer, names = model.tokenizer, model.lm.special_names
         template = None if model.lm.template is None else model.lm.template.source
     return {
-        "tokenizer_class": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "model_max_length": model.context_length,
-        "bos_token": names.get("bos_token"), "eos_token": names.get("eos_token"), "pad_token": names.get("pad_token"),
+        "tokenizer_class": tokenizer.kind,
+        "vocab_size": tokenizer.vocab_size,
+        "model_max_length": model.context_length,
+        "bos_token": names.get("bos_token"),
+        "eos_token": names.get("eos_token"),
+        "pad_token": names.get("pad_token"),
         "chat_template": template,
-    }  # fmt: skip
+    }

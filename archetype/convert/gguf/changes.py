@@ -149,9 +149,7 @@ def _absorbed_shapes(shape: "Shape", model: Any) -> "tuple[Shape, ...]":
     return (heads, latents, mixer.qk_nope_head_dim), (heads, mixer.v_head_dim, latents)
 
 
-LATENTS = Change(
-    r"blk\.\d+\.attn_kv_b\.weight", _absorbed, _joined, ("attn_k_b", "attn_v_b"), shapes=_absorbed_shapes
-)
+LATENTS = Change(r"blk\.\d+\.attn_kv_b\.weight", _absorbed, _joined, ("attn_k_b", "attn_v_b"), shapes=_absorbed_shapes)
 
 
 def _head_scale(model: Any) -> float:

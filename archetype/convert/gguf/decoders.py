@@ -196,14 +196,22 @@ MAMBA: tuple[Row, ...] = (
     Expected("attention.head_count", 0, "attention", path=lambda model: 0),
     RMS_EPS,
     Key("ssm.conv_kernel", "conv_kernel"),
-    Expected("ssm.inner_size", lambda values: 2 * values["d_model"], "another expansion",
-             path=lambda model: model.layers[0].mixer.expand * model.d_model),
+    Expected(
+        "ssm.inner_size",
+        lambda values: 2 * values["d_model"],
+        "another expansion",
+        path=lambda model: model.layers[0].mixer.expand * model.d_model,
+    ),
     Key("ssm.state_size", "state_size"),
-    Key("ssm.time_step_rank", "dt_rank", decode=unless_automatic,
-        path=lambda model: model.layers[0].mixer.rank(model.d_model)),
+    Key(
+        "ssm.time_step_rank",
+        "dt_rank",
+        decode=unless_automatic,
+        path=lambda model: model.layers[0].mixer.rank(model.d_model),
+    ),
     Expected("ssm.dt_b_c_rms", False, "norms of what the scan is steered by"),
     TIED,
-)  # fmt: skip
+)
 
 GATED_PARTS: dict[str, Any] = {"final_norm": RMSNorm, "block.mixer": Attention}
 STANDARD_PARTS: dict[str, Any] = {"final_norm": LayerNorm, "block.mixer": Attention}

@@ -153,8 +153,13 @@ KEYS: tuple[Row, ...] = (
     Key("attention.head_count", "num_heads"),
     RMS_EPS,
     Converted(_read_latents, _write_latents),
-    Key("leading_dense_block_count", "num_dense_layers", 0, check=Config.count,
-        path=lambda model: len(dense_layers(model))),
+    Key(
+        "leading_dense_block_count",
+        "num_dense_layers",
+        0,
+        check=Config.count,
+        path=lambda model: len(dense_layers(model)),
+    ),
     Key("feed_forward_length", "d_ff", path=dense_width),
     Key("expert_count", "num_experts"),
     Key("expert_used_count", "experts_per_token"),
@@ -166,7 +171,7 @@ KEYS: tuple[Row, ...] = (
     Expected("expert_group_count", 1, "groups of experts"),
     Expected("expert_group_used_count", 1, "groups of experts"),
     TIED,
-)  # fmt: skip
+)
 
 
 RULES = weight_rules(f"""{OUTER}{NORMS}{NETWORK}{SPARSE}

@@ -177,8 +177,9 @@ def _differing_prompts(file: Path, tokenizer: Tokenizer, row: list[int]) -> Iter
     if not tokenizer.eos:
         read.eos = ()  # llama.cpp stops at tokens of known names, whatever the keys say
     yield from differing_ends(tokenizer, read, FILE)
-    before, after = ([keys[f"{PREFIX}.{role}_token_id"]] if keys.get(f"{PREFIX}.add_{role}_token") else []
-                     for role in ("bos", "eos"))  # fmt: skip
+    before, after = (
+        [keys[f"{PREFIX}.{role}_token_id"]] if keys.get(f"{PREFIX}.add_{role}_token") else [] for role in ("bos", "eos")
+    )
     if row not in ([*before, TEXT, *after], again := read.add_special_tokens([TEXT])):
         shown = (", ".join("the text" if id == TEXT else str(id) for id in ids) for ids in (row, again))
         yield f"a prompt is {next(shown)}, and would be {next(shown)} by GGUF's keys"

@@ -139,8 +139,12 @@ def as_half(numbers: Array) -> Array:
 
 
 K_QUANTS: dict[str, Callable[[Array], Array]] = {
-    "q2_k": _q2_k, "q3_k": _q3_k, "q4_k": _q4_k, "q5_k": _q5_k, "q6_k": _q6_k
-}  # fmt: skip
+    "q2_k": _q2_k,
+    "q3_k": _q3_k,
+    "q4_k": _q4_k,
+    "q5_k": _q5_k,
+    "q6_k": _q6_k,
+}
 
 
 def _affine_blocks(blocks: Array, form: Affine) -> tuple[Array, Array, Array, tuple[Array, Array]]:

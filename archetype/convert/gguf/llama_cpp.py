@@ -30,9 +30,15 @@ CUTS = {
 IGNORES_MERGES = ("llama-bpe",)  # a word that is itself a token is not merged
 SPACES = " \t\n\v\f\r"  # whitespace in C; some special tokens strip it on their left
 CHINESE = (
-    (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F), (0x2B920, 0x2CEAF),
-    (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
-)  # fmt: skip
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B920, 0x2CEAF),
+    (0xF900, 0xFAFF),
+    (0x2F800, 0x2FA1F),
+)
 
 
 def check_ids(tokenizer: Tokenizer, vocabulary: Vocabulary, allow_different: bool = False) -> None:
@@ -84,8 +90,11 @@ class LlamaCppTokenizer:
         special = [token for token, type in zip(vocabulary.tokens, vocabulary.types, strict=True) if type in apart]
         self._special = sorted(filter(None, special), key=lambda token: -len(token.encode()))
         make: dict[str, Callable[[Vocabulary, dict[str, int]], _Model]] = {
-            "gpt2": _ByteLevel, "llama": _SentencePiece, "t5": _Unigram, "bert": _WordPiece
-        }  # fmt: skip
+            "gpt2": _ByteLevel,
+            "llama": _SentencePiece,
+            "t5": _Unigram,
+            "bert": _WordPiece,
+        }
         self._model = make[vocabulary.model](vocabulary, self._ids)
 
     def encode(self, text: str) -> list[int]:
@@ -120,7 +129,6 @@ class LlamaCppTokenizer:
 
 
 class _Model(Protocol):
-
     def encode(self, text: str, after_special: bool) -> list[int]: ...
 
 
@@ -187,8 +195,9 @@ class _Unigram:
         self._unknown_score = min((score for _, type, score in kinds if type == NORMAL), default=0.0) - PENALTY
         self._pieces = {
             token.encode(): (ids[token], 0.0 if type == USER_DEFINED else score)
-            for token, type, score in kinds if type in (NORMAL, USER_DEFINED, UNUSED)
-        }  # fmt: skip
+            for token, type, score in kinds
+            if type in (NORMAL, USER_DEFINED, UNUSED)
+        }
         self._longest = max(map(len, self._pieces), default=0)
         self._charsmap = Charsmap(vocabulary.charsmap)
         self._adds_prefix = flags.get("add_space_prefix", False)

@@ -118,10 +118,18 @@ def _definition(vocabulary: Vocabulary, model: dict[str, Any], **steps: Any) -> 
     """Build a tokenizer.json in which control tokens are special."""
     takes_spaces = vocabulary.pre in MASK_TAKES_SPACES
     added = [
-        {"id": id, "content": token, "single_word": False, "lstrip": token == MASK and takes_spaces, "rstrip": False,
-         "normalized": False, "special": type == CONTROL}
-        for id, (token, type) in _used(vocabulary).items() if type in (CONTROL, USER_DEFINED)
-    ]  # fmt: skip
+        {
+            "id": id,
+            "content": token,
+            "single_word": False,
+            "lstrip": token == MASK and takes_spaces,
+            "rstrip": False,
+            "normalized": False,
+            "special": type == CONTROL,
+        }
+        for id, (token, type) in _used(vocabulary).items()
+        if type in (CONTROL, USER_DEFINED)
+    ]
     names = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
     definition = {"version": "1.0", "added_tokens": added} | dict.fromkeys(names) | steps | {"model": model}
     return HuggingFaceTokenizer(json.dumps(definition, ensure_ascii=False).encode("utf-8", "replace"))
@@ -144,10 +152,17 @@ def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
         split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
         cut = {"type": "Sequence", "pretokenizers": [split, level]}
     model = {
-        "type": "BPE", "vocab": tokens, "merges": merges, "dropout": None, "unk_token": None, "fuse_unk": False,
-        "continuing_subword_prefix": None, "end_of_word_suffix": None, "byte_fallback": False,
+        "type": "BPE",
+        "vocab": tokens,
+        "merges": merges,
+        "dropout": None,
+        "unk_token": None,
+        "fuse_unk": False,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "byte_fallback": False,
         "ignore_merges": vocabulary.pre in IGNORE_MERGES,
-    }  # fmt: skip
+    }
     steps = {"pre_tokenizer": cut, "post_processor": _frame(vocabulary), "decoder": level | {"use_regex": True}}
     return _definition(vocabulary, model, **steps)
 
@@ -208,16 +223,26 @@ def _wordpiece(vocabulary: Vocabulary) -> Tokenizer:
     unknown, first, last = (used[id][0] for id in ids if id is not None)
     lower = vocabulary.flags.get("normalizer.lowercase", True)
     normalizer = {
-        "type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "lowercase": lower,
+        "type": "BertNormalizer",
+        "clean_text": True,
+        "handle_chinese_chars": True,
+        "lowercase": lower,
         "strip_accents": vocabulary.flags.get("normalizer.strip_accents", lower),
-    }  # fmt: skip
+    }
     processor = {"type": "BertProcessing", "sep": [last, ids[2]], "cls": [first, ids[1]]}
     model = {
-        "type": "WordPiece", "unk_token": unknown, "continuing_subword_prefix": CONTINUES,
-        "max_input_chars_per_word": 100, "vocab": vocab,
-    }  # fmt: skip
+        "type": "WordPiece",
+        "unk_token": unknown,
+        "continuing_subword_prefix": CONTINUES,
+        "max_input_chars_per_word": 100,
+        "vocab": vocab,
+    }
     decoder = {"type": "WordPiece", "prefix": CONTINUES, "cleanup": True}
     return _definition(
-        vocabulary, model, normalizer=normalizer, pre_tokenizer={"type": "BertPreTokenizer"},
-        post_processor=processor, decoder=decoder,
-    )  # fmt: skip
+        vocabulary,
+        model,
+        normalizer=normalizer,
+        pre_tokenizer={"type": "BertPreTokenizer"},
+        post_processor=processor,
+        decoder=decoder,
+    )

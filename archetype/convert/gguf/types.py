@@ -16,27 +16,51 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 # (weights, bytes) of a block of each tensor type.
 BLOCKS = {
-    "f32": (1, 4), "f16": (1, 2), "bf16": (1, 2),
-    "q8_0": (32, 34), "q5_1": (32, 24), "q5_0": (32, 22), "q4_0": (32, 18),
-    "q6_k": (256, 210), "q5_k": (256, 176), "q4_k": (256, 144), "q3_k": (256, 110), "q2_k": (256, 84),
-}  # fmt: skip
+    "f32": (1, 4),
+    "f16": (1, 2),
+    "bf16": (1, 2),
+    "q8_0": (32, 34),
+    "q5_1": (32, 24),
+    "q5_0": (32, 22),
+    "q4_0": (32, 18),
+    "q6_k": (256, 210),
+    "q5_k": (256, 176),
+    "q4_k": (256, 144),
+    "q3_k": (256, 110),
+    "q2_k": (256, 84),
+}
 FileType = Literal[
     "f32", "f16", "bf16", "q8_0", "q6_k", "q5_k_m", "q5_k_s", "q4_k_m", "q4_k_s", "q4_0", "q3_k_l", "q3_k_m", "q3_k_s",
     "q2_k",
 ]  # fmt: skip
 # The type of most matrices in each file type.
 FILE_TYPES = {
-    "f32": "f32", "f16": "f16", "bf16": "bf16", "q8_0": "q8_0", "q6_k": "q6_k", "q5_k_m": "q5_k", "q5_k_s": "q5_k",
-    "q4_k_m": "q4_k", "q4_k_s": "q4_k", "q4_0": "q4_0", "q3_k_l": "q3_k", "q3_k_m": "q3_k", "q3_k_s": "q3_k",
+    "f32": "f32",
+    "f16": "f16",
+    "bf16": "bf16",
+    "q8_0": "q8_0",
+    "q6_k": "q6_k",
+    "q5_k_m": "q5_k",
+    "q5_k_s": "q5_k",
+    "q4_k_m": "q4_k",
+    "q4_k_s": "q4_k",
+    "q4_0": "q4_0",
+    "q3_k_l": "q3_k",
+    "q3_k_m": "q3_k",
+    "q3_k_s": "q3_k",
     "q2_k": "q2_k",
-}  # fmt: skip
+}
 # Replacement for a type if rows are not a multiple of 256 weights.
 NARROW = {"q2_k": "q4_0", "q3_k": "q4_0", "q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0"}
 # Tensors that llama.cpp needs in float32, whatever the file type.
 EXACT = (
-    "_norm.weight", "ssm_conv1d.weight", "ffn_gate_inp.weight", "position_embd.weight", "token_types.weight",
+    "_norm.weight",
+    "ssm_conv1d.weight",
+    "ffn_gate_inp.weight",
+    "position_embd.weight",
+    "token_types.weight",
     "attn_rel_b.weight",
-)  # fmt: skip
+)
 HEAD, TABLE = "output.weight", "token_embd.weight"
 VALUES = ("attn_qkv.weight", "attn_kv_b.weight", "attn_v.weight")  # names of matrices that compute values
 OF_70B = 80  # layers

@@ -108,10 +108,21 @@ REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 CUTS = {rf"{WORDS}|\p{{N}}{{1,3}}|{REST}": "llama-bpe", rf"{WORDS}|\p{{N}}|{REST}": "qwen2"}
 # Further names of the same pre-tokenizers (llama.cpp's src/llama-vocab.cpp).
 SAME_CUTS = {
-    "phi-2": GPT2, "jina-es": GPT2, "jina-de": GPT2, "mpt": GPT2, "olmo": GPT2,
-    "llama3": "llama-bpe", "llama-v3": "llama-bpe", "smaug-bpe": "llama-bpe", "dbrx": "llama-bpe",
-    "deepseek-r1-qwen": "qwen2", "megrez": "qwen2", "jina-v2-code": GPT2, "jina-v2-de": GPT2, "jina-v2-es": GPT2,
-}  # fmt: skip
+    "phi-2": GPT2,
+    "jina-es": GPT2,
+    "jina-de": GPT2,
+    "mpt": GPT2,
+    "olmo": GPT2,
+    "llama3": "llama-bpe",
+    "llama-v3": "llama-bpe",
+    "smaug-bpe": "llama-bpe",
+    "dbrx": "llama-bpe",
+    "deepseek-r1-qwen": "qwen2",
+    "megrez": "qwen2",
+    "jina-v2-code": GPT2,
+    "jina-v2-de": GPT2,
+    "jina-v2-es": GPT2,
+}
 MASK = "<mask>"
 # their <mask> strips spaces before it, as RoBERTa's does
 MASK_TAKES_SPACES = ("jina-v2-code", "jina-v2-de", "jina-v2-es")
@@ -151,7 +162,7 @@ def _pre_tokenizer(definition: Any) -> str:
                 {"type": "ByteLevel", "use_regex": False},
             ],
         } if pattern in CUTS:
-            return CUTS[pattern]  # fmt: skip
+            return CUTS[pattern]
         case _:
             raise _unknown_cut(definition)
 

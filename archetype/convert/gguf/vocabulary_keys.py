@@ -8,9 +8,14 @@ from archetype.errors import DataError
 from archetype.tokenizers.sentencepiece import NORMAL
 
 FLAGS = (
-    "add_bos_token", "add_eos_token", "add_sep_token", "add_space_prefix", "remove_extra_whitespaces",
-    "normalizer.lowercase", "normalizer.strip_accents",
-)  # fmt: skip
+    "add_bos_token",
+    "add_eos_token",
+    "add_sep_token",
+    "add_space_prefix",
+    "remove_extra_whitespaces",
+    "normalizer.lowercase",
+    "normalizer.strip_accents",
+)
 ID = "_token_id"  # suffix of keys of special tokens
 OTHERS = ("token_type_count",)  # keys that belong to the model
 
@@ -30,8 +35,11 @@ def read_vocabulary(metadata: Mapping[str, Any], place: str) -> Vocabulary | Non
     }
     tokens, types, scores, merges, charsmap = lists.values()
     for name, kind, needed in (
-        ("tokens", str, True), ("token_type", int, False), ("scores", float | int, False), ("merges", str, False),
-    ):  # fmt: skip
+        ("tokens", str, True),
+        ("token_type", int, False),
+        ("scores", float | int, False),
+        ("merges", str, False),
+    ):
         value = lists[name]
         sound = isinstance(value, list) and all(isinstance(item, kind) for item in value)
         if not sound and (needed or value is not None):
@@ -47,6 +55,13 @@ def read_vocabulary(metadata: Mapping[str, Any], place: str) -> Vocabulary | Non
     if unknown := next((key for key in keys if key not in OTHERS), None):
         raise DataError(f"{place}: {PREFIX}.{unknown}", "is not understood", "remove it if it changes no token")
     return Vocabulary(
-        str(model), pre, tokens, types or [NORMAL] * len(tokens), scores, merges, special, flags,
+        str(model),
+        pre,
+        tokens,
+        types or [NORMAL] * len(tokens),
+        scores,
+        merges,
+        special,
+        flags,
         bytes(value & 0xFF for value in charsmap or ()),
-    )  # fmt: skip
+    )

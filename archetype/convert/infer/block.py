@@ -65,7 +65,8 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
         experts_per_token=_experts_per_token(info),
         expert=kind(d_ff=width, activation=activation),
         latent_width=info.sides(names["latent_down.weight"])[0] if "latent_down.weight" in names else None,
-        weighs="inputs" if info.settle("weighs_inputs", (False, True), "no file says what their weights multiply")
+        weighs="inputs"
+        if info.settle("weighs_inputs", (False, True), "no file says what their weights multiply")
         else "outputs",
         shared=shared,
         shared_gate="shared_gate.weight" in names,

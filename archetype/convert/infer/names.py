@@ -82,10 +82,21 @@ SECOND = ("intermediate.LayerNorm", "post_attention_layernorm", "ln_2", "ln2", "
           "final_layer_norm", "mlp_norm", "feedforward_layernorm", "ln_mlp", "post_attention_norm",
           "output_layer_norm", "output.LayerNorm", "layernorm2", "LayerNorm", "ln")  # fmt: skip
 BEFORE_NETWORK = ("pre_feedforward_layernorm", "pre_mlp_layernorm", "pre_ff_layernorm")
-AFTER_NETWORK = ("post_feedforward_layernorm", "post_mlp_layernorm", "post_ff_layernorm", "post_feedforward_norm",
-                 "post_ffn_norm", "post_norm2")  # fmt: skip
-AFTER_ATTENTION = ("post_self_attn_layernorm", "post_norm1", "post_attn_norm", "post_operator_norm",
-                   "post_attention_layernorm")  # fmt: skip
+AFTER_NETWORK = (
+    "post_feedforward_layernorm",
+    "post_mlp_layernorm",
+    "post_ff_layernorm",
+    "post_feedforward_norm",
+    "post_ffn_norm",
+    "post_norm2",
+)
+AFTER_ATTENTION = (
+    "post_self_attn_layernorm",
+    "post_norm1",
+    "post_attn_norm",
+    "post_operator_norm",
+    "post_attention_layernorm",
+)
 
 
 def read_name(table: NameTable, path: str) -> tuple[str, int | None] | None:

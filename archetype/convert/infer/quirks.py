@@ -14,14 +14,34 @@ from archetype.roles.checkpoint import MixerQuirks
 
 # Sizes and settings in config.json.
 CONTEXT = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "max_sequence_length")
-EPS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "layernorm_epsilon", "norm_epsilon", "norm_eps",
-       "rms_norm_epsilon")  # fmt: skip
-ACTIVATION = ("hidden_act", "hidden_activation", "activation_function", "activation", "afn", "mlp_hidden_act",
-              "hidden_activation_function", "ffn_activation")  # fmt: skip
+EPS = (
+    "rms_norm_eps",
+    "layer_norm_epsilon",
+    "layer_norm_eps",
+    "layernorm_epsilon",
+    "norm_epsilon",
+    "norm_eps",
+    "rms_norm_epsilon",
+)
+ACTIVATION = (
+    "hidden_act",
+    "hidden_activation",
+    "activation_function",
+    "activation",
+    "afn",
+    "mlp_hidden_act",
+    "hidden_activation_function",
+    "ffn_activation",
+)
 EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts")
 SCORING = ("scoring_func", "expert_selection_fn")  # router scores: softmax or sigmoid
-ROUTER_SCALE = ("routed_scaling_factor", "router_scaling_factor", "router_scale", "route_scale",
-                "moe_routed_scaling_factor")  # fmt: skip
+ROUTER_SCALE = (
+    "routed_scaling_factor",
+    "router_scaling_factor",
+    "router_scale",
+    "route_scale",
+    "moe_routed_scaling_factor",
+)
 WINDOW = ("sliding_window", "window_size")
 LAYER_KINDS = ("layer_types", "attention_layers")
 FULL_EVERY = ("sliding_window_pattern", "_sliding_window_pattern")  # period of layers with full attention
@@ -33,8 +53,17 @@ NORMS_FIRST = ("do_layer_norm_before", "normalize_before")
 # Classes of text decoders with a head.
 DECODERS = r"CausalLM|LMHead|DoubleHeads|Generation"
 # Keys that imply rotary positions.
-ROTARY = frozenset({"rope_theta", "rope_parameters", "rope_scaling", "rotary_pct", "rotary_dim", "rotary_emb_base",
-                    "partial_rotary_factor"})  # fmt: skip
+ROTARY = frozenset(
+    {
+        "rope_theta",
+        "rope_parameters",
+        "rope_scaling",
+        "rotary_pct",
+        "rotary_dim",
+        "rotary_emb_base",
+        "partial_rotary_factor",
+    }
+)
 ROTARY_FRACTION = ("rotary_pct", "partial_rotary_factor")
 
 # Layouts that neither keys nor tensors determine, as named in `--set`.
@@ -213,8 +242,10 @@ QUIRKS: dict[str, FamilyQuirks] = {
 
 # Parts that Archetype lacks, with the tensor names, keys or model types that show a model needs them.
 MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
-    (r".*\.self_attn\.A_log|.*\.(attn_sconv|time_mix\w*|recurrent|rg_lru|diagonal_decay|qkv_conv\w*)(\..*)?",
-     "a recurrent or state-space mixer of another kind"),
+    (
+        r".*\.self_attn\.A_log|.*\.(attn_sconv|time_mix\w*|recurrent|rg_lru|diagonal_decay|qkv_conv\w*)(\..*)?",
+        "a recurrent or state-space mixer of another kind",
+    ),
     (r".*\.attn_sink\w*(\..*)?", "attention sinks of another form"),
     (r".*\.self_attention\.experts\..*", "a mixture of attention heads"),
     (r".*\.(ogate|fgate|igate)\w*\..*", "an mLSTM"),
@@ -236,7 +267,7 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*embedding_hidden_mapping\w*\..*", "token vectors of another width than the model's"),
     (r".*\.(input_residual|hc_\w+|attn_res)(\..*)?", "residuals with parameters of their own"),
     (r".*\.experts\.\w+(\.weight|\.bias)?", "experts in one tensor of an unknown order"),
-)  # fmt: skip
+)
 # The same for a tensor that itself has no place; other tensors with such names may have one.
 MISSING_BY_PLACE: tuple[tuple[str, str], ...] = (
     (r".*norm\w*\.(weight|bias)", "a norm at a place where no wiring here has one"),

@@ -98,8 +98,10 @@ def _cut(values: dict[str, Any], fitting: dict[str, dict[str, Any]]) -> dict[str
     for key in ROPE:
         if isinstance(section := values.get(key), dict):
             width = small.get("qk_rope_head_dim") or small.get("head_dim") or SIZES["hidden_size"] // SIZES["n_head"]
-            small[key] = {name: value[: width // 2] if name in FACTORS and isinstance(value, list) else value
-                          for name, value in section.items()}  # fmt: skip
+            small[key] = {
+                name: value[: width // 2] if name in FACTORS and isinstance(value, list) else value
+                for name, value in section.items()
+            }
     return small | {"pad_token_id": None}
 
 

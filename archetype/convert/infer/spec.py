@@ -79,9 +79,7 @@ def read_unknown(
     return family_as_read(info.type, values, model, rules, _report(info, tensors, model))
 
 
-def _checkpoint_info(
-    values: dict[str, Any], shapes: Shapes, place: str, settings: Mapping[str, Any]
-) -> CheckpointInfo:
+def _checkpoint_info(values: dict[str, Any], shapes: Shapes, place: str, settings: Mapping[str, Any]) -> CheckpointInfo:
     """Collect keys and shapes; for a multimodal model, those of the text part."""
     text, whole = values.get("text_config"), values
     if isinstance(text, dict):
@@ -167,8 +165,10 @@ def _norm(info: CheckpointInfo, tensors: GroupedTensors, param: str, assumed: bo
 def _context(info: CheckpointInfo, tensors: GroupedTensors) -> int:
     rows, length = _rows(info, tensors, "embedding.position"), info.size(CONTEXT, most=MAX_LENGTH)
     why = "no file says whether the first position is 0 or follows the number of padding"
-    if rows is not None and (info.quirks.positions_after_padding or rows == length) and info.settle(
-        "positions_after_padding", (False, True), why
+    if (
+        rows is not None
+        and (info.quirks.positions_after_padding or rows == length)
+        and info.settle("positions_after_padding", (False, True), why)
     ):
         return rows - info.config.count("pad_token_id", 1) - 1
     if length is None and rows is None:
@@ -278,6 +278,11 @@ def _report(info: CheckpointInfo, tensors: GroupedTensors, model: Decoder) -> In
     recognized = sorted(key for key in config.used & info.stated if config.values.get(key) is not None)
     placed = len(info.shapes) - len(tensors.left_out)
     return InferenceReport(
-        tuple(recognized), placed, tuple(info.assumed), tuple(unknown), info.unread, tuple(tensors.left_out),
+        tuple(recognized),
+        placed,
+        tuple(info.assumed),
+        tuple(unknown),
+        info.unread,
+        tuple(tensors.left_out),
         info.alternatives,
-    )  # fmt: skip
+    )

@@ -60,8 +60,9 @@ class Base:
                 pass
             else:
                 (self.head,) = untied.state_dict().keys() - self.state.keys()
-                (self.table,) = [name for name, tensor in model.state_dict(keep_vars=True).items()
-                    if tensor is model.token_table]  # fmt: skip
+                (self.table,) = [
+                    name for name, tensor in model.state_dict(keep_vars=True).items() if tensor is model.token_table
+                ]
                 self.state[self.head] = self.state[self.table]
         self.rules = {rule.hf: rule for rule in rules}
 

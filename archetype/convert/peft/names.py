@@ -12,9 +12,13 @@ TIED = ("embed_tokens", "lm_head")  # modules that PEFT keeps tied on request
 LONGEST = 60  # characters of an expression quoted in errors
 # the pattern that PEFT builds from an expression, by key
 WHOLE = {
-    "rank_pattern": r"(.*\.)?({})$", "alpha_pattern": r"(.*\.)?({})$", "target_modules": "{}", "exclude_modules": "{}",
-    "modules_to_save": r"(^|.*\.){}($|\..*)", "layers_pattern": r"(?:^|.*?\.){}\.(?P<idx>\d+)\.",
-}  # fmt: skip
+    "rank_pattern": r"(.*\.)?({})$",
+    "alpha_pattern": r"(.*\.)?({})$",
+    "target_modules": "{}",
+    "exclude_modules": "{}",
+    "modules_to_save": r"(^|.*\.){}($|\..*)",
+    "layers_pattern": r"(?:^|.*?\.){}\.(?P<idx>\d+)\.",
+}
 ANY_LAYER = re.compile(r".*?\.[^.]*\.(?P<idx>\d+)\.")
 
 

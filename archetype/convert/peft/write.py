@@ -23,8 +23,12 @@ from archetype.models.build import Model
 from archetype.parts.adapter.module import DoRALinear, LoRALinear, adapted
 from archetype.parts.adapter.spec import Adapter
 
-TASKS = {"ForCausalLM": "CAUSAL_LM", "LMHeadModel": "CAUSAL_LM", "ForSequenceClassification": "SEQ_CLS",
-    "ForConditionalGeneration": "SEQ_2_SEQ_LM"}  # fmt: skip
+TASKS = {
+    "ForCausalLM": "CAUSAL_LM",
+    "LMHeadModel": "CAUSAL_LM",
+    "ForSequenceClassification": "SEQ_CLS",
+    "ForConditionalGeneration": "SEQ_2_SEQ_LM",
+}
 
 
 def write_peft(
@@ -69,17 +73,27 @@ def write_peft(
     tensors |= {PREFIX + name: tensor for names in saved.values() for name, tensor in names.items()}
     others = {place: ranks[place] for place in sorted(ranks, key=len, reverse=True) if ranks[place] != adapter.rank}
     task = [task for end, task in TASKS.items() if family.format.architecture_of(model.spec).endswith(end)]
-    atomic.write_json(folder / CONFIG, {
-        "peft_type": "LORA", "task_type": task[0] if task else None, "base_model_name_or_path": base,
-        "r": adapter.rank, "lora_alpha": adapter.alpha, "lora_dropout": adapter.dropout,
-        "target_modules": _shortest(ranks, {rule.hf.rpartition(".")[0] for rule in rules}),
-        "rank_pattern": {re.escape(place): rank for place, rank in others.items()},
-        "alpha_pattern": {re.escape(p): adapter.alpha / adapter.rank * rank for p, rank in others.items()},
-        "fan_in_fan_out": any(r.transposed for r in rules if r.hf.removesuffix(".weight") in ranks),
-        "bias": "none", "use_dora": adapter.kind == "dora", "use_rslora": False,
-        "modules_to_save": sorted(saved) or None, "ensure_weight_tying": is_tied,
-        "inference_mode": True,
-    })  # fmt: skip
+    atomic.write_json(
+        folder / CONFIG,
+        {
+            "peft_type": "LORA",
+            "task_type": task[0] if task else None,
+            "base_model_name_or_path": base,
+            "r": adapter.rank,
+            "lora_alpha": adapter.alpha,
+            "lora_dropout": adapter.dropout,
+            "target_modules": _shortest(ranks, {rule.hf.rpartition(".")[0] for rule in rules}),
+            "rank_pattern": {re.escape(place): rank for place, rank in others.items()},
+            "alpha_pattern": {re.escape(p): adapter.alpha / adapter.rank * rank for p, rank in others.items()},
+            "fan_in_fan_out": any(r.transposed for r in rules if r.hf.removesuffix(".weight") in ranks),
+            "bias": "none",
+            "use_dora": adapter.kind == "dora",
+            "use_rslora": False,
+            "modules_to_save": sorted(saved) or None,
+            "ensure_weight_tying": is_tied,
+            "inference_mode": True,
+        },
+    )
     save(folder / WEIGHTS, {name: tensor.detach().contiguous() for name, tensor in tensors.items()})
 
 

@@ -117,7 +117,6 @@ class _OfPairs(_OfTokens):
 
 
 class _OfImages(_OfTokens):
-
     def forward(self, images: Tensor) -> Tensor:  # type: ignore[override]
         return _result(self.network(images))
 

@@ -157,6 +157,8 @@ def _dense_config(layer: DenseLayer, width: int) -> dict[str, Any]:
         cause = f"{layer.activation.kind} is not an activation of sentence-transformers"
         raise CheckpointError("head.layers: activation", cause, "keep the run directory")
     return {
-        "in_features": width, "out_features": layer.width, "bias": layer.bias,
+        "in_features": width,
+        "out_features": layer.width,
+        "bias": layer.bias,
         "activation_function": names[layer.activation],
-    }  # fmt: skip
+    }

@@ -61,10 +61,16 @@ class Decoder(EndsWithNorm, CausalSpec):
         """The only stack."""
         return (
             StackView(
-                "", self.layers, self.final_norm, self.d_model, causal=True, residual=self.residual,
-                vocab_size=self.vocab_size, layer_features=self.embedding.layer_features,
+                "",
+                self.layers,
+                self.final_norm,
+                self.d_model,
+                causal=True,
+                residual=self.residual,
+                vocab_size=self.vocab_size,
+                layer_features=self.embedding.layer_features,
             ),
-        )  # fmt: skip
+        )
 
     @property
     def further_stack(self) -> StackView | None:

@@ -71,10 +71,16 @@ class Encoder(EndsWithNorm, ModelSpec):
         """The only stack."""
         return (
             StackView(
-                "", self.layers, self.final_norm, self.d_model, causal=False, residual=self.residual,
-                vocab_size=self.vocab_size, layer_features=self.embedding.layer_features,
+                "",
+                self.layers,
+                self.final_norm,
+                self.d_model,
+                causal=False,
+                residual=self.residual,
+                vocab_size=self.vocab_size,
+                layer_features=self.embedding.layer_features,
             ),
-        )  # fmt: skip
+        )
 
     @property
     def fills_masks(self) -> bool:

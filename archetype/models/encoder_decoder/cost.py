@@ -34,8 +34,11 @@ class EncoderDecoderCost(EmbeddedModelCost):
         """Return the FLOPs of head and embeddings; the source is embedded only once."""
         counts = super().flops(work)
         if work.phase != "decode":
-            place, source = ("embedding.", self.embedding) if self.source_embedding is None else (
-                "source_embedding.", self.source_embedding)  # fmt: skip
+            place, source = (
+                ("embedding.", self.embedding)
+                if self.source_embedding is None
+                else ("source_embedding.", self.source_embedding)
+            )
             for name, count in prefixed(place, source.flops(work._replace(length=_source(work)))).items():
                 counts[name] = counts.get(name, ZERO) + count
         return counts

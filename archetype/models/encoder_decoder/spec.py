@@ -65,14 +65,25 @@ class EncoderDecoder(ModelSpec):
         encoder, decoder = self.encoder, self.decoder
         return (
             StackView(
-                "encoder.", encoder.layers, encoder.final_norm, self.d_model, causal=False, residual=encoder.residual,
+                "encoder.",
+                encoder.layers,
+                encoder.final_norm,
+                self.d_model,
+                causal=False,
+                residual=encoder.residual,
                 vocab_size=self.input_vocab_size,
             ),
             StackView(
-                "decoder.", decoder.layers, decoder.final_norm, self.d_model, causal=True, crosses=True,
-                residual=decoder.residual, vocab_size=self.vocab_size,
+                "decoder.",
+                decoder.layers,
+                decoder.final_norm,
+                self.d_model,
+                causal=True,
+                crosses=True,
+                residual=decoder.residual,
+                vocab_size=self.vocab_size,
             ),
-        )  # fmt: skip
+        )
 
     @property
     def writes_target(self) -> bool:

@@ -16,14 +16,20 @@ def megabyte(model: MegaByte, cost: MegaByteCost, text: Callable[[Formula], str]
     patches: tuple[Item, ...] = (
         pill("bytes", "bytes", "(B, T)"),
         Step("global_embedding.token", "embedding", f"V × {byte}", field="vocab_size"),
-        Step("global_embedding.position", "positions", f"{model.context_length:,} × {byte}", "position",
-             "context_length", joins="global_embedding.sum"),
+        Step(
+            "global_embedding.position",
+            "positions",
+            f"{model.context_length:,} × {byte}",
+            "position",
+            "context_length",
+            joins="global_embedding.sum",
+        ),
         Step("patches", f"{model.patch_size} bytes: a patch", "", "operation", "patch_size", slim=True),
         Step("global_embedding.start", "start", wide, joins="global_embedding.concatenation", is_before=True),
         f"(B, M, {wide})",
         Blocks("global_model."),
         Step("projection", "projection", f"{byte} → {local}"),
-    )  # fmt: skip
+    )
     bytes_of_patch: tuple[Item, ...] = (
         pill("patch", "bytes of a patch", "(BM, J)"),
         Step("local_embedding.token", "embedding", f"V × {local}", field="vocab_size"),

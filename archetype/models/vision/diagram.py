@@ -19,12 +19,21 @@ def vision_encoder(model: VisionEncoder, cost: VisionEncoderCost, text: Callable
         Step("embedding.patch", "patches", f"{text(cost.patch)} → D", field="patch_size"),
     ]
     for name in model.learned_tokens:
-        items.append(Step(f"embedding.{name}", name.replace("_", " "), "D", field=name,
-                          joins=f"embedding.{name}.concatenation", is_before=True))  # fmt: skip
+        items.append(
+            Step(
+                f"embedding.{name}",
+                name.replace("_", " "),
+                "D",
+                field=name,
+                joins=f"embedding.{name}.concatenation",
+                is_before=True,
+            )
+        )
     if not position.is_absent:
         shape = f"{model.context_length:,} × D"
-        items.append(Step("embedding.position", title(position), shape, "position", "embedding.position",
-                          joins="embedding.sum"))  # fmt: skip
+        items.append(
+            Step("embedding.position", title(position), shape, "position", "embedding.position", joins="embedding.sum")
+        )
     if not norm.is_absent:
         items.append(Step("embedding.norm", title(norm), "D", "norm", "embedding.norm", slim=True))
     pooler = (POOLER,) if model.pooler else ()

@@ -78,9 +78,14 @@ def attention_weights(
 
 
 def attend_few(
-    recorder: Recorder, q: Heads, k: Float[Tensor, "B K S P"], v: Float[Tensor, "B K S Q"], score: ScoreFunction,
-    mask: Tensor | None = None, causal: bool = False,
-) -> Float[Tensor, "B H T Q"] | None:  # fmt: skip
+    recorder: Recorder,
+    q: Heads,
+    k: Float[Tensor, "B K S P"],
+    v: Float[Tensor, "B K S Q"],
+    score: ScoreFunction,
+    mask: Tensor | None = None,
+    causal: bool = False,
+) -> Float[Tensor, "B H T Q"] | None:
     """Record attention of few queries under a mask; None if the native kernel does not support it."""
     if (causal and mask is None) or score.additive is not None or k.dtype != v.dtype:
         return None

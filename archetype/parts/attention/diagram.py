@@ -21,8 +21,10 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
     width, row, below = 3, 1, {"q": "q", "k": "k"}
     computed = "qk"  # heads that are normalized and rotated in this layer
     if part.keys_from is not None:
-        cells[1:] = [Cell(name, 1 + column, 0, label=f"{name} of {_source(part.keys_from)}", kind="operation")
-                     for column, name in enumerate("kv")]  # fmt: skip
+        cells[1:] = [
+            Cell(name, 1 + column, 0, label=f"{name} of {_source(part.keys_from)}", kind="operation")
+            for column, name in enumerate("kv")
+        ]
         computed = "q"
     further: list[str] = []
     if part.gate is not None:
@@ -59,8 +61,18 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
     own = ("scores", "score", "score_bias", "sinks")
     keys = "T_s" if source == SOURCE else "S"
     cells.append(Cell("scores", 0, row, inputs, 2, _scores(part), own, shape=f"(B, H, T, {keys})", gives="weights"))
-    cells.append(Cell("mixture", 0, row + 1, ("scores", "v", *further), 3 + len(further), "weights · v",
-                      shape="(B, T, HP)", gives="heads"))  # fmt: skip
+    cells.append(
+        Cell(
+            "mixture",
+            0,
+            row + 1,
+            ("scores", "v", *further),
+            3 + len(further),
+            "weights · v",
+            shape="(B, T, HP)",
+            gives="heads",
+        )
+    )
     last, row = "mixture", row + 2
     if part.gate is not None:
         if further:  # move the gate to the outside

@@ -17,8 +17,15 @@ from archetype.roles.norm import VectorNorm
 from archetype.spec.base import MAX_LENGTH
 from archetype.spec.registry import provides
 
-HEADS = ("num_attention_heads_per_layer", "num_attention_heads", "n_head", "n_heads", "num_heads",
-         "decoder_attention_heads", "attention_heads")  # fmt: skip
+HEADS = (
+    "num_attention_heads_per_layer",
+    "num_attention_heads",
+    "n_head",
+    "n_heads",
+    "num_heads",
+    "decoder_attention_heads",
+    "attention_heads",
+)
 HEAD_DIM = ("head_dim", "attention_head_dim", "kv_channels")
 SCORE_SCALE = ("attention_multiplier", "softmax_scale")
 USUAL_HEAD_DIM = 64  # assumed if nothing tells the number of heads

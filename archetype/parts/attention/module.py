@@ -34,8 +34,11 @@ class Attention(MultiHeadProjection):
     """
 
     probes: ClassVar = {
-        **MultiHeadProjection.probes, "q_global": "B H T P", "k_global": "B K S P", "v_global": "B K S P",
-    }  # fmt: skip
+        **MultiHeadProjection.probes,
+        "q_global": "B H T P",
+        "k_global": "B K S P",
+        "v_global": "B K S P",
+    }
 
     def __init__(self, attention: spec.Attention, place: Place) -> None:
         super().__init__(attention, place.d_model, place.vocab_size)

@@ -26,9 +26,14 @@ class NativeStep:
         self.window = window
 
     def attend(
-        self, recorder: Recorder, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None,
+        self,
+        recorder: Recorder,
+        q: Heads,
+        keys: Keys,
+        score: ScoreFunction,
+        bias: nn.Module | None,
         context: ForwardContext,
-    ) -> Heads | None:  # fmt: skip
+    ) -> Heads | None:
         """Record attention to a cache that holds the new positions; None for tensors that the kernel does not know.
 
         Args:
@@ -48,9 +53,19 @@ class NativeStep:
             positions = torch.arange(slots)[None]
             distances = context.cached(("distances", slots), lambda: bias(positions[:, -1:], positions))
         return native.attend(
-            recorder, q, keys.k, keys.v, score.scale, context.positions, is_ring=keys.is_ring, softcap=score.softcap,
-            window=self.window, sinks=score.sinks, slopes=slopes, distances=distances,
-        )  # fmt: skip
+            recorder,
+            q,
+            keys.k,
+            keys.v,
+            score.scale,
+            context.positions,
+            is_ring=keys.is_ring,
+            softcap=score.softcap,
+            window=self.window,
+            sinks=score.sinks,
+            slopes=slopes,
+            distances=distances,
+        )
 
 
 def native_step(attention: spec.Attention, place: Place, bias: ScoreBias | QueryBias | None) -> NativeStep | None:

@@ -55,8 +55,17 @@ Biases = Annotated[
 
 
 # Fields that must equal those of the layer whose keys are read: else keys would have other positions or features.
-OF_KEYS = ("num_heads", "num_kv_heads", "head_dim", "score", "qk_norm", "qk_norm_over", "qk_norm_after_rope",
-           "position", "pattern")  # fmt: skip
+OF_KEYS = (
+    "num_heads",
+    "num_kv_heads",
+    "head_dim",
+    "score",
+    "qk_norm",
+    "qk_norm_over",
+    "qk_norm_after_rope",
+    "position",
+    "pattern",
+)
 
 
 class OutputGate(Spec):
@@ -195,8 +204,12 @@ class Attention(Mixer):
             if not is_full:
                 invalid("pattern", "additive scores are computed in full", "use pattern full, or score dot")
         if self.position.reads_queries:
-            own = {"score": self.score != "dot", "pattern": not is_full, "index": self.index is not None,
-                   "keys_from": self.keys_from is not None}  # fmt: skip
+            own = {
+                "score": self.score != "dot",
+                "pattern": not is_full,
+                "index": self.index is not None,
+                "keys_from": self.keys_from is not None,
+            }
             for field in (name for name, is_said in own.items() if is_said):
                 cause = f"{self.position.kind} positions add to the scores of all keys, those of this layer"
                 invalid(field, cause, f"leave {field} out, or use other positions")

@@ -10,9 +10,12 @@ from archetype.spec.registry import provided
 
 
 def embedding_steps(
-    cost: TokenEmbeddingCost, text: Callable[[Formula], str], place: str = "embedding", length: str = "T",
+    cost: TokenEmbeddingCost,
+    text: Callable[[Formula], str],
+    place: str = "embedding",
+    length: str = "T",
     shared: bool = False,
-) -> tuple[Step | str, ...]:  # fmt: skip
+) -> tuple[Step | str, ...]:
     """Return the boxes of an embedding, and the shape of its output.
 
     Args:

@@ -147,8 +147,14 @@ class Experts(nn.Module):
     """
 
     packed_parameters: ClassVar = ("gate", "up", "down")
-    parameter_roles: ClassVar = {"gate": "hidden", "up": "hidden", "down": "hidden",
-        "gate_bias": "bias", "up_bias": "bias", "down_bias": "bias"}  # fmt: skip
+    parameter_roles: ClassVar = {
+        "gate": "hidden",
+        "up": "hidden",
+        "down": "hidden",
+        "gate_bias": "bias",
+        "up_bias": "bias",
+        "down_bias": "bias",
+    }
 
     def __init__(self, expert: Expert, num_experts: int, d_model: int) -> None:
         super().__init__()

@@ -39,10 +39,19 @@ def network_cells(part: MLP | GatedMLP, prefix: str, column: float, row: int) ->
         return [
             cell("gate", column, row, (X,)),
             cell("up", column + 1, row, (X,)),
-            Cell(f"{prefix}act", column, row + 1, (f"{prefix}gate", f"{prefix}up"), 2, product, kind="operation",
-                 slim=True, gives="" if prefix else "hidden"),
+            Cell(
+                f"{prefix}act",
+                column,
+                row + 1,
+                (f"{prefix}gate", f"{prefix}up"),
+                2,
+                product,
+                kind="operation",
+                slim=True,
+                gives="" if prefix else "hidden",
+            ),
             cell("down", column + 0.5, row + 2, (f"{prefix}act",)),
-        ]  # fmt: skip
+        ]
     return [
         cell("up", column, row, (X,)),
         Cell(

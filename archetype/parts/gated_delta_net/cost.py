@@ -37,11 +37,13 @@ class GatedDeltaNetCost(MixerCost):
     def flops(self, work: Work) -> Counts:
         rows, chunks = 2 * work.rows, Chunks.of(work, self.part.chunk_size)
         counts = {name: 2 * work.tokens * inputs * outputs for name, (inputs, outputs) in self.projections.items()}
-        return counts | without_zero({
-            "scores": 2 * rows * chunks.pairs * self.heads * self.head_dim,
-            "mixture": rows * chunks.pairs * self.values,
-            "memory": rows * chunks.memory_products(3, 2) * self.head_dim * self.values,
-        })  # fmt: skip
+        return counts | without_zero(
+            {
+                "scores": 2 * rows * chunks.pairs * self.heads * self.head_dim,
+                "mixture": rows * chunks.pairs * self.values,
+                "memory": rows * chunks.memory_products(3, 2) * self.head_dim * self.values,
+            }
+        )
 
     def state(self, length: int) -> int:
         """Numbers of the state at any length: each head's memory, and the convolution's last inputs."""

@@ -14,9 +14,10 @@ def gated_delta_net(part: GatedDeltaNet, modules: frozenset[str]) -> Inside:
         Cell("decay", 3, 0, (X,), label="decay a, rate b", rows=("a", "b", "dt_bias", "A_log")),
         Cell("gate", 4, 0, (X,)),
         Cell("conv", 0, 1, ("q", "k", "v"), 3, "conv, SiLU", rows=("conv",), lanes=3),
-        Cell("rule", 0, 2, ("conv", "decay"), 4, "gated delta rule", ("scores", "mixture", "memory"),
-             shape="(B, T, HQ)"),
+        Cell(
+            "rule", 0, 2, ("conv", "decay"), 4, "gated delta rule", ("scores", "mixture", "memory"), shape="(B, T, HQ)"
+        ),
         Cell("norm", 0, 3, ("rule", "gate"), 5, "norm(y) × SiLU(gate)", slim=True, kind="norm", gives="o.in"),
         Cell("o", 2, 4, ("norm",)),
-    )  # fmt: skip
+    )
     return Inside(cells, "o")

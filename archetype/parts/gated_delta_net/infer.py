@@ -6,11 +6,17 @@ from archetype.roles.checkpoint import CheckpointMixer, FusedOrder, Joint, Mixer
 from archetype.spec.registry import provides
 
 NAMES: NameTable = (
-    (rf"{PREFIX}in_proj_qkvz", "qkvz"), (rf"{PREFIX}in_proj_ba", "ba"), (rf"{PREFIX}in_proj_qkv", "qkv"),
-    *((rf"{PREFIX}{name}_proj", name) for name in "qkvab"), (rf"{PREFIX}(?:in_proj_z|g_proj)", "gate"),
-    (rf"{PREFIX}in_proj_a", "a"), (rf"{PREFIX}in_proj_b", "b"), (rf"{PREFIX}conv1d", "conv"),
-    (rf"{PREFIX}o?_?norm", "norm"), (rf"{PREFIX}(?:out_proj|o_proj)", "o"),
-)  # fmt: skip
+    (rf"{PREFIX}in_proj_qkvz", "qkvz"),
+    (rf"{PREFIX}in_proj_ba", "ba"),
+    (rf"{PREFIX}in_proj_qkv", "qkv"),
+    *((rf"{PREFIX}{name}_proj", name) for name in "qkvab"),
+    (rf"{PREFIX}(?:in_proj_z|g_proj)", "gate"),
+    (rf"{PREFIX}in_proj_a", "a"),
+    (rf"{PREFIX}in_proj_b", "b"),
+    (rf"{PREFIX}conv1d", "conv"),
+    (rf"{PREFIX}o?_?norm", "norm"),
+    (rf"{PREFIX}(?:out_proj|o_proj)", "o"),
+)
 JOINT = {"qkvz": ("q", "k", "v", "gate"), "ba": ("b", "a"), "qkv": ("q", "k", "v")}
 PARTS = ("qkv_per_head", "qkv"), ("qkv", "qkv_per_head")  # orders with a gate, and without
 

@@ -34,8 +34,10 @@ class GatedDeltaNet(Mixer):
     """
 
     letters: ClassVar[Mapping[str, str]] = {
-        "H": "value heads", "K": "key heads", "P": "features of a head's query and key"
-    }  # fmt: skip
+        "H": "value heads",
+        "K": "key heads",
+        "P": "features of a head's query and key",
+    }
     kind: Literal["gated_delta_net"] = "gated_delta_net"
     num_heads: Heads
     num_key_heads: Heads | None = None

@@ -30,8 +30,17 @@ def latent_attention(part: LatentAttention, modules: frozenset[str]) -> Inside:
     chosen = (index.output,) if index.output else ()
     cells += [
         Cell("rope_q", 0, 3, (query,), label="rotate q", kind="position", slim=True, gives="q_rope"),
-        Cell("scores", 0, row, ("rope_q", "rope_k", "kv_up", *chosen), 3, "softmax(q kᵀ) v", ("scores", "mixture"),
-             shape="(B, H, T, S)", gives="weights"),
+        Cell(
+            "scores",
+            0,
+            row,
+            ("rope_q", "rope_k", "kv_up", *chosen),
+            3,
+            "softmax(q kᵀ) v",
+            ("scores", "mixture"),
+            shape="(B, H, T, S)",
+            gives="weights",
+        ),
         Cell("o", 1, row + 1, ("scores",)),
-    ]  # fmt: skip
+    ]
     return Inside((*cells, *index.cells), "o", index.groups)

@@ -43,8 +43,12 @@ class LatentAttention(nn.Module):
     """
 
     probes: ClassVar = {
-        "q_nope": "B H T P", "q_rope": "B H T R", "latent": "B 1 S C", "k_rope": "B 1 S R", "heads": "B H T Q",
-    }  # fmt: skip
+        "q_nope": "B H T P",
+        "q_rope": "B H T R",
+        "latent": "B 1 S C",
+        "k_rope": "B 1 S R",
+        "heads": "B H T Q",
+    }
 
     def __init__(self, mixer: spec.LatentAttention, place: Place) -> None:
         super().__init__()

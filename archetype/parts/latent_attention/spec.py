@@ -64,8 +64,9 @@ class LatentAttention(Mixer):
 
     title: ClassVar[str] = "Latent attention"
     letters: ClassVar[Mapping[str, str]] = {
-        "P": "features of a head's query and key that are not rotated", "r": "rank of queries"
-    }  # fmt: skip
+        "P": "features of a head's query and key that are not rotated",
+        "r": "rank of queries",
+    }
     sees_later: ClassVar[bool] = True
     kind: Literal["latent"] = "latent"
     num_heads: Heads

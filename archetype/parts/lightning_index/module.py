@@ -49,9 +49,13 @@ class LightningIndex(KeySelector):
         return IndexKeys(torch.zeros(batch, 1, capacity, self.spec.head_dim, dtype=dtype, device=device))
 
     def forward(
-        self, x: Vectors, queries: Float[Tensor, "B T r"], allowed: Bool[Tensor, "b 1 t S"], context: ForwardContext,
+        self,
+        x: Vectors,
+        queries: Float[Tensor, "B T r"],
+        allowed: Bool[Tensor, "b 1 t S"],
+        context: ForwardContext,
         state: LayerState | None = None,
-    ) -> Choice:  # fmt: skip
+    ) -> Choice:
         x, queries = x.detach(), queries.detach()  # the index's loss must not train the model
         keys = self._keys(x, context)
         if state is not None:

@@ -39,8 +39,10 @@ class LightningIndex(KeySelection):
 
     title: ClassVar[str] = "Lightning index"
     letters: ClassVar[Mapping[str, str]] = {
-        "H": "heads of the index", "P": "features of a head of the index", "r": "rank of queries"
-    }  # fmt: skip
+        "H": "heads of the index",
+        "P": "features of a head of the index",
+        "r": "rank of queries",
+    }
     kind: Literal["lightning"] = "lightning"
     top_k: Size
     num_heads: Heads

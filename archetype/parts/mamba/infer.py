@@ -11,8 +11,10 @@ ACTIVATION = ("mamba_hidden_act", "hidden_mamba_act", "hidden_act")  # after the
 PREFIX = r"(?:\w+\.)*?(?:mamba|mixer|linear_attn)\."
 PARAMETERS: NameTable = tuple((rf"{PREFIX}{name}", name) for name in ("A_log", "D", "dt_bias"))
 IN_AND_OUT: NameTable = (
-    (rf"{PREFIX}in_proj", "in_proj"), (rf"{PREFIX}conv1d", "conv"), (rf"{PREFIX}out_proj", "out_proj")
-)  # fmt: skip
+    (rf"{PREFIX}in_proj", "in_proj"),
+    (rf"{PREFIX}conv1d", "conv"),
+    (rf"{PREFIX}out_proj", "out_proj"),
+)
 
 NAMES: NameTable = (
     *IN_AND_OUT,

@@ -35,14 +35,16 @@ class Mamba2Cost(MixerCost):
 
     def flops(self, work: Work) -> Counts:
         d, inner, tokens, chunks = self.d, self.inner, 2 * work.tokens, Chunks.of(work, self.part.chunk_size)
-        return without_zero({
-            "in_proj": tokens * d * (inner + self.channels + self.heads),
-            "conv": tokens * self.kernel * self.channels,
-            "scores": 2 * work.rows * chunks.pairs * self.shared,
-            "mixture": 2 * work.rows * chunks.pairs * inner,
-            "memory": 2 * work.rows * chunks.memory_products(2, 1) * self.state_size * inner,
-            "out_proj": tokens * inner * d,
-        })  # fmt: skip
+        return without_zero(
+            {
+                "in_proj": tokens * d * (inner + self.channels + self.heads),
+                "conv": tokens * self.kernel * self.channels,
+                "scores": 2 * work.rows * chunks.pairs * self.shared,
+                "mixture": 2 * work.rows * chunks.pairs * inner,
+                "memory": 2 * work.rows * chunks.memory_products(2, 1) * self.state_size * inner,
+                "out_proj": tokens * inner * d,
+            }
+        )
 
     def state(self, length: int) -> int:
         """Numbers of the state at any length: each head's memory, and the convolution's last inputs."""

@@ -99,9 +99,10 @@ class Mamba2(nn.Module):
             delta = delta.masked_fill(~context.valid[..., None], 0.0)
         shared = mixer.num_groups * mixer.state_size
         v, b, c = u.to(exact).split((mixer.inner, shared, shared), dim=-1)
-        v, b, c = (part.unflatten(-1, sizes) for part, sizes in (
-            (v, (mixer.num_heads, -1)), (b, (mixer.num_groups, -1)), (c, (mixer.num_groups, -1))
-        ))  # fmt: skip
+        v, b, c = (
+            part.unflatten(-1, sizes)
+            for part, sizes in ((v, (mixer.num_heads, -1)), (b, (mixer.num_groups, -1)), (c, (mixer.num_groups, -1)))
+        )
         v, delta, b, c = (
             context.probe(self, "u", v),
             context.probe(self, "delta", delta),

@@ -30,9 +30,13 @@ def own_queries(rows: SharedRows, rule: PatternRule[Any], causal: bool) -> Itera
 
 
 def allowed_in_piece(
-    rows: SharedRows, rule: PatternRule[Any], where: MaskContext, piece: OwnQueries, context: ForwardContext,
+    rows: SharedRows,
+    rule: PatternRule[Any],
+    where: MaskContext,
+    piece: OwnQueries,
+    context: ForwardContext,
     key: Hashable,
-) -> Bool[Tensor, "b 1 T S"] | None:  # fmt: skip
+) -> Bool[Tensor, "b 1 T S"] | None:
     """Return the allowed pairs of a piece, cached under a key; None if all are allowed."""
     if isinstance(rule.spec, Full) and not where.causal and rows.document_ids is None:
         return None

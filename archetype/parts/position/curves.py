@@ -89,20 +89,29 @@ def _rotary(position: Rotary, place: Place) -> Curves:
     factor = getattr(own, "factor", 4.0)
     original = getattr(own, "original_context_length", max(1, round(length / factor)))
     kinds: list[RotaryScaling] = [
-        NoScaling(), LinearScaling(factor=factor),
+        NoScaling(),
+        LinearScaling(factor=factor),
         DynamicScaling(factor=factor, original_context_length=original),
         YarnScaling(factor=factor, original_context_length=original),
-        Llama3Scaling(factor=factor, original_context_length=original, low_frequency_factor=1.0,
-                           high_frequency_factor=4.0),
-    ]  # fmt: skip
+        Llama3Scaling(
+            factor=factor, original_context_length=original, low_frequency_factor=1.0, high_frequency_factor=4.0
+        ),
+    ]
     scalings, own_angles = [], scaled_frequencies(position, dim, length)
     others = [one for one in kinds if one.kind != own.kind]
     for kind in (
         own if own.kind == one.kind else one for one in (*kinds, *([own] if len(others) == len(kinds) else []))
     ):
         angles = own_angles if kind is own else scaled_frequencies(position.replace(scaling=kind), dim, length)
-        scalings.append({"kind": kind.kind, "own": kind is own, "scaling": kind.dump(full=True), "angles": angles,
-                         "decay": rotary_decay(angles, points(length))})  # fmt: skip
+        scalings.append(
+            {
+                "kind": kind.kind,
+                "own": kind is own,
+                "scaling": kind.dump(full=True),
+                "angles": angles,
+                "decay": rotary_decay(angles, points(length)),
+            }
+        )
     sizes = {"kind": "rotary", "dim": dim, "theta": position.theta, "attention_factor": attention_factor(own)}
     return sizes | {"curves": scalings} | _waves(own_angles, length)
 
@@ -115,8 +124,12 @@ def _waves(angles: list[float], length: int) -> dict[str, Any]:
     count = min(NUM_WAVES, len(drawn))
     pairs = sorted({drawn[round(number * (len(drawn) - 1) / max(1, count - 1))] for number in range(count)})
     waves = [
-        {"pair": pair, "angle": angles[pair], "wavelength": 2 * math.pi / angles[pair],
-         "cos": [math.cos(point * angles[pair]) for point in places]}
+        {
+            "pair": pair,
+            "angle": angles[pair],
+            "wavelength": 2 * math.pi / angles[pair],
+            "cos": [math.cos(point * angles[pair]) for point in places],
+        }
         for pair in pairs
-    ]  # fmt: skip
+    ]
     return {"points": places, "waves": waves, "angles": angles}

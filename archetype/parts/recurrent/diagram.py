@@ -31,9 +31,11 @@ def gru(part: GRU, modules: frozenset[str]) -> Inside:
 def lstm(part: LSTM, modules: frozenset[str]) -> Inside:
     """Draw the gates of a memory cell (Hochreiter 1997; Gers 2000)."""
     gates = (
-        ("i", "σ  input i", "input"), ("f", "σ  forget f", "forget"), ("g", "tanh  g", ""),
+        ("i", "σ  input i", "input"),
+        ("f", "σ  forget f", "forget"),
+        ("g", "tanh  g", ""),
         ("o", "σ  output o", "output"),
-    )  # fmt: skip
+    )
     cells = [Cell("cell", 0, 0, (X,), 3, "W x + U h")]
     cells += [
         Cell(name, 0.75 * index, 1, ("cell",), 0.75, label, slim=True, kind="operation", gives=gives)

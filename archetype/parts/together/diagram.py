@@ -41,6 +41,9 @@ def _moved(cell: Cell, start: str, columns: float) -> Cell:
         name, at, column = reading.partition("@")
         inputs.append(reading if name == X else f"{start}{name}{at}{float(column) + columns if column else ''}")
     return cell._replace(
-        name=start + cell.name, column=cell.column + columns, inputs=tuple(inputs), label=cell.label or cell.name,
+        name=start + cell.name,
+        column=cell.column + columns,
+        inputs=tuple(inputs),
+        label=cell.label or cell.name,
         rows=tuple(start + row for row in cell.rows or (cell.name,)),
-    )  # fmt: skip
+    )

@@ -144,9 +144,9 @@ class DPOObjective(Objective):
         inputs, targets = self.inputs_and_targets(tuple(batch))
         output = model(**inputs)
         chosen = output.logits.float().log_softmax(-1).gather(-1, targets[..., None])[..., 0]  # (2 B, T)
-        is_completion = torch.cat([
-            nn.functional.pad(marks, (0, targets.shape[1] + 1 - marks.shape[1])) for marks in (batch[2], batch[5])
-        ])[:, 1:]  # fmt: skip
+        is_completion = torch.cat(
+            [nn.functional.pad(marks, (0, targets.shape[1] + 1 - marks.shape[1])) for marks in (batch[2], batch[5])]
+        )[:, 1:]
         return chosen.masked_fill(~is_completion, 0.0).sum(-1).view(2, -1).T, output.aux_loss
 
     def _pairs(self, records: Records) -> list[Pair]:

@@ -80,9 +80,11 @@ class SequenceToSequenceObjective(Objective):
         """Source and target without its last token, and the target's tokens after the first, without padding."""
         source, source_num_tokens, target, num_tokens = batch
         inputs = {
-            "source": source, "source_num_tokens": source_num_tokens, "target": target[:, :-1],
+            "source": source,
+            "source_num_tokens": source_num_tokens,
+            "target": target[:, :-1],
             "num_tokens": num_tokens - 1,
-        }  # fmt: skip
+        }
         targets = target[:, 1:]
         is_padding = torch.arange(targets.shape[1], device=targets.device) >= inputs["num_tokens"][:, None]
         return inputs, targets.masked_fill(is_padding, IGNORED)

@@ -57,9 +57,10 @@ class Optimizer(Part):
         grouped = group_parameters(model, self.groups, self.weight_decay)
         return [
             each._replace(learning_rate_ratio=each.learning_rate_ratio * ratio ** (self.width_exponent or 0.0))
-            if each.role == "hidden" else each
+            if each.role == "hidden"
+            else each
             for each in grouped
-        ]  # fmt: skip
+        ]
 
     def state_bytes(self, grouped: Sequence[Grouped]) -> int:
         """Return the bytes of the optimizer state, without per-parameter scalars; by default two float32 moments."""

@@ -286,9 +286,15 @@ class ManyProcesses(Processes):
         return {name: tensor for stage in stages if stage for name, tensor in stage.items()}
 
     def write_checkpoint(
-        self, folder: Path, step: int, weights: dict[str, Tensor], optimizer: dict[str, Tensor],
-        provenance: dict[str, Any], average: dict[str, Tensor] | None, keep: int,
-    ) -> None:  # fmt: skip
+        self,
+        folder: Path,
+        step: int,
+        weights: dict[str, Tensor],
+        optimizer: dict[str, Tensor],
+        provenance: dict[str, Any],
+        average: dict[str, Tensor] | None,
+        keep: int,
+    ) -> None:
         """The main process writes what it holds; what is in shards every process writes, into one checkpoint."""
         if self.holds_all:
             super().write_checkpoint(folder, step, weights, optimizer, provenance, average, keep)
