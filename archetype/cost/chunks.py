@@ -30,14 +30,7 @@ class Chunks(NamedTuple):
 
 
 def chunk_activations(work: TrainingWork, size: int, heads: int, memory: int) -> int:
-    """Return the bytes saved for backward by the chunks of a batch.
-
-    Args:
-        work: work of the stack.
-        size: tokens per chunk.
-        heads: number of heads.
-        memory: numbers in the state of a sequence.
-    """
+    """Return the bytes saved for backward by chunks of `size` tokens; `memory` is the size of a sequence's state."""
     chunks, size = -(-work.length // size), min(size, work.length)
     pairs = heads * (3 * FLOAT32) + 1  # decays, products of keys and queries, and both combined; and a mask
     return work.rows * chunks * (size * size * pairs + memory * FLOAT32)

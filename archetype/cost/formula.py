@@ -80,11 +80,7 @@ class Formula:
         return {symbol for product in self.terms for symbol, _ in product}
 
     def text(self, names: Mapping[Symbol, str]) -> str:
-        """Write the formula, terms without layers first: `V D + L (12 D^2 + 13 D)`.
-
-        Args:
-            names: how to write each symbol, from `symbol_names`.
-        """
+        """Write the formula with names from `symbol_names`, terms without layers first: `V D + L (12 D^2 + 13 D)`."""
         by_layers: dict[Product, dict[Product, int]] = {}
         for product, coefficient in self.terms.items():
             rest = int(bool(product) and product[0][0].name == "L")  # L comes first
@@ -108,12 +104,7 @@ Counts = dict[str, Formula]  # {module: count}
 
 
 def symbol_names(formulas: Iterable[Formula], further: Iterable[Symbol] = ()) -> dict[Symbol, str]:
-    """Return how to write each symbol: by its name, with a number if several symbols share it.
-
-    Args:
-        formulas: formulas to be written.
-        further: symbols written elsewhere.
-    """
+    """Return how to write each symbol of `formulas` and `further`: its name, numbered if several symbols share it."""
     by_name: dict[str, list[Symbol]] = {}
     for symbol in sorted({symbol for formula in formulas for symbol in formula.symbols}.union(further), key=_order):
         by_name.setdefault(symbol.name, []).append(symbol)

@@ -42,12 +42,7 @@ class PartCost:
 
     @classmethod
     def of(cls, part: Spec, d: Formula, *sizes: Any) -> Self:
-        """Return the cost of a part, by the class registered for its kind.
-
-        Args:
-            part: specification of the part.
-            d: features of its input vectors.
-            sizes: further arguments of the role's costs.
+        """Return the cost of a part, by the class registered for its kind; `sizes` are further arguments of the role.
 
         Raises:
             SpecError: no class is registered and no fallback counts it.
@@ -306,22 +301,14 @@ class AsBuilt(Protocol):
     def layers(
         self, stack: Any, layers: Sequence[int], count: Callable[[], Any]
     ) -> Iterable[tuple[Sequence[int], Any]]:
-        """Group layers of equal specifications by whether their built modules are equal.
-
-        Args:
-            stack: a `StackView`.
-            layers: their indices in the stack.
-            count: returns the `BlockCost` of one layer.
+        """Group layers of a `StackView` that have equal specifications by whether their built modules are equal.
 
         Returns:
-            Groups of layer indices, each with the cost of one of its layers.
+            Groups of layer indices, each with the `BlockCost` of one of its layers, from `count`.
         """
 
     def check(self, cost: Any) -> None:
-        """Raise an error if the cost of a model contradicts its modules.
-
-        Args:
-            cost: a `ModelCost`.
+        """Check the `ModelCost` of a model against its modules.
 
         Raises:
             SpecError: names the part, what its cost counts, and what its module has.
@@ -342,12 +329,7 @@ def cost_class(part: type[Spec]) -> Any | None:
 
 
 def set_fallback(fallback: Fallback | None) -> None:
-    """Set a function that counts parts without a registered cost.
-
-    Args:
-        fallback: takes a part, its width and further sizes, and returns the cost of its role, such as a `MixerCost`
-            (None: no fallback).
-    """
+    """Set a function, called like `PartCost.of`, that counts parts without a registered cost (None: no fallback)."""
     global _fallback
     _fallback = fallback
 

@@ -34,12 +34,7 @@ class TrainingWork(NamedTuple):
         return FLOAT32 if self.compute_dtype == "float32" else 2
 
     def input_bytes(self, features: int, *, tokens: int | None = None) -> int:
-        """Return the bytes of vectors saved as input of projections, however many projections read them.
-
-        Args:
-            features: features of each vector.
-            tokens: number of vectors (absent: one per token).
-        """
+        """Return the bytes of `tokens` vectors (default: all) saved once as input of all projections that read them."""
         return (self.tokens if tokens is None else tokens) * features * self.itemsize
 
 

@@ -110,7 +110,6 @@ def _usual_path(model: ModelSpec, measure: str) -> str:
 
 
 def _num_heads(model: ModelSpec, path: str) -> int:
-    """Return the number of key/value heads if the field is not set."""
     return int(value_at(model, path.replace("num_kv_heads", "num_heads")))
 
 

@@ -251,12 +251,10 @@ class Planner:
         return memory is None or step.memory <= USABLE * memory
 
     def _parameters(self, layout: Layout) -> float:
-        """Return the parameters of the largest stage, including those outside the blocks."""
         in_stage = self.in_blocks * self._blocks(layout) / self.model.num_layers
         return (in_stage + self.beside_blocks) / layout.tensor
 
     def _blocks(self, layout: Layout) -> int:
-        """Return the number of blocks in the longest stage."""
         return -(-self.model.num_layers // layout.pipeline)
 
     def _activations(self, layout: Layout, rows: int, recomputes: bool) -> float:

@@ -185,7 +185,6 @@ class Search:
         return targets.extend(Candidates(logs, parents, tokens.astype(np.int64)))
 
     def _is_ruled(self) -> bool:
-        """Whether logits processors change the next tokens of any hypothesis."""
         lengths, limits = self.hypotheses.lengths, self.hypotheses.limits
         is_last = bool((lengths == limits - 1)[: len(self.slots.texts)].any())
         return self._changes or (is_last and bool(self._rules.forced_eos_token_id))
@@ -228,7 +227,6 @@ class Search:
             slots = slots[count:]
 
     def _read_next(self) -> None:
-        """Encode the next batch of sources."""
         self._read_ahead = [self.waiting.pop() for _ in range(min(BATCH_SIZE, len(self.waiting)))][::-1]
         texts = [self._tensor(self.sources[source]) for source in self._read_ahead]
         padded = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True)

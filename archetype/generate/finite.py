@@ -53,7 +53,6 @@ def first_not_finite(model: nn.Module, run: Callable[[], Any]) -> str:
 
 
 def _is_finite(value: Any) -> bool:
-    """Whether a tensor, or every tensor of a tuple, is finite; other values count as finite."""
     if isinstance(value, tuple):
         return all(map(_is_finite, value))
     return not isinstance(value, Tensor) or not value.is_floating_point() or bool(value.isfinite().all())

@@ -110,7 +110,6 @@ def _said_fields(sampling: Sampling) -> tuple[dict[str, Any], bool]:
 
 
 def _written(sampling: Sampling) -> dict[str, Any]:
-    """Return the keys of settings that differ from their defaults."""
     values: dict[str, Any] = {"do_sample": not sampling.greedy}
     for key, name in READ.items():
         value = getattr(sampling, name)

@@ -139,6 +139,5 @@ def _suppress(logits: Tensor, ids: Sequence[int]) -> None:
 
 
 def _force(logits: Tensor, ids: Sequence[int]) -> None:
-    """Allow only these tokens."""
     logits.fill_(-torch.inf)
     logits[list(ids)] = 0.0

@@ -70,7 +70,6 @@ class PromptEncoder:
         return [start, *ids]
 
     def _check(self, ids: list[int], vocab_size: int, place: str) -> None:
-        """Raise an error for ids that the model cannot read."""
         if len(ids) > self._context_length:
             cause = f"has {len(ids)} tokens and the model's context holds {self._context_length}"
             raise SpecError(place, cause, "shorten it")

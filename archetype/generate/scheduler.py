@@ -227,14 +227,7 @@ class Scheduler:
         return length, state if state is None or not state.can_shorten else state.shorten(length)
 
     def _start(self, request: Request, logits: Tensor, state: State, events: list[Event]) -> None:
-        """Sample the first token after a completed prefill and give the request a slot.
-
-        Args:
-            request: the request.
-            logits: after the prompt, (1, V).
-            state: after the prompt.
-            events: events of this step; that of the first token is appended.
-        """
+        """Sample the first token from the prompt's last logits (1, V), append its event and assign a slot."""
         if not request.tokens and self._remembers_texts:
             is_own = self._row is None or state is not self._row[0].state
             first = torch.tensor([0], device=self.model.device)

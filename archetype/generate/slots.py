@@ -144,7 +144,6 @@ class Slots(Generic[T]):
         self.state.lengths[: len(lengths)] = torch.tensor(lengths, device=self.device)
 
     def _rows(self, slots: Iterable[int]) -> Tensor:
-        """Return the indices of all rows of some slots."""
         rows = [slot * self.num_beams + row for slot in slots for row in range(self.num_beams)]
         return torch.tensor(rows, device=self.device)
 

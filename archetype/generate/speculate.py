@@ -91,11 +91,12 @@ class DraftModel(Speculator):
                 self._slots.join(request, empty)
         rows = self._slots.texts
         state = self._slots.state.rows(0, len(rows))
+        # cut the cache back to the accepted tokens, then read what the draft model has not seen of each window
         state.lengths.copy_(torch.tensor([self._num_right(request) for request in rows]))
         unread = [request.window[int(length) :] for request, length in zip(rows, state.lengths, strict=True)]
         logits, after = prefill(self.model, unread, state)
         state.lengths.copy_(after.lengths)
-        samplers = [request.sampler.fork() for request in rows]
+        samplers = [request.sampler.fork() for request in rows]  # drafting must not advance the request's generator
         drafts: list[list[int]] = [[] for _ in rows]
         while True:
             for draft, token in zip(drafts, sample(logits, samplers), strict=True):
@@ -107,17 +108,17 @@ class DraftModel(Speculator):
         return [self._drafts[request][1] if request in fitting else [] for request in requests]
 
     def leave(self, request: Request) -> None:
-        """Free the row of a request."""
+        """Free the slot of a request."""
         self._drafts.pop(request, None)
         if request in self._slots.texts:
             self._slots.leave(request)
 
     def clear(self) -> None:
-        """Replace all rows."""
+        """Replace all slots."""
         self._slots, self._drafts = Slots[Request](self.model, self._slots.limit), {}
 
     def _num_right(self, request: Request) -> int:
-        """Return how many tokens of a request its row has read correctly: up to the first rejected draft token."""
+        """Return the length of the request's valid state: everything before the first rejected draft token."""
         length, draft = self._drafts.get(request, (0, []))
         for token, guess in zip(request.window[length:-1], draft[:-1], strict=False):
             if token != guess:
@@ -170,7 +171,7 @@ class OwnDraft(Speculator):
             logits = self.model.lm_head(last_tokens(hidden, context), self.model.token_table)[:, 0]
             for text, token in zip(texts, sample(logits, samplers), strict=True):
                 text.append(token)
-        # the last positions of a block were computed from draft tokens and are computed again in the next step
+        # the last positions of a block read draft tokens, which may be rejected: the next step computes them again
         self._num_read = {one: max(0, len(one.window) - len(states)) for one in requests}
         return [text[len(one.window) :][:limit] for text, one in zip(texts, requests, strict=True)]
 

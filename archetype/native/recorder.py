@@ -29,7 +29,7 @@ from archetype.native.translations import aten, translation_of
 HOST_READS = (torch.Tensor.tolist, torch.Tensor.item, torch.Tensor.numpy, torch.Tensor.__bool__, torch.Tensor.__int__)
 UNREPEATABLE = {torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 IGNORED = {aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.detach_.default}
-# Torch operations that only move numbers: the shape of their inputs does not affect the bits of a result.
+# Torch operations that only copy or fill: the bits of a result do not depend on the input shapes.
 MOVING = {
     aten.full_like.default,
     aten.zeros_like.default,
@@ -95,11 +95,7 @@ class Replay:
 
     @torch.inference_mode()
     def __call__(self, threads: int) -> None:
-        """Compute the step.
-
-        Args:
-            threads: number of threads.
-        """
+        """Compute the step with this many threads."""
         for segment in self.segments:
             if isinstance(segment, TorchCall):
                 segment()
@@ -186,12 +182,7 @@ class Recorder(TorchDispatchMode):
         return result
 
     def emit(self, arguments: Arguments, serial: bool = False) -> None:
-        """Compute a native operation and add it to the list.
-
-        Args:
-            arguments: its arguments.
-            serial: whether a single thread computes it.
-        """
+        """Compute a native operation and record it; `serial` operations run in a single thread."""
         if arguments.is_empty:
             return
         entry = arguments.entry(serial)
@@ -201,7 +192,7 @@ class Recorder(TorchDispatchMode):
         self.library.run(entry, 1, self.threads)
 
     def finish(self, outputs: Sequence[Tensor]) -> Replay:
-        """Return the recorded step, without calls that outputs and inputs do not need or whose results never change."""
+        """Return the recorded step, without unused and constant calls."""
         calls = self._needed(self._changing_calls(), outputs)
         segments: list[ctypes.Array[Entry] | TorchCall] = []
         native: list[NativeCall] = []
@@ -218,7 +209,10 @@ class Recorder(TorchDispatchMode):
         return Replay(self.library, segments, self.memory)
 
     def _changing_calls(self) -> list[Call]:
-        """Return the calls that read or write what changes; constants changed in place are thus recreated before."""
+        """Return the calls that touch memory that changes, up to a fixed point.
+
+        This includes the calls that write a constant which a later call changes in place: each replay writes it again.
+        """
         changing, count = self._inputs, 0
         while len(changing) != count:
             count = len(changing)
@@ -270,11 +264,10 @@ def _touched(call: Call) -> set[int]:
 
 
 def _scheduled(calls: list[NativeCall]) -> "ctypes.Array[Entry]":
-    """Return the entries as one list, with a barrier before each that conflicts with unfinished work of other threads.
+    """Return the entries as one array, with a barrier before each data hazard between threads.
 
-    Threads wait for each other only at barriers. An entry conflicts with an earlier one since the last barrier if one
-    of them writes memory that the other reads or writes. Serial entries run in order in one thread: among themselves
-    they do not conflict.
+    Threads wait for each other only at barriers. Two entries conflict if one writes memory that the other reads or
+    writes (RAW, WAR or WAW). Serial entries never conflict with each other: the first thread runs them in order.
     """
     entries = (Entry * len(calls))()
     # memory used since the last barrier, by parallel entries (False) and by serial ones (True)
@@ -283,8 +276,7 @@ def _scheduled(calls: list[NativeCall]) -> "ctypes.Array[Entry]":
     for index, call in enumerate(calls):
         serial = bool(call.entry.serial)
         reads, writes = ({_memory(tensor) for tensor in tensors} for tensors in (call.reads, call.writes))
-        # Write after read and write after write conflict as much as read after write: memory of finished intermediate
-        # results is used again. A serial entry runs after all serial ones before it, in the same thread.
+        # WAR and WAW hazards count too: in-place operations overwrite memory that earlier entries read or wrote.
         others = (False,) if serial else (False, True)
         call.entry.barrier = any(written[kind] & (reads | writes) or read[kind] & writes for kind in others)
         if call.entry.barrier:

@@ -279,7 +279,6 @@ def _levels(x: Array, inverse: Array, most: int) -> Array:
 
 
 def _largest(x: Array) -> Array:
-    """Return the first number of the largest magnitude in each column."""
     largest: Array = np.take_along_axis(x, np.abs(x).argmax(0)[None], 0)[0]
     return largest
 

@@ -90,7 +90,6 @@ def _tokens(read: Contents, text: str | None) -> list[int]:
 
 @contextmanager
 def _opened(library: Any, path: Path, length: int, vectors: bool) -> Iterator[Any]:
-    """Open the file in llama.cpp with logging off, and yield its context."""
     silent = library.llama_log_callback(lambda level, text, user: None)
     library.llama_log_set(silent, ctypes.c_void_p(0))
     library.llama_backend_init()

@@ -101,7 +101,6 @@ def dequantize(blocks: UInt8[Tensor, "*rows bytes"], type: str) -> Float[Tensor,
 
 
 def _inverse(scale: Tensor) -> Tensor:
-    """Return 1 / scale, or 0 for a block of zeros."""
     return torch.where(scale == 0, 0.0, 1 / scale)
 
 

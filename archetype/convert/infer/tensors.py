@@ -159,7 +159,6 @@ def _outer(info: CheckpointInfo, names: list[str]) -> Names:
 
 
 def _tails(path: str) -> list[str]:
-    """Return a path and its suffixes, longest first."""
     parts = path.split(".")
     return [".".join(parts[start:]) for start in range(len(parts))]
 

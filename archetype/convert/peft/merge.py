@@ -71,7 +71,6 @@ def merge_peft(model: Model, family: Family, folder: Path) -> Model:
 
 
 def _replace(base: Base, tensors: Tensors, config: PeftConfig, name: str) -> None:
-    """Replace a tensor of the base that was fully trained."""
     place = name.removeprefix(PREFIX).replace(".base_layer.", ".")
     rule = base.rule(place)
     if rule is None:
