@@ -27,9 +27,6 @@ __all__ = [{quoted}]
 def write_own_code(folder: Path, architecture: str) -> dict[str, str]:
     """Write the module that imports the classes.
 
-    Args:
-        architecture: class name of its model.
-
     Returns:
         `auto_map` of config.json.
     """

@@ -178,7 +178,7 @@ class Engine:
         return request
 
     def _limit(self, settings: Sampling, num_prompt: int, is_asked: bool) -> int:
-        """Return the maximal number of generated tokens; `max_length` counts unless `max_new_tokens` is asked."""
+        """Return the limit of generated tokens; `max_length` also applies unless `max_new_tokens` `is_asked`."""
         limit = settings.max_new_tokens
         if self.model.spec.reads_source:  # the end token of a target needs a position as well
             limit = min(limit, self.model.spec.context_length - num_prompt)

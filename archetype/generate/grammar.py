@@ -137,10 +137,6 @@ class Grammar:
 class GrammarCompiler:
     """Compiles grammars for the vocabulary of one tokenizer.
 
-    Args:
-        tokenizer: of the model.
-        ends: tokens that end a sequence.
-
     Raises:
         DataError: llguidance is not installed, or the text of a token depends on its neighbours.
     """

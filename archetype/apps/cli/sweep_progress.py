@@ -8,11 +8,7 @@ SECONDS_BETWEEN_LINES = 30.0  # where nobody watches a terminal
 
 
 class SweepProgress:
-    """Says how many runs of a stage are made, and about how long the others take.
-
-    Args:
-        clock: the time in seconds.
-    """
+    """Says how many runs of a stage are made, and about how long the others take."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock

@@ -59,12 +59,7 @@ class Answering:
 
 
 def refusal(error: Exception, id: str) -> ApiError:
-    """Convert a handler's exception to the error for the client; log internal errors without the request's contents.
-
-    Args:
-        error: the exception that was raised.
-        id: request id, written to the log.
-    """
+    """Convert a handler's exception to the error for the client; log internal errors without the request's contents."""
     if isinstance(error, HTTPException) and error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
         message = f"this method is not allowed here; use {allowed}"

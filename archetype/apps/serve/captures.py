@@ -50,12 +50,7 @@ TOP = 10  # tokens per position of the logit lens
 
 
 class Capture:
-    """Traced forward pass and its computed views.
-
-    Args:
-        model: the model that ran the pass.
-        inspection: of the pass.
-    """
+    """Traced forward pass and its computed views."""
 
     def __init__(self, model: ServedModel, inspection: Inspection) -> None:
         self.id = f"insp-{secrets.token_hex(12)}"

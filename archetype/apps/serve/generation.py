@@ -109,11 +109,7 @@ class Choices:
 
 
 class Silence:
-    """Timer that calls `ping` whenever no event came for `PING_SECONDS`.
-
-    Args:
-        ping: the function that is called.
-    """
+    """Timer that calls `ping` whenever no event came for `PING_SECONDS`."""
 
     def __init__(self, ping: Callable[[], None]) -> None:
         self._ping, self._loop = ping, asyncio.get_running_loop()

@@ -38,12 +38,7 @@ async def cache(exchange: Exchange, body: CacheRequest) -> CacheCosts | Problems
 
 
 def cached(models: Models, body: CacheRequest) -> CacheCosts | Problems:
-    """Return the state's bytes of one sequence and the FLOPs of its next token, at lengths that double.
-
-    Args:
-        models: the served models, whose specifications a request can name.
-        body: the request.
-    """
+    """Return the state's bytes of one sequence and the FLOPs of its next token, at lengths that double."""
     try:
         model = read(models, body)
         longest = min(body.length or model.context_length, model.context_length)

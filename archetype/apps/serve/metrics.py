@@ -43,11 +43,7 @@ class Clock:
 
 
 class Metrics:
-    """Counters and histograms of one server.
-
-    Args:
-        loaded: gives the models that are in memory.
-    """
+    """Counters and histograms of one server."""
 
     def __init__(self, loaded: "Callable[[], list[ServedModel]]") -> None:
         self._registry = CollectorRegistry()
@@ -75,11 +71,7 @@ class Metrics:
 
 
 class EngineStats(Collector):
-    """Collector of the engines' own statistics.
-
-    Args:
-        loaded: gives the models that are in memory.
-    """
+    """Collector of the engines' own statistics."""
 
     def __init__(self, loaded: "Callable[[], list[ServedModel]]") -> None:
         self._loaded = loaded

@@ -49,12 +49,7 @@ async def position(exchange: Exchange, body: PositionRequest) -> Positions | Pro
 
 
 def positions(models: Models, body: PositionRequest) -> Positions | Problems:
-    """Return positions and pattern of each kind of layer; the model's position embedding, and its state.
-
-    Args:
-        models: the served models, whose specifications a request can name.
-        body: the request.
-    """
+    """Return positions and pattern of each kind of layer; the model's position embedding, and its state."""
     try:
         model = read(models, body)
         memory = MemoryCost(model, body.dtype)

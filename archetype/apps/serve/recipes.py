@@ -58,12 +58,7 @@ async def recipe(exchange: Exchange, body: RecipeRequest) -> RecipeAnswer | Prob
 
 
 def recipe_of(models: Models, body: RecipeRequest) -> RecipeAnswer | Problems:
-    """Return a recipe that holds the specification, the command that runs it, and the costs of the run.
-
-    Args:
-        models: the served models, whose specifications a request can name.
-        body: the request.
-    """
+    """Return a recipe that holds the specification, the command that runs it, and the costs of the run."""
     from archetype.training.defaults import recipe_for
     from archetype.training.memory import StepMemoryCost
     from archetype.training.resolve import resolve_objective

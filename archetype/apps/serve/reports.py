@@ -61,11 +61,7 @@ async def picture(exchange: Exchange) -> Raw:
 
 
 class Reports:
-    """Reports in some folders: JSON objects with a title, with Markdown and pictures of the same name.
-
-    Args:
-        folders: folders that may not exist.
-    """
+    """Reports in some folders, which may be missing: JSON objects with a title, with Markdown and pictures of the same name."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = folders

@@ -85,11 +85,7 @@ async def metrics(exchange: Exchange) -> Curves:
 
 
 class Runs:
-    """Training runs of a folder.
-
-    Args:
-        folder: folder that may not exist yet.
-    """
+    """Training runs of a folder, which may not exist yet."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -99,12 +99,7 @@ async def evaluate(exchange: Exchange, body: EvaluateRequest) -> Evaluation | Pr
 
 
 def evaluated(models: Models, body: EvaluateRequest) -> Evaluation | Problems:
-    """Return diagram, costs, memory fit and differences of the specification named by a request.
-
-    Args:
-        models: the served models, whose specifications a request can name.
-        body: the request.
-    """
+    """Return diagram, costs, memory fit and differences of the specification named by a request."""
     text = body.source or ""
     try:
         spec = read(models, body)
@@ -207,11 +202,7 @@ def times(report: CostReport, name: str) -> dict[str, Any] | None:
 
 
 def form(spec: ModelSpec) -> list[dict[str, Any]]:
-    """All fields with their values, for a form: those of the model, then each kind of layer once.
-
-    Args:
-        spec: of a model.
-    """
+    """All fields with their values, for a form: those of the model, then each kind of layer once."""
     whole = spec.dump(full=True)
     groups = []
     for stack in spec.stacks:

@@ -21,12 +21,7 @@ WEIGHTS_AT_ONCE = 2**20  # dequantized in one step
 
 
 class FileTensors(Tensors):
-    """Tensors that the weight rules name, read from GGUF files on demand.
-
-    Args:
-        model: specification that the files describe.
-        names: of the tensors in the rules.
-    """
+    """Tensors that the weight rules name, read from GGUF files on demand."""
 
     def __init__(
         self, header: Header, target: Gguf, model: ModelSpec, names: Iterable[str], dtype: torch.dtype

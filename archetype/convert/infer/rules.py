@@ -20,9 +20,6 @@ def inferred_rules(
 ) -> tuple[Rule, ...]:
     """Return the weight rules of a file for a specification that the user may have changed.
 
-    Args:
-        norms: of each layer, by our names.
-
     Raises:
         CheckpointError: the specification has a different number of layers.
     """
