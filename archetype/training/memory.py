@@ -103,7 +103,7 @@ class StepMemoryCost:
         tied = FLOAT32 * head.num_weights if head.tied else 0  # separate gradients of embedding and head
         # A step can peak at four moments, and which is highest depends on the recipe:
         # 1. between the forward and the backward pass: all activations and logits, and gradients accumulated so far;
-        # 2. when the backward pass enters the recomputed blocks: gradients of later blocks, and one block's activations;
+        # 2. when the backward pass enters the recomputed blocks: gradients of later blocks, activations of one block;
         # 3. at the end of the backward pass: all gradients, with those of tied weights not yet summed;
         # 4. in the optimizer step: all gradients and the optimizer's temporary tensors.
         peak = weights + optimizer + max(
