@@ -89,7 +89,7 @@ def load_extension(file: Path) -> None:
         raise SpecError(str(file), "is not a Python file", "give a file that ends in .py")
     module = importlib.util.module_from_spec(module_spec)
     sys.modules[name] = module
-    vars(module)["__sha256__"] = hashlib.sha256(file.read_bytes()).hexdigest()  # the file may be edited while it is in use
+    vars(module)["__sha256__"] = hashlib.sha256(file.read_bytes()).hexdigest()  # the file may be edited later
     with one_line_failure(file, "fix the extension"):
         module_spec.loader.exec_module(module)
 
