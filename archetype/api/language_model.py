@@ -79,9 +79,9 @@ class LanguageModel(LoadedModel):
 
         Args:
             prompt: text, or a list of texts; for an encoder-decoder the source.
-            draft: a smaller model with the same tokens, whose guesses save time and change no token; or "self", for the
-                further tokens that the model itself predicts.
-            lookup: guess from the text itself instead, where a text repeats parts of its prompt.
+            draft: a smaller model with the same vocabulary, for speculative decoding (the output does not change); or
+                "self", for the further tokens that the model itself predicts.
+            lookup: draft by prompt lookup instead, for outputs that repeat parts of the prompt.
             sampling: fields of `Sampling`, such as max_new_tokens=200 or temperature=0.8.
 
         Returns:
