@@ -1,1 +1,1 @@
-"""The front door: the functions of `import archetype`, and models with their tokenizers, loaded, used and exported."""
+"""Public Python interface: the functions of `import archetype`, and models with their tokenizers."""

@@ -1,4 +1,4 @@
-"""Language models written for other programs: Hugging Face folders, GGUF files, programs, adapters of peft."""
+"""Export of language models: Hugging Face folders, GGUF files, exported programs, PEFT adapters."""
 
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -134,7 +134,7 @@ def export(
 
 
 def fitting_format(lm: LanguageModel) -> ExportFormat:
-    """The format of transformers' own folders where a published family can express a model, else Archetype's."""
+    """Return "hf" if a published family can express the model, else "archetype-hf"."""
     try:
         _family(lm, None, "hf").format.config_for(lm.spec)
     except CheckpointError:
@@ -143,15 +143,15 @@ def fitting_format(lm: LanguageModel) -> ExportFormat:
 
 
 def export_adapter(folder: Path, to: str | Path, family: str | None = None) -> Family:
-    """Write the adapter of a run as a folder of peft.
+    """Export the adapter of a run in PEFT format.
 
     Args:
         folder: a run directory whose model has an adapter.
-        to: must not exist, or be empty.
-        family: the published format of the base (default: as loaded, or the first that can express the model).
+        to: output folder; must not exist, or be empty.
+        family: format of the base model (default: as loaded, or the first that can express the model).
 
     Raises:
-        CheckpointError: there is no such run, it has no adapter, or the format cannot express it.
+        CheckpointError: the run does not exist, has no adapter, or the format cannot express it.
     """
     if not folder.is_dir():
         raise CheckpointError(str(folder), "there is no such folder", "give a run directory that has an adapter")
@@ -168,7 +168,7 @@ def export_adapter(folder: Path, to: str | Path, family: str | None = None) -> F
 
 
 def _takes_all(format: ExportFormat) -> bool:
-    """Whether a format expresses every specification, whose own words stand in its config.json."""
+    """Return whether a format can express every specification, because its config.json contains the specification."""
     return format == "archetype-hf" or is_program(format)
 
 
@@ -185,9 +185,9 @@ def _family(lm: LanguageModel, name: str | None, format: ExportFormat) -> Family
 
 
 def _special_ids(lm: LanguageModel) -> dict[str, Any]:
-    """The special tokens' ids for config.json; null where there is none.
+    """Return the special token ids for config.json; null if there is none.
 
-    The target of an encoder-decoder begins with the token that ends it, unless the files say otherwise.
+    The target of an encoder-decoder starts with its end token, unless the files say otherwise.
     """
     ids: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     if lm.tokenizer is not None:
@@ -204,7 +204,7 @@ def _special_ids(lm: LanguageModel) -> dict[str, Any]:
 
 
 def _label_names(lm: LanguageModel) -> dict[str, dict[str, str | int]]:
-    """The names of classes for config.json, where there are any."""
+    """Return the class names for config.json, if the model has any."""
     if not lm.labels:
         return {}
     return {

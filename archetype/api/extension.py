@@ -1,4 +1,4 @@
-"""Parts from outside: registered in a program or a notebook, or loaded from a file that the user names."""
+"""Extensions: parts registered in a program or notebook, or loaded from a file that the user names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from archetype.tokenizers import Tokenizer
 
 T = TypeVar("T", bound="type[Part] | type[Tokenizer]")
-PREFIX = "archetype_extension_"  # of the names of modules that are extensions
+PREFIX = "archetype_extension_"  # prefix of the module names of extensions
 INCOMPLETE = {"module": "a part of a specification needs a module", "rule": "a pattern needs a rule"}
 
 
@@ -58,11 +58,11 @@ def register(
     capabilities = {"module": module, "cost": cost, "rule": rule}
     if kind.needs and capabilities[kind.needs] is None:
         raise SpecError(kind.__name__, INCOMPLETE[kind.needs], f"register(..., {kind.needs}={kind.needs.upper()})")
-    cls: Any = part(kind)  # refuses before anything else is registered
+    cls: Any = part(kind)  # checked first, so that a refusal registers nothing
     for name, capability in capabilities.items():
         if capability is not None:
             provides(name, cls)(capability)
-    if module is not None and cost is None:  # what the class that it is derived from costs says nothing of this module
+    if module is not None and cost is None:  # an inherited cost does not apply to this module
         provides("cost", cls)(None)
     if kind.needs:
         from archetype import built_costs  # noqa: F401  # counts what is from outside as it is built
@@ -82,24 +82,20 @@ def load_extension(file: Path) -> None:
     if not file.is_file():
         raise SpecError(str(file), "there is no such file", "give the path of a Python file to --extension")
     other = getattr(sys.modules.get(name), "__file__", None)
-    if other and Path(other).resolve() != file.resolve():  # of the same name in another folder
+    if other and Path(other).resolve() != file.resolve():  # a file of the same name in another folder
         name = f"{name}_{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:8]}"
     module_spec = importlib.util.spec_from_file_location(name, file)
     if module_spec is None or module_spec.loader is None:
         raise SpecError(str(file), "is not a Python file", "give a file that ends in .py")
     module = importlib.util.module_from_spec(module_spec)
     sys.modules[name] = module
-    vars(module)["__sha256__"] = hashlib.sha256(file.read_bytes()).hexdigest()  # it may be edited while it is used
+    vars(module)["__sha256__"] = hashlib.sha256(file.read_bytes()).hexdigest()  # the file may be edited later
     with one_line_failure(file, "fix the extension"):
         module_spec.loader.exec_module(module)
 
 
 def failure_of_extension(error: BaseException) -> SpecError | None:
-    """Say in one line what a part from outside has raised: file, line, and the part; None where no extension did.
-
-    Args:
-        error: as it was raised, with its trace.
-    """
+    """Describe in one line an error raised by an extension: file, line and part; None if no extension raised it."""
     files = {
         file: name
         for name, module in list(sys.modules.items())
@@ -120,11 +116,11 @@ def failure_of_extension(error: BaseException) -> SpecError | None:
 
 @contextmanager
 def one_line_failure(file: Path, remedy: str) -> Iterator[None]:
-    """Report whatever the user's Python file raises while it runs in one line, with the line of the file that failed.
+    """Report an exception of the user's Python file in one line, with the line of the file that failed.
 
     Args:
-        file: that runs within the block.
-        remedy: what the message says to do about it.
+        file: the file that runs within the block.
+        remedy: remedy for the message.
 
     Raises:
         ArchetypeError: the file fails.

@@ -1,4 +1,4 @@
-"""The functions of `import archetype`; each loads what it needs when it is called."""
+"""The functions of `import archetype`; each imports its dependencies when it is called."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def load_spec(source: Source) -> ModelSpec:
             (a dict).
 
     Raises:
-        ArchetypeError: nothing of that name exists, or what exists is wrong.
+        ArchetypeError: the source does not exist, or is invalid.
     """
     from archetype.convert.source import open_spec
 
@@ -43,21 +43,21 @@ def load_spec(source: Source) -> ModelSpec:
 
 
 def presets() -> list[str]:
-    """The names of all presets, as `archetype list` prints them."""
+    """Return the names of all presets, as `archetype list` prints them."""
     from archetype.families.index import preset_facts
 
     return list(preset_facts())
 
 
 def diff(first: Source, second: Source) -> list[Change]:
-    """Every field in which two specifications differ, as (path, in the first, in the second).
+    """Return every field in which two specifications differ, as (path, first value, second value).
 
     Args:
         first: anything that `load_spec` takes.
-        second: likewise.
+        second: anything that `load_spec` takes.
 
     Raises:
-        ArchetypeError: one of them is wrong.
+        ArchetypeError: a specification is invalid.
     """
     from archetype.spec.edit import differences
 
@@ -73,20 +73,20 @@ def cost_report(
     source_length: int | None = None,
     state_dtype: str | None = None,
 ) -> CostReport:
-    """Count what a specification costs: parameters, FLOPs, state and memory.
+    """Count the parameters, FLOPs, state and memory of a specification.
 
     Args:
         source: anything that `load_spec` takes.
-        batch: sequences at once.
-        length: tokens of each sequence (default: the context length).
+        batch: batch size.
+        length: tokens per sequence (default: the context length).
         dtype: type of the weights, such as "bfloat16" or "int4"; a type of GGUF files, such as "q4_k_m", tensor by
             tensor as `export` writes it; or "published": the types that the source's files have.
-        attention: count every pair of positions that is `computed`, masked or not, or only those that are `allowed`.
-        source_length: tokens of each source, of an encoder-decoder (default: as many as of each sequence).
-        state_dtype: type of the state (default: that of the weights, 16 bits at least).
+        attention: count all `computed` pairs of positions, masked or not, or only `allowed` pairs.
+        source_length: tokens per source of an encoder-decoder (default: `length`).
+        state_dtype: type of the state (default: that of the weights, at least 16 bits).
 
     Raises:
-        ArchetypeError: the specification is wrong, or a length or a type is not possible.
+        ArchetypeError: the specification is invalid, or a length or data type is not possible.
     """
     from archetype.convert.weight_types import weight_types
     from archetype.estimate import report
@@ -111,16 +111,16 @@ def draw(
 
     Args:
         source: anything that `load_spec` takes.
-        other: drawn beside it, with what was added, removed or changed coloured and listed (absent: nothing).
-        measure: what the bars show: parameters, active ones, FLOPs or bytes of the weights.
-        batch: sequences at once, for FLOPs.
-        length: tokens of each sequence (default: the context length, of two the shorter).
+        other: a second specification to draw next to it, with additions, removals and changes coloured and listed.
+        measure: quantity shown by the bars: parameters, active parameters, FLOPs or bytes of the weights.
+        batch: batch size, for FLOPs.
+        length: tokens per sequence (default: the context length; of two, the shorter).
         dtype: type of the weights.
-        aspect: width and height of the picture, such as "16:9": kinds of blocks stand in as many rows as leave the text
-            largest, and margins do the rest (absent: as what is drawn).
+        aspect: aspect ratio of the picture, such as "16:9"; blocks are arranged in the rows that allow the largest
+            text (default: that of the drawing).
 
     Raises:
-        ArchetypeError: a specification is wrong, or there is no such measure.
+        ArchetypeError: a specification is invalid, or the measure does not exist.
     """
     from archetype.diagram import Drawing
     from archetype.diagram.architecture import draw, draw_in
@@ -147,12 +147,12 @@ def build(
 
     Args:
         source: anything that `load_spec` takes.
-        seed: of the initial weights.
+        seed: seed of the initial weights.
         device: auto (a GPU where there is one), cpu, cuda, cuda:N, mps, or meta (shapes without storage).
         dtype: type of the weights, such as "bfloat16" or torch.bfloat16.
 
     Raises:
-        ArchetypeError: the specification is wrong, or its weights do not fit into memory.
+        ArchetypeError: the specification is invalid, or its weights do not fit into memory.
     """
     from archetype.io.tensors import dtype_of
     from archetype.machine.device import resolve_device
@@ -182,21 +182,19 @@ def load(
         dtype: type of the weights, such as "bfloat16" (default: as stored).
         device: auto (a GPU where there is one), cpu, cuda, cuda:N or mps.
         allow_pickle: also read pytorch_model.bin, with an unpickler that creates nothing but tensors.
-        overrides: assignments path=value, as `archetype set` takes them, to the specification that a Hugging Face
-            folder describes; they settle what was assumed of a family that is not registered, such as
-            "fused_order=qkv".
-        weights: "int8" or "int4" for matrices of 8 or 4 bits in groups of 32, about a quarter or an eighth of float32;
-            "lossless" for those of bfloat16 in 12 bits, the same numbers.
-        further_tokens: read the layers of a Hugging Face folder that predict tokens after the next, by which the model
-            is its own draft; they are left out otherwise.
-        deterministic: have the logits of each text that is continued or scored depend on that text alone, to the bit,
-            and not on other texts at the same time, the pieces in which it is read, or a draft; prompts are then read
-            more slowly.
-        accept_unproved: read a family that is not registered though nothing can prove what is assumed of it: no test,
-            and no class of the installed transformers.
+        overrides: assignments path=value, as for `archetype set`, to the specification of a Hugging Face folder; they
+            replace assumptions about a family that is not registered, such as "fused_order=qkv".
+        weights: "int8" or "int4" quantizes matrices to 8 or 4 bits in groups of 32, about a quarter or an eighth of
+            float32; "lossless" stores bfloat16 matrices in 12 bits without changing a value.
+        further_tokens: load the multi-token prediction layers of a Hugging Face folder, so that the model can be its
+            own draft model (default: leave them out).
+        deterministic: make the logits of each sequence independent, bit for bit, of the batch, the prefill chunks
+            and the draft model; prefill is then slower.
+        accept_unproved: load a family that is not registered even if neither a test nor a class of the installed
+            transformers can confirm the assumptions about it.
 
     Raises:
-        ArchetypeError: names the file and what is wrong with it.
+        ArchetypeError: a file is invalid; the message names the file and the fault.
 
     Warns:
         UnknownFamily: the family is not registered; the message says what was inferred, and from what.
@@ -228,7 +226,7 @@ def tokenizer(folder: str | Path) -> Tokenizer:
             file itself; of a run, its folder `tokenizer`; or owner/name or owner/name@revision on huggingface.co.
 
     Raises:
-        DataError: there is none, or it is damaged.
+        DataError: the tokenizer does not exist, or is damaged.
     """
     from archetype.tokenizers import open_tokenizer
 
@@ -261,7 +259,7 @@ def evaluate(
     tasks: Sequence[str] | None = None,
     **settings: Any,
 ) -> Score | ClassReport | ValueReport | TranslationScore | TaskScores:
-    """How good a model is on a text, on examples, or on tasks of lm-eval; give one of them.
+    """Evaluate a model on a text, on labelled examples, or on lm-eval tasks; pass exactly one of the three.
 
     Args:
         model: anything that `load` takes, or what it returned.
@@ -269,12 +267,12 @@ def evaluate(
         data: examples with what is right, as `LanguageModel.evaluate` takes them: texts or images with their classes,
             texts with values, or sources with targets.
         tasks: names, YAML files, or folders of them.
-        settings: of a text: `stride`, the tokens by which a window moves on (default: half a window), and `length`, the
-            tokens of a window (default: the model's context). Of pairs: fields of `Beam`, such as num_beams=1. Of
-            tasks: `num_fewshot`, the examples before each question, and `limit`, the questions of each task.
+        settings: for a text, `length`, the tokens per window (default: the model's context), and `stride`, the tokens
+            between two windows (default: half a window). For pairs, fields of `Beam`, such as num_beams=1. For tasks,
+            `num_fewshot`, the examples before each question, and `limit`, the questions per task.
 
     Raises:
-        ArchetypeError: the model is of another kind, or the data cannot be used.
+        ArchetypeError: the model cannot be evaluated this way, or the data are invalid.
     """
     if [text, data, tasks].count(None) != 2:
         raise SpecError("evaluate", "takes one kind of data", "give text, data or tasks")
@@ -303,30 +301,30 @@ def train(
     force: bool = False,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> LanguageModel:
-    """Train a model and load it; what is not given is chosen to fit the text, or stands in the recipe.
+    """Train a model and load it; missing settings come from the recipe or are chosen to fit the text.
 
     Args:
-        to: the run directory to create; `archetype train --resume` goes on with it after an interruption.
+        to: the run directory to create; `archetype train --resume` continues it after an interruption.
         text: UTF-8 files, folders or patterns.
         spec: anything that `load_spec` takes (default: a small decoder).
-        start_from: a model whose weights and tokenizer to begin with, as `load` takes it.
-        recipe: a recipe file; the other arguments replace what it says.
+        start_from: pretrained model with its tokenizer; anything that `load` takes.
+        recipe: a recipe file; the other arguments override its fields.
         steps: optimizer steps.
-        minutes: about how long, in place of steps.
-        batch_size: rows a step.
-        sequence_length: tokens of a row.
-        learning_rate: the peak of the schedule.
-        tokenizer: a kind to be trained, such as "byte_bpe", or a folder.
-        vocab_size: of a tokenizer that is trained.
+        minutes: approximate training time, instead of steps.
+        batch_size: sequences per step.
+        sequence_length: tokens per sequence.
+        learning_rate: peak learning rate.
+        tokenizer: kind of tokenizer to train, such as "byte_bpe", or a folder.
+        vocab_size: vocabulary size of a tokenizer to train.
         overrides: assignments path=value to any field of the recipe; spec.PATH edits the specification.
-        seed: of weights, order and dropout.
+        seed: seed of weights, data order and dropout.
         device: auto (a GPU where there is one), cpu, cuda, cuda:N or mps.
-        force: train even if a step is expected to take more memory than is free.
-        on_event: is called with every step, evaluation, checkpoint and notice.
+        force: train even if the estimated memory of a step exceeds free memory.
+        on_event: called with every step, evaluation, checkpoint and notice.
 
     Raises:
-        ArchetypeError: parts of the recipe do not belong together, or the data cannot be used.
-        KeyboardInterrupt: Ctrl-C was pressed; the run was saved, and can be resumed.
+        ArchetypeError: fields of the recipe are incompatible, or the data are invalid.
+        KeyboardInterrupt: Ctrl-C was pressed; the run was saved and can be resumed.
     """
     from archetype.api.loading import load, open_pretrained
     from archetype.api.samples import sample

@@ -1,4 +1,4 @@
-"""What can be asked of a model with its tokenizer, which `archetype.load` returns."""
+"""Language model with its tokenizer, as returned by `archetype.load`."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -40,8 +40,8 @@ from archetype.settings.generation import SamplingFields
 from archetype.tokenizers.chat_template import Message
 
 log = logging.getLogger(__name__)
-MAX_ROWS = 32  # of several prompts, so many are decoded together
-PREFIX_BYTES = 2**28  # for the states of those whose beginning others share
+MAX_ROWS = 32  # prompts decoded in one batch
+PREFIX_BYTES = 2**28  # prefix cache for prompts with a common beginning
 
 
 class LanguageModel(LoadedModel):
@@ -79,9 +79,9 @@ class LanguageModel(LoadedModel):
 
         Args:
             prompt: text, or a list of texts; for an encoder-decoder the source.
-            draft: a smaller model with the same tokens, whose guesses save time and change no token; or "self", for the
-                further tokens that the model itself predicts.
-            lookup: guess from the text itself instead, where a text repeats parts of its prompt.
+            draft: a smaller model with the same vocabulary, for speculative decoding (the output does not change); or
+                "self", for the further tokens that the model itself predicts.
+            lookup: draft by prompt lookup instead, for outputs that repeat parts of the prompt.
             sampling: fields of `Sampling`, such as max_new_tokens=200 or temperature=0.8.
 
         Returns:
@@ -156,7 +156,7 @@ class LanguageModel(LoadedModel):
         return self.engine(1).submit(self.encode_chat(messages), continues=False, **sampling).pieces()
 
     def encode_chat(self, messages: list[Message]) -> list[int]:
-        """The ids of a conversation, up to where the model's answer begins; errors as for `chat`."""
+        """Return the token ids of a conversation up to the model's answer; errors as for `chat`."""
         self._causal_model()
         tokenizer = self._tokenizer()
         if self.template is None:
@@ -178,7 +178,7 @@ class LanguageModel(LoadedModel):
             beam: fields of `Beam`, such as num_beams=5 or length_penalty=1.0.
 
         Raises:
-            ArchetypeError: the model is no encoder-decoder, a setting is out of range, or a source is too long.
+            ArchetypeError: the model is not an encoder-decoder, a setting is out of range, or a source is too long.
         """
         sources = [text] if isinstance(text, str) else text
         *_, targets = self.translations(sources, **beam)
@@ -191,28 +191,26 @@ class LanguageModel(LoadedModel):
         return generate.translations(model, self._tokenizer(), sources, self.beam(**beam), self.target_start)
 
     def fill(self, text: str, top: int = 5) -> list[list[Prediction]]:
-        """Predict the token behind every [MASK] of a text, with an encoder.
+        """Predict the token at each [MASK] of a text with an encoder.
 
         Args:
-            text: with [MASK] for each token to predict.
-            top: predictions for each mask, the likeliest first.
+            top: predictions per mask, most likely first.
         """
         return generate.fill(self._model(Encoder), self._tokenizer(), text, top)
 
     def score(self, text: str, stride: int | None = None, length: int | None = None) -> Score:
-        """How well the model predicts a text: loss per token, perplexity, bits per byte.
+        """Compute loss per token, perplexity and bits per byte of a text of any length.
 
         Args:
-            text: of any length.
-            stride: tokens by which a window of `length` moves on (default: half of it).
-            length: tokens of a window (default: the model's context, or less for a large vocabulary).
+            stride: tokens between the starts of two windows (default: half of `length`).
+            length: tokens per window (default: the model's context, or less for a large vocabulary).
         """
         return evaluation.score(self._causal_model(), self._tokenizer(), text, stride, length)
 
     def evaluate(
         self, data: str | Path | tuple[str | Path, str | Path], **beam: Any
     ) -> ClassReport | ValueReport | TranslationScore:
-        """How good the model's classes, values or translations are, beside the right ones.
+        """Evaluate classes, values or translations against labelled examples.
 
         Args:
             data: JSON lines or CSV of text and label, for classes of tokens JSON lines of tokens and labels; for images
@@ -242,17 +240,17 @@ class LanguageModel(LoadedModel):
         raise SpecError("data", "the model has no classes, values or targets", "give a text that it is to predict")
 
     def evaluate_retrieval(self, path: str | Path, recall_at: Sequence[int] = RECALL_AT) -> RetrievalScore:
-        """How well the model's vectors find the texts that answer questions.
+        """Evaluate retrieval: rank texts by the cosine similarity of their embeddings to each question's.
 
-        Questions and texts have the prompts that the model has for them. Texts are ranked by the cosines of vectors.
+        Questions and texts are embedded with the model's prompts for each.
 
         Args:
             path: JSON lines, CSV or TSV of anchor and positive, and perhaps negative, whose positives and negatives are
                 all searched; or a folder with corpus.jsonl, queries.jsonl and qrels, as BEIR has it.
-            recall_at: the k of recall@k.
+            recall_at: values of k for recall@k.
 
         Raises:
-            ArchetypeError: the model embeds no texts, or the data are wrong.
+            ArchetypeError: the model cannot embed texts, or the data are wrong.
         """
         data = read_retrieval(Path(path))
         settings = self.sentence_settings or SentenceSettings()
@@ -262,7 +260,7 @@ class LanguageModel(LoadedModel):
         return replace(score, examples=num_cut + num_cut_too)
 
     def evaluate_similarity(self, file: str | Path) -> SimilarityScore:
-        """How well the cosines of pairs of texts follow the scores that people gave them.
+        """Compare cosine similarities of text pairs with human scores.
 
         Args:
             file: JSON lines, CSV or TSV of text1, text2 and score.
@@ -279,25 +277,25 @@ class LanguageModel(LoadedModel):
         return replace(score, examples=num_cut + num_cut_too)
 
     def evaluate_tasks(self, tasks: list[str], num_fewshot: int | None = None, limit: int | None = None) -> TaskScores:
-        """The scores of known tasks, by lm-eval, the harness of EleutherAI.
+        """Evaluate on tasks of EleutherAI's lm-eval harness.
 
         Args:
-            tasks: names, YAML files of tasks, or folders of them.
+            tasks: task names, YAML files, or folders of YAML files.
             num_fewshot: examples before each question (default: the task's).
-            limit: questions of each task (default: all).
+            limit: questions per task (default: all).
 
         Raises:
-            ArchetypeError: the model does not continue texts, lm-eval is not installed, or there is no such task.
+            ArchetypeError: the model does not generate text, lm-eval is not installed, or a task does not exist.
         """
         self._causal_model()
         self._tokenizer()
         return evaluation.evaluate_tasks(self, tasks, num_fewshot, limit)
 
     def make_deterministic(self) -> "LanguageModel":
-        """Have a text's logits the same bits alone and in company, as `load(..., deterministic=True)`; returns this.
+        """Make logits independent of the batch, bit for bit, as `load(..., deterministic=True)` does. Return self.
 
         Raises:
-            SpecError: the model does not continue texts, or cannot do so with these kernels.
+            SpecError: the model does not generate text, or its kernels depend on the batch.
         """
         model = self.model if isinstance(self.model, EncoderDecoder) else self._causal_model()
         generate.make_deterministic(model)
@@ -343,12 +341,9 @@ class LanguageModel(LoadedModel):
     def embedding_tokens(
         self, texts: str | Sequence[str | list[int]], pooling: Pooling | None = None, prompt: str | None = None
     ) -> list[list[int]]:
-        """The token ids that `embed` reads: each text with its prompt and cut, as sentence-transformers does it.
+        """Return the token ids that `embed` reads: prompt and text, truncated as in sentence-transformers.
 
-        Args:
-            texts: as for `embed`; ids are whole texts and stay as they are.
-            pooling: as for `embed`.
-            prompt: as for `embed`.
+        Arguments as for `embed`; texts given as token ids stay unchanged.
         """
         rows, counts = self._embedding_tokens(texts, pooling, prompt)
         _warn_of(counts)
@@ -366,12 +361,12 @@ class LanguageModel(LoadedModel):
 
     @property
     def sentence_settings(self) -> SentenceSettings | None:
-        """What is done to a text before it is embedded; None for a model without a head for that."""
+        """Prompts and truncation of texts for embedding; None for a model without an embedding head."""
         has_head = self.spec.head.embeds or read_head(self.sentence_files) is not None
         return read_settings(self.sentence_files) if has_head else None
 
     def _sentence_head(self, model: Encoder | Decoder) -> Any:
-        """The module that gives vectors of texts: the model's own, or that of its folder beside a head for classes."""
+        """Return the embedding head: the model's, or that of its folder if the model's head is a classifier."""
         if model.sentence_head is None and (head := read_head(self.sentence_files)) is not None:
             return open_head(model, head, self.sentence_files)
         return model.sentence_head
@@ -380,10 +375,10 @@ class LanguageModel(LoadedModel):
         return self.model if isinstance(self.model, Decoder) else self._model(Encoder)
 
     def classify(self, inputs: Tensor | str | list[str]) -> Tensor:
-        """The probability of each class, for images or texts; with a head for one class, the value that it estimates.
+        """Return class probabilities of images or texts, or the value that a regression head predicts.
 
         Args:
-            inputs: images, (B, channels, height, width), as `images` gives them; a text, or texts.
+            inputs: images, (B, channels, height, width), from `images`; a text, or a list of texts.
 
         Returns:
             Probabilities, (B, classes), or values, (B, 1).
@@ -394,27 +389,23 @@ class LanguageModel(LoadedModel):
         return generate.classify_texts(model, self._tokenizer(), inputs, self.target_start)[0]
 
     def classify_tokens(self, texts: str | list[str]) -> list[list[TokenClass]]:
-        """The class of each token of a text, such as whether it begins a name, and that class' probability.
-
-        Args:
-            texts: one, or several.
+        """Classify each token of a text (such as named entities), with the probability of its class.
 
         Returns:
-            For each text its tokens, without the special ones around it.
+            The tokens of each text, without special tokens.
 
         Raises:
-            ArchetypeError: the model's head gives no token a class, or a text is empty or too long.
+            ArchetypeError: the model has no token classification head, or a text is empty or too long.
         """
         model = self._text_model()
         return generate.classify_tokens(model, self._tokenizer(), texts, self.labels)
 
     def answer(self, question: str, text: str, max_tokens: int = MAX_TOKENS) -> Answer:
-        """The likeliest span of a text that answers a question.
+        """Return the most likely span of a text that answers a question.
 
         Args:
-            question: a text.
-            text: that has the answer.
-            max_tokens: of the answer.
+            text: the text that contains the answer.
+            max_tokens: maximum length of the answer.
 
         Raises:
             ArchetypeError: the head marks no spans, the tokenizer reads no pairs, or both texts are too long together.

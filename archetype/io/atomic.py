@@ -38,19 +38,18 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Replace a file's contents by a JSON object."""
+    """Replace a file's contents with a JSON object."""
     write_bytes(path, (json.dumps(data, indent=2) + "\n").encode())
 
 
 def write_with(path: Path, write: Callable[[Path], object]) -> None:
-    """Replace a file by the one that `write` makes.
+    """Replace a file with the output of `write`.
 
     Args:
-        path: of the file.
-        write: is called with the temporary path to write to.
+        write: called with the temporary path to write to.
 
     Raises:
-        CheckpointError: it cannot be written, or is a pipe or a device, which a file would replace.
+        CheckpointError: the file cannot be written, or is a pipe or device, which a file would replace.
     """
     with system_errors(path):
         if path.exists() and not path.is_file():
@@ -86,7 +85,7 @@ def make_folder(path: Path) -> None:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill, which takes the name `path` only when the block ends without an error.
+    """Yield a temporary folder to fill; rename it to `path` if the block ends without an error.
 
     Raises:
         CheckpointError: `path` exists and is not an empty folder, or cannot be written.
@@ -108,9 +107,9 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _temporary_folder(path: Path) -> Iterator[Path]:
-    """A folder beside `path` for what is being written, gone after the block; errors within name `path` in its place.
+    """Yield a temporary folder next to `path`, and remove it after the block; errors name `path` instead.
 
-    It is locked, by which other processes know that somebody is still writing.
+    A lock on the folder tells other processes that it is still in use.
     """
     with system_errors(path):
         _remove_remains(path)
@@ -127,19 +126,19 @@ def _temporary_folder(path: Path) -> Iterator[Path]:
 
 
 def _locked_folder(path: Path) -> tuple[Path, int | None]:
-    """A new folder beside `path`, and its lock; none where the system locks no folders."""
+    """Create a folder next to `path` and lock it; the lock is None if the system cannot lock folders."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
         lock = try_to_lock(folder, wait=True)
-        if folder.exists():  # or another process took it for remains before it was locked
+        if folder.exists():  # another process may have removed it as stale before it was locked
             return folder, lock
         if lock is not None:
             os.close(lock)
 
 
 def _remove_remains(path: Path) -> None:
-    """Remove what processes that have ended while they wrote `path` have left beside it."""
-    name = re.compile(rf"\.{re.escape(path.name)}\.\w{{8}}\.partial")  # as `tempfile` makes them
+    """Remove temporary folders left next to `path` by processes that died while writing it."""
+    name = re.compile(rf"\.{re.escape(path.name)}\.\w{{8}}\.partial")  # naming scheme of `tempfile`
     with suppress(OSError):
         for folder in [entry for entry in path.parent.iterdir() if name.fullmatch(entry.name)]:
             if (lock := try_to_lock(folder)) is not None:
@@ -149,10 +148,10 @@ def _remove_remains(path: Path) -> None:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A folder for files that nobody keeps, where the system has such (TMPDIR), gone after the block.
+    """Yield a temporary folder in the system's temporary directory (TMPDIR); remove it after the block.
 
     Raises:
-        CheckpointError: none can be made, or it is full.
+        CheckpointError: the folder cannot be created, or the disk is full.
     """
     with system_errors(Path(os.environ.get("TMPDIR", "TMPDIR"))):
         folder = Path(tempfile.mkdtemp(prefix="archetype-"))
@@ -167,7 +166,7 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what a kill in the middle of a write has left in a folder that nobody else writes to."""
+    """Remove temporary files of interrupted writes in a folder that no other process writes to."""
     for path in folder.glob(".*.partial"):
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
@@ -184,7 +183,7 @@ def check_absent(path: Path) -> None:
 
 @contextmanager
 def system_errors(path: Path) -> Iterator[None]:
-    """Turn the system's errors while `path` is written into a CheckpointError, whichever library reports them."""
+    """Convert system errors while writing `path`, from any library, to CheckpointError."""
     try:
         yield
     except ArchetypeError:
@@ -194,7 +193,7 @@ def system_errors(path: Path) -> Iterator[None]:
 
 
 def refused(path: Path, error: Exception) -> CheckpointError:
-    """What is said where `path` cannot be written."""
+    """Return the error for a `path` that cannot be written."""
     code = getattr(error, "errno", None)
     if code is None and (match := IN_TEXT.search(str(error))):
         code = int(match[1])
@@ -206,7 +205,7 @@ def refused(path: Path, error: Exception) -> CheckpointError:
 
 
 def _sync(path: Path) -> None:
-    """Flush a file or a folder to the disk; Windows flushes no folders, and only files that are open for writing."""
+    """Flush a file or folder to disk; Windows can only flush files that are open for writing."""
     if WINDOWS and path.is_dir():
         return
     descriptor = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)

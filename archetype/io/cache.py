@@ -1,4 +1,4 @@
-"""The folder for what is made once and used again: compiled kernels, tokenised documents."""
+"""Cache folder for compiled kernels and tokenised documents."""
 
 import os
 import tempfile
@@ -32,7 +32,7 @@ def _writable(caches: str) -> Path:
 
 
 def _own_temporary_folder() -> Path:
-    """A folder that later processes of this user find again, and that nobody else can write to."""
+    """Return a temporary folder that is stable for this user and writable by no other user."""
     user = os.getuid() if hasattr(os, "getuid") else "user"
     folder = Path(tempfile.gettempdir()) / f"archetype-{user}"
     try:
@@ -47,7 +47,7 @@ def _own_temporary_folder() -> Path:
 
 
 def _check_writable(folder: Path) -> None:
-    """Raise OSError where nothing can be written; what a file's mode says does not hold for every user and disk."""
+    """Raise OSError if the folder is not writable; mode bits are not reliable for every user and file system."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder):
         pass

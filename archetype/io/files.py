@@ -1,6 +1,6 @@
-"""Files that are read whole: regular ones of a stated size at most, and JSON that cannot fill the memory.
+"""Bounded reading of files: regular files up to a size limit, and JSON up to an item limit.
 
-A device, a pipe or a file of the kernel has no size; it is refused without a byte being read.
+Devices, pipes and kernel files have no size and are refused before reading.
 """
 
 import json
@@ -16,22 +16,21 @@ MAX_CONFIG_BYTES = 2**22  # of specifications, recipes and configurations
 MAX_FILE_BYTES = 2**26  # of all others; the largest published tokenizers have some 34 MB
 MAX_INDEX_BYTES = 2**25  # of an index of weights; that of 91,991 tensors (DeepSeek V3) has 9 MB
 MAX_TEXT_BYTES = 2**30
-MAX_JSON_ITEMS = 2**22  # counted by their brackets, commas and colons: each may take some 64 bytes of memory
+MAX_JSON_ITEMS = 2**22  # items, counted by brackets, commas and colons; each may take some 64 bytes of memory
 MAX_DIGITS = 4000  # of a number; Python itself reads no more than 4,300
 LONG_NUMBER = re.compile(rb"\d{%d}" % MAX_DIGITS)
 DAMAGED = "is it the whole file? fetch or save it again"
 
 
 def read_bytes(path: Path, limit: int = MAX_FILE_BYTES, error: type[ArchetypeError] = DataError) -> bytes:
-    """The contents of a regular file.
+    """Read a regular file.
 
     Args:
-        path: of the file.
-        limit: the bytes that it may have.
-        error: the class of the errors.
+        limit: maximum size in bytes.
+        error: class of the errors raised.
 
     Raises:
-        ArchetypeError: it cannot be read, is not a regular file, or is too large.
+        ArchetypeError: the file cannot be read, is not a regular file, or is too large.
     """
     try:
         with open(path, "rb", opener=open_at_once) as file:
@@ -51,7 +50,7 @@ def read_bytes(path: Path, limit: int = MAX_FILE_BYTES, error: type[ArchetypeErr
 
 
 def check_regular(path: Path, error: type[ArchetypeError] = DataError) -> None:
-    """Refuse what is there and is no regular file, before a library opens it and waits."""
+    """Refuse an existing path that is not a regular file, on which a library might block."""
     try:
         if path.exists() and not path.is_file():
             raise error(str(path), "is not a regular file", "copy what it holds to a file")
@@ -61,21 +60,21 @@ def check_regular(path: Path, error: type[ArchetypeError] = DataError) -> None:
 
 
 def open_at_once(path: str, flags: int) -> int:
-    """A descriptor; a pipe that nobody else has opened is not waited for."""
+    """Open a file descriptor without blocking on a pipe that has no writer."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
 
 
 def json_value(data: bytes, place: str, error: type[ArchetypeError] = DataError, remedy: str = DAMAGED) -> Any:
-    """Bytes as any JSON value.
+    """Parse any JSON value.
 
     Args:
-        data: in UTF-8, with or without a byte-order mark.
-        place: names their origin in errors.
-        error: the class of the errors.
-        remedy: what to do about a damaged file.
+        data: UTF-8, with or without a byte-order mark.
+        place: name of the source in errors.
+        error: class of the errors raised.
+        remedy: remedy for a damaged file.
 
     Raises:
-        ArchetypeError: names the line and column of what is not JSON, or counts more items than can be read.
+        ArchetypeError: the data are not JSON (with line and column), or have too many items.
     """
     if sum(data.count(mark) for mark in b"[{,:") > MAX_JSON_ITEMS:
         raise error(place, f"holds more than {MAX_JSON_ITEMS:,} items", "is it the right file?")
@@ -94,7 +93,7 @@ def json_value(data: bytes, place: str, error: type[ArchetypeError] = DataError,
 
 
 def json_object(data: bytes, place: str, error: type[ArchetypeError] = DataError) -> dict[str, Any]:
-    """Bytes as a JSON object; arguments and errors as for `json_value`."""
+    """Parse a JSON object; arguments and errors as for `json_value`."""
     value = json_value(data, place, error)
     if not isinstance(value, dict):
         raise error(place, "does not hold a JSON object", DAMAGED)
@@ -102,5 +101,5 @@ def json_object(data: bytes, place: str, error: type[ArchetypeError] = DataError
 
 
 def read_json(path: Path, limit: int = MAX_FILE_BYTES, error: type[ArchetypeError] = DataError) -> dict[str, Any]:
-    """The JSON object in a file; arguments and errors as for `read_bytes` and `json_value`."""
+    """Read a JSON object from a file; arguments and errors as for `read_bytes` and `json_value`."""
     return json_object(read_bytes(path, limit, error), str(path), error)

@@ -1,6 +1,6 @@
-"""Models and data sets of huggingface.co, through huggingface_hub; only data sets that stream use a network besides.
+"""Download models from huggingface.co with huggingface_hub, and look up revisions of data sets.
 
-The library's own settings apply: HF_HOME is the cache's folder, HF_TOKEN the account, HF_HUB_OFFLINE forbids network.
+The library's settings apply: HF_HOME (cache folder), HF_TOKEN (account), HF_HUB_OFFLINE (no network access).
 """
 
 import re
@@ -22,27 +22,27 @@ PICKLE_PATTERNS = ["pytorch_model*.bin"]
 
 
 def is_name(source: str | Path) -> bool:
-    """Whether this may be a model of the hub: owner/name or owner/name@revision, and no local folder is named owner."""
+    """Return whether `source` looks like owner/name or owner/name@revision, and no local folder is named owner."""
     text = source.as_posix() if isinstance(source, Path) else source
     return NAME.fullmatch(text) is not None and not Path(text.split("/")[0]).exists()
 
 
 def local(folder: Path, allow_pickle: bool = False, patterns: list[str] = PATTERNS) -> Path:
-    """The folder itself; where there is none and this may be a name, the model of that name, downloaded."""
+    """Return the folder if it exists; else, if its name looks like a model on the hub, download the model."""
     if folder.exists() or not is_name(folder):
         return folder
     return download(folder.as_posix(), [*patterns, *PICKLE_PATTERNS] if allow_pickle else patterns)
 
 
 def download(name: str, patterns: list[str]) -> Path:
-    """The folder of a model in the cache, downloaded where it is not there already.
+    """Download a model unless it is cached. Return its folder.
 
     Args:
         name: owner/name, or owner/name@revision with a branch, a tag or a commit.
         patterns: patterns of file names.
 
     Raises:
-        CheckpointError: there is no such model or revision, it asks for permission, or the hub cannot be reached.
+        CheckpointError: the model or revision does not exist or is gated, or the hub cannot be reached.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
@@ -75,7 +75,7 @@ def download(name: str, patterns: list[str]) -> Path:
 
 
 def header(name: str) -> Header:
-    """The header of a model's safetensors: from its files where they were downloaded, else the first bytes of each.
+    """Read the headers of a model's safetensors from the cache, or from the first bytes of each file on the hub.
 
     Args:
         name: owner/name, or owner/name@revision.
@@ -95,7 +95,7 @@ def header(name: str) -> Header:
 
 
 def _has_file(name: str, folder: Path, file: str) -> bool:
-    """Whether a model has a file, here or on the hub; without a network, what is here is what would be loaded."""
+    """Return whether a model has a file in the cache or on the hub; offline, only the cache counts."""
     from huggingface_hub import HfApi
 
     if (folder / file).is_file():
@@ -107,7 +107,7 @@ def _has_file(name: str, folder: Path, file: str) -> bool:
 
 
 def _file_header(name: str, folder: Path, file: str) -> Header:
-    """The header of one file; `folder` is named after the commit, so that all files are of one revision."""
+    """Read the header of one file; the name of `folder` is the commit, so that all files have one revision."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import EntryNotFoundError
 
@@ -125,19 +125,19 @@ def _file_header(name: str, folder: Path, file: str) -> Header:
 
 
 def _parts(name: str) -> tuple[str, str | None]:
-    """owner/name and the revision, where one is named."""
+    """Split a name into owner/name and revision; None without a revision."""
     match = NAME.fullmatch(name)
     return (name, None) if match is None else (match[1], match[2])
 
 
 def data_set_revision(name: str) -> str:
-    """The commit that a data set of the hub has now.
+    """Return the current commit of a data set on the hub.
 
     Args:
         name: owner/name, or the name alone.
 
     Raises:
-        DataError: there is no such data set, or the hub cannot be reached.
+        DataError: the data set does not exist, or the hub cannot be reached.
     """
     from huggingface_hub import HfApi
 

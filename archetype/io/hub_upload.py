@@ -1,4 +1,4 @@
-"""A folder sent to a model of huggingface.co, through huggingface_hub; nothing else is ever sent anywhere."""
+"""Upload of a folder to a model repository on huggingface.co with huggingface_hub. Nothing else is ever uploaded."""
 
 import re
 from collections.abc import Iterator
@@ -19,12 +19,12 @@ REPLACED = ["*.safetensors", INDEX]  # of an earlier upload: two models' weights
 
 @dataclass(frozen=True)
 class Destination:
-    """The repository and branch that a folder is sent to.
+    """Repository and branch of an upload.
 
     Attributes:
         repository: owner/name.
-        revision: the branch, which is made where there is none (absent: main).
-        private: whether only its owner may read it (absent: as it is; a new one as the account says).
+        revision: the branch, created if it does not exist (default: main).
+        private: whether the repository is private (default: unchanged; for a new repository, the account's default).
     """
 
     repository: str
@@ -36,10 +36,10 @@ class Destination:
 
 
 def destination(name: str, revision: str | None, private: bool | None) -> Destination:
-    """The destination that owner/name, or owner/name@revision, says.
+    """Parse owner/name or owner/name@revision.
 
     Raises:
-        CheckpointError: it is no such name, or says another branch than `revision`.
+        CheckpointError: the name is invalid, or its branch differs from `revision`.
     """
     match = NAME.fullmatch(name)
     if match is None or match[1].count("/") != 1:
@@ -52,10 +52,10 @@ def destination(name: str, revision: str | None, private: bool | None) -> Destin
 
 
 def check_account() -> None:
-    """Ask the hub whose account is used, before anything takes long.
+    """Check the account on the hub before any long work.
 
     Raises:
-        CheckpointError: there is no token, it is refused, or the hub cannot be reached.
+        CheckpointError: the token is missing or refused, or the hub cannot be reached.
     """
     from huggingface_hub import HfApi, constants, get_token
 
@@ -70,12 +70,11 @@ def check_account() -> None:
 
 
 def send(folder: Path, to: Destination, message: str) -> str:
-    """Send all files of a folder as one commit, which replaces the weights that are there; its address.
+    """Upload all files of a folder as one commit, which replaces existing weights. Return the commit's URL.
 
     Args:
-        folder: the files.
-        to: a repository, which is made where there is none.
-        message: of the commit.
+        to: the repository, created if it does not exist.
+        message: commit message.
 
     Raises:
         CheckpointError: the account may not write there, the repository is not as private as said, or the network
@@ -100,7 +99,7 @@ def send(folder: Path, to: Destination, message: str) -> str:
 
 
 def _check_privacy(api: "HfApi", to: Destination) -> None:
-    """Refuse to send to a repository that is there already and not as private as was said."""
+    """Refuse an existing repository whose visibility differs from the requested one."""
     if to.private is None or (is_private := bool(api.model_info(to.repository).private)) == to.private:
         return
     cause = f"exists and is {'private' if is_private else 'public'}"
@@ -110,7 +109,7 @@ def _check_privacy(api: "HfApi", to: Destination) -> None:
 
 @contextmanager
 def _hub_errors(place: str) -> Iterator[None]:
-    """What the hub answers, and what the network library beneath raises, as one line."""
+    """Convert errors of the hub and of its network library to one line."""
     from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError
 

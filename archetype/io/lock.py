@@ -1,4 +1,4 @@
-"""One process at a time trains a run or writes a file: a lock that the system releases when its owner ends."""
+"""Lock files, so that one process at a time trains a run or writes a file; released when the owner exits."""
 
 import errno
 import logging
@@ -22,13 +22,13 @@ def locked(folder: Path, name: str = FILE, doing: str = "training this run", wai
     """Hold a lock within the block.
 
     Args:
-        folder: a run directory, or any other.
-        name: of the lock's own file there.
-        doing: what one process at a time may do.
-        wait: whether to wait for a process that holds it.
+        folder: folder of the lock file, such as a run directory.
+        name: name of the lock file.
+        doing: the protected activity, for the message.
+        wait: wait until the lock is free.
 
     Raises:
-        CheckpointError: another process holds it, or the folder cannot be written to.
+        CheckpointError: another process holds the lock, or the folder cannot be written to.
     """
     file = folder / name
     descriptor = _open(file, doing, wait)
@@ -41,7 +41,7 @@ def locked(folder: Path, name: str = FILE, doing: str = "training this run", wai
 
 
 def _open(file: Path, doing: str, wait: bool) -> int:
-    """The file of the lock, open and locked; one that its last owner removed meanwhile does not count."""
+    """Open and lock the lock file; retry if its last owner has removed it meanwhile."""
     while True:
         try:
             descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
@@ -71,15 +71,15 @@ def try_to_lock(folder: Path, wait: bool = False) -> int | None:
     """Lock a folder itself.
 
     Args:
-        folder: exists.
-        wait: whether to wait for a process that holds it.
+        folder: an existing folder.
+        wait: wait until the lock is free.
 
     Returns:
-        A descriptor, with which the lock is closed; None where another process holds it, or none can be had.
+        A descriptor; closing it releases the lock. None if another process holds the lock, or locking is unsupported.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:  # Windows opens no folders
+    except OSError:  # Windows cannot open folders
         return None
     try:
         _lock(descriptor, wait)

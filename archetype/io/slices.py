@@ -1,4 +1,4 @@
-"""Tensors of which each file of a folder holds slices, as torch.distributed.checkpoint writes them in safetensors."""
+"""Tensors split into slices over several safetensors files, as torch.distributed.checkpoint writes them."""
 
 import json
 import math
@@ -16,7 +16,7 @@ KEY, OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"  # of a file's metadata
 
 
 class Slices:
-    """A folder of slices, with the methods of one open safetensors file."""
+    """Folder of slices with the interface of an open safetensors file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -34,7 +34,7 @@ class Slices:
             raise CheckpointError(str(folder), "holds no slices of tensors", "restore the checkpoint")
 
     def keys(self) -> list[str]:
-        """The names of all tensors."""
+        """Return the names of all tensors."""
         return [*self._slices]
 
     def get_slice(self, name: str) -> SimpleNamespace:
@@ -42,7 +42,7 @@ class Slices:
         return SimpleNamespace(get_shape=lambda: self._shape(name))
 
     def get_tensor(self, name: str) -> Tensor:
-        """A tensor, put together.
+        """Assemble a tensor from its slices.
 
         Raises:
             CheckpointError: a slice is missing.

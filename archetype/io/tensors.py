@@ -1,7 +1,6 @@
-"""The tensors of a checkpoint, in one file or many, mapped into memory and never copied.
+"""Tensors of a checkpoint in one or more files, memory-mapped without copies.
 
-The files are safetensors; pickles of older checkpoints are read on request, by torch's unpickler that creates nothing
-but tensors.
+The files are safetensors. Pickles of older checkpoints are read on request with torch's weights-only unpickler.
 """
 
 import mmap
@@ -26,7 +25,7 @@ from archetype.io import weight_files as files
 from archetype.io.slices import Slices
 
 SHARD_BYTES = 5 * 10**9
-MAPPED_BYTES = 2**20  # a smaller tensor is allocated as any other
+MAPPED_BYTES = 2**20  # smaller tensors use the ordinary allocator
 NO_SETTINGS = "no quantization_config says what it stands for"
 # As safetensors spells the types that a pickle may hold.
 PICKLED_TYPES = {
@@ -49,8 +48,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 class Tensors:
     """Names, shapes and contents of a checkpoint's tensors.
 
-    A tensor from `mapped` is a view of its file. One from `copied` is to be copied from: the pages of the file leave
-    memory with the block.
+    `mapped` returns a view of the file. `copied` yields a view to copy from, and releases the file's pages at the end
+    of the block.
     """
 
     def __init__(self, files: dict[Path, Any], where: dict[str, Path]) -> None:
@@ -59,27 +58,26 @@ class Tensors:
 
     @classmethod
     def open(cls, folder: Path, allow_pickle: bool = False) -> "Tensors":
-        """The checkpoint in a folder: an index and its shards, or one file.
+        """Open the checkpoint in a folder: an index and its shards, or one file.
 
         Args:
-            folder: of the checkpoint.
-            allow_pickle: whether to read pytorch_model.bin where there are no safetensors.
+            allow_pickle: read pytorch_model.bin if there are no safetensors.
 
         Raises:
-            CheckpointError: none is there, a file is cut short, or the index points outside the folder.
+            CheckpointError: there is no checkpoint, a file is truncated, or the index points outside the folder.
         """
         file = files.find(folder, allow_pickle)
         return cls.sharded(file) if files.is_index(file) else cls.single(file)
 
     @classmethod
     def single(cls, file: Path) -> "Tensors":
-        """All tensors of one file."""
+        """Open all tensors of one file."""
         handle = _open(file)
         return cls({file: handle}, dict.fromkeys(handle.keys(), file))
 
     @classmethod
     def sharded(cls, index: Path) -> "Tensors":
-        """The tensors that an index lists, each checked to be in the shard that it names."""
+        """Open the tensors listed by an index; check that each is in its shard."""
         where = files.listed(index)
         handles = {file: _open(file) for file in sorted(set(where.values()))}
         present = {file: set(handle.keys()) for file, handle in handles.items()}
@@ -96,38 +94,37 @@ class Tensors:
         return list(self._where)
 
     def header(self) -> files.Header:
-        """Type and shape of every tensor, without reading any."""
+        """Return the type and shape of every tensor without reading the data."""
         slices = {name: self._files[file].get_slice(name) for name, file in self._where.items()}
         return {name: files.TensorHeader(one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """A tensor's shape, without reading it."""
+        """Return a tensor's shape without reading its data."""
         return tuple(self._files[self._where[name]].get_slice(name).get_shape())
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """All shapes, by name."""
+        """Return all shapes by name."""
         return {name: self.shape(name) for name in self.names()}
 
     def dtype(self, name: str) -> torch.dtype:
-        """The type of a tensor of weights, without reading it."""
+        """Return the data type of a weight without reading its data."""
         return self.mapped(name).dtype
 
     def mapped(self, name: str) -> Tensor:
-        """A tensor of weights as a view of its file."""
+        """Return a weight as a view of its file."""
         return self._read(name, self._files[self._where[name]])
 
     def stored(self, name: str) -> Tensor:
-        """A tensor of any type as a view of its file."""
+        """Return a tensor of any type as a view of its file."""
         tensor: Tensor = self._files[self._where[name]].get_tensor(name)
         return tensor
 
     @contextmanager
     def copied(self, name: str, of_weights: bool = True) -> Iterator[Tensor]:
-        """A tensor to copy from, valid within the block; its pages leave memory afterwards.
+        """Yield a tensor to copy from within the block; its pages are released afterwards.
 
         Args:
-            name: of the tensor.
-            of_weights: refuse a type that no weights have.
+            of_weights: refuse data types that weights cannot have.
         """
         handle = _open(self._where[name])
         yield self._read(name, handle) if of_weights else handle.get_tensor(name)
@@ -145,7 +142,7 @@ class Tensors:
 
 
 class Selected(Mapping[str, Tensor]):
-    """Some tensors of a checkpoint, each read when it is asked for and not kept."""
+    """Lazy mapping of selected tensors of a checkpoint; nothing is cached."""
 
     def __init__(self, tensors: Tensors, names: Iterable[str]) -> None:
         self._tensors, self._names = tensors, dict.fromkeys(names)
@@ -163,12 +160,9 @@ class Selected(Mapping[str, Tensor]):
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
-    """A tensor to write into, whose memory goes back to the system with it, whatever the C library keeps.
+    """Allocate an uninitialised tensor (default: on the CPU) whose memory returns to the system when it is freed.
 
-    Args:
-        shape: of the tensor.
-        dtype: of its numbers.
-        device: where it is (absent: CPU).
+    The C library may keep freed heap memory.
     """
     size = prod(shape) * dtype.itemsize
     if size < MAPPED_BYTES or device not in (None, torch.device("cpu")):
@@ -178,23 +172,23 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | Non
 
 
 def save(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write one safetensors file, whole or not at all."""
+    """Write a safetensors file atomically."""
 
     def write(temporary: Path) -> None:
         try:
             save_file({name: t.detach().contiguous() for name, t in tensors.items()}, temporary, {"format": "pt"})
-        except SafetensorError as error:  # it wraps the system's refusal in its own type, as text
+        except SafetensorError as error:  # safetensors wraps the system's error in its own type, as text
             raise atomic.refused(path, error) from None
 
     atomic.write_with(path, write)
 
 
 class _Pickle(dict[str, Tensor]):
-    """A pickle of tensors, with the methods of an open safetensors file."""
+    """Pickle of tensors with the interface of an open safetensors file."""
 
     def __init__(self, file: Path) -> None:
         try:
-            mapped = zipfile.is_zipfile(file)  # the format before torch 1.6 is no archive, and is read whole
+            mapped = zipfile.is_zipfile(file)  # the format before torch 1.6 is not a zip archive and cannot be mapped
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of other protocols, which the unpickler reads or refuses
                 tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
@@ -224,7 +218,7 @@ def _open(file: Path) -> Any:
 
 
 def dtype_of(dtype: str | torch.dtype | None) -> torch.dtype | None:
-    """The torch type of a name such as bfloat16; a type itself, and None, stay."""
+    """Return the torch type of a name such as "bfloat16"; pass types and None through."""
     if isinstance(dtype, str) and dtype not in DTYPES:
         raise CheckpointError("dtype", f"{dtype!r} is not known", f"use one of {', '.join(DTYPES)}")
     return DTYPES[dtype] if isinstance(dtype, str) else dtype

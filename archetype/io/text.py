@@ -1,4 +1,4 @@
-"""Text files, read whole; errors name the byte and the line."""
+"""Reading of text files; errors name the byte and the line."""
 
 import codecs
 import gzip
@@ -28,7 +28,7 @@ NOT_TEXT = {  # first bytes of files that are not UTF-8 text: cause and remedy
 
 
 def read_text(path: Path) -> str:
-    """The text of a UTF-8 file, unpacked where its name ends in .gz.
+    """Read a UTF-8 file; decompress it if its name ends in .gz.
 
     Line endings are kept; a byte-order mark at the start is removed.
 
@@ -39,7 +39,7 @@ def read_text(path: Path) -> str:
 
 
 def read_data(path: Path) -> bytes:
-    """The bytes of a text file, unpacked where its name ends in .gz; errors as for `read_text`."""
+    """Read the bytes of a text file, decompressed if its name ends in .gz; errors as for `read_text`."""
     data = read_bytes(path, MAX_TEXT_BYTES)
     data = _unpacked(data, path) if path.suffix == ".gz" else data
     if not data.removeprefix(codecs.BOM_UTF8):
@@ -49,11 +49,11 @@ def read_data(path: Path) -> bytes:
 
 
 def check_is_text(data: bytes, place: str) -> None:
-    """Refuse UTF-16, compressed files and Parquet, which their first bytes tell.
+    """Refuse UTF-16, compressed files and Parquet, recognised by their first bytes.
 
     Args:
-        data: a file's first bytes, or all of them.
-        place: names the file in errors.
+        data: the file's first bytes, or all of them.
+        place: name of the file in errors.
 
     Raises:
         DataError: the file is of one of these formats.
@@ -65,12 +65,12 @@ def check_is_text(data: bytes, place: str) -> None:
 
 
 def _is_ascii_text(mark: bytes, data: bytes) -> bool:
-    """Whether a file merely begins with the letters of a mark: a text may begin with BZh or PAR1."""
+    """Return whether the file is text that happens to begin with BZh or PAR1."""
     return mark.isalnum() and data[: 2**12].isascii()
 
 
 def decode_text(data: bytes, place: str) -> str:
-    """UTF-8 bytes as text; `place` names their origin in errors."""
+    """Decode UTF-8; `place` names the source in errors."""
     try:
         return data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
@@ -93,7 +93,7 @@ def cut_at_lines(text: str, size: int) -> Iterator[str]:
 
 
 def _unpacked(data: bytes, path: Path) -> bytes:
-    """The contents of a gzip file, unless they are out of all proportion to it."""
+    """Decompress a gzip file; refuse an implausible compression ratio."""
     limit = min(MAX_TEXT_BYTES, MAX_RATIO * (len(data) + PIECE))
     text = bytearray()
     try:

@@ -1,6 +1,6 @@
-"""Which files of a folder hold a checkpoint's tensors, and the tensors' names, types and shapes. No torch.
+"""Find the weight files of a checkpoint, and read names, types and shapes of tensors without torch.
 
-The files are safetensors; pickles of older checkpoints are looked for on request.
+The files are safetensors; pickles of older checkpoints are considered on request.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ SIZE_BYTES = 8  # of the header's size, with which a file begins
 
 
 class TensorHeader(NamedTuple):
-    """What a safetensors file says of one tensor."""
+    """Header entry of one tensor in a safetensors file."""
 
     dtype: str  # as the format spells it: F32, BF16, F8_E4M3, U8, ...
     shape: tuple[int, ...]
@@ -31,17 +31,16 @@ Header = dict[str, TensorHeader]  # by the names of the tensors
 
 
 def find(folder: Path, allow_pickle: bool = False) -> Path:
-    """The index of a checkpoint in several files, or its only file.
+    """Return the index of a checkpoint in several files, or its only file.
 
-    Where several sets are there, the choice is that of transformers: the file that config.json names, else the whole
-    file before the index, and safetensors before pickles.
+    If a folder holds several sets, choose as transformers does: the file named by config.json, else a single file
+    before an index, and safetensors before pickles.
 
     Args:
-        folder: of the checkpoint.
-        allow_pickle: whether to look for pytorch_model.bin as well.
+        allow_pickle: consider pytorch_model.bin as well.
 
     Raises:
-        CheckpointError: none is there, or config.json names a file that is not.
+        CheckpointError: there is no checkpoint, or config.json names a missing file.
     """
     name = chosen(folder / "config.json", lambda name: (folder / name).is_file(), NAMES if allow_pickle else NAMES[:2])
     if name is not None:
@@ -56,15 +55,15 @@ def find(folder: Path, allow_pickle: bool = False) -> Path:
 
 
 def chosen(config: Path, is_there: Callable[[str], bool], names: Sequence[str] = NAMES[:2]) -> str | None:
-    """The file that transformers reads of a checkpoint, here or on the hub: its only file, or the index of several.
+    """Return the file that transformers would read, local or on the hub: the only weight file, or the index.
 
     Args:
-        config: the model's config.json, which may be absent and may name the file.
-        is_there: whether the checkpoint has a file of this name.
-        names: that may be chosen, in their order.
+        config: path of config.json, which may be absent and may name the file.
+        is_there: returns whether the checkpoint has a file of this name.
+        names: candidates in order of preference.
 
     Raises:
-        CheckpointError: config.json names a file that is not there.
+        CheckpointError: config.json names a missing file.
     """
     if (named := _named(config, is_there)) is not None:
         return named
@@ -72,12 +71,12 @@ def chosen(config: Path, is_there: Callable[[str], bool], names: Sequence[str] =
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether a folder holds a checkpoint, even one that is pickled."""
+    """Return whether a folder holds a checkpoint, pickled ones included."""
     return chosen(folder / "config.json", lambda name: (folder / name).is_file(), NAMES) is not None
 
 
 def _named(config: Path, is_there: Callable[[str], bool]) -> str | None:
-    """The file that config.json names; None where it names none."""
+    """Return the weight file named by config.json; None if it names none."""
     name = read_json(config, MAX_INDEX_BYTES, CheckpointError).get(NAMED) if config.is_file() else None
     if name is None:
         return None
@@ -92,7 +91,7 @@ def _named(config: Path, is_there: Callable[[str], bool]) -> str | None:
 
 
 def unread_set(folder: Path) -> str | None:
-    """A sentence about a second set of safetensors in a folder, which is not read; None where there is one set."""
+    """Return a sentence about a second set of safetensors that is not read; None if there is only one set."""
     file = find(folder, allow_pickle=True)
     others = [name for name in NAMES[:2] if name != file.name and (folder / name).is_file()]
     if not others:
@@ -101,12 +100,12 @@ def unread_set(folder: Path) -> str | None:
 
 
 def is_index(file: Path) -> bool:
-    """Whether a file lists others."""
+    """Return whether a file is an index."""
     return file.name.endswith(".index.json")
 
 
 def weight_map(index: Path) -> dict[str, str]:
-    """The file's name of each tensor that an index lists, which must not point outside the index's folder."""
+    """Return {tensor: file name} of an index; refuse files outside its folder."""
     names = read_json(index, MAX_INDEX_BYTES, CheckpointError).get("weight_map")
     if not isinstance(names, dict) or not all(isinstance(shard, str) for shard in names.values()):
         raise CheckpointError(str(index), "its weight_map is not a mapping of names", "download it again")
@@ -118,7 +117,7 @@ def weight_map(index: Path) -> dict[str, str]:
 
 
 def listed(index: Path) -> dict[str, Path]:
-    """The file of each tensor that an index lists, which must be in its own folder."""
+    """Return {tensor: path} of an index; refuse files outside its folder."""
     files = {path.name for path in index.parent.iterdir() if path.is_file()}
     names = weight_map(index)
     for name, shard in names.items():
@@ -128,7 +127,7 @@ def listed(index: Path) -> dict[str, Path]:
 
 
 def header(folder: Path) -> Header:
-    """The type and shape of every tensor of a checkpoint in safetensors; the headers of its files are enough.
+    """Return type and shape of every tensor of a safetensors checkpoint by reading only the headers.
 
     Raises:
         CheckpointError: there are no safetensors, or a header is damaged.
@@ -139,7 +138,7 @@ def header(folder: Path) -> Header:
 
 
 def file_header(file: Path) -> Header:
-    """The header of one safetensors file, whatever follows it."""
+    """Read the header of one safetensors file; do not check the data after it."""
     check_regular(file, CheckpointError)
     try:
         with file.open("rb") as stream:
@@ -155,7 +154,7 @@ def file_header(file: Path) -> Header:
 
 
 def _tensor(place: str, entry: Any) -> TensorHeader:
-    """One entry of a header, checked."""
+    """Check one entry of a header."""
     dtype, shape = (entry.get("dtype"), entry.get("shape")) if isinstance(entry, dict) else (None, None)
     if (
         not isinstance(dtype, str)
@@ -167,7 +166,7 @@ def _tensor(place: str, entry: Any) -> TensorHeader:
 
 
 def opened(file: Path, framework: str) -> Any:
-    """An open safetensors file, whose tensors are made by `framework`."""
+    """Open a safetensors file whose tensors belong to `framework`."""
     from safetensors import SafetensorError, safe_open
 
     check_regular(file, CheckpointError)

@@ -1,4 +1,4 @@
-"""YAML and JSON text to plain data and back; every mistake is located by line and column."""
+"""Conversion between YAML or JSON text and plain data; errors name line and column."""
 
 import json
 import math
@@ -31,7 +31,7 @@ HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]+|0o[0-7]+")
 
 
 def read_mapping(file: Path) -> dict[str, Any]:
-    """The mapping in a YAML or JSON file, by its ending."""
+    """Read the mapping in a YAML or JSON file, told apart by the file extension."""
     data = read_bytes(file, MAX_CONFIG_BYTES, SpecError)
     if file.suffix == ".json":
         value = json_value(data, str(file), SpecError, REMEDY)
@@ -46,7 +46,7 @@ def read_mapping(file: Path) -> dict[str, Any]:
 
 
 def yaml_value(text: str, place: str) -> Any:
-    """Any value of YAML 1.2's core schema; `place` names its origin in errors."""
+    """Parse any value of YAML 1.2's core schema; `place` names the source in errors."""
     import yaml  # here, because a preset needs none of it
 
     try:
@@ -61,14 +61,14 @@ def yaml_value(text: str, place: str) -> Any:
 
 
 class _Builder:
-    """Plain data from the events of a YAML text, without recursion, each item once."""
+    """Build plain data from YAML events in one pass without recursion."""
 
     def __init__(self) -> None:
         self.open: list[_Collection] = []  # collections that have begun, the innermost last
         self.anchors: dict[str, tuple[Any, int]] = {}  # what an alias stands for, and how many items it holds
 
     def value_of(self, events: Iterable[Any]) -> Any:
-        """The value of the only document; None where there is none."""
+        """Return the value of the only document; None if there is no document."""
         root = self._begin(_Collection([], None))
         for event in events:
             match type(event).__name__:
@@ -97,7 +97,7 @@ class _Builder:
         return collection
 
     def _add(self, event: Any, value: Any, anchor: str | None, size: int = 1) -> None:
-        """Put a value into the innermost open collection."""
+        """Add a value to the innermost open collection."""
         parent = self.open[-1]
         parent.size += size
         if parent.size > MAX_ITEMS:
@@ -118,7 +118,7 @@ class _Builder:
 
 @dataclass
 class _Collection:
-    """A list or a mapping that is being read."""
+    """List or mapping that is being read."""
 
     values: Any
     event: Any
@@ -127,7 +127,7 @@ class _Collection:
 
 
 def _merged(collection: _Collection) -> Any:
-    """A mapping with the keys of those that its key << names, where it has none of its own (YAML 1.1's merge type)."""
+    """Merge the mappings named by the key << into a mapping, whose existing keys win (YAML 1.1 merge type)."""
     if isinstance(collection.values, list):
         return collection.values
     sources = collection.values.pop(MERGE)
@@ -166,23 +166,22 @@ def _error(event: Any, problem: str) -> Exception:
 
 
 def with_schema_line(text: str, kind: str) -> str:
-    """Put the comment before a YAML text by which editors find its JSON Schema, if that has an address.
+    """Prepend the comment by which editors find the JSON Schema, if the schema has a URL.
 
     Args:
-        text: of the file, as YAML.
-        kind: of file: specification, recipe or experiment.
+        kind: specification, recipe or experiment.
     """
     address = schema_url(kind)
     return f"# yaml-language-server: $schema={address}\n{text}" if address else text
 
 
 def mapping_to_yaml(data: Any) -> str:
-    """Plain data as YAML: innermost mappings on one line each."""
+    """Format plain data as YAML, with each innermost mapping on one line."""
     return _dumped(data, flow_style=None, width=120)
 
 
 def flow(value: Any) -> str:
-    """Any value as YAML on one line."""
+    """Format any value as YAML on one line."""
     return _dumped(value, flow_style=True, width=10**6).removesuffix("...\n").rstrip("\n")
 
 
@@ -190,7 +189,7 @@ def _dumped(data: Any, flow_style: bool | None, width: int) -> str:
     import yaml
 
     class Dumper(yaml.SafeDumper):  # type: ignore[misc]
-        """Quotes what would be read as something else than text, and nothing more."""
+        """YAML dumper that quotes only strings that would be read as another type."""
 
         yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}
 

@@ -1,4 +1,4 @@
-"""Change values of a YAML text; every other line stays as it is, with its comments and its spelling."""
+"""Edit values of a YAML text; all other lines keep their comments and formatting."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -17,13 +17,13 @@ class Edit(NamedTuple):
 
 
 def edited(text: str, before: Any, after: Any, short: Any) -> str:
-    """The text with the values changed in which `before` and `after` differ.
+    """Return the text with the values changed in which `before` and `after` differ.
 
     Args:
-        text: YAML that describes `before`, perhaps in fewer words.
-        before: plain data, with all defaults.
-        after: the same, changed.
-        short: `after` without its defaults, for values that are written anew.
+        text: YAML of `before`; defaults may be omitted.
+        before: plain data with all defaults.
+        after: the changed data with all defaults.
+        short: `after` without defaults, for new values.
     """
     import yaml
 
@@ -35,7 +35,7 @@ def edited(text: str, before: Any, after: Any, short: Any) -> str:
 
 
 def _edits(text: str, node: Any, key: Any, before: Any, after: Any, short: Any) -> Iterator[Edit]:
-    """The edits of a node, whose key in a mapping is `key`."""
+    """Yield the edits of a node whose key in a mapping is `key`."""
     if before == after:
         return
     are_mappings = isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys()

@@ -1,4 +1,4 @@
-"""Checkpoints of a training run: safetensors and a manifest that proves them whole. No pickle."""
+"""Checkpoints of a training run: safetensors and a manifest with sizes and hashes. No pickle."""
 
 import hashlib
 import json
@@ -19,15 +19,15 @@ from archetype.io.tensors import Tensors, save
 from archetype.io.weight_files import SINGLE
 
 OPTIMIZER, AVERAGE = "optimizer.safetensors", "ema.safetensors"
-WEIGHTS, MOMENTS = "weights", "optimizer"  # folders of slices, which many processes write
+WEIGHTS, MOMENTS = "weights", "optimizer"  # folders of shards, written by several processes
 MANIFEST = "manifest.json"
-KEPT = 2  # the newest, and one before it in case a disk damages the newest
+KEPT = 2  # the newest, and the previous one in case the newest is damaged
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One whole checkpoint on disk."""
+    """A complete checkpoint on disk."""
 
     folder: Path
     manifest: dict[str, Any]
@@ -39,16 +39,16 @@ class Checkpoint:
 
     @property
     def weights_file(self) -> Path:
-        """The model's parameters under our own names: a file, or a folder of slices that many processes wrote."""
+        """Model parameters under Archetype's names: a file, or a folder of shards from several processes."""
         return self.folder / (WEIGHTS if (self.folder / WEIGHTS).is_dir() else SINGLE)
 
     @property
     def average_file(self) -> Path | None:
-        """The moving average of the parameters, where the run has one."""
+        """Moving average of the parameters; None if the run has none."""
         return self.folder / AVERAGE if AVERAGE in self.manifest["files"] else None
 
     def optimizer(self) -> Iterator[tuple[str, Tensor]]:
-        """The optimizer's tensors, by name, one after the other."""
+        """Yield the optimizer's tensors by name."""
         slices = self.folder / MOMENTS
         tensors = Tensors.single(slices if slices.is_dir() else self.folder / OPTIMIZER)
         return ((name, tensors.stored(name)) for name in tensors.names())
@@ -63,13 +63,12 @@ def write(
     average: dict[str, Tensor] | None = None,
     keep: int = KEPT,
 ) -> Checkpoint:
-    """Write a checkpoint that appears whole or not at all, and drop all but the newest.
+    """Write a checkpoint atomically, and remove all but the `keep` newest.
 
     Args:
         checkpoints: the run's folder of checkpoints.
-        provenance: what else the manifest says: fingerprints of the specification and the data, versions.
-        average: the moving average of the weights.
-        keep: how many checkpoints stay.
+        provenance: further fields of the manifest: fingerprints of specification and data, versions.
+        average: moving average of the weights.
     """
 
     def fill(temporary: Path) -> list[str]:
@@ -84,16 +83,9 @@ def write(
 def write_with(
     checkpoints: Path, step: int, fill: Callable[[Path], list[str]], provenance: dict[str, Any], keep: int = KEPT
 ) -> Checkpoint:
-    """Write a checkpoint as `write` does, of files that `fill` writes into the folder that it is called with.
-
-    Args:
-        checkpoints: the run's folder of checkpoints.
-        fill: returns the names of its files.
-        provenance: what else the manifest says.
-        keep: how many checkpoints stay.
-    """
+    """Write a checkpoint as `write` does; `fill` writes the files into a folder and returns their names."""
     folder = checkpoints / f"step-{step:08d}"
-    if folder.exists():  # saved, then interrupted: what is whole stays, for a run's step determines its weights
+    if folder.exists():  # saved before an interruption: keep it, because the step of a run determines its weights
         try:
             return opened(folder)
         except CheckpointError:
@@ -108,21 +100,21 @@ def write_with(
 
 
 def remove_older(checkpoints: Path, keep: int) -> None:
-    """Remove all but the newest checkpoints; a kill on the way leaves none in half under its own name."""
+    """Remove all but the `keep` newest checkpoints; a kill leaves no partial checkpoint under its name."""
     for old in _folders(checkpoints)[:-keep]:
         with suppress(OSError):
             shutil.rmtree(old.rename(old.with_name(f".{old.name}.removed.partial")))
 
 
 def latest(checkpoints: Path, on_damage: Callable[[str], None] = log.warning) -> Checkpoint | None:
-    """The newest checkpoint that is whole; None where there is none at all.
+    """Return the newest undamaged checkpoint; None if there are no checkpoints.
 
     Args:
         checkpoints: the run's folder of checkpoints.
-        on_damage: is told in one line of damaged ones and of the one that is used in their place.
+        on_damage: called with one line about damaged checkpoints and their replacement.
 
     Raises:
-        CheckpointError: there are checkpoints, but all are damaged; names a file of the newest.
+        CheckpointError: all checkpoints are damaged; the message names a file of the newest.
     """
     damages: list[CheckpointError] = []
     for folder in reversed(_folders(checkpoints)):
@@ -140,7 +132,7 @@ def latest(checkpoints: Path, on_damage: Callable[[str], None] = log.warning) ->
 
 
 def set_aside(checkpoints: Path, step: int) -> None:
-    """Give damaged checkpoints after a step other names, so that the run can go on from there."""
+    """Rename damaged checkpoints after `step`, so that the run can resume from `step`."""
     for folder in _folders(checkpoints):
         if int(folder.name[5:]) > step:
             shutil.rmtree(folder.with_suffix(".damaged"), ignore_errors=True)
@@ -148,19 +140,19 @@ def set_aside(checkpoints: Path, step: int) -> None:
 
 
 def newest_step(checkpoints: Path) -> int | None:
-    """The step of the newest checkpoint by its name, without reading it; None where there is none."""
+    """Return the step of the newest checkpoint by its name, without reading it; None if there is none."""
     folders = _folders(checkpoints)
     return int(folders[-1].name[5:]) if folders else None
 
 
 def opened(folder: Path) -> Checkpoint:
-    """A checkpoint after its sizes and hashes were checked."""
+    """Open a checkpoint after checking its sizes and hashes."""
     manifest = _manifest(folder)
     for name, expected in manifest["files"].items():
         file = folder / name
         try:
             check_regular(file)
-            # the size first: to hash another, longer file may take long
+            # the size first: hashing a longer file may take long
             is_whole = file.stat().st_size == expected["bytes"] and _identity(file) == expected
         except FileNotFoundError:
             raise _damaged(folder, name, "is missing") from None
@@ -182,7 +174,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
 
 
 def _seal(manifest: dict[str, Any]) -> str:
-    """The hash of everything that the manifest says."""
+    """Hash all fields of the manifest."""
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
@@ -191,7 +183,7 @@ def _damaged(folder: Path, name: str, cause: str) -> CheckpointError:
 
 
 def _folders(checkpoints: Path) -> list[Path]:
-    """Checkpoint folders, oldest first."""
+    """Return checkpoint folders, oldest first."""
     folders = [path for path in checkpoints.glob("step-*") if path.name[5:].isdecimal() and path.is_dir()]
     return sorted(folders, key=lambda path: int(path.name[5:]))
 

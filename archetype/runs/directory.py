@@ -1,4 +1,4 @@
-"""A run directory is a model: specification, recipe, tokenizer, weights, metrics and checkpoints under fixed names."""
+"""Run directory: specification, recipe, tokenizer, weights, metrics and checkpoints under fixed names."""
 
 import re
 import shutil
@@ -84,22 +84,22 @@ class Run:
 
     @property
     def exists(self) -> bool:
-        """Whether this folder is a run directory."""
+        """Return whether this folder is a run directory."""
         return self.spec_file.is_file()
 
 
 def read_run_spec(run: Run) -> ModelSpec:
-    """The specification of a run.
+    """Read the specification of a run.
 
     Raises:
-        CheckpointError: it names parts of an extension that is not loaded.
+        CheckpointError: the specification names parts of an extension that is not loaded.
     """
     check_extensions(run.folder)
     return read(run.spec_file)
 
 
 def write_run_spec(run: Run, spec: ModelSpec, *settings: Spec) -> None:
-    """Write the specification of a run, and which extensions it and the further `settings` need."""
+    """Write the specification of a run, and record the extensions that it and `settings` need."""
     write_extensions(run.folder, [spec, *settings])
     atomic.write_bytes(run.spec_file, with_schema_line(to_yaml(spec), "specification").encode())
 
@@ -107,7 +107,7 @@ def write_run_spec(run: Run, spec: ModelSpec, *settings: Spec) -> None:
 def read_run_model(
     run: Run, dtype: torch.dtype | None = None, device: torch.device | None = None, merged: bool = True
 ) -> Model:
-    """The model of a run: its finished weights, or those of its newest whole checkpoint; an adapter's are merged."""
+    """Load a run's model from its final weights or newest undamaged checkpoint; merge its adapter by default."""
     model = build_on_meta(read_run_spec(run))
     if (adapted := read_adapter(run)) is not None:
         adapters.install(model, adapted.adapter)
@@ -118,7 +118,7 @@ def read_run_model(
 
 
 def read_adapter(run: Run) -> AdaptedModel | None:
-    """The adapter of a run's model; None where it has none."""
+    """Read the adapter of a run's model; None if it has none."""
     if not run.adapter_file.is_file():
         return None
     try:
@@ -128,12 +128,12 @@ def read_adapter(run: Run) -> AdaptedModel | None:
 
 
 def write_adapter(run: Run, adapted: AdaptedModel) -> None:
-    """Write which adapter's tensors stand among the weights, every value of it."""
+    """Write all fields of adapter.yaml."""
     atomic.write_bytes(run.adapter_file, mapping_to_yaml(adapted.dump(full=True)).encode())
 
 
 def weights_of(run: Run) -> Path:
-    """The weights file of a run that has finished, or was interrupted after a checkpoint."""
+    """Return the weights file of a run that finished, or was interrupted after a checkpoint."""
     if run.weights_file.is_file():
         return run.weights_file
     if (checkpoint := latest(run.checkpoints)) is not None:
@@ -142,7 +142,7 @@ def weights_of(run: Run) -> Path:
 
 
 def fill_from(model: Model, file: Path, dtype: torch.dtype | None = None, device: torch.device | None = None) -> None:
-    """Give a model on the meta device the weights in a file that bears our own names."""
+    """Fill a model on the meta device from a file with Archetype's parameter names."""
     try:
         tensors = Tensors.single(file)
         packed = install_packed(model, tensors, dtype, device)
@@ -153,12 +153,12 @@ def fill_from(model: Model, file: Path, dtype: torch.dtype | None = None, device
 
 
 def write_weights(run: Run, model: Model, instead: Mapping[str, Tensor] = MappingProxyType({})) -> None:
-    """Write the finished weights under our own names; `instead` are tensors in place of the model's."""
+    """Write the final weights under Archetype's names; tensors of `instead` replace the model's."""
     save(run.weights_file, {**model.state_dict(), **instead})
 
 
 def write_best(run: Run, model: Model, instead: Mapping[str, Tensor] = MappingProxyType({})) -> None:
-    """Write weights as those of a run directory of their own, inside the run's."""
+    """Write the best weights as a run directory inside the run directory."""
     best = Run(run.best_folder)
     if best.exists:
         if (run.folder / EXTENSIONS).is_file():  # those that the run has been resumed with

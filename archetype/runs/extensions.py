@@ -1,4 +1,4 @@
-"""Which extensions a run directory needs: files whose parts it names, by name and hash. None is loaded here."""
+"""Record of the extensions that a run directory needs, by file name and hash. Nothing is loaded here."""
 
 import json
 from collections.abc import Iterable
@@ -16,14 +16,14 @@ FILE = "extensions.json"
 
 
 def write_extensions(folder: Path, specs: Iterable[Spec | None]) -> None:
-    """Record the extensions that a run directory needs, where it needs any."""
+    """Record the extensions that a run directory needs, if any."""
     if extensions := extensions_of(specs):
         data = [extension.model_dump() for extension in extensions]
         atomic.write_bytes(folder / FILE, (json.dumps(data, indent=2) + "\n").encode())
 
 
 def read_extensions(folder: Path) -> list[Extension]:
-    """The extensions that a folder records.
+    """Read the extensions recorded in a folder.
 
     Raises:
         CheckpointError: the record is damaged.
@@ -41,13 +41,13 @@ def read_extensions(folder: Path) -> list[Extension]:
 
 
 def check_extensions(folder: Path) -> None:
-    """Check that every part which a folder records as coming from outside is registered.
+    """Check that all extensions recorded in a folder are loaded.
 
     Raises:
-        CheckpointError: names the extension that is missing; nothing of it is ever loaded by itself.
+        CheckpointError: an extension is missing; extensions are never loaded automatically.
 
     Warns:
-        ChangedExtension: an extension is not the file that it was when the folder was written.
+        ChangedExtension: the file of an extension has changed since the folder was written.
     """
     for extension in read_extensions(folder):
         try:
@@ -57,10 +57,10 @@ def check_extensions(folder: Path) -> None:
 
 
 def refuse_changes(folder: Path) -> None:
-    """Check that every extension which a folder records is the file that it was.
+    """Check that the recorded extensions are loaded and unchanged.
 
     Raises:
-        CheckpointError: one is missing, or was edited.
+        CheckpointError: an extension is missing, or its file has changed.
     """
     for extension in read_extensions(folder):
         if change := extension.change():

@@ -1,4 +1,4 @@
-"""Runs in a folder, and what each has measured so far, also while it is being trained; nothing here loads torch."""
+"""Runs in a folder and their metrics, also during training. This module does not import torch."""
 
 import math
 import os
@@ -17,16 +17,16 @@ from archetype.spec.edit import ABSENT, changes_of
 
 Axis = Literal["step", "tokens", "seconds"]
 AXES: tuple[Axis, ...] = ("step", "tokens", "seconds")
-PIECE = 2**24  # bytes that are read at once
+PIECE = 2**24  # bytes per read
 MAX_LINE_BYTES = 2**13
 NOT_MEASURED = ("step", "sample", "skipped", "peak_flops")
-UNTOLD = ("version", "data.text")  # fields of a recipe by which runs are not told apart
+UNTOLD = ("version", "data.text")  # recipe fields that are ignored when runs are compared
 
 
 def run_folders(folder: Path) -> dict[str, Path]:
-    """The run directories in a folder, up to two levels below it, by their paths from there.
+    """Return the run directories up to two levels below a folder, by relative path.
 
-    A link that leads out of the folder is not followed.
+    Links that lead out of the folder are not followed.
     """
     root = folder.resolve()
     recipes = (file.parent for depth in ("", "*/", "*/*/") for file in folder.glob(f"{depth}recipe.yaml"))
@@ -35,10 +35,10 @@ def run_folders(folder: Path) -> dict[str, Path]:
 
 
 def differences_of_runs(recipes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each run its values at the paths where the runs differ; a path that a run does not have is left out.
+    """Return, for each run, its values of the fields in which the runs differ; missing fields are left out.
 
     Args:
-        recipes: as plain data with every default, and `spec` as the model's specification with each layer.
+        recipes: plain data with all defaults; `spec` is the specification with every layer.
     """
     specs = [recipe["spec"] for recipe in recipes]
     others = [{key: value for key, value in recipe.items() if key != "spec"} for recipe in recipes]
@@ -50,7 +50,7 @@ def differences_of_runs(recipes: Sequence[dict[str, Any]]) -> list[dict[str, Any
 
 
 def is_training(folder: Path) -> bool:
-    """Whether a process that still runs holds the lock of a run."""
+    """Return whether a running process holds the lock of a run."""
     try:
         owner = int((folder / ".lock").read_text()[:20])
         os.kill(owner, 0)
@@ -63,14 +63,14 @@ def is_training(folder: Path) -> bool:
 
 @dataclass
 class Series:
-    """One measured number: its values, and the place of each along every axis."""
+    """Time series of one metric: its values, and the coordinate of each on every axis."""
 
     values: "array[float]" = field(default_factory=lambda: array("d"))
     places: "dict[Axis, array[float]]" = field(default_factory=lambda: {axis: array("d") for axis in AXES})
     _average: "MovingAverage | None" = None
 
     def averages(self, smoothing: float) -> "array[float]":
-        """The moving average after each value; what was averaged before is not averaged again."""
+        """Return the moving average after each value; earlier averages are reused."""
         if self._average is None or self._average.smoothing != smoothing:
             self._average = MovingAverage(smoothing)
         return self._average.of(self.values)
@@ -78,7 +78,7 @@ class Series:
 
 @dataclass
 class MovingAverage:
-    """The average of the values that are numbers; as Adam's moments it is freed of its zero start.
+    """Exponential moving average of the finite values, with Adam's bias correction.
 
     Attributes:
         smoothing: the share of the average that each value keeps.
@@ -102,7 +102,7 @@ class MovingAverage:
 
 
 class Buckets(NamedTuple):
-    """Neighbouring values together: the last's place, the least and the greatest, the mean, and the moving average."""
+    """Buckets of neighbouring values: coordinate of the last, minimum, maximum, mean and moving average."""
 
     x: list[float]
     min: list[float | None]
@@ -112,7 +112,7 @@ class Buckets(NamedTuple):
 
 
 class MetricsFile:
-    """The metrics of a run, of which only what is new is read each time.
+    """Metrics of a run, read incrementally.
 
     Args:
         file: one JSON object a line, to which a run adds.
@@ -138,7 +138,7 @@ class MetricsFile:
         self._tokens = self._seconds = 0.0
 
     def refresh(self) -> None:
-        """Read what was added; all of it, where the file is another.
+        """Read new lines, or the whole file if it was replaced.
 
         Raises:
             DataError: it cannot be read, or is too large.
@@ -196,26 +196,25 @@ class MetricsFile:
                 series.places[axis].append(here[axis])
 
     def last(self, name: str) -> float | None:
-        """The newest value of a series."""
+        """Return the newest value of a series."""
         series = self.series.get(name)
         return _finite(series.values[-1]) if series is not None and series.values else None
 
     def best(self, name: str) -> float | None:
-        """The least value of a series."""
+        """Return the smallest value of a series."""
         series = self.series.get(name)
         return min(filter(math.isfinite, series.values), default=None) if series is not None else None
 
 
 def downsampled(series: Series, axis: Axis, after: int, last: int, points: int, smoothing: float) -> Buckets:
-    """A curve of so many points at most, whose moving average is that of all values, whatever is drawn of them.
+    """Downsample a curve to at most `points` points; the moving average is computed over all values.
 
     Args:
         series: all values.
-        axis: along which places are given.
-        after: only values of later steps; their average goes on from all before.
-        last: and only those up to this step.
-        points: at most.
-        smoothing: the share of the average that each step keeps; as Adam's moments it is freed of its zero start.
+        axis: horizontal axis.
+        after: only values of later steps; the average still includes all earlier values.
+        last: only values up to this step.
+        smoothing: weight of the old average at each step, with Adam's bias correction.
     """
     start, stop = (bisect_right(series.places["step"], step) for step in (after, last))
     if start == stop:

@@ -1,7 +1,7 @@
-"""The files that a run directory keeps of the folder that it was imported from, beside weights, tokenizer and template.
+"""Origin of an imported run: what an export needs besides weights, tokenizer and template, as plain JSON.
 
-The family, the names of classes and, where the family is not registered, config.json as it was read, the
-specification that stood for it and the name of every tensor: all that writing it back needs, as plain JSON.
+The record has the family and the class names and, for a family that is not registered, config.json, the specification
+inferred from it and the name of every tensor.
 """
 
 import warnings
@@ -69,7 +69,7 @@ def write_origin(
     labels: tuple[str, ...] = (),
     image_processor: dict[str, Any] | None = None,
 ) -> None:
-    """Write what a run keeps of its origin, where there is anything."""
+    """Write the origin of a run, if it has one."""
     origin = Origin(family=family.name if family else None, labels=labels, image_processor=image_processor)
     if family is not None and family.published is not None and isinstance(keys := family.format.keys, KeysAsRead):
         origin = origin.model_copy(
@@ -86,7 +86,7 @@ def write_origin(
 
 
 def read_origin(folder: Path) -> Origin:
-    """The files that a run keeps of its origin; none where it has no origin.
+    """Read the origin of a run; empty if it has none.
 
     Raises:
         CheckpointError: the file is damaged.

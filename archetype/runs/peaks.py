@@ -1,4 +1,4 @@
-"""The peaks of this machine, measured: memory traffic and matrix products, by the fastest path that it has."""
+"""Measured peaks of this machine: memory bandwidth and matrix products, each by its fastest implementation."""
 
 import mmap
 import re
@@ -28,23 +28,23 @@ Way = tuple[int, Callable[[], object]]  # bytes or FLOPs of one call, and the ca
 
 
 class Peak(NamedTuple):
-    """The most that a machine does in a second.
+    """Measured peak throughput.
 
     Attributes:
-        rate: bytes or FLOPs a second.
-        path: the library by which it was reached.
+        rate: bytes/s or FLOP/s.
+        path: the library that reached it.
     """
 
     rate: float
     path: str
 
     def raised(self, rate: float) -> "Peak":
-        """The peak after a job has reached this rate: a job that is faster than the peak is the new peak."""
+        """Return the peak raised to the rate that a job reached, if the job was faster."""
         return self if rate <= self.rate else Peak(rate, f"the job itself, faster than {self.path}")
 
 
 def measured_device() -> Device:
-    """The peaks of this machine's processor, or of its first GPU."""
+    """Measure the peaks of the first GPU, or of the CPU if there is none."""
     device = resolve_device("auto")
     memory = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
     peaks = {dtype: product_peak(device, getattr(torch, dtype)) for dtype in ("bfloat16", "float32")}
@@ -57,7 +57,7 @@ def measured_device() -> Device:
 
 @torch.inference_mode()
 def launch_seconds(device: torch.device) -> float:
-    """How long it takes to call a module that multiplies: of many calls with one number, the time of each."""
+    """Measure the overhead of a module call in seconds, with a 1 x 1 matrix product."""
     one, module = torch.ones(1, 1, device=device), torch.nn.Linear(1, 1, bias=False, device=device)
 
     def several() -> None:
@@ -68,12 +68,11 @@ def launch_seconds(device: torch.device) -> float:
 
 
 def product_peak(device: torch.device, dtype: torch.dtype, weights: str | None = None) -> Peak:
-    """FLOPs per second of large matrix products.
+    """Measure the FLOP/s of large matrix products.
 
     Args:
-        device: that multiplies.
-        dtype: of the vectors, float32 or bfloat16.
-        weights: type of the matrix, where it is int8 or int4 (default: that of the vectors).
+        dtype: activation type, float32 or bfloat16.
+        weights: "int8" or "int4" for a quantized matrix (default: `dtype`).
     """
     side = SIDE if device.type == "cpu" else GPU_FACTOR * SIDE
     a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
@@ -82,7 +81,7 @@ def product_peak(device: torch.device, dtype: torch.dtype, weights: str | None =
 
 
 def _processor_products(a: Tensor, b: Tensor, weights: str | None) -> dict[str, Way]:
-    """The paths of products that a processor has besides torch's own."""
+    """Return the matrix products available on a CPU besides torch.mm."""
     side, ways = len(a), dict[str, Way]()
     onednn, is_half = torch.backends.mkldnn.is_available(), a.dtype == torch.bfloat16
     if onednn and (not is_half or torch.ops.mkldnn._is_mkldnn_bf16_supported()):
@@ -101,13 +100,10 @@ def _processor_products(a: Tensor, b: Tensor, weights: str | None) -> dict[str, 
 
 
 def read_peak(device: torch.device, tries: int = NUM_TRIES) -> tuple[Peak, int]:
-    """Bytes per second that are read of a large buffer, and the size of its pages in bytes.
+    """Measure the memory bandwidth (bytes/s) of a large buffer; also return its page size in bytes.
 
-    The buffer is in huge pages where the system has them. It is copied, summed, and multiplied by a vector.
-
-    Args:
-        device: whose memory is read.
-        tries: of each path, after one that warms up.
+    The buffer uses huge pages if the system supports them. It is copied, summed, and multiplied by a vector, each
+    `tries` times after a warm-up.
     """
     size = READ_BYTES if device.type == "cpu" else GPU_FACTOR * READ_BYTES
     numbers = torch.empty(size // 4, device=device)
@@ -119,7 +115,7 @@ def read_peak(device: torch.device, tries: int = NUM_TRIES) -> tuple[Peak, int]:
     vector = torch.ones(1, matrix.shape[1], device=device)
     source, target = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
     ways: dict[str, Way] = {
-        "torch.copy_": (size, lambda: target.copy_(source)),  # half is read, half is written
+        "torch.copy_": (size, lambda: target.copy_(source)),  # reads half the buffer, writes the other half
         "torch.sum": (size, matrix.sum),
         "torch.mv": (size, lambda: matrix @ vector[0]),
     }
@@ -130,7 +126,7 @@ def read_peak(device: torch.device, tries: int = NUM_TRIES) -> tuple[Peak, int]:
 
 
 def _page_bytes(address: int, size: int) -> int:
-    """The size of the pages that hold most of a block of memory; the system's own where it does not say."""
+    """Return the page size that backs most of a block of memory; the system's default if unknown."""
     file, huge, inside = Path("/proc/self/smaps"), 0, False
     for line in file.read_text().splitlines() if file.exists() else []:
         if place := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
@@ -143,12 +139,12 @@ def _page_bytes(address: int, size: int) -> int:
 
 @torch.inference_mode()
 def _fastest(ways: Mapping[str, Way], device: torch.device, tries: int = NUM_TRIES) -> Peak:
-    """The best of some tries of each path, after one that warms up."""
+    """Return the best of `tries` runs of each implementation, after a warm-up."""
     return max(Peak(work / _seconds(call, device, tries), name) for name, (work, call) in ways.items())
 
 
 def _seconds(call: Callable[[], object], device: torch.device, tries: int) -> float:
-    """The shortest of some calls, after one that warms up."""
+    """Return the shortest of `tries` calls, after a warm-up."""
     times = []
     for _ in range(tries + 1):
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""How blocks are computed while a model learns: their activations twice instead of held, or as compiled programs."""
+"""Execution of blocks in training: activation recomputation and compilation."""
 
 import logging
 import os
@@ -12,24 +12,23 @@ from archetype.models.stack.module import Stack
 
 
 def stacks_of(model: nn.Module) -> list[Stack]:
-    """All stacks of blocks, in the order of the forward pass."""
+    """Return all stacks of blocks, in the order of the forward pass."""
     return [module for module in model.modules() if isinstance(module, Stack)]
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """The blocks of all stacks, in the order of the forward pass."""
+    """Return the blocks of all stacks, in the order of the forward pass."""
     return [block for stack in stacks_of(model) for block in stack.blocks]
 
 
 def recompute_blocks(model: nn.Module, recompute: Literal["none", "blocks"] | int) -> None:
-    """Let the backward pass compute activations of blocks again, from the input of each, to the bit (Chen 2016).
+    """Recompute activations of blocks in the backward pass from each block's input, bit for bit (Chen 2016).
 
     Args:
-        model: whose stacks are told.
-        recompute: none of their blocks, all `blocks`, or so many, the first ones.
+        recompute: "none", all "blocks", or the number of blocks from the first.
 
     Raises:
-        SpecError: there are not so many.
+        SpecError: the model has fewer blocks.
     """
     left = number_recomputed(recompute, len(blocks_of(model)))
     for stack in stacks_of(model):
@@ -38,7 +37,7 @@ def recompute_blocks(model: nn.Module, recompute: Literal["none", "blocks"] | in
 
 
 def number_recomputed(recompute: Literal["none", "blocks"] | int, num_blocks: int) -> int:
-    """How many of a model's blocks a recipe's `recompute` means; errors as of `recompute_blocks`."""
+    """Return the number of recomputed blocks; errors as for `recompute_blocks`."""
     if isinstance(recompute, str):
         return num_blocks if recompute == "blocks" else 0
     if recompute > num_blocks:
@@ -47,15 +46,15 @@ def number_recomputed(recompute: Literal["none", "blocks"] | int, num_blocks: in
 
 
 def compile_blocks(model: nn.Module) -> None:
-    """Let torch.compile make a program of each block when it is first computed.
+    """Compile each block with torch.compile on its first call.
 
     Raises:
-        SpecError: there is no C++ compiler, which programs for a processor need.
+        SpecError: there is no C++ compiler, which torch.compile needs on a CPU.
     """
     compiler = os.environ.get("CXX", "g++")
     if next(model.parameters()).device.type in ("cpu", "meta") and shutil.which(compiler) is None:
         raise SpecError("compile", f"{compiler} is not installed", "install it, name another in CXX, or do not compile")
-    # torch would say of a machine with CUDA's tools that it has no GPU
+    # where the CUDA toolkit is installed, torch would only report a missing GPU
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
-    for block in dict.fromkeys(blocks_of(model)):  # one that several layers share is one program
+    for block in dict.fromkeys(blocks_of(model)):  # a block shared by several layers is compiled once
         block.compile()

@@ -41,7 +41,7 @@ def assemble(
     budget: Budget | None = None,
     pretrained: Pretrained | None = None,
 ) -> tuple[Recipe, str]:
-    """A recipe file with single fields in place of what it says; without a file, what is missing is chosen.
+    """Override fields of a recipe file; without a file, choose the missing fields.
 
     Args:
         file: the recipe (absent: none).
@@ -82,7 +82,7 @@ def assemble(
 
 
 def _take_from(pretrained: Pretrained, data: dict[str, Any], of_spec: Sequence[str]) -> None:
-    """Give a recipe's mapping the specification and the tokenizer of a model.
+    """Set the specification and tokenizer of a recipe's mapping to those of a pretrained model.
 
     Raises:
         SpecError: the recipe says others.
@@ -108,7 +108,7 @@ def _take_from(pretrained: Pretrained, data: dict[str, Any], of_spec: Sequence[s
 
 
 def recipe_for(source: str | dict[str, Any], data: Mapping[str, Any], size: int) -> Recipe:
-    """The recipe that `assemble` makes of a specification and a text of some size, which need not be there yet.
+    """Return the recipe that `assemble` chooses for a specification and a text size; the text need not exist.
 
     Args:
         source: the specification, as a recipe has it.
@@ -122,7 +122,7 @@ def recipe_for(source: str | dict[str, Any], data: Mapping[str, Any], size: int)
 
 
 def _edited(source: Any, assignments: list[str]) -> dict[str, Any]:
-    """A specification with single fields replaced; one that leaves its vocabulary to the tokenizer still does."""
+    """Replace fields of a specification; keep a vocabulary size that the tokenizer determines."""
     spec, is_open = _opened(source)
     data = assign(spec, assignments).dump()
     if is_open and not any(assignment.startswith("vocab_size") for assignment in assignments):
@@ -131,20 +131,20 @@ def _edited(source: Any, assignments: list[str]) -> dict[str, Any]:
 
 
 def _opened(source: Any) -> tuple[ModelSpec, bool]:
-    """A specification, and whether it leaves its vocabulary to the tokenizer."""
+    """Return a specification, and whether the tokenizer determines its vocabulary size."""
     is_open = leaves_vocabulary_open(source)
     return open_spec({"vocab_size": 1} | source if is_open else source), is_open
 
 
 def _kind_of_objective(data: dict[str, Any]) -> dict[str, str]:
-    """The kind of the first objective that suits a recipe's model and data; empty where none does."""
+    """Return the kind of the first objective that fits a recipe's model and data; empty if none does."""
     (spec, _), examples = _opened(data.get("spec", SPEC)), Recipe.parse(data).data
     configs: dict[str, Any] = ObjectiveConfig.kinds
     return next(({"kind": kind} for kind, one in configs.items() if one.model_construct().suits(spec, examples)), {})
 
 
 def _choose(data: dict[str, Any], has_budget: bool, size: int | None = None) -> list[str]:
-    """Fill in what a mapping of a recipe leaves open, for the size of its text or a given one; say what it is."""
+    """Fill in the missing fields of a recipe for the size of its text, or `size`. Describe the choices."""
     chosen: dict[str, Any] = {}
 
     def choose(path: str, value: Any) -> None:
@@ -179,7 +179,7 @@ def _choose(data: dict[str, Any], has_budget: bool, size: int | None = None) -> 
 
 
 def _model_for(data: Data) -> tuple[dict[str, Any], str]:
-    """A small model that learns from data, as a recipe has it, and what to say of it."""
+    """Return a small model for the data, as in a recipe, and its description."""
     spec = open_spec(data.preset)
     if not isinstance(data, ImageData):
         open_vocabulary = {key: value for key, value in spec.dump().items() if not key.endswith("vocab_size")}
@@ -194,7 +194,7 @@ def _model_for(data: Data) -> tuple[dict[str, Any], str]:
 
 
 def _choose_for_text(choose: Any, data: dict[str, Any], size: int, has_budget: bool) -> None:
-    """Choose for so many bytes of text: tokenizer, vocabulary, length and steps."""
+    """Choose tokenizer, vocabulary size, sequence length and steps for a text of `size` bytes."""
     spec, is_open = _opened(data["spec"])
     vocab_size = MAX_VOCAB_SIZE if is_open else getattr(spec, "vocab_size", MAX_VOCAB_SIZE)
     room = vocab_size if spec.is_causal else vocab_size - 200  # for the mask, or a span's sentinels
@@ -213,7 +213,7 @@ def _choose_for_text(choose: Any, data: dict[str, Any], size: int, has_budget: b
 
 
 def _choose_rate(data: dict[str, Any], is_trained: bool) -> list[str]:
-    """Choose the learning rate of a model on text, and of every model that is trained already; say it, and why."""
+    """Choose the learning rate of text models and pretrained models. Describe the choice and its reason."""
     recipe = Recipe.parse({name: value for name, value in data.items() if name != "objective"})
     is_said = "learning_rate" in recipe.optimizer.model_fields_set
     if is_said or not (is_trained or isinstance(recipe.data, RunningText)):
@@ -232,7 +232,7 @@ def _put(data: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _choose_kind(data: dict[str, Any]) -> list[str]:
-    """The kind of a recipe's texts, where nothing says it, and the column of their records; say which was found.
+    """Infer the kind of a recipe's texts and the text column of records, unless given. Describe what was found.
 
     Raises:
         DataError: the files are not texts, or which column is the text is not clear.
@@ -258,7 +258,7 @@ def _choose_kind(data: dict[str, Any]) -> list[str]:
 
 
 def _option_of(file: Path, columns: dict[str, list[Any]]) -> str:
-    """What to do with records that are examples of another kind of data; empty if they are not."""
+    """Return the remedy if records are examples of another kind of data; else an empty string."""
     for kind in cast(Any, Data.kinds).values():
         if issubclass(kind, RecordData) and kind.fits(columns):
             return f"train on these records with {kind.option} {file}"
@@ -266,7 +266,7 @@ def _option_of(file: Path, columns: dict[str, list[Any]]) -> str:
 
 
 def _check_is_text(name: str) -> None:
-    """Refuse what is not there, and images in place of a text."""
+    """Refuse missing files, and images instead of text."""
     path = Path(name)
     if name == "-":
         raise DataError("-", "a run that is resumed reads its text again", "save it to a file, and name that")
@@ -277,7 +277,7 @@ def _check_is_text(name: str) -> None:
 
 
 def _are_documents(names: Sequence[str]) -> bool:
-    """Whether texts are of a kind that is read document by document, or too long to be held in memory."""
+    """Return whether texts are read document by document: by their file type, or as too large for memory."""
     if any(name.startswith(HUGGING_FACE) for name in names):
         return True
     files = [file for name in names for file in (expand([name], SUFFIXES) if Path(name).is_dir() else [name])]
@@ -285,7 +285,7 @@ def _are_documents(names: Sequence[str]) -> bool:
 
 
 def _size(names: Sequence[str], suffixes: Sequence[str]) -> int:
-    """Bytes of files, folders and patterns; a guess for data sets of the hub."""
+    """Return the size in bytes of files, folders and patterns; a guess for data sets on the hub."""
     if any(name.startswith(HUGGING_FACE) for name in names):
         return UNKNOWN_SIZE
     return sum(Path(file).stat().st_size for file in expand(names, suffixes) if Path(file).is_file())

@@ -1,7 +1,7 @@
-"""The memory of one training step, by its recipe, and whether as much is free.
+"""Estimate the peak memory of a training step and refuse a step that does not fit.
 
-`estimate/memory.py` counts what the passes of a model save; here the recipe adds its optimizer, types, recomputed
-blocks and chunks of the loss.
+`estimate/memory.py` counts the tensors saved by a model's passes; this module adds the recipe's optimizer, data types,
+recomputed blocks and loss chunks.
 """
 
 import re
@@ -31,16 +31,16 @@ AFTER_BLOCKS = ("final_norm.", "lm_head.", "classifier.")  # how names of parame
 
 @dataclass(frozen=True)
 class StepMemory:
-    """Bytes of one step.
+    """Memory of one training step in bytes.
 
     Attributes:
-        weights: of the model, with the masters and the moving average where there are any.
-        optimizer: its state.
-        gradients: of all trained parameters, in float32.
-        weight_copies: of weights of products, cast to bfloat16 from forward to backward.
-        activations: that the backward pass needs, without the logits.
-        logits: what the loss and its gradient hold where the backward pass begins.
-        peak: the most that is held at once.
+        weights: model weights, including master weights and moving average.
+        optimizer: optimizer state.
+        gradients: float32 gradients of all trained parameters.
+        weight_copies: bfloat16 copies of matrices that autocast keeps from the forward to the backward pass.
+        activations: activations saved for the backward pass, without the logits.
+        logits: tensors of the loss and its gradient when the backward pass begins.
+        peak: maximum held at any time.
     """
 
     weights: int
@@ -53,12 +53,7 @@ class StepMemory:
 
 
 class StepMemoryCost:
-    """The memory of a step for any number of rows and tokens.
-
-    Args:
-        recipe: how the model is trained.
-        spec: the model.
-    """
+    """Memory of a training step as a function of batch size and sequence length."""
 
     def __init__(self, recipe: Recipe, spec: ModelSpec) -> None:
         self.recipe, self.spec = recipe, spec
@@ -74,16 +69,16 @@ class StepMemoryCost:
 
     @cached_property
     def num_trained(self) -> int:
-        """Parameters that are trained."""
+        """Number of trained parameters."""
         return sum(each.parameter.numel() for each in self.grouped)
 
     def step(self, rows: int, length: int, accumulates: bool = False) -> StepMemory:
-        """A step on so many rows of so many tokens.
+        """Estimate a step.
 
         Args:
-            rows: that are computed at once.
-            length: tokens of each.
-            accumulates: whether the gradients of rows before are held beside the activations of the next.
+            rows: sequences per micro-batch.
+            length: tokens per sequence.
+            accumulates: whether gradients of earlier micro-batches are held during the forward pass.
         """
         recipe, gradients = self.recipe, FLOAT32 * self.num_trained
         weights = self.num_parameters * (FLOAT32 + (BFLOAT16 if self.is_bfloat16 else 0))
@@ -93,18 +88,24 @@ class StepMemoryCost:
         held, logits = self._loss(saved)
         outside = saved.embedding_and_head - saved.num_logits * saved.logits - held
         copies = 0 if self.is_bfloat16 else self.cost.cast_weights
-        if self.share_of_blocks_with_gradients == 0:  # the head alone learns, of what it reads
+        if self.share_of_blocks_with_gradients == 0:  # only the head is trained; save its inputs
             outside, copies = rows * length * FLOAT32 * getattr(self.spec, "d_model", 0), 0
         num_recomputed = number_recomputed(recipe.recompute, self.num_blocks)
         trained = self.share_of_blocks_with_gradients
         of_recomputed = num_recomputed / max(1, self.num_blocks)
         inputs = int(outside + trained * of_recomputed * saved.block_inputs)
         activations = inputs + int(trained * (1 - of_recomputed) * saved.blocks)
-        # blocks are computed again when those behind them, which save theirs, have left nothing but gradients
+        # The first blocks are recomputed. When the backward pass reaches them, the later blocks have freed their
+        # activations and hold only gradients.
         again = saved.largest_block if num_recomputed else 0
         behind = gradients if accumulates else int((1 - of_recomputed) * gradients)
         head = self.cost.cost.head
-        tied = FLOAT32 * head.num_weights if head.tied else 0  # the embedding's gradient beside the head's
+        tied = FLOAT32 * head.num_weights if head.tied else 0  # separate gradients of embedding and head
+        # A step can peak at four moments, and which is highest depends on the recipe:
+        # 1. between the forward and the backward pass: all activations and logits, and gradients accumulated so far;
+        # 2. when the backward pass enters the recomputed blocks: gradients of later blocks, activations of one block;
+        # 3. at the end of the backward pass: all gradients, with those of tied weights not yet summed;
+        # 4. in the optimizer step: all gradients and the optimizer's temporary tensors.
         peak = (
             weights
             + optimizer
@@ -118,10 +119,10 @@ class StepMemoryCost:
         return StepMemory(weights, optimizer, gradients, copies, activations, logits, peak)
 
     def _loss(self, saved: SavedActivations) -> tuple[int, int]:
-        """Bytes that a capped head is counted to save of logits that never exist at once, and the peak of the loss."""
+        """Return saved logits that chunking avoids (soft cap only), and the peak of the loss, both in bytes."""
         head, logits, count = self.cost.cost.head, saved.logits, saved.num_logits
         if not head.vocab_size:
-            return 0, 3 * logits  # without the gradient of the few weights of a classifier
+            return 0, 3 * logits  # the gradient of a classifier's small weight is negligible
         if logits <= LARGE_LOGITS:
             return 0, count * logits + saved.loss_gradient
         num_tokens = logits // FLOAT32 // head.vocab_size
@@ -133,7 +134,7 @@ class StepMemoryCost:
 
     @property
     def share_of_blocks_with_gradients(self) -> float:
-        """Of all blocks; those below the first parameter that is trained have none, and save nothing."""
+        """Share of blocks with gradients; blocks below the first trained parameter save no activations."""
         places = [re.search(r"^blocks\.(\d+)\.", each.name) for each in self.grouped]
         if not all(places):
             after = all(
@@ -153,18 +154,15 @@ def check_memory(
     fewer_at_once: str = "--micro-batch-size {}",
     override: str = "--force",
 ) -> None:
-    """Refuse a step that takes more memory than is free.
+    """Refuse a step that needs more memory than is free.
 
     Args:
-        recipe: of the run.
-        spec: of its model.
-        objective: that has its batches.
-        device: where it is trained.
-        fewer_at_once: how whoever asks says that fewer rows are computed at once.
-        override: how they say that it is trained all the same; empty where they cannot.
+        objective: provides the batch shapes.
+        fewer_at_once: option for the remedy in the message; {} is the micro-batch size.
+        override: option that skips this check; empty if there is none.
 
     Raises:
-        SpecError: names the largest batch that fits.
+        SpecError: the step does not fit; the message names the largest batch that fits.
     """
     free = free_memory(device)
     batch, length = objective.batch_shape or (recipe.batch_size, recipe.sequence_length)

@@ -1,4 +1,4 @@
-"""The learning-rate range test: a short run whose rate rises by equal factors, and what its losses suggest."""
+"""Learning-rate range test: a short run with an exponentially rising rate, and the rate that its losses suggest."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -17,19 +17,19 @@ from archetype.training.setup import first_model
 from archetype.training.state import TrainState
 
 LOWEST, HIGHEST, NUM_STEPS = 1e-6, 1.0, 100
-SMOOTHING = 0.9  # what the mean of losses keeps of itself
-DIVERGED = 1.5  # times the lowest mean: the run has left the range
+SMOOTHING = 0.9  # decay of the mean loss
+DIVERGED = 1.5  # times the lowest mean loss: stop
 
 
 @dataclass(frozen=True)
 class RateSweep:
-    """The losses of a range test.
+    """Losses of a range test.
 
     Attributes:
-        rates: learning rates, in the order of the steps.
-        losses: of each step.
-        means: exponential means of the losses, without bias.
-        suggested: the rate at which the mean falls fastest; None where none lowers it.
+        rates: learning rate of each step.
+        losses: loss of each step.
+        means: bias-corrected exponential mean of the losses.
+        suggested: the rate at which the mean falls fastest; None if it never falls.
     """
 
     rates: list[float]
@@ -38,11 +38,11 @@ class RateSweep:
     suggested: float | None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, for `--json`."""
+        """Return plain data for `--json`."""
         return asdict(self)
 
     def draw(self, file: Path, label: str) -> None:
-        """The losses by the rate, as a PNG file."""
+        """Plot loss against learning rate as a PNG file."""
         logarithms = [math.log10(rate) for rate in self.rates]
         labelled = {"each step": (logarithms, self.losses), "mean": (logarithms, self.means)}
         title = "learning-rate range test" + (f": {self.suggested:.1e}" if self.suggested else "")
@@ -50,14 +50,13 @@ class RateSweep:
 
 
 def find_rate(resolved: ResolvedRecipe, device: torch.device, num_steps: int = NUM_STEPS) -> RateSweep:
-    """Take some steps of a run, with a rate that rises from 1e-6 to 1, until the loss grows (Smith 2015, section 3.3).
+    """Train with a rate that rises from 1e-6 to 1 until the loss diverges (Smith 2015, section 3.3).
 
-    Nothing is written; the model is thrown away.
+    The model is discarded and no file is written.
 
     Args:
         resolved: the recipe, from `resolve_recipe`.
-        device: where the model goes.
-        num_steps: of the whole range.
+        num_steps: steps for the full range.
     """
     model, recipe, _ = first_model(resolved, device)
     if recipe.adapter is not None:
@@ -85,9 +84,9 @@ def find_rate(resolved: ResolvedRecipe, device: torch.device, num_steps: int = N
 
 
 def steepest(rates: list[float], means: list[float], width: int = 5) -> float | None:
-    """The rate around which the means fall most over `width` steps to either side, before they are lowest.
+    """Return the rate before the minimum at which the mean falls fastest over `width` steps to either side.
 
-    None where the first mean is the lowest.
+    Return None if the first mean is the lowest.
     """
     last = means.index(min(means)) if means else 0
     if last == 0:

@@ -1,4 +1,4 @@
-"""The state of a run, begun anew or resumed."""
+"""Start or resume a training run."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,21 +44,19 @@ def start(
     pretrained: Pretrained | None = None,
     processes: Processes = ALONE,
 ) -> TrainState:
-    """Begin a new run.
+    """Start a new run.
 
     Args:
         folder: the run directory; must not exist, or be empty.
-        recipe: how to train.
-        device: where the model goes.
-        text: what to learn from, kept in the run directory (absent: the files that the recipe names).
-        force: begin even if a step is expected to take more memory than is free.
-        budget: from which the number of steps follows (absent: the recipe says it).
-        pretrained: a model whose weights and tokenizer the run begins with (absent: the recipe's, with random weights).
-        processes: that share the work; the main one of them begins the run, and the others resume it.
+        text: training text, kept in the run directory (default: the files that the recipe names).
+        force: start even if the estimated memory of a step exceeds free memory.
+        budget: determines the number of steps (default: the recipe).
+        pretrained: initial weights and tokenizer (default: the recipe's model with random weights).
+        processes: processes that train together; the main process starts the run, the others resume it.
 
     Raises:
-        SpecError: parts of the recipe do not belong together.
-        DataError: the data cannot be used, or there is too little of them.
+        SpecError: fields of the recipe are incompatible.
+        DataError: the data are invalid or too few.
     """
     atomic.check_absent(folder)
     for tracker in recipe.trackers:
@@ -97,7 +95,7 @@ def start(
 
 
 def _write_pretrained(run: Run, pretrained: Pretrained, model: Model, resolved: ResolvedRecipe) -> None:
-    """Write the files of a model that a run begins with, but its weights: they are the checkpoint of step 0."""
+    """Write the files of a pretrained model except its weights, which are the checkpoint of step 0."""
     folder = run.folder / "pretrained"
     pretrained.save(folder, model, resolved.tokenizer, resolved.labels, resolved.image_processor)
     for file in folder.iterdir():
@@ -115,16 +113,15 @@ def resume(
     sizes: Sequence[str] = (),
     processes: Processes = ALONE,
 ) -> TrainState:
-    """Go on with a run where its newest checkpoint left it, or at its start where it has none yet.
+    """Resume a run from its newest checkpoint, or from the start if it has none.
 
     Args:
         folder: the run directory.
-        device: where the model goes.
-        steps: how many the whole run takes from now on (absent: as before).
-        allow_changes: go on although recipe, data or extensions are not those that the run began with.
-        force: go on even if a step is expected to take more memory than is free.
-        sizes: of `parallel` in place of the recipe's, such as parallel.shard=4.
-        processes: that share the work; what is written is by the main one.
+        steps: new total number of steps (default: unchanged).
+        allow_changes: resume although recipe, data or extensions have changed.
+        force: resume even if the estimated memory of a step exceeds free memory.
+        sizes: fields of `parallel` that override the recipe's, such as parallel.shard=4.
+        processes: processes that train together; only the main process writes.
 
     Raises:
         CheckpointError: the folder is not a run, its checkpoint is damaged, or its architecture, data, recipe or
@@ -135,7 +132,7 @@ def resume(
         raise CheckpointError(str(folder), "is not a run directory", "give the folder that `archetype train` made")
     if processes.is_main:
         with locked(folder):
-            pass  # another process is told now, not after all the reading
+            pass  # refuse a second process now, before reading the data
     changes: dict[str, None] | None = {} if allow_changes else None
     with noting(changes):
         refuse_changes(folder)
@@ -183,7 +180,7 @@ def resume(
 
 
 def _read_objective(run: Run, recipe: Recipe, spec: ModelSpec) -> tuple[Tokenizer | None, Objective]:
-    """The tokenizer of a run, and its objective with the data and what it had prepared.
+    """Read the tokenizer of a run and its objective, with data and prepared tensors.
 
     Raises:
         CheckpointError: the tokenizer is missing.
@@ -200,11 +197,11 @@ def _read_objective(run: Run, recipe: Recipe, spec: ModelSpec) -> tuple[Tokenize
 
 
 def first_model(resolved: ResolvedRecipe, device: torch.device) -> tuple[Model, Recipe, tuple[str, ...]]:
-    """The model that a run begins with, an adapter left out; the recipe, in which what is new learns; and notes.
+    """Return the initial model without adapter, the recipe with new parameters trainable, and notes.
 
     Args:
-        resolved: what the run takes.
-        device: where the model goes; the meta device, unless weights are taken over or computed with.
+        resolved: the resolved recipe.
+        device: device of the model; the meta device unless weights are copied or used.
     """
     prepares = type(resolved.objective).prepare is not Objective.prepare
     if device.type == "meta" and (prepares or resolved.pretrained is not None):
@@ -218,7 +215,7 @@ def first_model(resolved: ResolvedRecipe, device: torch.device) -> tuple[Model, 
 def _begin_from(
     pretrained: Pretrained, model: Model, recipe: Recipe, labels: tuple[str, ...]
 ) -> tuple[Recipe, tuple[str, ...]]:
-    """Give a model the weights to go on from; what is new learns whatever else does."""
+    """Copy pretrained weights into a model; new parameters are always trained."""
     num_tokens = pretrained.tokenizer.vocab_size if pretrained.tokenizer and recipe.add_tokens else None
     tensors = take_over(model, pretrained.model, num_tokens, keeps_head=labels == pretrained.labels)
     new, wider = (sorted({name.rpartition(".")[0] for name in names}) for names in tensors)
@@ -229,10 +226,10 @@ def _begin_from(
 
 
 def describe_more_steps(recipe: Recipe, step: int, steps: int) -> str:
-    """One line on how the schedule changes where a run at `step` takes `steps` in all.
+    """Describe in one line how the schedule changes if a run at `step` takes `steps` in total.
 
     Raises:
-        SpecError: it has taken as many already.
+        SpecError: the run has already taken `steps` steps.
     """
     if steps <= step:
         raise SpecError("steps", f"the run has taken {step} steps already", "give more")
@@ -242,7 +239,7 @@ def describe_more_steps(recipe: Recipe, step: int, steps: int) -> str:
 
 
 def _trainable_model(weights: Path, spec: ModelSpec, adapter: Adapter | None, device: torch.device) -> Model:
-    """A model with memory of its own: training writes into it, and the file must not change. On meta it has none."""
+    """Load a model into its own memory, because training must not write into the mapped file; none on meta."""
     model = build_on_meta(spec)
     if adapter is not None:
         install(model, adapter)
