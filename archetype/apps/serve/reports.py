@@ -61,7 +61,7 @@ async def picture(exchange: Exchange) -> Raw:
 
 
 class Reports:
-    """Reports in some folders, which may be missing: JSON objects with a title, with Markdown and pictures of the same name."""
+    """Reports in some folders, which may be missing: JSON objects with titles, next to Markdown and pictures."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = folders
