@@ -204,6 +204,10 @@ class Format:
         """Return an error for every field or part of a specification that this format cannot express."""
         return self._write(model)[1]
 
+    def can_compare(self, model: ModelSpec) -> bool:
+        """Whether a configuration can be written and read back, so that `lacking` is a list of all differences."""
+        return bool(self._write(model)[0])
+
     def _write(self, model: ModelSpec) -> tuple[dict[str, Any], list[CheckpointError]]:
         """Return the config.json and errors for what it does not express.
 

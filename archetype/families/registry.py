@@ -160,13 +160,11 @@ def family_for(model: ModelSpec) -> Family:
     place = model.name or "the specification"
     if not lacking:
         raise CheckpointError(place, f"no published format has models of kind {model.kind}", KEEPS_ALL)
-    formats = {name: FAMILIES[name].format for name in lacking}
 
     def distance(name: str) -> tuple[bool, bool, int]:
         """Order formats: same kinds of parts first, then those that were compared whole, then fewest differences."""
-        first, *_ = errors = lacking[name]
-        is_cut_short = first.place.startswith("config.json") or first.cause.startswith("only kind ")
-        return bool(formats[name].keys.misfits(model)), is_cut_short, len(errors)
+        format = FAMILIES[name].format
+        return bool(format.keys.misfits(model)), not format.can_compare(model), len(lacking[name])
 
     name = min(lacking, key=distance)
     first = lacking[name][0]
