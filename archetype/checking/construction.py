@@ -68,7 +68,7 @@ def modules_of(row: Row) -> list[str]:
 
 
 def layers_of(label: str) -> list[int]:
-    """Return the layers that `0-4,6` or `0,2..8` stands for."""
+    """Return the layer indices of a range such as `0-4,6` or `0,2..8`."""
     if ".." in label:
         first, second, last = map(int, re.split(r",|\.\.", label))
         return list(range(first, last + 1, second - first))

@@ -125,7 +125,7 @@ def is_later(values: Mapping[str, Any]) -> bool:
 
 
 def release_of(text: Any) -> Release:
-    """Return major and minor number; (0, 0) if the text is no version."""
+    """Return major and minor number; (0, 0) if the text is not a version."""
     match = re.match(r"(\d+)\.(\d+)", str(text))
     return (0, 0) if match is None else (int(match[1]), int(match[2]))
 

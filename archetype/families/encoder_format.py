@@ -47,7 +47,7 @@ BODY = """
 
 @dataclass(frozen=True)
 class Names:
-    """Tensor names of a type. `BASE` stands for the prefix of everything below the head.
+    """Tensor names of a type. `BASE` is replaced by the prefix of everything below the head.
 
     Attributes:
         body: rules of the embeddings and layers, or a function of the model that returns them.

@@ -41,7 +41,7 @@ def as_mean(model: ModelSpec) -> ModelSpec:
 
 
 def as_vectors(model: Encoder) -> Encoder:
-    """Remove the pooler and set exact gelu, the activation that BERT's files stand for."""
+    """Remove the pooler and set exact gelu, BERT's activation."""
     blocks = (
         block.replace(
             feedforward=expect_kind(MLP, block.feedforward, "layers[*].feedforward").replace(activation=GELU())
