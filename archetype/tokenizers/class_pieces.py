@@ -1,27 +1,64 @@
-"""Open spiece.model: a SentencePiece model to which the class of T5, ALBERT or XLNet adds steps and tokens."""
+"""Open the SentencePiece models to which a class of transformers adds steps, tokens, or ids of its own order.
+
+spiece.model belongs to T5, ALBERT and XLNet; sentencepiece.bpe.model to XLM-RoBERTa and CamemBERT.
+"""
 
 import json
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from archetype.errors import DataError
 from archetype.io.files import read_bytes, read_json
 from archetype.tokenizers.files import FIX
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
 from archetype.tokenizers.rebuilt import CHARSMAP, MODEL_CONFIG, STEPS, built_steps, reading_class, table
-from archetype.tokenizers.sentencepiece import CONTROL, UNIGRAM, USER_DEFINED, SentencePieceTokenizer
+from archetype.tokenizers.sentencepiece import CONTROL, NORMAL, UNIGRAM, USER_DEFINED, Piece, SentencePieceTokenizer
 from archetype.tokenizers.special_tokens import CONFIG, content, read_config
 
-CLASSES = ("AlbertTokenizer", "T5Tokenizer", "XLNetTokenizer")
+
+class Layout(NamedTuple):
+    """How a class orders its vocabulary.
+
+    Attributes:
+        unknown: id of the unknown token.
+        dropped: pieces at the start of the model that `first` replaces.
+        first: tokens before the model's pieces, by their keys or texts, with their scores.
+        last: tokens after them.
+        strips_mask: whether the mask token takes the whitespace on its left, unless the folder says otherwise.
+    """
+
+    unknown: int
+    dropped: int = 0
+    first: tuple[tuple[str, float], ...] = ()
+    last: tuple[str, ...] = ()
+    strips_mask: bool = False
+
+
+CLASSES = {
+    "AlbertTokenizer": Layout(1),
+    "T5Tokenizer": Layout(2),
+    "XLNetTokenizer": Layout(0),
+    # fairseq's dictionary: four symbols, then the pieces without the model's own three, then the mask
+    "XLMRobertaTokenizer": Layout(
+        3, 3, (("bos_token", 0), ("pad_token", 0), ("eos_token", 0), ("unk_token", 0)), ("mask_token",)
+    ),
+    "CamembertTokenizer": Layout(
+        3,
+        1,
+        (("<s>NOTUSED", 0), ("pad_token", 0), ("</s>NOTUSED", 0), ("unk_token", 0), ("<unk>NOTUSED", -100)),
+        ("mask_token",),
+        strips_mask=True,
+    ),
+}
 SENTINEL, SENTINELS = "<extra_id_{}>", 100  # T5's sentinel tokens; the last one has the first id
 MOST_SENTINELS = 10_000
 REMEDY = "save the tokenizer as tokenizer.json with transformers"
 
 
 def open_pieces(file: Path) -> HuggingFaceTokenizer:
-    """Return the tokenizer of a folder with a spiece.model, as the folder's class reads it.
+    """Return the tokenizer of a folder with spiece.model or sentencepiece.bpe.model, as the folder's class reads it.
 
     Raises:
         DataError: the class is not named or not known, or the file is damaged.
@@ -38,25 +75,29 @@ def open_pieces(file: Path) -> HuggingFaceTokenizer:
     count = config.get("extra_ids", SENTINELS)
     if type(count) is not int or not 0 <= count <= MOST_SENTINELS:
         raise DataError(f"{CONFIG}: extra_ids", f"{count!r:.80} is not a number up to {MOST_SENTINELS}", FIX)
-    definition = _definition(pieces, row, taken | {"extra_ids": count})
+    definition = _definition(pieces, CLASSES[name], row, taken | {"extra_ids": count})
     tokens = {key: value for key, value in taken.items() if key.endswith("_token")}
     return HuggingFaceTokenizer(json.dumps(definition).encode(), tokens | config)
 
 
-def _definition(pieces: SentencePieceTokenizer, row: Mapping[str, Any], taken: Mapping[str, Any]) -> dict[str, Any]:
+def _definition(
+    pieces: SentencePieceTokenizer, layout: Layout, row: Mapping[str, Any], taken: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return an equivalent tokenizer.json.
 
     Raises:
-        DataError: the model is not Unigram, or its unknown piece differs from the class's.
+        DataError: the model is not Unigram, or its vocabulary does not fit the class.
     """
     steps = built_steps(row, {**taken, CHARSMAP: bool(pieces.settings.charsmap)})
-    unknown = int(pieces.processor.unk_id())
-    if pieces.settings.kind != UNIGRAM or unknown != steps["model"]["unk_id"]:
+    vocabulary = _vocabulary(pieces.pieces, layout, taken)
+    ids = {piece.text: id for id, piece in enumerate(vocabulary)}
+    unknown = int(pieces.processor.unk_id()) + len(layout.first) - layout.dropped
+    is_replaced = unknown < len(layout.first)  # by the class's own unknown token
+    if pieces.settings.kind != UNIGRAM or len(ids) < len(vocabulary) or not (is_replaced or unknown == layout.unknown):
         raise DataError("", "is not a model of the class that the folder names", REMEDY)
     text = json.dumps({name: steps[name] for name in STEPS})
     map = b64encode(pieces.settings.charsmap).decode()
-    ids = {piece.text: id for id, piece in enumerate(pieces.pieces)}
-    added = [*_added(pieces, row, taken, ids)]
+    added = [*_added(vocabulary, layout, row, taken, ids)]
     ids |= {str(token["content"]): int(token["id"]) for token in added}
     names = {f"<{key}>": content(value) or "" for key, value in taken.items() if key.endswith("_token")}
     return {
@@ -66,23 +107,34 @@ def _definition(pieces: SentencePieceTokenizer, row: Mapping[str, Any], taken: M
         "added_tokens": added,
         **json.loads(text.replace(f'"{CHARSMAP}": "file"', f'"{CHARSMAP}": "{map}"')),
         "post_processor": _around(row["alone"], names, ids),
-        "model": steps["model"] | {"vocab": [[piece.text, piece.score] for piece in pieces.pieces]},
+        "model": steps["model"]
+        | {"unk_id": layout.unknown, "vocab": [[piece.text, piece.score] for piece in vocabulary]},
     }
 
 
+def _vocabulary(pieces: list[Piece], layout: Layout, taken: Mapping[str, Any]) -> list[Piece]:
+    first = [Piece(content(taken.get(name)) or name, score, NORMAL) for name, score in layout.first]
+    last = [Piece(content(taken.get(name)) or name, 0.0, NORMAL) for name in layout.last]
+    return [*first, *pieces[layout.dropped :], *last]
+
+
 def _added(
-    pieces: SentencePieceTokenizer, row: Mapping[str, Any], taken: Mapping[str, Any], ids: Mapping[str, int]
+    vocabulary: list[Piece], layout: Layout, row: Mapping[str, Any], taken: Mapping[str, Any], ids: Mapping[str, int]
 ) -> Iterator[dict[str, Any]]:
     """Yield the model's own symbols and the class's tokens; tokens that are not pieces get the next ids."""
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    own = {piece.text: piece.type == CONTROL for piece in pieces.pieces if piece.type in (CONTROL, USER_DEFINED)}
-    named = [name for key, value in taken.items() if key.endswith("_token") and (name := content(value))]
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    own = {piece.text: piece.type == CONTROL for piece in vocabulary if piece.type in (CONTROL, USER_DEFINED)}
+    written = {name: value for key, value in taken.items() if key.endswith("_token") and (name := content(value))}
+    named = [*written]
     if SENTINEL.format(0) in row["added"]:
         named += [SENTINEL.format(number) for number in reversed(range(taken["extra_ids"]))]
     further = iter(range(len(ids), len(ids) + len(named)))
     tokens = own | dict.fromkeys(named, True)
     placed = {name: ids[name] if name in ids else next(further) for name in tokens}
     for name, id in sorted(placed.items(), key=lambda pair: pair[1]):
+        flags = plain | {"lstrip": layout.strips_mask and name == taken["mask_token"]}
+        if isinstance(value := written.get(name), Mapping):
+            flags |= {key: value[key] for key in plain if key in value}
         yield {"id": id, "content": name, **flags, "special": tokens[name]}
 
 

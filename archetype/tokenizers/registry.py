@@ -22,10 +22,9 @@ T = TypeVar("T", bound=type[Tokenizer])
 MODULES = ("marian", "bytes", "characters", "words", "hugging_face", "sentencepiece", "tiktoken", "tekken",
            "gpt2", "wordpiece", "bpe")  # fmt: skip
 SUBFOLDER = "tokenizer"  # folder in a run directory
-OF_CLASSES = "spiece.model"  # SentencePiece model to which each class adds its own tokens
+PIECES_OF_CLASSES = ("spiece.model", "sentencepiece.bpe.model")  # SentencePiece models whose ids or tokens a class adds
 # Vocabularies of other classes in transformers, which change ids or text in ways not implemented here.
 OTHERS = (
-    "sentencepiece.bpe.model",
     "spm.model",
     "sentencepiece.model",
     "spm_char.model",
@@ -139,7 +138,7 @@ def open_tokenizer(source: Path) -> Tokenizer:
         file = next((path for path in sorted(folder.glob(pattern)) if path.is_file()), None)
         if file is not None:
             return _open_file(cls, file)
-    if (file := folder / OF_CLASSES).is_file():
+    if file := next((folder / name for name in PIECES_OF_CLASSES if (folder / name).is_file()), None):
         from archetype.tokenizers.class_pieces import open_pieces
 
         try:

@@ -15,17 +15,31 @@ from tests.helpers.cases import case
 from tests.helpers.sentencepieces import TEXT, trained
 
 pytestmark = pytest.mark.filterwarnings("ignore::archetype.errors.Notice")  # of keys that are named
-TEXTS = (*AWKWARD_TEXTS, *TEXT.splitlines(), "a <extra_id_0> b<extra_id_99> c", "a</s> b <pad> [MASK] c <sep><cls>")
+TEXTS = (
+    *AWKWARD_TEXTS,
+    *TEXT.splitlines(),
+    "a <extra_id_0> b<extra_id_99> c",
+    "a</s> b <pad> [MASK] c <sep><cls>",
+    "a <mask> b",
+)
 PIECES: dict[str, dict[str, Any]] = {
     "T5Tokenizer": {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1},
     "AlbertTokenizer": {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1,
                         "control_symbols": ["[CLS]", "[SEP]", "[MASK]"]},
     "XLNetTokenizer": {"unk_id": 0, "bos_id": 1, "eos_id": 2, "control_symbols": ["<cls>", "<sep>", "<pad>", "<mask>"]},
+    "XLMRobertaTokenizer": {"unk_id": 0, "bos_id": 1, "eos_id": 2},
+    "CamembertTokenizer": {"unk_id": 0, "bos_id": 1, "eos_id": 2},
 }  # fmt: skip
+FILES = dict.fromkeys(PIECES, "spiece.model") | dict.fromkeys(
+    ("XLMRobertaTokenizer", "CamembertTokenizer"), "sentencepiece.bpe.model"
+)
+MASK = {"content": "<mask>", "lstrip": True, "rstrip": False, "single_word": False, "normalized": True}
 SETTINGS: dict[str, list[dict[str, Any]]] = {
     "T5Tokenizer": [{}, {"pad_token": "<pad>", "extra_ids": 7}],
     "AlbertTokenizer": [{}, {"do_lower_case": False}, {"keep_accents": True}],
     "XLNetTokenizer": [{}, {"do_lower_case": True}],
+    "XLMRobertaTokenizer": [{}, {"mask_token": MASK | {"__type": "AddedToken"}}, {"add_prefix_space": False}],
+    "CamembertTokenizer": [{}, {"mask_token": MASK | {"__type": "AddedToken"}}, {"add_prefix_space": False}],
 }
 
 
@@ -45,13 +59,14 @@ def agree(folder: Path, tokenizer: Tokenizer) -> None:
 @pytest.mark.parametrize("name", PIECES)
 def test_a_class_that_is_known(name: str, tmp_path: Path) -> None:
     """Named by tokenizer_config.json, or by the model's type; an export has the same tokens."""
-    types = {"T5Tokenizer": "t5", "AlbertTokenizer": "albert", "XLNetTokenizer": "xlnet"}
+    types = {"T5Tokenizer": "t5", "AlbertTokenizer": "albert", "XLNetTokenizer": "xlnet",
+             "XLMRobertaTokenizer": "xlm-roberta", "CamembertTokenizer": "camembert"}  # fmt: skip
     for number, (settings, rule) in enumerate(
         (one, rule) for one in SETTINGS[name] for rule in ("nmt_nfkc", "identity")
     ):
         (folder := tmp_path / str(number)).mkdir()
         model = trained({"model_type": "unigram", "normalization_rule_name": rule} | PIECES[name])
-        (folder / "spiece.model").write_bytes(model)
+        (folder / FILES[name]).write_bytes(model)
         config = {"tokenizer_class": name} if number % 2 else {}
         (folder / "tokenizer_config.json").write_text(json.dumps(settings | config))
         (folder / "config.json").write_text(json.dumps({"model_type": types[name]}))
@@ -78,7 +93,8 @@ def test_other_files_are_named(tmp_path: Path) -> None:
         ("spiece.model", {}, "which no file of the folder names"),
         ("spiece.model", {"tokenizer_class": "PegasusTokenizer"}, "(PegasusTokenizer)"),
         ("spiece.model", {"tokenizer_class": "XLNetTokenizer"}, "is not a model of the class that the folder names"),
-        ("sentencepiece.bpe.model", {"tokenizer_class": "XLMRobertaTokenizer"}, "the model's own class"),
+        ("sentencepiece.bpe.model", {"tokenizer_class": "MBartTokenizer"}, "(MBartTokenizer)"),
+        ("sentencepiece.bpe.model", {"tokenizer_class": "BarthezTokenizer"}, "(BarthezTokenizer)"),
         ("spm.model", {}, "the model's own class"),
     )):  # fmt: skip
         (folder := tmp_path / str(number)).mkdir()
