@@ -7,7 +7,7 @@ without a target (padding, tokens that are not masked) are dropped first.
 from typing import Any, NamedTuple, Self
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from archetype.data.labelled_words import NO_CLASS
@@ -40,7 +40,11 @@ def chunk_rows(vocab_size: int) -> int:
 
 
 def chunked_cross_entropy(
-    features: Float[Tensor, "... D"], head: Head, targets: Int[Tensor, "..."], label_smoothing: float
+    features: Float[Tensor, "... D"],
+    head: Head,
+    targets: Int[Tensor, "..."],
+    label_smoothing: float,
+    num_targets: int | None = None,
 ) -> tuple[Tensor, int, int | None]:
     """Return mean cross-entropy (nats, float32), number of targets, and, only without gradients, number correct.
 
@@ -49,12 +53,14 @@ def chunked_cross_entropy(
         head: weight, bias and soft cap of the head.
         targets: token ids, or IGNORED.
         label_smoothing: probability mass spread evenly over all V ids.
+        num_targets: number of targets that are not IGNORED, if counted on the host (None: read from the device).
     """
     x, targets = features.flatten(0, -2), targets.flatten()
     is_target = targets != IGNORED
-    num_targets = int(is_target.sum())
+    num_targets = int(is_target.sum()) if num_targets is None else num_targets
     if num_targets < len(targets):
-        x, targets = x[is_target], targets[is_target]
+        selected = indices_where(is_target, num_targets)
+        x, targets = x.index_select(0, selected), targets.index_select(0, selected)
     if torch.is_grad_enabled():
         loss: Tensor = _ChunkedCrossEntropy.apply(x, head.weight, head.bias, targets, head.softcap, label_smoothing)  # type: ignore[no-untyped-call]
         return loss, num_targets, None
@@ -68,6 +74,14 @@ def chunked_cross_entropy(
             nats += nn.functional.cross_entropy(logits, chunk, label_smoothing=label_smoothing, reduction="sum")
             num_correct += int((logits.argmax(-1) == chunk).sum())
     return nats / num_targets, num_targets, num_correct
+
+
+def indices_where(mask: Bool[Tensor, "N"], count: int) -> Int[Tensor, "count"]:
+    """Return the indices of the `count` true elements in order.
+
+    `mask.nonzero()` would read their number from the device, which waits for all work queued there.
+    """
+    return mask.argsort(descending=True, stable=True)[:count]
 
 
 def _compute_dtype(x: Tensor) -> torch.dtype:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from archetype.errors import CheckpointError, DataError, one_line
 from archetype.io import atomic
+from archetype.nn.buffers import copy_buffers, restore_buffers
 from archetype.runs import checkpoints
 from archetype.runs.directory import write_weights
 from archetype.training import metrics
@@ -148,25 +149,21 @@ def take_step(state: TrainState) -> Step:
     set_learning_rate(optimizer, learning_rate)
     batch, waited = state.prefetcher.batch(state.step)
     parts = processes.parts(state.objective, batch, recipe.micro_batch_size)
-    statistics = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    # running statistics alone: forward passes update them before anyone knows whether the step is skipped
+    buffers = copy_buffers(model)
     losses: list[Tensor] = []
-    counts: list[Tensor | int] = []
-    for index, (part, share) in enumerate(parts, 1):
+    num_targets: Tensor | int = 0
+    for index, (part, share, counts) in enumerate(parts, 1):
         part = tuple(tensor.to(model.device, non_blocking=True) for tensor in part)
         with processes.accumulating(index == len(parts)):
             with torch.autocast(model.device.type, torch.bfloat16, enabled=recipe.dtype == "bfloat16"):
-                output = processes.compute_loss(state.objective, model, part)
+                output = processes.compute_loss(state.objective, model, part, counts)
             (output.loss * share).backward()
         losses.append(output.loss.detach().float())
-        counts.append(output.num_targets if share > 0 else 0)
+        num_targets += output.num_targets if share > 0 else 0
     weights = float32_weights(model, optimizer)
     clipped = processes.clip_gradients([*weights.values()], recipe.max_grad_norm)
-    # the only reads of a step: earlier ones would wait for the device after each micro-batch; the optimizer needs them
-    *means, norm = torch.stack([*losses, clipped.to(losses[0])]).tolist()
-    loss, num_targets = 0.0, float(sum(counts))
-    for mean, (_, share) in zip(means, parts, strict=True):  # not by sum(), which rounds otherwise from Python 3.12 on
-        loss += mean * share
-    loss, num_targets = processes.sum(loss, num_targets)
+    loss, total, norm = processes.read(losses, [part.share for part in parts], float(num_targets), clipped)
     is_finite = math.isfinite(norm) and math.isfinite(loss)
     if is_finite:
         optimizer.step()
@@ -174,10 +171,8 @@ def take_step(state: TrainState) -> Step:
             state.average.update(weights, state.step)
     else:
         log.warning("step %d skipped: the loss or its gradient was not finite", state.step + 1)
-        for buffer, before in statistics:
-            buffer.copy_(before)
+        restore_buffers(buffers)
     optimizer.zero_grad(set_to_none=True)
     state.step, state.num_evaluated = state.step + 1, 0
     seconds = max(time.perf_counter() - started, 1e-9)  # the clock may not have advanced
-    rate, skipped = num_targets / seconds, not is_finite
-    return Step(state.step, loss, learning_rate, norm, rate, int(num_targets), skipped, waited)
+    return Step(state.step, loss, learning_rate, norm, total / seconds, int(total), not is_finite, waited)

@@ -13,7 +13,7 @@ from archetype.errors import SpecError
 from archetype.io.lock import locked
 from archetype.models.spec import ModelSpec
 from archetype.runs import checkpoints
-from archetype.training.objectives.base import Batch, LossOutput, Objective, split_batch
+from archetype.training.objectives.base import Batch, Counts, LossOutput, MicroBatch, Objective, split_batch
 
 if TYPE_CHECKING:
     from archetype.training.recipe import Recipe
@@ -74,33 +74,51 @@ class Processes:
         """Whether something holds in every process."""
         return condition
 
-    def parts(self, objective: Objective, batch: Batch, rows: int | None) -> list[tuple[Batch, float]]:
-        """The parts of a batch that this process computes, each with its share of all the batch's targets.
-
-        The loss is the mean over all targets of the batch: the sum of the parts' losses times their shares.
+    def parts(self, objective: Objective, batch: Batch, rows: int | None) -> list[MicroBatch]:
+        """Return the micro-batches of a batch that this process computes.
 
         Args:
-            objective: says which targets count.
+            objective: counts the targets.
             batch: of all processes.
-            rows: computed at once (None: all).
+            rows: rows of a micro-batch (None: all).
         """
         parts = [*split_batch(batch, rows)]
+        counts = [objective.target_counts(part) for part in parts]
         if len(parts) == 1:
-            return [(parts[0], 1.0)]
-        numbers = [objective.num_targets(part) for part in parts]
-        return [(part, number / max(1, sum(numbers))) for part, number in zip(parts, numbers, strict=True)]
+            return [MicroBatch(parts[0], 1.0, counts[0])]
+        total = max(1, sum(count[0] for count in counts))
+        return [MicroBatch(part, count[0] / total, count) for part, count in zip(parts, counts, strict=True)]
 
     def accumulating(self, is_last: bool) -> AbstractContextManager[Any]:
         """Around the forward and backward pass of a part; gradients of all processes meet in that of the last."""
         return nullcontext()
 
-    def compute_loss(self, objective: Objective, model: nn.Module, part: Batch) -> LossOutput:
-        """One forward pass of a part, and its loss."""
-        return objective.compute_loss(model, part)
+    def compute_loss(self, objective: Objective, model: nn.Module, part: Batch, counts: Counts) -> LossOutput:
+        """Run one forward pass of a micro-batch on the device and compute its loss."""
+        return objective.compute_loss(model, part, counts)
 
     def clip_gradients(self, parameters: list[nn.Parameter], max_norm: float) -> Tensor:
         """Clip the gradients of all parameters to a norm. Return the norm before, a scalar on their device."""
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+
+    def read(
+        self, losses: list[Tensor], shares: list[float], num_targets: float, norm: Tensor
+    ) -> tuple[float, float, float]:
+        """Return loss and number of targets, each summed over all processes, and the gradient norm of a step.
+
+        This is the only read of a step: an earlier one would wait for the device after each micro-batch.
+
+        Args:
+            losses: mean loss of each micro-batch, scalars on the device.
+            shares: factors of the losses.
+            num_targets: targets of this process.
+            norm: a scalar on the device.
+        """
+        *means, norm_read = torch.stack([*losses, norm.to(losses[0])]).tolist()
+        loss = 0.0
+        for mean, share in zip(means, shares, strict=True):  # sum() rounds differently from Python 3.12 on
+            loss += mean * share
+        return loss, num_targets, norm_read
 
     def sum(self, *numbers: float) -> tuple[float, ...]:
         """The sums of numbers that each process measured on its own rows."""

@@ -71,6 +71,8 @@ class TrainState:
     def __post_init__(self) -> None:
         on_gpu = self.model.device.type == "cuda"
         self.prefetcher = Prefetcher(self._pinned_batch if on_gpu else self.objective.batch)
+        further = self.model.spec.further_stack
+        self.objective.num_further = 0 if further is None else len(further.layers)
 
     def _pinned_batch(self, step: int) -> Batch:
         """Return the batch of a step in pinned memory, for asynchronous copies to the GPU."""

@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from torch import Tensor, nn
@@ -18,9 +18,10 @@ from archetype.tokenizers.chat_template import ChatTemplate
 from archetype.training.chunked_loss import IGNORED as IGNORED
 from archetype.training.chunked_loss import Head, chunked_cross_entropy
 from archetype.training.datasets import Data
-from archetype.training.objectives.further_tokens import further_loss
+from archetype.training.objectives.further_tokens import further_loss, further_targets
 
 Batch = tuple[Tensor, ...]
+Counts = tuple[int, ...]  # see `Objective.target_counts`
 LARGE_LOGITS = 2**26  # bytes of a batch's logits above which they are computed in chunks
 
 
@@ -30,7 +31,7 @@ class LossOutput:
 
     Attributes:
         loss: mean over all targets in nats, plus auxiliary losses of the model.
-        num_targets: number of predictions that the mean is over; a scalar on the device if it was counted there.
+        num_targets: number of predictions that the mean is over; a scalar on the device if not counted on the host.
         num_correct: number of correct predictions; None if not counted (during training, and for regression).
         reward_margin: mean reward of chosen minus rejected completions, for preference objectives.
     """
@@ -42,7 +43,11 @@ class LossOutput:
 
 
 def cross_entropy_loss(
-    logits: Tensor, targets: Tensor, label_smoothing: float = 0.0, aux_loss: Tensor | None = None
+    logits: Tensor,
+    targets: Tensor,
+    label_smoothing: float = 0.0,
+    aux_loss: Tensor | None = None,
+    num_targets: int | None = None,
 ) -> LossOutput:
     """Compute the mean cross-entropy, in float32 and nats, over targets that are not `IGNORED`.
 
@@ -51,6 +56,7 @@ def cross_entropy_loss(
         targets: (...), token ids or class indices, or IGNORED.
         label_smoothing: probability mass spread evenly over all V ids (Szegedy 2015, section 7).
         aux_loss: a scalar auxiliary loss of the model, such as load balancing of experts.
+        num_targets: number of targets that are not IGNORED, if counted on the host (None: counted on the device).
     """
     logits, targets = logits.flatten(0, -2).float(), targets.flatten()
     loss = cross_entropy(logits, targets, ignore_index=IGNORED, label_smoothing=label_smoothing)
@@ -58,7 +64,7 @@ def cross_entropy_loss(
         loss = loss + aux_loss
     is_target = targets != IGNORED
     num_correct = None if logits.requires_grad else int(((logits.argmax(-1) == targets) & is_target).sum())
-    return LossOutput(loss, is_target.sum(), num_correct)
+    return LossOutput(loss, is_target.sum() if num_targets is None else num_targets, num_correct)
 
 
 class Objective(ABC):
@@ -76,6 +82,7 @@ class Objective(ABC):
         steps_per_epoch: steps per epoch; None if there are no epochs.
         compares_rows: whether the loss of a row depends on the other rows of the forward pass.
         batch_shape: rows of a batch, and maximal tokens of a row (None for images); None: as in the recipe.
+        num_further: number of tokens after the next that the model learns to predict; set by the training state.
     """
 
     unit: ClassVar[str] = "token"
@@ -89,6 +96,7 @@ class Objective(ABC):
     bytes_per_unit: float | None = None
     steps_per_epoch: float | None = None
     batch_shape: tuple[int, int | None] | None = None
+    num_further: int = 0
 
     @property
     def loss_label(self) -> str:
@@ -130,47 +138,67 @@ class Objective(ABC):
 
     def num_targets(self, batch: Batch) -> int:
         """Return the number of predictions that the loss of a batch is the mean of."""
-        return int((self.inputs_and_targets(batch)[1] != IGNORED).sum())
+        return self.target_counts(batch)[0]
 
-    def compute_loss(self, model: nn.Module, batch: Batch) -> LossOutput:
-        """Run a forward pass and compute the loss, with label smoothing during training."""
-        return self.loss_of(model, *self.inputs_and_targets(batch))
+    def target_counts(self, batch: Batch) -> Counts:
+        """Count what sets shapes in the computation of the loss: the targets, then the targets of each further token.
 
-    def loss_of(self, model: nn.Module, inputs: Mapping[str, Any], targets: Tensor) -> LossOutput:
+        Training counts on the host, before the batch goes to the device: reading a count from the device would wait
+        for all work queued there.
+        """
+        inputs, targets = self.inputs_and_targets(batch)
+        further = further_targets(targets, self.num_further, inputs.get("document_ids"))
+        return tuple(int((ids != IGNORED).sum()) for ids in (targets, *further))
+
+    def compute_loss(self, model: nn.Module, batch: Batch, counts: Counts = ()) -> LossOutput:
+        """Run a forward pass and compute the loss, with label smoothing during training.
+
+        Args:
+            model: on the device of the batch.
+            batch: from `batch` or `validation_batch`.
+            counts: `target_counts` of the batch (empty: read from the device).
+        """
+        return self.loss_of(model, *self.inputs_and_targets(batch), counts)
+
+    def loss_of(self, model: nn.Module, inputs: Mapping[str, Any], targets: Tensor, counts: Counts = ()) -> LossOutput:
         """Compute the loss from model inputs and targets, in chunks if the logits are large.
 
         During training, a model with multi-token prediction adds the losses of further tokens.
         """
+        num_targets = counts[0] if counts else None
         smoothing = self.label_smoothing if model.training else 0.0
         plain: Any = getattr(model, "module", model)  # unwrapped from DDP or the like
         head = head_to_chunk(plain, targets.numel()) if self.chunks_logits else None
         if head is None:
             output = model(**inputs)
-            loss = cross_entropy_loss(output.logits, targets, smoothing, output.aux_loss)
+            loss = cross_entropy_loss(output.logits, targets, smoothing, output.aux_loss, num_targets)
         else:
             output = model(**inputs, with_logits=False)
-            loss = _chunked_loss(output.hidden, plain, targets, smoothing, output.aux_loss)
+            loss = _chunked_loss(output.hidden, plain, targets, smoothing, output.aux_loss, num_targets)
         if not output.further:
             return loss
 
-        def loss_of(vectors: Tensor, targets: Tensor) -> tuple[Tensor, int | Tensor]:
+        def loss_of(vectors: Tensor, targets: Tensor, count: int) -> Tensor:
             if head is None:
-                output = cross_entropy_loss(plain.lm_head(vectors, plain.token_table), targets, smoothing)
-            else:
-                output = _chunked_loss(vectors, plain, targets, smoothing)
-            return output.loss, output.num_targets
+                return cross_entropy_loss(plain.lm_head(vectors, plain.token_table), targets, smoothing).loss
+            return _chunked_loss(vectors, plain, targets, smoothing, None, count).loss
 
-        further = further_loss(output.further, targets, inputs.get("document_ids"), loss_of)
+        further = further_loss(output.further, targets, inputs.get("document_ids"), loss_of, counts[1:])
         return replace(loss, loss=loss.loss + plain.spec.further_tokens.loss_weight * further)
 
 
 def _chunked_loss(
-    hidden: Tensor, model: Any, targets: Tensor, label_smoothing: float, aux_loss: Tensor | None = None
+    hidden: Tensor,
+    model: Any,
+    targets: Tensor,
+    label_smoothing: float,
+    aux_loss: Tensor | None,
+    num_targets: int | None,
 ) -> LossOutput:
     """Compute `cross_entropy_loss` in chunks from the hidden states that the model's head reads."""
     features, head = model.lm_head.features(hidden), Head.of(model.lm_head, model.token_table)
-    loss, num_targets, num_correct = chunked_cross_entropy(features, head, targets, label_smoothing)
-    return LossOutput(loss if aux_loss is None else loss + aux_loss, num_targets, num_correct)
+    loss, count, num_correct = chunked_cross_entropy(features, head, targets, label_smoothing, num_targets)
+    return LossOutput(loss if aux_loss is None else loss + aux_loss, count, num_correct)
 
 
 def head_to_chunk(model: Any, num_targets: int) -> LanguageModelHead | None:
@@ -195,6 +223,20 @@ def prior_loss(training: Any, validation: Any) -> float:
 def split_batch(batch: Batch, rows: int | None) -> Iterator[Batch]:
     """Split a batch into parts of `rows` rows (None: one part)."""
     yield from zip(*(tensor.split(rows or len(tensor)) for tensor in batch), strict=True)
+
+
+class MicroBatch(NamedTuple):
+    """Rows of a batch that one forward pass computes, on the host.
+
+    Attributes:
+        batch: the rows.
+        share: their fraction of the targets of the whole batch, whose loss is the sum of the losses times the shares.
+        counts: `Objective.target_counts` of the rows.
+    """
+
+    batch: Batch
+    share: float
+    counts: Counts
 
 
 @dataclass(frozen=True)

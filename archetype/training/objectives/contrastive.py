@@ -13,7 +13,7 @@ from archetype.spec.base import Flag, Positive
 from archetype.spec.kinds import part
 from archetype.training.datasets import Data
 from archetype.training.examples import Records, TextPairs
-from archetype.training.objectives.base import Batch, ObjectiveInputs
+from archetype.training.objectives.base import Batch, Counts, ObjectiveInputs
 from archetype.training.objectives.text_vectors import Examples, TextVectorConfig, TextVectorObjective, cosines
 
 
@@ -81,7 +81,9 @@ class ContrastiveObjective(TextVectorObjective):
         ]
         return [list(column) for column in zip(*rows, strict=True)]
 
-    def loss_of_vectors(self, vectors: list[Float[Tensor, "B D_s"]], labels: Batch) -> tuple[Tensor, int | None]:
+    def loss_of_vectors(
+        self, vectors: list[Float[Tensor, "B D_s"]], labels: Batch, counts: Counts
+    ) -> tuple[Tensor, int | None]:
         """The mean over the anchors, and for how many the positive is the most similar text."""
         anchors, positives = vectors[0], vectors[1]
         right = torch.arange(len(anchors), device=anchors.device)

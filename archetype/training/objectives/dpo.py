@@ -21,6 +21,7 @@ from archetype.training.datasets import Data
 from archetype.training.examples import Preferences, Records
 from archetype.training.objectives.base import (
     Batch,
+    Counts,
     LossOutput,
     Objective,
     ObjectiveConfig,
@@ -123,11 +124,11 @@ class DPOObjective(Objective):
         """That of the reference, by which both completions are rewarded alike."""
         return math.log(2)
 
-    def num_targets(self, batch: Batch) -> int:
-        """One prediction for each pair."""
-        return len(batch[0])
+    def target_counts(self, batch: Batch) -> Counts:
+        """Return the number of pairs."""
+        return (len(batch[0]),)
 
-    def compute_loss(self, model: nn.Module, batch: Batch) -> LossOutput:
+    def compute_loss(self, model: nn.Module, batch: Batch, counts: Counts = ()) -> LossOutput:
         """The mean loss of the pairs, in how many the preferred completion has the larger reward, and by how much."""
         log_probabilities, aux_loss = self._log_probabilities(model, batch)
         rewards = self.beta * (log_probabilities - batch[6])  # (B, 2)

@@ -20,6 +20,7 @@ from archetype.training.datasets import Data
 from archetype.training.examples import LabelledText, Records
 from archetype.training.objectives.base import (
     Batch,
+    Counts,
     LossOutput,
     Objective,
     ObjectiveConfig,
@@ -135,9 +136,9 @@ class LabelledTextObjective(Objective):
         """That of how often each class occurs."""
         return prior_loss(self.labels, self.validation_labels)
 
-    def num_targets(self, batch: Batch) -> int:
-        """One prediction for each text."""
-        return len(batch[0])
+    def target_counts(self, batch: Batch) -> Counts:
+        """Return the number of texts."""
+        return (len(batch[0]),)
 
     def _batch(self, texts: list[Tokens], labels: Any) -> Batch:
         rows = Rows.of(texts)
@@ -153,7 +154,7 @@ class RegressionObjective(LabelledTextObjective):
         """That of the mean."""
         return float(np.square(self.validation_labels - self.labels.mean()).mean())
 
-    def compute_loss(self, model: nn.Module, batch: Batch) -> LossOutput:
+    def compute_loss(self, model: nn.Module, batch: Batch, counts: Counts = ()) -> LossOutput:
         """The mean of the squared differences."""
         inputs, values = self.inputs_and_targets(batch)
         output = model(**inputs)

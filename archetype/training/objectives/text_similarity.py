@@ -3,15 +3,16 @@
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, mse_loss
 
 from archetype.spec.base import Positive
 from archetype.spec.kinds import part
+from archetype.training.chunked_loss import indices_where
 from archetype.training.datasets import Data
 from archetype.training.examples import Records, ScoredPairs
-from archetype.training.objectives.base import Batch, ObjectiveInputs
+from archetype.training.objectives.base import Batch, Counts, ObjectiveInputs
 from archetype.training.objectives.text_vectors import Examples, TextVectorConfig, TextVectorObjective
 
 
@@ -48,15 +49,26 @@ class TextSimilarityObjective(TextVectorObjective):
         self.loss_name = "CoSENT" if config.loss == "cosent" else "mean squared error"
         super().__init__(inputs, *map(_examples, inputs.data.split(inputs.texts)))
 
-    def loss_of_vectors(self, vectors: list[Float[Tensor, "B D_s"]], labels: Batch) -> tuple[Tensor, int | None]:
-        """CoSENT of the batch, or the mean squared difference; nothing is right or wrong."""
-        scores, cosine = labels[0].to(vectors[0]), cosine_similarity(vectors[0], vectors[1])
+    def target_counts(self, batch: Batch) -> Counts:
+        """Return the number of rows and, for CoSENT, the number of pairs of rows whose scores differ."""
+        return len(batch[0]), int(_is_lower(batch[-1]).sum())
+
+    def loss_of_vectors(
+        self, vectors: list[Float[Tensor, "B D_s"]], labels: Batch, counts: Counts
+    ) -> tuple[Tensor, int | None]:
+        """Return CoSENT or the mean squared error of the batch; nothing is counted as correct."""
+        cosine = cosine_similarity(vectors[0], vectors[1])
         if self.config.loss == "cosine":
-            return mse_loss(cosine, scores), None
-        scaled = self.config.scale * cosine
-        is_lower = scores[:, None] < scores[None, :]
-        differences = (scaled[:, None] - scaled[None, :])[is_lower]
+            return mse_loss(cosine, labels[0].to(cosine)), None
+        scaled, is_lower = self.config.scale * cosine, _is_lower(labels[0])
+        selected = indices_where(is_lower.flatten(), counts[1] if counts else int(is_lower.sum()))
+        differences = (scaled[:, None] - scaled[None, :]).flatten().index_select(0, selected)
         return torch.cat([scaled.new_zeros(1), differences]).logsumexp(0), None
+
+
+def _is_lower(scores: Tensor) -> Bool[Tensor, "B B"]:
+    scores = scores.float()  # rounded alike on the host, where pairs are counted, and on the device
+    return scores[:, None] < scores[None, :]
 
 
 def _examples(records: Records) -> Examples:

@@ -16,7 +16,7 @@ from archetype.data.pairs import OrderByLength, Pairs, Rows
 from archetype.models.spec import ModelSpec
 from archetype.training.datasets import Data
 from archetype.training.examples import Records
-from archetype.training.objectives.base import Batch, LossOutput, Objective, ObjectiveConfig, ObjectiveInputs
+from archetype.training.objectives.base import Batch, Counts, LossOutput, Objective, ObjectiveConfig, ObjectiveInputs
 from archetype.training.objectives.text_class import tokenized_texts
 
 
@@ -126,11 +126,11 @@ class TextVectorObjective(Objective):
         """The texts of the first column, and a target for each row."""
         return {"tokens": batch[0], "num_tokens": batch[1]}, torch.arange(len(batch[0]))
 
-    def num_targets(self, batch: Batch) -> int:
-        """One for each row."""
-        return len(batch[0])
+    def target_counts(self, batch: Batch) -> Counts:
+        """Return the number of rows."""
+        return (len(batch[0]),)
 
-    def compute_loss(self, model: nn.Module, batch: Batch) -> LossOutput:
+    def compute_loss(self, model: nn.Module, batch: Batch, counts: Counts = ()) -> LossOutput:
         """A pass for each column of texts, and the loss of their vectors, in float32 at least."""
         vectors, aux_losses = [], []
         for column in range(len(self.training.columns)):
@@ -139,18 +139,21 @@ class TextVectorObjective(Objective):
             if output.aux_loss is not None:
                 aux_losses.append(output.aux_loss)
         with torch.autocast(batch[0].device.type, enabled=False):
-            loss, num_correct = self.loss_of_vectors(vectors, batch[2 * len(vectors) :])
+            loss, num_correct = self.loss_of_vectors(vectors, batch[2 * len(vectors) :], counts)
         if aux_losses:
             loss = loss + torch.stack(aux_losses).mean()
         return LossOutput(loss, len(batch[0]), None if loss.requires_grad else num_correct)
 
     @abstractmethod
-    def loss_of_vectors(self, vectors: list[Float[Tensor, "B D_s"]], labels: Batch) -> tuple[Tensor, int | None]:
-        """The loss of a batch, and how many rows were right, where that is counted.
+    def loss_of_vectors(
+        self, vectors: list[Float[Tensor, "B D_s"]], labels: Batch, counts: Counts
+    ) -> tuple[Tensor, int | None]:
+        """Return the loss of a batch, and the number of rows predicted correctly (None if not counted).
 
         Args:
-            vectors: of the texts of each column.
-            labels: one tensor (B,), where rows have labels.
+            vectors: one tensor for each column of texts.
+            labels: one tensor (B,), if rows have labels.
+            counts: `target_counts` of the batch (empty: read from the device).
         """
 
 

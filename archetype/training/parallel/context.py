@@ -8,7 +8,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from archetype.nn.shared_rows import PositionShares
-from archetype.training.objectives.base import IGNORED, Batch, LossOutput, Objective
+from archetype.training.objectives.base import IGNORED, Batch, Counts, LossOutput, Objective
 
 
 class ContextParallel(PositionShares):
@@ -28,14 +28,14 @@ class ContextParallel(PositionShares):
         gathered = shares.redistribute(self.mesh, [Replicate()]).to_local(grad_placements=[Partial()])
         return self.in_order(gathered)
 
-    def num_targets(self, objective: Objective, batch: Batch) -> int:
-        """How many predictions of a batch this process makes."""
-        return int((self.own(objective.inputs_and_targets(batch)[1]) != IGNORED).sum())
+    def target_counts(self, objective: Objective, batch: Batch) -> Counts:
+        """Return the number of targets at the positions of this process."""
+        return (int((self.own(objective.inputs_and_targets(batch)[1]) != IGNORED).sum()),)
 
-    def compute_loss(self, objective: Objective, model: nn.Module, batch: Batch) -> LossOutput:
-        """The loss of this process's positions of whole rows; where nothing is predicted there, of some number."""
+    def compute_loss(self, objective: Objective, model: nn.Module, batch: Batch, counts: Counts) -> LossOutput:
+        """Compute the loss of this process's positions; if none has a target, of an arbitrary one (its share is 0)."""
         inputs, targets = objective.inputs_and_targets(batch)
         targets = self.own(targets)
-        if not (targets != IGNORED).any():  # the mean of no losses is no number
-            targets[0, 0] = 0
-        return objective.loss_of(model, {**inputs, "shares": self}, targets)
+        if counts[0] == 0:  # the mean of no losses is undefined
+            targets[0, 0], counts = 0, (1,)
+        return objective.loss_of(model, {**inputs, "shares": self}, targets, counts)

@@ -51,7 +51,9 @@ def exchange(experts: SharedExperts, plan: SplitPlan, mesh: DeviceMesh, x: Tenso
     group, own, choices = mesh.get_group(), experts.num_experts, chosen.flatten()
     order = choices.argsort(stable=True)  # by expert, and so by the process that has it
     counts = torch.bincount(choices // own, minlength=mesh.size())
-    sizes = counts.tolist(), _sent(counts, [1] * mesh.size(), [1] * mesh.size(), group).tolist()
+    ones = [1] * mesh.size()
+    # read from the device: the shapes of the exchange depend on the router's choices, here and in the other processes
+    sizes = torch.stack([counts, _sent(counts, ones, ones, group)]).tolist()
     rows = _sent(x.index_select(0, order // chosen.shape[1]), *sizes, group)
     numbers = _sent(choices[order] % own, *sizes, group)
     swapped = [*use_local(experts, plan, 1)]

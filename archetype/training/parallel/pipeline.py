@@ -11,7 +11,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 
 from archetype.models.build import Model
 from archetype.roles.parallel import plans_of
-from archetype.training.objectives.base import Batch, LossOutput, Objective, cross_entropy_loss
+from archetype.training.objectives.base import Batch, Counts, LossOutput, Objective, cross_entropy_loss
 
 SCHEDULES: dict[str, type[ScheduleGPipe] | type[Schedule1F1B]] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 NO_LOSS = LossOutput(torch.zeros(()), 0, 0)  # of a stage that is not the last
@@ -37,17 +37,18 @@ class Pipeline:
         self.judge: Callable[[Tensor, Tensor], Tensor] | None = None  # the loss of a micro-batch's logits and targets
         self._schedules: dict[tuple[int, ...], ScheduleGPipe | Schedule1F1B] = {}
 
-    def train(self, objective: Objective, part: Batch, rows: int, weight: float) -> LossOutput:
+    def train(self, objective: Objective, part: Batch, counts: Counts, rows: int, weight: float) -> LossOutput:
         """Forward and backward of all micro-batches; gradients are those of the loss times a weight.
 
         Args:
             objective: says the targets, and how the last stage's logits are judged.
             part: the rows of this process.
+            counts: `target_counts` of these rows.
             rows: of a micro-batch.
             weight: of the mean loss over this part's targets.
         """
         (tokens,), targets = objective.inputs_and_targets(part)[0].values(), objective.inputs_and_targets(part)[1]
-        total = max(1, int((targets >= 0).sum()))
+        total = max(1, counts[0])
 
         def judge(logits: Tensor, targets: Tensor) -> Tensor:
             output = cross_entropy_loss(logits, targets, objective.label_smoothing)

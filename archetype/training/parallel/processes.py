@@ -25,8 +25,9 @@ from archetype.errors import ArchetypeError, DataError
 from archetype.io.lock import locked
 from archetype.models.build import Model
 from archetype.models.spec import ModelSpec
+from archetype.nn.buffers import copy_buffers, restore_buffers
 from archetype.runs import checkpoints
-from archetype.training.objectives.base import Batch, LossOutput, Objective
+from archetype.training.objectives.base import Batch, Counts, LossOutput, MicroBatch, Objective
 from archetype.training.optimizers import restore_optimizer
 from archetype.training.parallel import checkpoint
 from archetype.training.parallel.context import ContextParallel
@@ -198,7 +199,7 @@ class ManyProcesses(Processes):
             moments = shared_alike(state.unread.optimizer(), state.model)
             restore_optimizer(state.model, state.optimizer, moments)
 
-    def parts(self, objective: Objective, batch: Batch, rows: int | None) -> list[tuple[Batch, float]]:
+    def parts(self, objective: Objective, batch: Batch, rows: int | None) -> list[MicroBatch]:
         """The rows of a batch that this process computes, in as many parts as all others have.
 
         Where they have fewer rows than it takes, some part is a row that does not count.
@@ -209,28 +210,29 @@ class ManyProcesses(Processes):
         own = -(-total // self.size)
         step = min(rows or own, own)
         parts = []
-        count = max(1, objective.num_targets(batch))
-        num_targets = partial(self.context.num_targets, objective) if self.context else objective.num_targets
+        total_targets = max(1, objective.num_targets(batch))
+        target_counts = partial(self.context.target_counts, objective) if self.context else objective.target_counts
         for first in range(self.row * own, (self.row + 1) * own, step):
             last = min(first + step, (self.row + 1) * own, total)
             part = tuple(tensor[first:last] if first < last else tensor[:1] for tensor in batch)
-            parts.append((part, num_targets(part) / count if first < last else 0.0))
-        self.share = parts[0][1]
+            counts = target_counts(part)
+            parts.append(MicroBatch(part, counts[0] / total_targets if first < last else 0.0, counts))
+        self.share = parts[0].share
         return parts
 
     def accumulating(self, is_last: bool) -> AbstractContextManager[Any]:
         """Gradients of copies meet in the backward pass of the last part; those of shards in each."""
         return nullcontext() if self.ddp is None or is_last else self.ddp.no_sync()
 
-    def compute_loss(self, objective: Objective, model: nn.Module, part: Batch) -> LossOutput:
+    def compute_loss(self, objective: Objective, model: nn.Module, part: Batch, counts: Counts) -> LossOutput:
         """One forward pass of a part: through DDP where copies of the whole model are trained, or through stages."""
         if self.pipeline is not None and not model.training:
             return self.pipeline.evaluate(objective, part)
         if self.pipeline is not None:
-            return self.pipeline.train(objective, part, self.micro_batch_size, self.share)
+            return self.pipeline.train(objective, part, counts, self.micro_batch_size, self.share)
         model = self.ddp if self.ddp is not None and model.training else model
         compute_loss = partial(self.context.compute_loss, objective) if self.context else objective.compute_loss
-        return compute_loss(model, part)
+        return compute_loss(model, part, counts)
 
     def clip_gradients(self, parameters: list[nn.Parameter], max_norm: float) -> Tensor:
         """Clip the gradients to a norm over all their shards. Return the norm before, a scalar on this device."""
@@ -251,6 +253,17 @@ class ManyProcesses(Processes):
         for group in groups:
             torch.nn.utils.clip_grads_with_norm_(group, max_norm, norm)
         return norm
+
+    def read(
+        self, losses: list[Tensor], shares: list[float], num_targets: float, norm: Tensor
+    ) -> tuple[float, float, float]:
+        loss = torch.zeros((), dtype=torch.float64, device=self.device)
+        for mean, share in zip(losses, shares, strict=True):
+            loss += mean.double() * share
+        sums = torch.stack([loss, torch.full_like(loss, num_targets)])
+        dist.all_reduce(sums, group=self.measured.get_group())  # on the device, so that nothing is read before
+        loss_read, num_targets, norm_read = torch.cat([sums, norm.double()[None]]).tolist()
+        return loss_read, num_targets, norm_read
 
     def sum(self, *numbers: float) -> tuple[float, ...]:
         """The sums over the processes that compute different rows."""
@@ -329,13 +342,12 @@ def data_parallel(state: "TrainState", group: dist.ProcessGroup) -> DistributedD
 
 def unused_parameters(state: "TrainState") -> list[str]:
     """Parameters that the loss of a row gives no gradient, such as a pooler's that no head reads: DDP would wait."""
-    model, buffers = state.model, [(buffer, buffer.clone()) for buffer in state.model.buffers()]
+    model, buffers = state.model, copy_buffers(state.model)
     row = tuple(tensor[:1].to(model.device) for tensor in state.objective.batch(state.step))
     state.objective.compute_loss(model, row).loss.backward()
     unused = [name for name, weight in model.named_parameters() if weight.requires_grad and weight.grad is None]
     model.zero_grad(set_to_none=True)
-    for buffer, before in buffers:
-        buffer.copy_(before)
+    restore_buffers(buffers)
     return unused
 
 
