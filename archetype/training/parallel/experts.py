@@ -53,16 +53,16 @@ def exchange(experts: SharedExperts, plan: SplitPlan, mesh: DeviceMesh, x: Tenso
     counts = torch.bincount(choices // own, minlength=mesh.size())
     ones = [1] * mesh.size()
     # read from the device: the shapes of the exchange depend on the router's choices, here and in the other processes
-    sizes = torch.stack([counts, _sent(counts, ones, ones, group)]).tolist()
-    rows = _sent(x.index_select(0, order // chosen.shape[1]), *sizes, group)
-    numbers = _sent(choices[order] % own, *sizes, group)
+    sent, received = torch.stack([counts, _sent(counts, ones, ones, group)]).tolist()
+    rows = _sent(x.index_select(0, order // chosen.shape[1]), sent, received, group)
+    numbers = _sent(choices[order] % own, sent, received, group)
     swapped = [*use_local(experts, plan, 1)]
     try:
         # a process that nobody chose still takes part in its experts' gradients
         outputs = experts.sorted_by_expert(rows, numbers[:, None])[:, 0] if len(rows) else _nothing(experts, rows)
     finally:
         restore(swapped)
-    return _sent(outputs, sizes[1], sizes[0], group).index_select(0, order.argsort()).view(*chosen.shape, -1)
+    return _sent(outputs, received, sent, group).index_select(0, order.argsort()).view(*chosen.shape, -1)
 
 
 def _sent(tensor: Tensor, sizes: list[int], received: list[int], group: ProcessGroup) -> Tensor:

@@ -40,7 +40,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
     "training/loop.py": [
         ("*weights.values()], recipe.max_grad_norm)", "*weights.values()], 2 * recipe.max_grad_norm)"),
         ("recipe.seed * 1_000_003 + state.step", "state.step"),
-        ("buffer.copy_(before)", "pass"),
+        ("restore_buffers(buffers)", "pass"),
         ("optimizer.zero_grad(set_to_none=True)", "pass"),
         ('state.step, recipe.steps)\n', 'state.step + 1, recipe.steps)\n'),
     ],
