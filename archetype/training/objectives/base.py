@@ -71,15 +71,14 @@ class Objective(ABC):
     """Training objective: the examples of a run and the loss of a model on them.
 
     Attributes:
-        unit: what is predicted: token or image.
+        unit: what is predicted: token, image, text or pair.
         loss_name: name of a loss that is not in nats.
         description: amount of training data, for display.
         fingerprint: hash of the examples, checked when a run is resumed.
-        num_validation_batches: number of validation batches.
-        label_smoothing: label smoothing of the cross-entropy during training.
+        label_smoothing: applied during training only.
         chunks_logits: whether large logits are computed in chunks; false if processes share the vocabulary.
         bytes_per_unit: UTF-8 bytes of validation text per prediction; None if bits per byte are not defined.
-        steps_per_epoch: steps per epoch; None if there are no epochs.
+        steps_per_epoch: None if there are no epochs.
         compares_rows: whether the loss of a row depends on the other rows of the forward pass.
         batch_shape: rows of a batch, and maximal tokens of a row (None for images); None: as in the recipe.
         num_further: number of tokens after the next that the model learns to predict; set by the training state.
@@ -100,16 +99,15 @@ class Objective(ABC):
 
     @property
     def loss_label(self) -> str:
-        """Axis label of the loss."""
         return self.loss_name or f"loss (nats per {self.unit})"
 
     @abstractmethod
     def batch(self, step: int) -> Batch:
-        """Return the batch of a step; it depends only on the step, so that a resumed run gets the same batches."""
+        """Return the batch of a step. It depends on the step only, so that a resumed run gets the same batches."""
 
     @abstractmethod
     def validation_batch(self, index: int) -> Batch:
-        """Return a validation batch by its index, always with the same examples."""
+        """Return a validation batch, always with the same examples."""
 
     @abstractmethod
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
@@ -127,9 +125,6 @@ class Objective(ABC):
         """Return the validation loss of a predictor that ignores the inputs; None if unknown.
 
         By default, the cross-entropy of a uniform distribution over all ids or classes.
-
-        Args:
-            spec: specification of the model.
         """
         if type(self).compute_loss is not Objective.compute_loss:
             return None
@@ -266,7 +261,7 @@ class ObjectiveInputs:
 
 
 class ObjectiveConfig(Part):
-    """Base of all objectives as a recipe names them."""
+    """Base of objective settings in a recipe."""
 
     kind: str
 
@@ -289,8 +284,6 @@ class ObjectiveConfig(Part):
         """Fill in the objective's settings from the data, and give the model the head it needs.
 
         Args:
-            spec: specification of the model.
-            data: the training data.
             texts: texts of `data`.
             labels: class names of a pretrained model, if it has any (None: the model is not pretrained).
         """

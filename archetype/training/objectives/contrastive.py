@@ -1,4 +1,4 @@
-"""Contrastive learning of vectors: a text is nearer to its own partner than to all others of the batch."""
+"""Contrastive learning of embeddings: each text should be closest to its own partner in the batch."""
 
 from typing import Literal
 
@@ -22,12 +22,12 @@ class Contrastive(TextVectorConfig):
     """Cross-entropy of an anchor's positive among all positives and negatives of the batch (van den Oord 2018, InfoNCE;
     sentence-transformers' MultipleNegativesRankingLoss).
 
-    The other rows of a batch are those that are computed at once: of a micro-batch, and of one process.
+    An anchor is compared with the texts of its micro-batch in its own process only.
 
     Attributes:
-        scale: what similarities are multiplied by, the inverse of a temperature.
-        symmetric: whether the loss is the mean of that and of each positive's anchor among all anchors.
-        similarity: of two vectors, cosine or dot.
+        scale: inverse temperature; similarities are multiplied by it.
+        symmetric: whether to average this loss with that of each positive's anchor among all anchors.
+        similarity: cosine or dot product.
         anchor_prompt: text before every anchor; the model's prompt `query` from then on.
         document_prompt: text before every positive and negative; the model's prompt `document`.
     """
@@ -41,16 +41,15 @@ class Contrastive(TextVectorConfig):
 
     @property
     def prompts(self) -> dict[str, str]:
-        """Those of anchors and documents, as sentence-transformers names them."""
+        """Prompts for anchors and documents, under the names that sentence-transformers uses."""
         prompts = {"query": self.anchor_prompt, "document": self.document_prompt}
         return prompts if any(prompts.values()) else {}
 
     def takes(self, data: Data) -> bool:
-        """Pairs or triplets."""
         return isinstance(data, TextPairs)
 
     def build(self, inputs: ObjectiveInputs) -> "ContrastiveObjective":
-        """The examples and the loss.
+        """Build the objective.
 
         Raises:
             DataError: rows have different numbers of negatives.
@@ -59,7 +58,7 @@ class Contrastive(TextVectorConfig):
 
 
 class ContrastiveObjective(TextVectorObjective):
-    """Anchors, their positives, and perhaps negatives of their own."""
+    """Anchors, positives and optional negatives."""
 
     compares_rows = True
 
@@ -73,7 +72,6 @@ class ContrastiveObjective(TextVectorObjective):
         super().__init__(inputs, *(Examples(self._columns(records)) for records in (training, validation)))
 
     def _columns(self, records: Records) -> list[list[str]]:
-        """Anchors, positives, and a column for each negative."""
         rows = [
             [self.config.anchor_prompt + record["anchor"]]
             + [self.config.document_prompt + text for text in (record["positive"], *negatives_of(record))]
@@ -84,7 +82,7 @@ class ContrastiveObjective(TextVectorObjective):
     def loss_of_vectors(
         self, vectors: list[Float[Tensor, "B D_s"]], labels: Batch, counts: Counts
     ) -> tuple[Tensor, int | None]:
-        """The mean over the anchors, and for how many the positive is the most similar text."""
+        """Return the mean loss of the anchors, and the number of anchors whose most similar text is their positive."""
         anchors, positives = vectors[0], vectors[1]
         right = torch.arange(len(anchors), device=anchors.device)
         logits = self._similarities(anchors, torch.cat(vectors[1:]))  # (B, b)

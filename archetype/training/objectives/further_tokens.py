@@ -1,4 +1,4 @@
-"""The loss of the tokens after the next (DeepSeek-AI 2024b, equations 24 and 25)."""
+"""Loss of multi-token prediction (DeepSeek-AI 2024b, equations 24 and 25)."""
 
 from collections.abc import Callable, Sequence
 

@@ -21,11 +21,11 @@ from archetype.training.objectives.base import Batch, Objective, ObjectiveConfig
 class ImageClass(ObjectiveConfig):
     """Cross-entropy of an image's class.
 
-    A head of other classes than those of the images is replaced by a new one.
+    A head with other classes than those of the images is replaced by a new one.
 
     Attributes:
-        labels: names of the classes in the order of their numbers (absent: those of a folder's subfolders).
-        label_smoothing: share of the target that all classes get.
+        labels: class names in the order of their ids (absent: the names of a folder's subfolders).
+        label_smoothing: probability mass spread evenly over all classes.
     """
 
     kind: Literal["image_class"] = "image_class"
@@ -33,13 +33,12 @@ class ImageClass(ObjectiveConfig):
     label_smoothing: Probability = 0.0
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
-        """A vision encoder, and images."""
         return spec.image_shape is not None and isinstance(data, ImageData)
 
     def resolve(
         self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
     ) -> tuple["ImageClass", ModelSpec]:
-        """The classes, and a head for them where the model has none, or is trained and has another."""
+        """Return the classes, and a head for them if the model has none, or is pretrained and has another."""
         assert isinstance(data, ImageData)
         num_own = spec.head.num_classes if spec.head.classifies else 0
         names = self.labels or (class_names(Path(data.file)) if Path(data.file).is_dir() else ())
@@ -54,10 +53,10 @@ class ImageClass(ObjectiveConfig):
         return self.replace(labels=chosen), spec if num_own == num_classes else spec.with_class_head(num_classes)
 
     def build(self, inputs: ObjectiveInputs) -> "ImageClassObjective":
-        """The examples and the loss.
+        """Build the objective.
 
         Raises:
-            DataError: the images are not of the size, or have more classes, than the model takes.
+            DataError: the images have another size than the model takes, or more classes.
         """
         assert isinstance(inputs.data, ImageData)
         images = _images(inputs.data, inputs.spec)
@@ -67,7 +66,7 @@ class ImageClass(ObjectiveConfig):
 
 
 class ImageClassObjective(Objective):
-    """Images and the class of each."""
+    """Images with their classes."""
 
     unit = "image"
 
@@ -82,7 +81,7 @@ class ImageClassObjective(Objective):
         self.steps_per_epoch = self.batches.per_epoch
 
     def batch(self, step: int) -> Batch:
-        """Images (B, C, H, W) and their classes (B,)."""
+        """Return images (B, C, H, W) and classes (B,)."""
         return _tensors(self.batches.batch(step))
 
     def validation_batch(self, index: int) -> Batch:
@@ -90,17 +89,15 @@ class ImageClassObjective(Objective):
         return _tensors(self.validation.select(places))
 
     def guessing_loss(self, spec: ModelSpec) -> float:
-        """That of how often each class occurs."""
+        """Return the loss of predicting the class frequencies."""
         return prior_loss(self.training_labels, self.validation.labels)
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """The images, and their classes."""
         images, labels = batch
         return {"images": images}, labels
 
 
 def _images(data: ImageData, spec: ModelSpec) -> Images:
-    """The images, of the size that the model is for."""
     if not data.file:
         raise SpecError("data.file", "no file is given", "name one with --images, or in the recipe")
     assert spec.image_shape is not None

@@ -24,7 +24,6 @@ class NextToken(ObjectiveConfig):
     kind: Literal["next_token"] = "next_token"
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
-        """Whether the model continues text and the data are running text."""
         return spec.continues_text and isinstance(data, RunningText)
 
     def build(self, inputs: ObjectiveInputs) -> "NextTokenObjective":
@@ -44,7 +43,7 @@ class NextToken(ObjectiveConfig):
 
 
 class NextTokenObjective(TextObjective):
-    """Next-token prediction on windows of text, (B, T + 1): all tokens but the first are predicted."""
+    """Next-token prediction on windows of text, (B, T + 1)."""
 
     def __init__(self, corpus: Corpus | Documents, batch_size: int, sequence_length: int, seed: int) -> None:
         super().__init__(corpus, batch_size, sequence_length, seed)
@@ -75,7 +74,6 @@ class PackedNextTokenObjective(NextTokenObjective):
         return self._tensors(self.batches.rows(step, self.corpus.separate))
 
     def validation_batch(self, index: int) -> Batch:
-        """Return rows of validation documents, as `batch` does."""
         first = index * self.batch_size
         return self._tensors(self.validation_windows.rows(slice(first, first + self.batch_size)))
 
@@ -87,6 +85,5 @@ class PackedNextTokenObjective(NextTokenObjective):
         return tuple(map(torch.from_numpy, arrays[: 3 if self.corpus.separate else 2]))
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the tokens, with document ids if the batch has them, and the targets."""
         tokens, targets, *ids = batch
         return {"tokens": tokens} | ({"document_ids": ids[0]} if ids else {}), targets

@@ -1,4 +1,4 @@
-"""The answers of a task whose examples are drawn."""
+"""Synthetic tasks: the loss is on the answers only."""
 
 import hashlib
 import json
@@ -25,18 +25,17 @@ from archetype.training.synthetic import Rows, SyntheticData
 
 @part
 class SyntheticTask(ObjectiveConfig):
-    """Cross-entropy of the answers alone."""
+    """Cross-entropy of the answers of a synthetic task."""
 
     kind: Literal["synthetic_task"] = "synthetic_task"
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
-        """A decoder, or an encoder-decoder where the task has sources."""
         if not isinstance(data, SyntheticData):
             return False
         return spec.writes_target if data.reads_source else spec.continues_text
 
     def build(self, inputs: ObjectiveInputs) -> "SyntheticObjective":
-        """The examples and the loss.
+        """Build the objective.
 
         Raises:
             SpecError: the model has too few ids or too short a context.
@@ -50,12 +49,11 @@ class SyntheticTask(ObjectiveConfig):
 
 
 class SyntheticObjective(Objective):
-    """Rows that are drawn for each step, and others that are held out.
+    """Rows generated for each step, and fixed validation rows.
 
     Args:
-        data: the task.
         batch_size: rows of a step.
-        seed: of what the steps draw.
+        seed: of the generated rows.
     """
 
     def __init__(self, data: SyntheticData, batch_size: int, seed: int) -> None:
@@ -75,7 +73,7 @@ class SyntheticObjective(Objective):
         return self.held_out[index]
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """The tokens that are read, and the answers at the places before them."""
+        """Return the tokens, with the source if the task has one, and the answers."""
         tokens, targets, *source = batch
         if not source:
             return {"tokens": tokens}, targets

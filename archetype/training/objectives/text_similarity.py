@@ -1,4 +1,4 @@
-"""Vectors whose similarity follows scores that people gave to pairs of texts."""
+"""Embeddings whose cosine similarity follows human scores of text pairs."""
 
 from typing import Literal
 
@@ -18,13 +18,13 @@ from archetype.training.objectives.text_vectors import Examples, TextVectorConfi
 
 @part
 class TextSimilarity(TextVectorConfig):
-    """The order of cosines is that of the scores (CoSENT, Huang 2024), or each cosine is its score (Reimers 2019).
+    """Rank the cosines of pairs like their scores (CoSENT, Huang 2024), or regress each score (Reimers 2019).
 
-    CoSENT is log(1 + sum exp(scale (cos_i - cos_j))) over all i and j of a batch of which j has the higher score.
+    CoSENT is log(1 + sum exp(scale (cos_i - cos_j))) over all pairs i, j of a batch in which j has the higher score.
 
     Attributes:
-        loss: cosent, or cosine for the mean squared difference, whose scores lie between -1 and 1.
-        scale: what CoSENT multiplies cosines by, the inverse of a temperature.
+        loss: cosent, or cosine for the mean squared error; its scores lie between -1 and 1.
+        scale: inverse temperature of CoSENT.
     """
 
     kind: Literal["text_similarity"] = "text_similarity"
@@ -32,7 +32,6 @@ class TextSimilarity(TextVectorConfig):
     scale: Positive = 20.0
 
     def takes(self, data: Data) -> bool:
-        """Pairs with scores."""
         return isinstance(data, ScoredPairs)
 
     def build(self, inputs: ObjectiveInputs) -> "TextSimilarityObjective":
@@ -40,7 +39,7 @@ class TextSimilarity(TextVectorConfig):
 
 
 class TextSimilarityObjective(TextVectorObjective):
-    """Pairs of texts and their scores."""
+    """Text pairs with scores."""
 
     def __init__(self, inputs: ObjectiveInputs, config: TextSimilarity) -> None:
         assert isinstance(inputs.data, ScoredPairs)
@@ -50,7 +49,7 @@ class TextSimilarityObjective(TextVectorObjective):
         super().__init__(inputs, *map(_examples, inputs.data.split(inputs.texts)))
 
     def target_counts(self, batch: Batch) -> Counts:
-        """Return the number of rows and, for CoSENT, the number of pairs of rows whose scores differ."""
+        """Return the number of rows, and the number of pairs of rows whose scores differ, which CoSENT compares."""
         return len(batch[0]), int(_is_lower(batch[-1]).sum())
 
     def loss_of_vectors(

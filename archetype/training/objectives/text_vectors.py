@@ -1,4 +1,4 @@
-"""What objectives share that compare vectors of texts: their examples, the model's head, and the passes of a batch."""
+"""Base of objectives that compare embeddings: examples, the head of the model, and the passes of a batch."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -21,20 +21,19 @@ from archetype.training.objectives.text_class import tokenized_texts
 
 
 class TextVectorConfig(ObjectiveConfig):
-    """Base of objectives for models with a head of kind sentence_embedding; another head is replaced by such a one."""
+    """Base of objectives for embedding models; a head of another kind is replaced by `sentence_embedding`."""
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
-        """A model that gives vectors of tokens, and the data."""
         return spec.embeds_tokens and self.takes(data)
 
     @abstractmethod
     def takes(self, data: Data) -> bool:
-        """Whether data are of the kind that is learned from."""
+        """Whether the objective can learn from data of this kind."""
 
     def resolve(
         self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
     ) -> tuple["TextVectorConfig", ModelSpec]:
-        """A head for vectors of texts where the model has another."""
+        """Give the model a sentence-embedding head if it has another."""
         return self, spec if spec.head.embeds else spec.with_sentence_head()
 
 
@@ -43,8 +42,8 @@ class Examples:
     """Rows of several texts each.
 
     Attributes:
-        columns: the first texts of all rows, the second ones, and so on.
-        labels: of the rows, where they have any.
+        columns: the first text of every row, then the second of every row, and so on.
+        labels: one per row, if the data have labels.
     """
 
     columns: list[list[str]]
@@ -52,12 +51,7 @@ class Examples:
 
 
 class TokenizedExamples:
-    """Examples as tokens.
-
-    Args:
-        examples: the texts.
-        inputs: has the tokenizer, and the most tokens of a text.
-    """
+    """Tokenized rows of texts."""
 
     def __init__(self, examples: Examples, inputs: ObjectiveInputs) -> None:
         lowercase = getattr(inputs.data, "lowercase", False)
@@ -75,16 +69,12 @@ class TokenizedExamples:
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
-        """Tokens of the longest text of each row."""
+        """Length of the longest text of each row, in tokens."""
         lengths: npt.NDArray[np.int64] = np.array([[len(text) for text in rows] for rows in self.columns]).max(0)
         return lengths
 
     def batch(self, places: npt.NDArray[np.int64]) -> Batch:
-        """For each column its tokens (B, T) and how many each row has (B,); then the labels (B,), where there are any.
-
-        Args:
-            places: of the rows.
-        """
+        """Return tokens (B, T) and lengths (B,) of each column, then the labels (B,) if there are any."""
         tensors: list[Tensor] = []
         for column in self.columns:
             rows = Rows.of([column[place] for place in places])
@@ -93,13 +83,7 @@ class TokenizedExamples:
 
 
 class TextVectorObjective(Objective):
-    """Rows of several texts each, of similar length, padded at their ends.
-
-    Args:
-        inputs: has the tokenizer, and the most tokens of a text.
-        training: to learn from.
-        validation: held out.
-    """
+    """Batches of rows with similar lengths, padded at the end."""
 
     unit = "pair"
 
@@ -115,7 +99,7 @@ class TextVectorObjective(Objective):
         self.num_validation_batches = -(-len(self.validation) // self.order.batch_size)
 
     def batch(self, step: int) -> Batch:
-        """The rows of a step; see `TokenizedExamples.batch`."""
+        """Return the rows of a step as `TokenizedExamples.batch` does."""
         return self.training.batch(self.order.batch(step))
 
     def validation_batch(self, index: int) -> Batch:
@@ -123,15 +107,14 @@ class TextVectorObjective(Objective):
         return self.validation.batch(np.arange(first, min(first + self.order.batch_size, len(self.validation))))
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """The texts of the first column, and a target for each row."""
+        """Return the texts of the first column, and a target for each row."""
         return {"tokens": batch[0], "num_tokens": batch[1]}, torch.arange(len(batch[0]))
 
     def target_counts(self, batch: Batch) -> Counts:
-        """Return the number of rows."""
         return (len(batch[0]),)
 
     def compute_loss(self, model: nn.Module, batch: Batch, counts: Counts = ()) -> LossOutput:
-        """A pass for each column of texts, and the loss of their vectors, in float32 at least."""
+        """Embed each column in its own forward pass and compare the vectors in at least float32."""
         vectors, aux_losses = [], []
         for column in range(len(self.training.columns)):
             output = model(tokens=batch[2 * column], num_tokens=batch[2 * column + 1])
@@ -158,5 +141,5 @@ class TextVectorObjective(Objective):
 
 
 def cosines(a: Float[Tensor, "B D_s"], b: Float[Tensor, "b D_s"]) -> Float[Tensor, "B b"]:
-    """The cosine of the angle between each vector of one kind and each of another."""
+    """Return the cosine of the angle between each vector of `a` and each of `b`."""
     return nn.functional.normalize(a, dim=-1) @ nn.functional.normalize(b, dim=-1).T
