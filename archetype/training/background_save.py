@@ -57,7 +57,6 @@ class BackgroundSave:
 
     @property
     def is_writing(self) -> bool:
-        """Whether a checkpoint is being written."""
         return self.thread is not None and self.thread.is_alive()
 
     @property
@@ -94,6 +93,5 @@ class BackgroundSave:
 
 
 def _own_share(tensor: Tensor) -> Tensor:
-    """Return this process's shard of a distributed tensor, or the tensor itself."""
     share: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return share

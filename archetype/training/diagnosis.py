@@ -1,4 +1,4 @@
-"""Warnings of a run about itself: settings that cannot do well, and a loss that shows it."""
+"""Warnings during a run about unsuitable settings and diverging losses."""
 
 import math
 from collections import deque
@@ -11,11 +11,7 @@ from archetype.training.verdict import NUM_STEPS, has_diverged
 
 
 class Diagnosis:
-    """Notices about one run, each of them once.
-
-    Args:
-        state: of the run.
-    """
+    """Notices about a run, each shown once."""
 
     def __init__(self, state: TrainState) -> None:
         self.state, self.guess = state, state.objective.guessing_loss(state.model.spec)
@@ -23,7 +19,7 @@ class Diagnosis:
         self.is_said = False
 
     def at_start(self) -> Iterator[Notice]:
-        """Warnings that follow from the recipe."""
+        """Yield warnings about the recipe."""
         recipe, step = self.state.recipe, self.state.step
         yield from (Notice(step, note) for note in self.state.notes)
         warmup = getattr(recipe.schedule, "warmup_steps", 0)
@@ -35,7 +31,7 @@ class Diagnosis:
             yield Notice(step, f"{cause}: {effect}; use fewer warmup_steps")
 
     def after(self, event: Event) -> Iterator[Notice]:
-        """A warning as soon as the losses show that the run diverges: after some steps, or at an evaluation."""
+        """Warn once if the losses show that the run diverges, after `NUM_STEPS` steps or at an evaluation."""
         if isinstance(event, Step) and not event.skipped:
             self.losses.append(event.loss)
             if self.state.first_loss is None:

@@ -110,7 +110,6 @@ def train(state: TrainState, stop: StopSignal) -> Iterator[Event]:
 
 
 def _sampled(event: Event, state: TrainState, sample: Callable[[TrainState], str]) -> Iterator[Sampled]:
-    """Yield a sample for an evaluation, but not for the final evaluation on all validation batches."""
     if isinstance(event, Evaluated) and not event.on_all and (text := sample(state)):
         yield Sampled(event.step, text)
 

@@ -34,11 +34,11 @@ class StepMemory:
     """Memory of one training step in bytes.
 
     Attributes:
-        weights: model weights, including master weights and moving average.
+        weights: including master weights and moving average.
         optimizer: optimizer state.
         gradients: float32 gradients of all trained parameters.
         weight_copies: bfloat16 copies of matrices that autocast keeps from the forward to the backward pass.
-        activations: activations saved for the backward pass, without the logits.
+        activations: saved for the backward pass, without the logits.
         logits: tensors of the loss and its gradient when the backward pass begins.
         peak: maximum held at any time.
     """
@@ -69,7 +69,6 @@ class StepMemoryCost:
 
     @cached_property
     def num_trained(self) -> int:
-        """Number of trained parameters."""
         return sum(each.parameter.numel() for each in self.grouped)
 
     def step(self, rows: int, length: int, accumulates: bool = False) -> StepMemory:

@@ -18,10 +18,7 @@ NULLABLE = ("validation_bits_per_byte", "validation_accuracy")  # null for pairs
 
 @dataclass(frozen=True)
 class Step:
-    """One optimizer step on `num_targets` predictions; `skipped` if the loss or a gradient was not finite.
-
-    `data_seconds` is the time the step waited for its batch.
-    """
+    """One optimizer step on `num_targets` predictions; `skipped` if the loss or a gradient was not finite."""
 
     step: int
     loss: float
@@ -30,7 +27,7 @@ class Step:
     per_second: float  # predictions
     num_targets: int
     skipped: bool = False
-    data_seconds: float = 0.0
+    data_seconds: float = 0.0  # waiting for the batch
 
 
 @dataclass(frozen=True)
@@ -137,7 +134,6 @@ def rewind(file: Path, step: int) -> list[dict[str, Any]]:
 
 
 def _parse(text: bytes, place: str) -> dict[str, Any]:
-    """Parse a line: an object with an integer `step` and metrics, or a sample."""
     try:
         values = json.loads(text) if len(text) <= MAX_LINE_BYTES else None
     except (ValueError, RecursionError):
@@ -148,7 +144,6 @@ def _parse(text: bytes, place: str) -> dict[str, Any]:
 
 
 def _is_measured(item: tuple[str, Any]) -> bool:
-    """Whether a value is valid for its name: a number in range, null for optional metrics, or text."""
     name, value = item
     if name in TEXTS:
         return isinstance(value, str)

@@ -36,7 +36,7 @@ class MovingAverage:
 
 @contextmanager
 def averaged(model: torch.nn.Module, average: MovingAverage | None) -> Iterator[None]:
-    """Swap the averaged weights, if any, into the model within this block."""
+    """Use the averaged weights, if any, within the block."""
     parameters = dict(model.named_parameters())
     tensors = average.tensors if average else {}
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The interface of training to the processes that share its work; here for one that does all of it."""
+"""Interface of training to the processes that share its work, implemented here for a single process."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -24,16 +24,16 @@ T = TypeVar("T")
 
 
 class Processes:
-    """One process: it computes all rows, holds all weights and writes all files.
+    """A single process: it computes all rows, holds all weights and writes all files.
 
-    `training/parallel` has those that do it together.
+    `training/parallel` implements several processes.
 
     Attributes:
         is_alone: whether there is no other process.
         is_main: whether this process writes metrics and weights and shows progress.
-        holds_all: whether it has every weight whole, so that it alone can generate.
+        holds_all: whether it has all weights, so that it can generate by itself.
         writes_checkpoints: whether this process writes checkpoints, or its shards of them.
-        number: of this process among those that compute different tokens.
+        number: index among the processes that compute different tokens.
     """
 
     is_alone = True
@@ -54,24 +54,24 @@ class Processes:
             raise SpecError("parallel", cause, remedy)
 
     def building_device(self, recipe: "Recipe", device: torch.device) -> torch.device:
-        """Where a model is built: on the meta device, where processes get their shards of it later."""
+        """Return the device on which the model is built: meta if processes get their shards of it later."""
         return device
 
     def begin(self, begin: "Callable[[], TrainState]", join: "Callable[[], TrainState]") -> "TrainState":
-        """The state of a run.
+        """Return the state of a run.
 
         Args:
-            begin: begins or resumes it; for the main process alone, which writes.
-            join: for all others, after it.
+            begin: starts or resumes the run; called in the main process, which writes files.
+            join: called in all other processes, after `begin`.
         """
         return begin()
 
     def together(self, action: Callable[[], T]) -> T:
-        """The result of an action of every process; where it fails in one, all end."""
+        """Return the result of `action`, which every process calls; if it fails in one process, all end."""
         return action()
 
     def all(self, condition: bool) -> bool:
-        """Whether something holds in every process."""
+        """Return whether a condition holds in every process."""
         return condition
 
     def parts(self, objective: Objective, batch: Batch, rows: int | None) -> list[MicroBatch]:
@@ -90,7 +90,7 @@ class Processes:
         return [MicroBatch(part, count[0] / total, count) for part, count in zip(parts, counts, strict=True)]
 
     def accumulating(self, is_last: bool) -> AbstractContextManager[Any]:
-        """Around the forward and backward pass of a part; gradients of all processes meet in that of the last."""
+        """Return a context for the passes of a micro-batch; gradients are synchronized in the last."""
         return nullcontext()
 
     def compute_loss(self, objective: Objective, model: nn.Module, part: Batch, counts: Counts) -> LossOutput:
@@ -121,20 +121,19 @@ class Processes:
         return loss, num_targets, norm_read
 
     def sum(self, *numbers: float) -> tuple[float, ...]:
-        """The sums of numbers that each process measured on its own rows."""
+        """Return the sums over processes of numbers that each measured on its rows."""
         return numbers
 
     @property
     def first_signal(self) -> Callable[[int | None], int | None] | None:
-        """How processes learn of the signal that one of them received; one alone knows."""
+        """Function that exchanges signals between processes; None for a single process."""
         return None
 
     def locked(self, folder: Path) -> AbstractContextManager[None]:
-        """Hold the lock of a run within the block."""
         return locked(folder)
 
     def whole(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors to be written by the main process, gathered where each process has a share of them."""
+        """Return the tensors that the main process writes, gathered if they are sharded."""
         return tensors
 
     def write_checkpoint(
@@ -147,7 +146,7 @@ class Processes:
         average: dict[str, Tensor] | None,
         keep: int,
     ) -> None:
-        """Write the checkpoint of a step; see `checkpoints.write`."""
+        """Write a checkpoint; see `checkpoints.write`."""
         checkpoints.write(folder, step, weights, optimizer, provenance, average, keep)
 
 
@@ -156,7 +155,7 @@ ALONE = Processes()
 
 @contextmanager
 def launched(device: torch.device) -> Iterator[tuple[Processes, torch.device]]:
-    """The processes that torchrun has started, or this one alone, and this process's own device."""
+    """Yield the processes that torchrun has started, or the single process, with this process's device."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield ALONE, device
         return

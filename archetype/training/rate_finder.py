@@ -38,11 +38,9 @@ class RateSweep:
     suggested: float | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for `--json`."""
         return asdict(self)
 
     def draw(self, file: Path, label: str) -> None:
-        """Plot loss against learning rate as a PNG file."""
         logarithms = [math.log10(rate) for rate in self.rates]
         labelled = {"each step": (logarithms, self.losses), "mean": (logarithms, self.means)}
         title = "learning-rate range test" + (f": {self.suggested:.1e}" if self.suggested else "")

@@ -180,7 +180,7 @@ def resume(
 
 
 def _read_objective(run: Run, recipe: Recipe, spec: ModelSpec) -> tuple[Tokenizer | None, Objective]:
-    """Read the tokenizer of a run and its objective, with data and prepared tensors.
+    """Read tokenizer, data and prepared tensors of a run.
 
     Raises:
         CheckpointError: the tokenizer is missing.
@@ -215,7 +215,6 @@ def first_model(resolved: ResolvedRecipe, device: torch.device) -> tuple[Model, 
 def _begin_from(
     pretrained: Pretrained, model: Model, recipe: Recipe, labels: tuple[str, ...]
 ) -> tuple[Recipe, tuple[str, ...]]:
-    """Copy pretrained weights into a model; new parameters are always trained."""
     num_tokens = pretrained.tokenizer.vocab_size if pretrained.tokenizer and recipe.add_tokens else None
     tensors = take_over(model, pretrained.model, num_tokens, keeps_head=labels == pretrained.labels)
     new, wider = (sorted({name.rpartition(".")[0] for name in names}) for names in tensors)

@@ -1,4 +1,4 @@
-"""FLOPs of a training step, by its recipe: what is frozen has no gradient of its weights, and what is below it none."""
+"""FLOPs of a training step: frozen weights need no weight gradients, and layers below all trained ones no gradients."""
 
 from archetype.estimate.report import cost_report
 from archetype.models.spec import ModelSpec
@@ -11,16 +11,16 @@ PER_WEIGHT = 2  # FLOPs, for each token
 
 
 def step_flops(recipe: Recipe, spec: ModelSpec, rows: int, length: int | None) -> float:
-    """FLOPs of a step, without what is computed again.
+    """Return the FLOPs of a step, without recomputation.
 
-    Where everything learns it is three times the forward pass: each product has a gradient of its input and one of its
-    weight. With frozen weights the latter are those that learn, and the former end with the first block that learns.
+    If everything is trained, a step takes three times the forward pass: each product has a gradient with respect to its
+    input and one with respect to its weight. Frozen weights need no weight gradient, and input gradients end at the
+    first trained block.
 
     Args:
-        recipe: says what learns.
-        spec: of the model.
-        rows: of the step.
-        length: tokens of each (absent: the model's context).
+        recipe: determines the trained parameters.
+        rows: sequences per step.
+        length: tokens per sequence (absent: the model's context).
     """
     report = cost_report(spec, rows, length)
     train = report.flops["train"]

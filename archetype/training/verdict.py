@@ -1,4 +1,4 @@
-"""How a run ended: whether it diverged, or knows no more of what is held out than who guesses."""
+"""Verdict on a finished run: whether it diverged, or is worse than guessing on validation data."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -10,40 +10,40 @@ RISEN = 1.25  # times the first loss: no batch is so much harder than another
 
 
 class Verdict(NamedTuple):
-    """What is wrong with how a run ended, in one line; and whether it diverged."""
+    """What went wrong in a run, in one line, and whether it diverged."""
 
     text: str
     has_diverged: bool
 
 
 def has_diverged(loss: float, first: float, guess: float | None) -> bool:
-    """Whether a loss is worse than both the first one and guessing, or far above the first one.
+    """Return whether a loss is worse than both the first one and guessing, or far above the first one.
 
     Args:
-        loss: a mean of losses.
-        first: of the first step.
-        guess: of guessing, where it is known.
+        loss: mean of several steps.
+        first: loss of the first step.
+        guess: loss of guessing, if known.
     """
     return not loss <= RISEN * first or (guess is not None and loss > max(MARGIN * guess, first))
 
 
 def final_loss(lines: Sequence[dict[str, Any]]) -> float | None:
-    """The mean training loss of the last steps: 20, or the latter half of fewer; None where no step counted.
+    """Return the mean training loss of the last 20 steps, or the second half of fewer; None if all were skipped.
 
     Args:
-        lines: of a run's metrics.
+        lines: metrics of the run.
     """
     losses = [line["loss"] for line in lines if "loss" in line and not line.get("skipped")]
     return fmean(losses[-min(NUM_STEPS, -(-len(losses) // 2)) :]) if losses else None
 
 
 def verdict(lines: Sequence[dict[str, Any]], guess: float | None, peak: float) -> Verdict | None:
-    """The verdict on a finished run; None where its held-out loss is better than that of guessing, and none has risen.
+    """Return the verdict on a finished run; None if nothing is wrong.
 
     Args:
-        lines: of its metrics.
-        guess: the held-out loss of guessing, where it is known.
-        peak: of the learning rate.
+        lines: metrics of the run.
+        guess: validation loss of guessing, if known.
+        peak: peak learning rate.
     """
     losses, last = [line["loss"] for line in lines if "loss" in line and not line.get("skipped")], final_loss(lines)
     held_out = next((line["validation_loss"] for line in reversed(lines) if "validation_loss" in line), None)

@@ -1,4 +1,4 @@
-"""Optimizers that torch lacks, or has in another form than training on every machine needs."""
+"""Optimizers that torch lacks or restricts to other devices."""
 
 import math
 from typing import Any
@@ -13,11 +13,7 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # of an odd polynomial that is steep 
 
 
 class Several(torch.optim.Optimizer):
-    """Optimizers of different parameters as one, with their groups and their state.
-
-    Args:
-        optimizers: which share no parameter.
-    """
+    """Optimizers of disjoint parameters as one, with shared groups and state."""
 
     def __init__(self, optimizers: list[torch.optim.Optimizer]) -> None:
         super().__init__([group for optimizer in optimizers for group in optimizer.param_groups], {})
@@ -26,13 +22,12 @@ class Several(torch.optim.Optimizer):
             optimizer.state = self.state
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Take a step of each."""
         for optimizer in self.optimizers:
             optimizer.step()
 
 
 class LionOptimizer(torch.optim.Optimizer):
-    """The optimizer of `Lion`."""
+    """Optimizer of `Lion`."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -52,7 +47,7 @@ class LionOptimizer(torch.optim.Optimizer):
 
 
 class MuonOptimizer(torch.optim.Optimizer):
-    """The optimizer of `Muon`: torch's, which however makes matrices orthogonal in bfloat16 on every machine."""
+    """Optimizer of `Muon`; torch's Muon orthogonalizes in bfloat16 on every device."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -68,14 +63,12 @@ class MuonOptimizer(torch.optim.Optimizer):
                     self._move(parameters[first : first + count], group)
 
     def _move(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        """Move matrices of one shape."""
         x = torch.stack([self._update(parameter, group["momentum"], group["nesterov"]) for parameter in parameters])
         for parameter, direction in zip(parameters, orthogonalize(x, group["num_iterations"]), strict=True):
             parameter.mul_(1 - group["lr"] * group["weight_decay"])
             parameter.add_(direction, alpha=-group["lr"] * 0.2 * math.sqrt(max(parameter.shape)))
 
     def _update(self, parameter: Tensor, decay: float, nesterov: bool) -> Tensor:
-        """The momentum of a parameter's gradients, up to the present one."""
         assert parameter.grad is not None
         state = self.state[parameter]
         if not state:
@@ -85,13 +78,11 @@ class MuonOptimizer(torch.optim.Optimizer):
 
 
 def orthogonalize(x: Tensor, num_iterations: int) -> Tensor:
-    """Nearly the nearest orthogonal matrix of each, by the iteration of Newton and Schulz (Jordan 2024).
-
-    Matrices of one shape go together: on a processor the products of one keep few cores busy.
+    """Approximate the nearest orthogonal matrix of each, by the Newton-Schulz iteration (Jordan 2024).
 
     Args:
-        x: matrices, (number, rows, columns).
-        num_iterations: of which each takes three products.
+        x: matrices, (n, rows, columns).
+        num_iterations: of three products each.
 
     Returns:
         Matrices with the same singular vectors, and singular values between about 0.7 and 1.2.
@@ -107,7 +98,7 @@ def orthogonalize(x: Tensor, num_iterations: int) -> Tensor:
 
 
 def orthogonal_dtype(matrices: Tensor) -> torch.dtype:
-    """bfloat16 where a device has instructions for it, as torch's Muon; elsewhere it takes ten times as long."""
+    """Return bfloat16 if the device has instructions for it, as torch's Muon; emulated, it takes ten times as long."""
     device = matrices.device.type
     if device == "meta":  # of a model that is planned for this machine
         device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -24,8 +24,8 @@ class Optimizer(Part):
     """Base of all optimizers.
 
     Attributes:
-        weight_decay: of matrices, times the learning rate.
-        groups: parameters with a learning rate or a weight decay of their own.
+        weight_decay: of matrices, relative to the learning rate.
+        groups: parameters with a separate learning rate or weight decay.
     """
 
     width_exponent: ClassVar[float | None] = (

@@ -11,15 +11,15 @@ from archetype.spec.base import NotNegative, Positive, Spec
 
 
 class ParameterGroup(Spec):
-    """Parameters that learn otherwise than the rest.
+    """Parameters with a separate learning rate or weight decay.
 
     `parameters` is a role (embedding, norm, bias, hidden: the matrices of linear maps, head, or vector: the rest) or a
-    pattern of names such as blocks.*.q.weight. Of several groups that match, the last decides.
+    pattern of names such as blocks.*.q.weight. If several groups match a parameter, the last applies.
 
     Attributes:
-        parameters: a role, or a pattern of their names.
-        learning_rate_ratio: times the learning rate of the schedule.
-        weight_decay: times the learning rate (absent: the optimizer's on matrices, none on the rest).
+        parameters: a role or a name pattern.
+        learning_rate_ratio: factor on the learning rate of the schedule.
+        weight_decay: relative to the learning rate (absent: the optimizer's for matrices, 0 for the rest).
     """
 
     parameters: str

@@ -1,6 +1,6 @@
-"""Context parallelism: each process has some positions of every row, and attention gathers keys and values of all.
+"""Context parallelism: each process has some positions of every row; attention gathers the keys and values of all.
 
-Gradients of what is gathered are summed and scattered behind attention (Dubey 2024, section 3.3.2).
+The gradients of gathered tensors are summed and scattered in the backward pass (Dubey 2024, section 3.3.2).
 """
 
 from torch import Tensor, nn
@@ -12,10 +12,10 @@ from archetype.training.objectives.base import IGNORED, Batch, Counts, LossOutpu
 
 
 class ContextParallel(PositionShares):
-    """The positions that this process computes of every row of a loss.
+    """Share of this process in the positions of every row.
 
     Args:
-        mesh: of the processes that share the positions.
+        mesh: processes that share the positions.
     """
 
     def __init__(self, mesh: DeviceMesh) -> None:
@@ -23,7 +23,7 @@ class ContextParallel(PositionShares):
         self.mesh = mesh
 
     def gather(self, x: Tensor) -> Tensor:
-        """All positions, the third dimension, in their order, of what each process has of them."""
+        """Return all positions, in dimension 2 and in order, from the share of each process."""
         shares = DTensor.from_local(x, self.mesh, [Shard(2)], run_check=False)
         gathered = shares.redistribute(self.mesh, [Replicate()]).to_local(grad_placements=[Partial()])
         return self.in_order(gathered)

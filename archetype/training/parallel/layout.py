@@ -1,4 +1,4 @@
-"""How many processes share the work and how, as a recipe says it."""
+"""Sizes of the process mesh, as `parallel` in a recipe sets them."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -21,16 +21,16 @@ ELEMENTWISE = (AdamW, Lion, SGD)  # optimizers whose step of a number depends on
 
 
 class Parallel(Spec):
-    """The sizes of one mesh of processes; their product is the number of processes (all but `expert`).
+    """Sizes of the process mesh; their product, without `expert`, is the number of processes.
 
     Attributes:
-        data_parallel: copies of the model, each of which computes some rows of a batch (absent: what is left).
-        shard: processes that share a copy's weights, gradients and moments, and its rows (FSDP; Zhao 2023).
+        data_parallel: copies of the model, each for some rows of a batch (absent: as many as there are processes for).
+        shard: processes that share the weights, gradients, optimizer state and rows of a copy (FSDP; Zhao 2023).
         tensor: processes that share each matrix of a layer (Shoeybi 2019).
-        pipeline: processes that have some of the layers each (Huang 2018).
+        pipeline: stages of consecutive layers (Huang 2018).
         expert: processes of data_parallel, shard and context that share the experts (Lepikhin 2020).
-        context: processes that share the positions of each row, and a copy's weights with `shard` (Liu 2023).
-        schedule: of a pipeline's micro-batches.
+        context: processes that share the positions of each row, and with `shard` the weights (Liu 2023).
+        schedule: order of a pipeline's micro-batches.
     """
 
     sizes: ClassVar[tuple[str, ...]] = ("data_parallel", "shard", "context", "tensor", "pipeline")
@@ -44,24 +44,23 @@ class Parallel(Spec):
 
     @property
     def num_processes(self) -> int:
-        """How many processes it takes."""
         return math.prod(getattr(self, size) or 1 for size in self.sizes)
 
     @property
     def num_rows_shared(self) -> int:
-        """Among how many processes the rows of a batch are shared out."""
+        """Number of processes that share the rows of a batch."""
         return (self.data_parallel or 1) * self.shard
 
     @property
     def num_tokens_shared(self) -> int:
-        """Among how many processes the tokens of a batch are shared out."""
+        """Number of processes that share the tokens of a batch."""
         return self.num_rows_shared * self.context
 
     def resized(self, assignments: Sequence[str]) -> "Parallel":
-        """The same with other sizes, such as parallel.shard=4.
+        """Return the layout with other sizes, given as `parallel.shard=4`.
 
         Raises:
-            SpecError: an assignment is of something else.
+            SpecError: an assignment is not a size of `parallel`.
         """
         if others := [text for text in assignments if not text.startswith("parallel.")]:
             raise SpecError(
@@ -72,10 +71,10 @@ class Parallel(Spec):
         return Parallel.parse(data)
 
     def for_world(self, num_processes: int) -> "Parallel":
-        """The same sizes with as many copies of the model as there are processes for.
+        """Return the layout with as many copies of the model as the number of processes allows.
 
         Raises:
-            SpecError: they do not fit.
+            SpecError: the sizes do not fit.
         """
         sizes = ", ".join(f"{name} {size}" for name in self.sizes if (size := getattr(self, name)) not in (None, 1))
         if self.data_parallel is None and num_processes % self.num_processes == 0:
@@ -87,10 +86,10 @@ class Parallel(Spec):
         return self
 
     def check(self, spec: ModelSpec, recipe: "Recipe") -> None:
-        """Refuse sizes that do not fit a model or the rest of a recipe.
+        """Refuse sizes that the model or the rest of the recipe does not support.
 
         Raises:
-            SpecError: names the size and what it does not divide, or what does not go with it.
+            SpecError: names the size, and what it does not divide or cannot be combined with.
         """
         self._check_weights(recipe)
         for path, part in _contents(spec):
@@ -113,7 +112,6 @@ class Parallel(Spec):
             raise SpecError("batch_size", cause, "raise it, or start fewer processes")
 
     def _check_weights(self, recipe: "Recipe") -> None:
-        """Refuse what needs more of the weights than one process holds."""
         if self.num_processes > 1 and recipe.weights_dtype != "float32":
             raise SpecError("weights_dtype", "one process alone has masters of its weights", "leave it out")
         if recipe.adapter is not None and max(self.tensor, self.pipeline) > 1:
@@ -135,7 +133,6 @@ class Parallel(Spec):
             raise SpecError("parallel.tensor", "adapters are not cut", "use data_parallel or shard")
 
     def _check_context(self, spec: ModelSpec, recipe: "Recipe") -> None:
-        """Only attention may look at other positions than its own."""
         objective, length = recipe.objective, recipe.sequence_length or spec.context_length
         kind = "next_token" if objective is None else objective.kind
         if not spec.shares_positions or kind not in PREDICTED_PER_POSITION:
@@ -183,7 +180,6 @@ class Parallel(Spec):
             raise SpecError("parallel.pipeline", cause, "raise batch_size, lower micro_batch_size, or use gpipe")
 
     def _check_stages(self, stack: StackView) -> None:
-        """Refuse layers that need of another stage what does not go from one to the next."""
         if not stack.residual.is_sum:
             cause = f"{stack.residual.dump()['kind']} does not go from stage to stage"
             raise SpecError("parallel.pipeline", cause, "make it 1, or leave residual out")
@@ -193,7 +189,6 @@ class Parallel(Spec):
 
 
 def _contents(spec: ModelSpec) -> Iterator[tuple[str, InLayout]]:
-    """The contents of every block of a model, those side by side one by one, with their paths."""
     for stack in filter(None, (*spec.stacks, spec.further_stack)):
         yield from ((path, part) for _, path, part in stack.parts())
 

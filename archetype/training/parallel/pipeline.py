@@ -1,4 +1,4 @@
-"""Pipeline parallelism: each process has some of the layers, and micro-batches go from one to the next (Huang 2018)."""
+"""Pipeline parallelism: each process has some layers and passes micro-batches to the next process (Huang 2018)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,12 +18,12 @@ NO_LOSS = LossOutput(torch.zeros(()), 0, 0)  # of a stage that is not the last
 
 
 class Pipeline:
-    """The stages of a model, one of which is this process's.
+    """The stage of this process in a pipeline.
 
     Args:
-        model: whole; only the stage's layers stay.
-        mesh: of the stages.
-        schedule: of micro-batches.
+        model: the whole model; all layers of other stages are removed.
+        mesh: processes of the stages.
+        schedule: name in `SCHEDULES`.
         device: of this process.
     """
 
@@ -38,14 +38,14 @@ class Pipeline:
         self._schedules: dict[tuple[int, ...], ScheduleGPipe | Schedule1F1B] = {}
 
     def train(self, objective: Objective, part: Batch, counts: Counts, rows: int, weight: float) -> LossOutput:
-        """Forward and backward of all micro-batches; gradients are those of the loss times a weight.
+        """Run forward and backward passes of all micro-batches; gradients are those of weight times the loss.
 
         Args:
-            objective: says the targets, and how the last stage's logits are judged.
-            part: the rows of this process.
+            objective: provides targets and label smoothing.
+            part: rows of this process.
             counts: `target_counts` of these rows.
-            rows: of a micro-batch.
-            weight: of the mean loss over this part's targets.
+            rows: rows of a micro-batch.
+            weight: factor of the mean loss over the targets of this part.
         """
         (tokens,), targets = objective.inputs_and_targets(part)[0].values(), objective.inputs_and_targets(part)[1]
         total = max(1, counts[0])
@@ -66,7 +66,7 @@ class Pipeline:
         return LossOutput(mean.requires_grad_(), total, None)  # its gradients are there already
 
     def evaluate(self, objective: Objective, part: Batch) -> LossOutput:
-        """One forward pass; the last stage has the loss."""
+        """Run one forward pass; only the last stage returns the loss."""
         (tokens,), targets = objective.inputs_and_targets(part)[0].values(), objective.inputs_and_targets(part)[1]
         x = tokens
         if not self.layers.is_first:

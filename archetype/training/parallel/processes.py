@@ -1,4 +1,4 @@
-"""Processes that train one model together: which rows each computes, and what they tell each other."""
+"""Processes that train one model together: their rows, and the exchanges between them."""
 
 import logging
 import os
@@ -53,7 +53,7 @@ PATIENCE = timedelta(hours=6)  # for the main process to read and tokenize all d
 
 @contextmanager
 def process_group(device: torch.device) -> Iterator[tuple["ManyProcesses", torch.device]]:
-    """The processes that torchrun has started, and this one's device, within the block."""
+    """Join the processes that torchrun has started, and yield them with this process's device."""
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
@@ -80,14 +80,13 @@ def process_group(device: torch.device) -> Iterator[tuple["ManyProcesses", torch
 
 
 def _silence_hints() -> None:
-    """Keep what torch says to those who write layouts from those who use them; `--verbose` shows it."""
     if not log.isEnabledFor(logging.INFO):
         logging.getLogger("torch.distributed").setLevel(logging.ERROR)
         warnings.filterwarnings("ignore", module=r"torch\.distributed\.")
 
 
 def _is_first_to_say() -> bool:
-    """Whether no other process has said yet that one is lost; without the one that they meet at, each says it."""
+    """Return whether this process is the first to report the loss of another; true if the store is gone."""
     try:
         # asked for first: the store's own client prints where in C++ it failed
         socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), timeout=5).close()
@@ -100,10 +99,7 @@ class ManyProcesses(Processes):
     """Processes on one mesh.
 
     Each computes its rows of the same global batch. Losses are shares of the mean over all targets of that batch, and
-    gradients are summed, so that a step is that of one process.
-
-    Args:
-        device: of this process.
+    gradients are summed, so that a step equals that of a single process.
     """
 
     is_alone = False
@@ -121,12 +117,12 @@ class ManyProcesses(Processes):
         layout.check(spec, recipe)
 
     def building_device(self, recipe: "Recipe", device: torch.device) -> torch.device:
-        """The meta device, where no process holds the whole model."""
+        """Return the meta device if no process holds the whole model."""
         layout = recipe.parallel
         return torch.device("meta") if max(layout.shard, layout.tensor, layout.expert, layout.pipeline) > 1 else device
 
     def begin(self, begin: "Callable[[], TrainState]", join: "Callable[[], TrainState]") -> "TrainState":
-        """The state of a run that the main process begins and the others join; the model is then shared out."""
+        """Start or resume a run in the main process, let the others join it, and distribute the model."""
         state = self.together(begin if self.is_main else lambda: None)
         joined = self.together(lambda: None if self.is_main else join())
         state = state or joined
@@ -135,11 +131,11 @@ class ManyProcesses(Processes):
         return state
 
     def together(self, action: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
-        """The result of an action of every process; where it fails in one, all end.
+        """Return the result of `action`, which every process calls; if it fails in one process, all end.
 
         Args:
-            action: of this process.
-            group: in which they speak of it; the threads that write checkpoints have their own.
+            action: called in this process.
+            group: of the error exchange; threads that write checkpoints have a separate group.
         """
         error: Exception | None = None
         try:
@@ -157,7 +153,7 @@ class ManyProcesses(Processes):
         return not self._most(0 if condition else 1)
 
     def arrange(self, state: "TrainState") -> None:
-        """Share out the model and the optimizer of a state that was begun or resumed, on one mesh."""
+        """Distribute the model and the optimizer of a state over the mesh."""
         state.processes, layout = self, state.recipe.parallel.for_world(dist.get_world_size())
         sizes = tuple(getattr(layout, name) for name in MESH)
         mesh = init_device_mesh(self.device.type, sizes, mesh_dim_names=MESH)
@@ -200,9 +196,9 @@ class ManyProcesses(Processes):
             restore_optimizer(state.model, state.optimizer, moments)
 
     def parts(self, objective: Objective, batch: Batch, rows: int | None) -> list[MicroBatch]:
-        """The rows of a batch that this process computes, in as many parts as all others have.
+        """Return the micro-batches of this process, equally many in every process.
 
-        Where they have fewer rows than it takes, some part is a row that does not count.
+        If a process has too few rows, it computes one with share 0, since all processes must take part in exchanges.
         """
         if self.pipeline is not None:  # whose micro-batches are parts of one part
             self.micro_batch_size, rows = rows or 1, None
@@ -221,11 +217,11 @@ class ManyProcesses(Processes):
         return parts
 
     def accumulating(self, is_last: bool) -> AbstractContextManager[Any]:
-        """Gradients of copies meet in the backward pass of the last part; those of shards in each."""
+        """Synchronize gradients of copies in the backward pass of the last micro-batch only; FSDP does so in each."""
         return nullcontext() if self.ddp is None or is_last else self.ddp.no_sync()
 
     def compute_loss(self, objective: Objective, model: nn.Module, part: Batch, counts: Counts) -> LossOutput:
-        """One forward pass of a part: through DDP where copies of the whole model are trained, or through stages."""
+        """Run one forward pass, through DDP or the pipeline stages if there are any."""
         if self.pipeline is not None and not model.training:
             return self.pipeline.evaluate(objective, part)
         if self.pipeline is not None:
@@ -235,7 +231,7 @@ class ManyProcesses(Processes):
         return compute_loss(model, part, counts)
 
     def clip_gradients(self, parameters: list[nn.Parameter], max_norm: float) -> Tensor:
-        """Clip the gradients to a norm over all their shards. Return the norm before, a scalar on this device."""
+        """Clip the gradients to a norm over all shards. Return the norm before, a scalar on this device."""
         parameters = [parameter for parameter in parameters if parameter.grad is not None]
         if self.pipeline is not None and self.size > 1:
             for gradient in (local(parameter.grad) for parameter in parameters if parameter.grad is not None):
@@ -266,14 +262,13 @@ class ManyProcesses(Processes):
         return loss_read, num_targets, norm_read
 
     def sum(self, *numbers: float) -> tuple[float, ...]:
-        """The sums over the processes that compute different rows."""
         sums = torch.tensor(numbers, dtype=torch.float64, device=self.device)
         dist.all_reduce(sums, group=self.measured.get_group())
         return tuple(sums.tolist())
 
     @property
     def first_signal(self) -> Callable[[int | None], int | None]:
-        """All processes ask each other at every step."""
+        """Exchange signals at every step; each process returns the largest."""
         return lambda received: self._most(received or 0) or None
 
     @contextmanager
@@ -283,11 +278,11 @@ class ManyProcesses(Processes):
             yield
 
     def locked(self, folder: Path) -> AbstractContextManager[None]:
-        """The main process holds the lock."""
+        """Hold the lock of the run in the main process."""
         return self._main_locks(folder)
 
     def whole(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Whole tensors on the CPU in the main process; the others help to gather them."""
+        """Return gathered tensors on the CPU of the main process; the other processes take part in the exchange."""
         if self.holds_all:
             return tensors
         complete = gathered(tensors, self.is_main or self.pipeline is not None)
@@ -308,7 +303,7 @@ class ManyProcesses(Processes):
         average: dict[str, Tensor] | None,
         keep: int,
     ) -> None:
-        """The main process writes what it holds; what is in shards every process writes, into one checkpoint."""
+        """Write whole tensors in the main process; write shards in every process, into one checkpoint."""
         if self.holds_all:
             super().write_checkpoint(folder, step, weights, optimizer, provenance, average, keep)
         else:
@@ -316,14 +311,13 @@ class ManyProcesses(Processes):
             checkpoint.write(self, folder, step, pieces, provenance, keep)
 
     def _most(self, number: int, group: dist.ProcessGroup | None = None) -> int:
-        """The largest of all processes' numbers."""
         numbers = torch.tensor(number)
         dist.all_reduce(numbers, dist.ReduceOp.MAX, group)
         return int(numbers)
 
 
 def data_parallel(state: "TrainState", group: dist.ProcessGroup) -> DistributedDataParallel:
-    """The model of a state, its gradients summed over the copies of a group."""
+    """Wrap the model in DDP so that gradients are summed over the copies of a group."""
 
     def total(buffer: Tensor) -> torch.futures.Future[Tensor]:
         summed: torch.futures.Future[Tensor] = dist.all_reduce(buffer, group=group, async_op=True).get_future()
@@ -341,7 +335,7 @@ def data_parallel(state: "TrainState", group: dist.ProcessGroup) -> DistributedD
 
 
 def unused_parameters(state: "TrainState") -> list[str]:
-    """Parameters that the loss of a row gives no gradient, such as a pooler's that no head reads: DDP would wait."""
+    """Return the trainable parameters that get no gradient, such as an unused pooler's: DDP would wait for them."""
     model, buffers = state.model, copy_buffers(state.model)
     row = tuple(tensor[:1].to(model.device) for tensor in state.objective.batch(state.step))
     state.objective.compute_loss(model, row).loss.backward()
@@ -352,16 +346,16 @@ def unused_parameters(state: "TrainState") -> list[str]:
 
 
 def share_model(model: Model, layout: Parallel, device: torch.device, dtype: str) -> list[str]:
-    """Share out a model in place: matrices, experts, then every block's weights.
+    """Distribute a model in place: matrices, experts, then the weights of every block.
 
     Args:
         model: whole, or on the meta device.
-        layout: the sizes.
+        layout: sizes of the mesh.
         device: of this process.
-        dtype: that products are computed in; weights are gathered in it, and gradients meet in float32.
+        dtype: data type of products and of gathered weights; gradients are reduced in float32.
 
     Returns:
-        What to say of it.
+        Notes for the user.
     """
     sizes = layout.pipeline, layout.data_parallel or 1, layout.shard * layout.context, layout.tensor
     mesh = init_device_mesh(device.type, sizes, mesh_dim_names=WEIGHTS_MESH)
@@ -387,7 +381,7 @@ def share_model(model: Model, layout: Parallel, device: torch.device, dtype: str
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:
-    """The members of a model's lists, but for lists inside them; a block that several layers share is one."""
+    """Return the members of the model's outermost lists of modules, each of which FSDP gathers separately."""
     lists: list[str] = []
     blocks: list[nn.Module] = []
     for path, module in model.named_modules():
