@@ -42,7 +42,7 @@ class Diagnosis:
             return
         self.is_said = True
         beaten = first if self.guess is None or mean <= self.guess else self.guess
-        worse = "is worse than that of guessing" if beaten == self.guess else "is above the first one"
+        worse = "is worse than guessing" if beaten == self.guess else "is above the first loss"
         cause = f"the loss of {len(self.losses)} steps, {mean:.2f}, {worse}, {beaten:.2f}"
         effect = f"a learning rate of {self.state.recipe.optimizer.learning_rate:.2g} is too high"
         yield Notice(event.step, f"{cause}: {effect}; stop, and start again with a lower one")

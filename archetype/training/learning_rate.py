@@ -32,4 +32,4 @@ def suitable_rate(
     if not is_trained:
         return float(f"{rate:.1g}") if follows_width else rate, why
     part, what = (ADAPTER, f"a {adapter} adapter") if adapter else (FINE_TUNING, "fine-tuning")
-    return float(f"{part * rate:.1g}"), f"{what}: {part:g} of what suits random weights, by {why}"
+    return float(f"{part * rate:.1g}"), f"{what}: {part:g} of the rate for random weights, by {why}"

@@ -50,7 +50,7 @@ def run(
     trackers = Trackers(run, state.step, state.recipe.trackers, state.recipe.dump(full=True), processes.is_main)
     with processes.locked(run.folder), stop_on_signal(processes.first_signal) as stop, trackers:
         if (newest := checkpoints.newest_step(run.checkpoints) or 0) != state.step:
-            cause = f"another process has trained this run to step {newest} meanwhile"
+            cause = f"another process has trained this run to step {newest}"
             raise CheckpointError(str(run.folder), cause, "resume it again")
         if processes.is_main:
             for folder in (run.folder, run.checkpoints, run.best_folder):

@@ -178,10 +178,10 @@ def check_memory(
     most_at_once = largest(lambda count: peak(count, True) <= free, rows)
     tokens = f" of {num_tokens:,} tokens" if length else ""
     field = "batch_size" if rows == batch else "micro_batch_size"
-    cause = f"a step on {rows:,} rows{tokens} takes {size(needed)}, and {size(free)} are free"
+    cause = f"a step on {rows:,} rows{tokens} needs {size(needed)}, but {size(free)} are free"
     otherwise = f", or {override}" if override else ""
     if not (most if rows == batch else most_at_once):
-        raise SpecError(field, f"{cause}, too few for one row", f"use a smaller model or shorter rows{otherwise}")
+        raise SpecError(field, f"{cause}, too little for one row", f"use a smaller model or shorter rows{otherwise}")
     if rows < batch:
         raise SpecError(field, cause, f"use at most {most_at_once:,}{otherwise}")
     at_once = f", or {fewer_at_once.format(most_at_once)}, which accumulates gradients over the rows"

@@ -49,8 +49,8 @@ class Processes:
             SpecError: names the size.
         """
         if (size := recipe.parallel.num_processes) > 1:
-            cause = f"its sizes take {size} processes and this is one"
-            remedy = f"start it by torchrun --nproc-per-node {size} -m archetype train, or make them 1"
+            cause = f"its sizes need {size} processes, but only one is running"
+            remedy = f"start it with torchrun --nproc-per-node {size} -m archetype train, or set them to 1"
             raise SpecError("parallel", cause, remedy)
 
     def building_device(self, recipe: "Recipe", device: torch.device) -> torch.device:

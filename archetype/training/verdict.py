@@ -54,14 +54,14 @@ def verdict(lines: Sequence[dict[str, Any]], guess: float | None, peak: float) -
     learns = last < first and (guess is None or last < guess)  # from its examples, whatever is held out
     end = held_out if is_worse and not held_out <= last else min(last, held_out)  # which may be no number
     if not learns and has_diverged(end, first, guess):
-        worse = f"worse than guessing ({guess:.2f})" if is_worse else f"after {first:.2f} at its start"
-        cause = f"ends at a held-out loss of {held_out:.2f}, {worse}: a learning rate of {peak:.2g} is too high"
+        worse = f"worse than guessing ({guess:.2f})" if is_worse else f"and started at {first:.2f}"
+        cause = f"ends at a validation loss of {held_out:.2f}, {worse}: a learning rate of {peak:.2g} is too high"
         return Verdict(f"{cause}; start again with a lower one, as --find-rate suggests", True)
     if not is_worse:
         return None
-    ends = f"ends at a held-out loss of {held_out:.4g}, worse than guessing ({guess:.4g})"
+    ends = f"ends at a validation loss of {held_out:.4g}, worse than guessing ({guess:.4g})"
     if learns:
-        cause = f"after a training loss of {last:.4g}, it knows its examples by heart"
+        cause = f"with a training loss of {last:.4g}, the model has memorized its examples"
         return Verdict(f"{ends}: {cause}; use fewer steps, more examples, or the weights in best", False)
     cause = f"{len(losses)} steps at a learning rate of {peak:.2g} are too few"
-    return Verdict(f"{ends}: {cause}; go on with --resume and more --steps, or use a higher rate", False)
+    return Verdict(f"{ends}: {cause}; continue with --resume and more --steps, or use a higher rate", False)

@@ -102,7 +102,7 @@ class ChatObjective(Objective):
     def _rows(self, records: Records) -> list[MarkedRow]:
         template, longest = self.inputs.template, self.inputs.sequence_length + 1
         if template is None:
-            remedy = "name a file of one with --set data.template=FILE, or begin with a model that chats"
+            remedy = "name a template file with --set data.template=FILE, or start from a chat model"
             raise SpecError("data.template", "the model has no chat template", remedy)
         rows: list[MarkedRow] = []
         for record in prepared(records):

@@ -67,8 +67,8 @@ class ContrastiveObjective(TextVectorObjective):
         self.config = config
         training, validation = inputs.data.split(inputs.texts)
         if len(numbers := {len(negatives_of(record)) for record in (*training, *validation)}) > 1:
-            cause = f"some rows have {min(numbers)} negatives and others {max(numbers)}"
-            raise DataError(inputs.data.examples[0], cause, "give every row as many")
+            cause = f"some rows have {min(numbers)} negatives and others have {max(numbers)}"
+            raise DataError(inputs.data.examples[0], cause, "give every row the same number")
         super().__init__(inputs, *(Examples(self._columns(records)) for records in (training, validation)))
 
     def _columns(self, records: Records) -> list[list[str]]:

@@ -47,7 +47,7 @@ class ImageClass(ObjectiveConfig):
         num_classes = int(_images(data, spec).labels.max()) + 1
         chosen = names or (tuple(labels or ()) if num_classes == num_own else ())
         if chosen and len(chosen) < num_classes:
-            cause = f"names {len(chosen)} classes, and the images have {num_classes}"
+            cause = f"names {len(chosen)} classes, but the images have {num_classes}"
             raise SpecError("objective.labels", cause, "name all, or leave labels out")
         num_classes = len(chosen) or num_classes
         return self.replace(labels=chosen), spec if num_own == num_classes else spec.with_class_head(num_classes)
@@ -111,7 +111,7 @@ def _images(data: ImageData, spec: ModelSpec) -> Images:
 
 def _check_classes(images: Images, file: str, spec: ModelSpec) -> None:
     if images.labels.max() >= spec.head.num_classes:
-        cause = f"holds class {images.labels.max()} and the model's {spec.head.num_classes} classes count from 0"
+        cause = f"holds class {images.labels.max()}, but the model has {spec.head.num_classes} classes, numbered from 0"
         raise DataError(file, cause, f"change either, as by --set spec.head.num_classes={images.labels.max() + 1}")
 
 

@@ -37,7 +37,7 @@ class SequenceToSequence(ObjectiveConfig):
         sides = inputs.data.sides(inputs.texts)
         training, validation = (tokenized(*side, inputs.text_tokenizer, longest) for side in sides)
         if not len(training) or not len(validation):
-            cause = f"{len(training)} pairs to learn from and {len(validation)} held out fit into {longest} tokens"
+            cause = f"only {len(training)} training and {len(validation)} validation pairs fit into {longest} tokens"
             raise SpecError("data", cause, "give more pairs, or a longer sequence_length")
         num_pairs = sum(len(sources) for sources, _ in sides)
         counts = ExampleCounts(

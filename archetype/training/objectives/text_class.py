@@ -179,7 +179,7 @@ def chosen_labels(
         cause = f"lacks the class {unknown[0]!r:.60} of the data"
         raise SpecError("objective.labels", cause, "add it, or leave labels out")
     if len(chosen) < 2:
-        raise DataError(place, f"has one class, {in_order[0]!r:.60}", "give texts of two classes at least")
+        raise DataError(place, f"has one class, {in_order[0]!r:.60}", "give texts of at least two classes")
     return chosen
 
 

@@ -68,7 +68,7 @@ def group_parameters(model: nn.Module, groups: tuple[ParameterGroup, ...], weigh
         else:
             names = names_matching(model, [pattern], place)
         if not any(model.get_parameter(name).requires_grad for name in names):
-            raise SpecError(place, f"{pattern!r} is no parameter that is trained", f"use another of {', '.join(ROLES)}")
+            raise SpecError(place, f"{pattern!r} matches no trainable parameter", f"use one of {', '.join(ROLES)}")
         members.append(names)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:

@@ -44,7 +44,7 @@ class AdamW(Optimizer):
         try:
             from torchao.optim import AdamW8bit
         except ImportError:
-            cause, remedy = "a state of 8 bits needs torchao", f"{install_command('torchao')}, or use 32"
+            cause, remedy = "an 8-bit state needs torchao", f"{install_command('torchao')}, or use 32"
             raise SpecError("optimizer.state_bits", cause, remedy) from None
         optimizer: torch.optim.Optimizer = AdamW8bit(groups, lr=self.learning_rate, **options)
         return optimizer

@@ -64,7 +64,7 @@ class Parallel(Spec):
         """
         if others := [text for text in assignments if not text.startswith("parallel.")]:
             raise SpecError(
-                "--set", f"a resumed run keeps its recipe, and {others[0]!r} would change it", "leave it out"
+                "--set", f"a resumed run keeps its recipe, which {others[0]!r} would change", "leave it out"
             )
         data = self.dump()
         put(data, [text.removeprefix("parallel.") for text in assignments])
@@ -81,7 +81,7 @@ class Parallel(Spec):
             return self.replace(data_parallel=num_processes // self.num_processes)
         if self.num_processes != num_processes:
             multiple = " or a multiple" if self.data_parallel is None else ""
-            cause = f"{sizes} takes {self.num_processes} processes{multiple}, and torchrun has started {num_processes}"
+            cause = f"{sizes} needs {self.num_processes} processes{multiple}, but torchrun has started {num_processes}"
             raise SpecError("parallel", cause, "change the sizes or --nproc-per-node")
         return self
 
@@ -101,50 +101,48 @@ class Parallel(Spec):
         if self.pipeline > 1:
             self._check_pipeline(spec, recipe.batch_size, recipe.micro_batch_size or 1)
         if self.expert > 1 and self.tensor > 1:
-            cause = "experts are shared among processes of data_parallel and shard, or cut by tensor, not both"
+            cause = "cannot be combined with parallel.tensor"
             raise SpecError("parallel.expert", cause, "make one of the two 1")
         if self.num_tokens_shared % self.expert:
             sizes = "data_parallel, shard and context" if self.context > 1 else "data_parallel and shard"
             cause = f"{self.expert} does not divide the {self.num_tokens_shared} processes of {sizes}"
-            raise SpecError("parallel.expert", cause, "they share the experts; change one of the sizes")
+            raise SpecError("parallel.expert", cause, "change one of the sizes")
         if self.num_rows_shared > recipe.batch_size:
-            cause = f"{recipe.batch_size} rows are fewer than the {self.num_rows_shared} processes that share them"
+            cause = f"{recipe.batch_size} rows are too few for {self.num_rows_shared} processes"
             raise SpecError("batch_size", cause, "raise it, or start fewer processes")
 
     def _check_weights(self, recipe: "Recipe") -> None:
         if self.num_processes > 1 and recipe.weights_dtype != "float32":
-            raise SpecError("weights_dtype", "one process alone has masters of its weights", "leave it out")
+            raise SpecError("weights_dtype", "bfloat16 weights cannot be trained by several processes", "leave it out")
         if recipe.adapter is not None and max(self.tensor, self.pipeline) > 1:
-            raise SpecError("adapter", "stands beside whole matrices, and these are cut", "use data_parallel and shard")
+            raise SpecError("adapter", "cannot be combined with tensor or pipeline", "use data_parallel and shard")
         if self.pipeline > 1 and recipe.objective is not None and recipe.objective.kind != "next_token":
-            cause = f"stages compute the loss of next tokens, and this is {recipe.objective.kind}"
+            cause = f"supports the objective next_token only, not {recipe.objective.kind}"
             raise SpecError("parallel.pipeline", cause, "use data_parallel and shard")
         are_cut = max(self.shard, self.tensor, self.expert) > 1
         if recipe.ema_decay is not None and (are_cut or self.pipeline > 1):
-            raise SpecError("ema_decay", "is averaged over whole weights, and these are cut", "use data_parallel alone")
+            raise SpecError("ema_decay", "needs whole weights, but parallel splits them", "use data_parallel alone")
         optimizer = recipe.optimizer
         if are_cut and (not isinstance(optimizer, ELEMENTWISE) or getattr(optimizer, "state_bits", 32) != 32):
-            cause = "needs whole matrices, and these are cut"
+            cause = "needs whole matrices, but parallel splits them"
             raise SpecError("optimizer", cause, "use adamw, lion or sgd in 32 bits, or data_parallel alone")
         if recipe.compile and max(self.tensor, self.expert, self.context) > 1:
-            cause = "blocks whose matrices, experts or positions are shared are not compiled"
+            cause = "cannot be combined with tensor, expert or context parallelism"
             raise SpecError("compile", cause, "leave it out")
-        if recipe.adapter is not None and self.tensor > 1:
-            raise SpecError("parallel.tensor", "adapters are not cut", "use data_parallel or shard")
 
     def _check_context(self, spec: ModelSpec, recipe: "Recipe") -> None:
         objective, length = recipe.objective, recipe.sequence_length or spec.context_length
         kind = "next_token" if objective is None else objective.kind
         if not spec.shares_positions or kind not in PREDICTED_PER_POSITION:
-            cause = f"rows are shared out that decoders or encoders learn token by token, not {kind} of a {spec.kind}"
-            raise SpecError("parallel.context", cause, "make it 1; shard, tensor and recompute make room too")
+            cause = f"supports next_token and masked_token of decoders and encoders, not {kind} of a {spec.kind}"
+            raise SpecError("parallel.context", cause, "make it 1; shard, tensor and recompute save memory too")
         if self.pipeline > 1:
-            raise SpecError("parallel.context", "stages pass on whole rows", "make context or pipeline 1")
+            raise SpecError("parallel.context", "cannot be combined with pipeline", "make one of them 1")
         if spec.further_stack is not None:
-            cause = "further_tokens read a later token of the row, which another process may have"
+            cause = "further_tokens read later tokens of the row, which other processes may hold"
             raise SpecError("parallel.context", cause, "make it 1, or leave further_tokens out")
         if length % (pieces := 2 * self.context):
-            cause = f"{length} tokens are not {pieces} equal pieces, two for each process of parallel.context"
+            cause = f"{length} tokens do not split into {pieces} equal pieces, two for each process of context"
             raise SpecError("sequence_length", cause, f"use a multiple of {pieces}")
         for path, part in _contents(spec):
             if (reason := part.needs_whole_rows) is not None:
@@ -152,39 +150,39 @@ class Parallel(Spec):
 
     def _check_pipeline(self, spec: ModelSpec, batch_size: int, micro_batch_size: int) -> None:
         if (field := next(filter(None, (stack.reads_tokens_at for stack in spec.stacks)), None)) is not None:
-            cause = f"{field} reads ids of tokens, which do not go from stage to stage"
+            cause = f"{field} reads token ids, which stages do not pass on"
             raise SpecError("parallel.pipeline", cause, "make it 1")
         if not spec.divides_into_stages:
-            cause = "stages are made of decoders whose head has its own table, and whose layers share nothing"
+            cause = "needs a decoder with an untied head, whose layers share no weights"
             raise SpecError("parallel.pipeline", cause, "make it 1, or head.tied false")
         if self.shard > 1 or self.expert > 1:
-            cause = "stages are not cut into shards"
-            raise SpecError("parallel.pipeline", cause, "use data_parallel and tensor beside it")
+            cause = "cannot be combined with shard or expert"
+            raise SpecError("parallel.pipeline", cause, "combine it with data_parallel and tensor")
         if spec.further_stack is not None:
-            cause = "further_tokens read what the first stage and the last one give"
+            cause = "further_tokens need the first and the last stage"
             raise SpecError("parallel.pipeline", cause, "make it 1, or leave further_tokens out")
         has_table = any(stack.relative_bias is not None for stack in spec.stacks)
         if has_table or any(part.adds_to_loss for _, part in _contents(spec)):
-            cause = "what layers share (relative positions, a balance loss) does not go from stage to stage"
+            cause = "stages do not pass on relative position tables or balance losses"
             raise SpecError("parallel.pipeline", cause, "make it 1")
         if self.pipeline > spec.num_layers:
-            cause = f"{self.pipeline} stages are more than {spec.num_layers} layers"
+            cause = f"{self.pipeline} stages are too many for {spec.num_layers} layers"
             raise SpecError("parallel.pipeline", cause, "use at most one for each layer")
         for stack in spec.stacks:
             self._check_stages(stack)
         if batch_size % (rows := self.num_rows_shared * micro_batch_size):
-            cause = f"a batch of {batch_size} rows is no number of micro-batches of {rows}"
+            cause = f"a batch of {batch_size} rows cannot be split into micro-batches of {rows}"
             raise SpecError("parallel.pipeline", cause, "change batch_size or micro_batch_size")
         if self.schedule == "1f1b" and (count := batch_size // rows) < self.pipeline:
-            cause = f"1f1b takes a micro-batch for each of {self.pipeline} stages, and these rows are {count}"
+            cause = f"1f1b needs {self.pipeline} micro-batches, one per stage, but the batch has {count}"
             raise SpecError("parallel.pipeline", cause, "raise batch_size, lower micro_batch_size, or use gpipe")
 
     def _check_stages(self, stack: StackView) -> None:
         if not stack.residual.is_sum:
-            cause = f"{stack.residual.dump()['kind']} does not go from stage to stage"
+            cause = f"stages do not pass on residual {stack.residual.dump()['kind']}"
             raise SpecError("parallel.pipeline", cause, "make it 1, or leave residual out")
         if (used := stack.used_of_other_stage(self.pipeline)) is not None:
-            cause = f"layer {used[0]} uses the weights of layer {used[1]}, which stand in another stage"
+            cause = f"layer {used[0]} uses the weights of layer {used[1]}, which is in another stage"
             raise SpecError("parallel.pipeline", cause, "make it 1, or let layers of one stage share weights")
 
 

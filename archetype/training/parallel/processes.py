@@ -70,8 +70,8 @@ def process_group(device: torch.device) -> Iterator[tuple["ManyProcesses", torch
             raise
         if not _is_first_to_say():
             raise SystemExit(2) from None
-        cause = "one of the processes that share this run has ended"
-        raise DataError("torchrun", cause, "see what it or the system said, then go on with --resume") from None
+        cause = "another process of this run has ended"
+        raise DataError("torchrun", cause, "see its output or the system log, then continue with --resume") from None
     finally:
         # gloo's thread frees Python objects of the last exchange, for which it needs the interpreter's lock; torch
         # holds that lock while a group that is freed waits for the thread
@@ -165,7 +165,7 @@ class ManyProcesses(Processes):
         state.objective.chunks_logits = layout.tensor == 1
         if state.objective.compares_rows and self.size > 1:
             rows = min(state.recipe.micro_batch_size or state.recipe.batch_size, state.recipe.batch_size // self.size)
-            state.notes = (*state.notes, f"each row is compared with those that its process computes at once: {rows}")
+            state.notes = (*state.notes, f"a row is compared with the {rows} rows of its forward pass only")
         self.holds_all = layout.shard == layout.tensor == layout.expert == layout.pipeline == 1
         self.writes_checkpoints = self.is_main or not self.holds_all
         self.saving = dist.new_group(timeout=PATIENCE, backend="gloo")
@@ -326,7 +326,7 @@ def data_parallel(state: "TrainState", group: dist.ProcessGroup) -> DistributedD
     unused = unused_parameters(state)
     if unused:
         names = f"{', '.join(unused[:3])}{f' and {len(unused) - 3} more' if len(unused) > 3 else ''}"
-        state.notes = (*state.notes, f"no part in the loss, and none in training, have {names}")
+        state.notes = (*state.notes, f"not trained, since the loss does not depend on them: {names}")
         for name in unused:
             state.model.get_parameter(name).requires_grad_(False)
     ddp = DistributedDataParallel(state.model, process_group=group)
@@ -362,7 +362,7 @@ def share_model(model: Model, layout: Parallel, device: torch.device, dtype: str
     notes: list[str] = []
     if layout.tensor > 1 and (whole_parts := share_tensors(model, mesh["tensor"])):
         names = f"{', '.join(whole_parts[:3])}{f' and {len(whole_parts) - 3} more' if len(whole_parts) > 3 else ''}"
-        notes.append(f"parallel.tensor: every process computes {names} whole")
+        notes.append(f"parallel.tensor: not split: {names}")
     if layout.num_tokens_shared > 1 and layout.pipeline == 1:
         copies = mesh["shard"] if layout.data_parallel == 1 else mesh["data_parallel", "shard"]
         blocks = _blocks(model)

@@ -43,7 +43,7 @@ def _complete(own: OwnTensor, model: Model, seed: int, tensors: Tensors | None) 
         initialize_tensor(own._replace(tensor=drawn), model.spec.initialization, model.spec.num_layers, seed)
         return drawn
     if own.name not in tensors.names() or tensors.shape(own.name) != tuple(own.tensor.shape):
-        cause = f"the checkpoint does not have it in the shape {tuple(own.tensor.shape)}"
+        cause = f"is missing in the checkpoint, or does not have the shape {tuple(own.tensor.shape)}"
         raise CheckpointError(own.name, cause, "restore the checkpoint")
     return (tensors.mapped if own.tensor.is_floating_point() else tensors.stored)(own.name)
 
