@@ -37,9 +37,9 @@ class BackgroundSave:
             ArchetypeError: the previous checkpoint, or this one if written synchronously, could not be written.
         """
         self.wait()
-        free, others = free_memory(torch.device("cpu")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        own = [_own_share(tensor) for file in tensors for tensor in file.values()]
-        if free is not None and 2 * others * sum(tensor.nbytes for tensor in own) > free:
+        free, num_local = free_memory(torch.device("cpu")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        shards = [_shard(tensor) for file in tensors for tensor in file.values()]
+        if free is not None and 2 * num_local * sum(tensor.nbytes for tensor in shards) > free:
             write(tensors)
             self.written.append(step)
             return
@@ -92,6 +92,6 @@ class BackgroundSave:
             self.thread = None
 
 
-def _own_share(tensor: Tensor) -> Tensor:
-    share: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return share
+def _shard(tensor: Tensor) -> Tensor:
+    shard: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return shard

@@ -156,13 +156,13 @@ def _loss_and_gradient(
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "n V"]]:
     """Return the summed loss of a chunk in nats, and its gradient by features @ weight.T + bias, in the type of x."""
     z, tanh = _logits(x, weight, bias, softcap)  # (n, V)
-    z.sub_(z.amax(-1, keepdim=True))
-    chosen, mean = z.gather(1, ids), z.mean(-1, keepdim=True)
+    z.sub_(z.amax(-1, keepdim=True))  # so that exp does not overflow
+    of_target, mean = z.gather(1, ids), z.mean(-1, keepdim=True)  # (n, 1)
     total = z.exp_().sum(-1, keepdim=True)
-    nats = (total.log() - (1 - label_smoothing) * chosen - label_smoothing * mean).sum()
-    gradient = z.div_(total).sub_(label_smoothing / len(weight))
-    gradient.scatter_add_(1, ids, torch.full_like(chosen, label_smoothing - 1))
-    if tanh is not None:
+    nats = (total.log() - (1 - label_smoothing) * of_target - label_smoothing * mean).sum()
+    gradient = z.div_(total).sub_(label_smoothing / len(weight))  # softmax minus the smoothed target
+    gradient.scatter_add_(1, ids, torch.full_like(of_target, label_smoothing - 1))
+    if tanh is not None:  # the derivative of the soft cap
         gradient.mul_(1 - tanh.float().square_())
     return nats, gradient.to(x.dtype)
 

@@ -16,7 +16,7 @@ class Diagnosis:
     def __init__(self, state: TrainState) -> None:
         self.state, self.guess = state, state.objective.guessing_loss(state.model.spec)
         self.losses: deque[float] = deque(maxlen=NUM_STEPS)
-        self.is_said = False
+        self.has_warned = False
 
     def at_start(self) -> Iterator[Notice]:
         """Yield warnings about the recipe."""
@@ -38,9 +38,9 @@ class Diagnosis:
                 self.state.first_loss = event.loss
         first, mean = self.state.first_loss, fmean(self.losses) if self.losses else math.nan
         is_shown = len(self.losses) == NUM_STEPS or (isinstance(event, Evaluated) and not event.on_all)
-        if self.is_said or not is_shown or first is None or not has_diverged(mean, first, self.guess):
+        if self.has_warned or not is_shown or first is None or not has_diverged(mean, first, self.guess):
             return
-        self.is_said = True
+        self.has_warned = True
         beaten = first if self.guess is None or mean <= self.guess else self.guess
         worse = "is worse than guessing" if beaten == self.guess else "is above the first loss"
         cause = f"the loss of {len(self.losses)} steps, {mean:.2f}, {worse}, {beaten:.2f}"

@@ -122,17 +122,17 @@ def is_finished(state: TrainState) -> bool:
 def evaluations(state: TrainState, stop: StopSignal) -> Iterator[Event]:
     """Run the evaluations due at this step: on some validation batches, and at the end on all of them too."""
     recipe, total = state.recipe, state.objective.num_validation_batches
-    for number, num_batches in enumerate((min(recipe.evaluate_batches, total), total)):
-        is_due = is_finished(state) or (number == 0 and state.step % recipe.evaluate_every == 0)
-        is_repeated = number == 1 and recipe.evaluate_batches >= total
-        if state.step and is_due and not is_repeated and number >= state.num_evaluated:
+    for index, num_batches in enumerate((min(recipe.evaluate_batches, total), total)):
+        is_due = is_finished(state) or (index == 0 and state.step % recipe.evaluate_every == 0)
+        is_repeated = index == 1 and recipe.evaluate_batches >= total
+        if state.step and is_due and not is_repeated and index >= state.num_evaluated:
             rows, dtype, objective = recipe.micro_batch_size, recipe.dtype, state.objective
             with averaged(state.model, state.average):
                 evaluation = evaluate(state.model, objective, dtype, num_batches, rows, stop.poll, state.processes)
                 if evaluation is None:
                     return
                 state.count(evaluation)
-                yield Evaluated(state.step, evaluation, on_all=number == 1)
+                yield Evaluated(state.step, evaluation, on_all=index == 1)
 
 
 def take_step(state: TrainState) -> Step:

@@ -134,14 +134,14 @@ class StepMemoryCost:
     @property
     def share_of_blocks_with_gradients(self) -> float:
         """Share of blocks with gradients; blocks below the first trained parameter save no activations."""
-        places = [re.search(r"^blocks\.(\d+)\.", each.name) for each in self.grouped]
-        if not all(places):
+        matches = [re.search(r"^blocks\.(\d+)\.", each.name) for each in self.grouped]
+        if not all(matches):
             after = all(
-                place or each.name.startswith(AFTER_BLOCKS) for place, each in zip(places, self.grouped, strict=True)
+                match or each.name.startswith(AFTER_BLOCKS) for match, each in zip(matches, self.grouped, strict=True)
             )
             if not after:
                 return 1.0
-        first = min((int(place[1]) for place in places if place), default=self.num_blocks)
+        first = min((int(match[1]) for match in matches if match), default=self.num_blocks)
         return (self.num_blocks - first) / max(1, self.num_blocks)
 
 

@@ -107,8 +107,8 @@ def read(file: Path) -> list[dict[str, Any]]:
     check_regular(file)
     if not file.exists() and not file.is_symlink():
         return []
-    *texts, rest = read_bytes(file, MAX_TEXT_BYTES).split(b"\n")
-    lines = [_parse(text, f"{file}: line {number}") for number, text in enumerate(texts, 1)]
+    *complete, rest = read_bytes(file, MAX_TEXT_BYTES).split(b"\n")
+    lines = [_parse(line, f"{file}: line {number}") for number, line in enumerate(complete, 1)]
     try:
         return [*lines, _parse(rest, "")]
     except DataError:
@@ -133,9 +133,9 @@ def rewind(file: Path, step: int) -> list[dict[str, Any]]:
     return lines
 
 
-def _parse(text: bytes, place: str) -> dict[str, Any]:
+def _parse(line: bytes, place: str) -> dict[str, Any]:
     try:
-        values = json.loads(text) if len(text) <= MAX_LINE_BYTES else None
+        values = json.loads(line) if len(line) <= MAX_LINE_BYTES else None
     except (ValueError, RecursionError):
         values = None
     if isinstance(values, dict) and type(values.get("step")) is int and all(map(_is_measured, values.items())):

@@ -68,14 +68,14 @@ def find_rate(resolved: ResolvedRecipe, device: torch.device, num_steps: int = N
     losses: list[float] = []
     means: list[float] = []
     mean = 0.0
-    for number in range(1, num_steps + 1):
+    for index in range(1, num_steps + 1):
         step = take_step(state)
         if step.skipped:
             break
         mean = SMOOTHING * mean + (1 - SMOOTHING) * step.loss
         rates.append(step.learning_rate)
         losses.append(step.loss)
-        means.append(mean / (1 - SMOOTHING**number))
+        means.append(mean / (1 - SMOOTHING**index))  # without the bias of the initial zero
         if means[-1] > DIVERGED * min(means):
             break
     return RateSweep(rates, losses, means, steepest(rates, means))

@@ -7,7 +7,7 @@ from archetype.parts.adapter.module import adapter_parameters
 from archetype.training.memory import StepMemoryCost
 from archetype.training.recipe import Recipe
 
-PER_WEIGHT = 2  # FLOPs, for each token
+PER_WEIGHT = 2  # FLOPs per token
 
 
 def step_flops(recipe: Recipe, spec: ModelSpec, rows: int, length: int | None) -> float:
@@ -34,8 +34,8 @@ def step_flops(recipe: Recipe, spec: ModelSpec, rows: int, length: int | None) -
     added, roles = adapter_parameters(model), roles_of(model)
     multiplied = ("hidden", "head", *(("embedding",) if cost.cost.cost.head.tied else ()))
     weights = [model.get_parameter(name) for name, role in roles.items() if role in multiplied and name not in added]
-    trained = sum(one.numel() for one in weights if one.requires_grad) / max(1, sum(one.numel() for one in weights))
-    numbers = sum(model.get_parameter(name).numel() for name in added)
-    of_adapter = PER_WEIGHT * numbers * rows * report.length
+    trained = sum(w.numel() for w in weights if w.requires_grad) / max(1, sum(w.numel() for w in weights))
+    num_added = sum(model.get_parameter(name).numel() for name in added)
+    of_adapter = PER_WEIGHT * num_added * rows * report.length
     of_inputs = share * (of_weights - of_head + 2 * of_scores) + (of_head if share else 0)
     return forward + of_inputs + trained * of_weights + 3 * of_adapter

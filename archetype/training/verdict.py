@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-NUM_STEPS = 20  # whose mean loss is judged
-MARGIN = 1.1  # by how much it may exceed that of guessing
-RISEN = 1.25  # times the first loss: no batch is so much harder than another
+NUM_STEPS = 20  # last steps, whose mean loss is judged
+MARGIN = 1.1  # ratio to the loss of guessing that counts as diverged
+RISEN = 1.25  # ratio to the first loss that counts as diverged; batches differ by less
 
 
 class Verdict(NamedTuple):
@@ -46,20 +46,20 @@ def verdict(lines: Sequence[dict[str, Any]], guess: float | None, peak: float) -
         peak: peak learning rate.
     """
     losses, last = [line["loss"] for line in lines if "loss" in line and not line.get("skipped")], final_loss(lines)
-    held_out = next((line["validation_loss"] for line in reversed(lines) if "validation_loss" in line), None)
-    if last is None or held_out is None:
+    validation = next((line["validation_loss"] for line in reversed(lines) if "validation_loss" in line), None)
+    if last is None or validation is None:
         return None
     first = losses[0]
-    is_worse = guess is not None and not held_out <= guess
-    learns = last < first and (guess is None or last < guess)  # from its examples, whatever is held out
-    end = held_out if is_worse and not held_out <= last else min(last, held_out)  # which may be no number
+    is_worse = guess is not None and not validation <= guess
+    learns = last < first and (guess is None or last < guess)  # whatever the validation loss
+    end = validation if is_worse and not validation <= last else min(last, validation)  # validation or last may be NaN
     if not learns and has_diverged(end, first, guess):
         worse = f"worse than guessing ({guess:.2f})" if is_worse else f"and started at {first:.2f}"
-        cause = f"ends at a validation loss of {held_out:.2f}, {worse}: a learning rate of {peak:.2g} is too high"
+        cause = f"ends at a validation loss of {validation:.2f}, {worse}: a learning rate of {peak:.2g} is too high"
         return Verdict(f"{cause}; start again with a lower one, as --find-rate suggests", True)
     if not is_worse:
         return None
-    ends = f"ends at a validation loss of {held_out:.4g}, worse than guessing ({guess:.4g})"
+    ends = f"ends at a validation loss of {validation:.4g}, worse than guessing ({guess:.4g})"
     if learns:
         cause = f"with a training loss of {last:.4g}, the model has memorized its examples"
         return Verdict(f"{ends}: {cause}; use fewer steps, more examples, or the weights in best", False)

@@ -21,7 +21,7 @@ from archetype.training.datasets import Data
 from archetype.training.examples import Conversations, Records
 from archetype.training.objectives.base import IGNORED, Batch, Objective, ObjectiveConfig, ObjectiveInputs
 
-MarkedRow = tuple[Tokens, npt.NDArray[np.bool_]]  # tokens, and which of them the model is to write
+MarkedRow = tuple[Tokens, npt.NDArray[np.bool_]]  # token ids, and the mask of those that the model writes
 
 
 @part
@@ -75,7 +75,7 @@ class ChatObjective(Objective):
 
     def batch(self, step: int) -> Batch:
         """Return tokens (B, T + 1), lengths (B,), answer mask (B, T + 1), and conversation ids if rows are packed."""
-        return self._batch([self.training[place] for place in self.order.batch(step)])
+        return self._batch([self.training[index] for index in self.order.batch(step)])
 
     def validation_batch(self, index: int) -> Batch:
         size = self.order.batch_size
@@ -95,9 +95,10 @@ class ChatObjective(Objective):
         batch = marked_batch([_joined(row) for row in rows])
         if not self.packed:
             return batch
-        places = torch.arange(batch[0].shape[1])
+        positions = torch.arange(batch[0].shape[1])
         ends = [torch.tensor([len(ids) for ids, _ in row]).cumsum(0) for row in rows]
-        return (*batch, torch.stack([torch.bucketize(places, of_row[:-1], right=True) for of_row in ends]))
+        # (B, T + 1) index of each position's conversation; padding counts as part of the last one
+        return (*batch, torch.stack([torch.bucketize(positions, row_ends[:-1], right=True) for row_ends in ends]))
 
     def _rows(self, records: Records) -> list[MarkedRow]:
         template, longest = self.inputs.template, self.inputs.sequence_length + 1
@@ -111,7 +112,7 @@ class ChatObjective(Objective):
             for row in conversation_rows(record["messages"], template, tokenizer, place, tools):
                 ids, is_answer = row.arrays(longest)
                 self.num_cut += len(row.ids) > longest
-                if is_answer[1:].any():
+                if is_answer[1:].any():  # the first token of a row is never predicted
                     rows.append((ids, is_answer))
                 else:
                     self.num_unanswered += 1
@@ -123,15 +124,15 @@ def marked_batch(rows: list[MarkedRow]) -> Batch:
     num_tokens = torch.tensor([len(ids) for ids, _ in rows])
     tokens = torch.zeros(len(rows), int(num_tokens.max()), dtype=torch.long)
     marks = torch.zeros_like(tokens, dtype=torch.bool)
-    for number, (ids, is_marked) in enumerate(rows):
-        tokens[number, : len(ids)], marks[number, : len(ids)] = torch.from_numpy(ids), torch.from_numpy(is_marked)
+    for row, (ids, is_marked) in enumerate(rows):
+        tokens[row, : len(ids)], marks[row, : len(ids)] = torch.from_numpy(ids), torch.from_numpy(is_marked)
     return tokens, num_tokens, marks
 
 
 def _packed(conversations: list[MarkedRow], longest: int) -> list[list[MarkedRow]]:
     """Fill rows of at most `longest` tokens with conversations in order; with `longest` 0, one conversation per row."""
     rows: list[list[MarkedRow]] = []
-    num_tokens = longest
+    num_tokens = longest  # so that the first conversation opens a row
     for conversation in conversations:
         num_tokens += len(conversation[0])
         if num_tokens > longest:

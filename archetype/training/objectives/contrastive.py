@@ -66,8 +66,8 @@ class ContrastiveObjective(TextVectorObjective):
         assert isinstance(inputs.data, TextPairs)
         self.config = config
         training, validation = inputs.data.split(inputs.texts)
-        if len(numbers := {len(negatives_of(record)) for record in (*training, *validation)}) > 1:
-            cause = f"some rows have {min(numbers)} negatives and others have {max(numbers)}"
+        if len(counts := {len(negatives_of(record)) for record in (*training, *validation)}) > 1:
+            cause = f"some rows have {min(counts)} negatives and others have {max(counts)}"
             raise DataError(inputs.data.examples[0], cause, "give every row the same number")
         super().__init__(inputs, *(Examples(self._columns(records)) for records in (training, validation)))
 

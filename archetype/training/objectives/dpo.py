@@ -29,7 +29,7 @@ from archetype.training.objectives.base import (
 )
 from archetype.training.objectives.chat import MarkedRow, marked_batch
 
-Pair = tuple[MarkedRow, MarkedRow]  # the preferred completion after its prompt, and the other one
+Pair = tuple[MarkedRow, MarkedRow]  # prompt and chosen completion, prompt and rejected completion
 
 
 @part
@@ -107,8 +107,8 @@ class DPOObjective(Objective):
         """Return tokens (B, T), lengths (B,) and completion mask (B, T), first of the chosen, then of the rejected
         completions; then the reference log-probabilities (B, 2).
         """
-        places = self.order.batch(step)
-        return (*_batch([self.training[place] for place in places]), self.reference[places])
+        indices = self.order.batch(step)
+        return (*_batch([self.training[index] for index in indices]), self.reference[indices])
 
     def validation_batch(self, index: int) -> Batch:
         rows = slice(index * self.order.batch_size, (index + 1) * self.order.batch_size)
@@ -145,19 +145,20 @@ class DPOObjective(Objective):
         """Return the summed log-probability of each completion, and the model's auxiliary loss."""
         inputs, targets = self.inputs_and_targets(tuple(batch))
         output = model(**inputs)
-        chosen = output.logits.float().log_softmax(-1).gather(-1, targets[..., None])[..., 0]  # (2 B, T)
+        # (2 B, T) log-probability of each next token
+        log_probabilities = output.logits.float().log_softmax(-1).gather(-1, targets[..., None])[..., 0]
         is_completion = torch.cat(
             [nn.functional.pad(marks, (0, targets.shape[1] + 1 - marks.shape[1])) for marks in (batch[2], batch[5])]
         )[:, 1:]
-        return chosen.masked_fill(~is_completion, 0.0).sum(-1).view(2, -1).T, output.aux_loss
+        return log_probabilities.masked_fill(~is_completion, 0.0).sum(-1).view(2, -1).T, output.aux_loss
 
     def _pairs(self, records: Records) -> list[Pair]:
         longest = self.inputs.sequence_length + 1
         pairs: list[Pair] = []
         for record in prepared(records):
-            one, two = (self._row(record, record[field]) for field in ("chosen", "rejected"))
-            if max(len(one.ids), len(two.ids)) <= longest:
-                pairs.append((one.arrays(longest), two.arrays(longest)))
+            chosen, rejected = (self._row(record, record[field]) for field in ("chosen", "rejected"))
+            if max(len(chosen.ids), len(rejected.ids)) <= longest:
+                pairs.append((chosen.arrays(longest), rejected.arrays(longest)))
         self.num_too_long += len(records) - len(pairs)
         return pairs
 

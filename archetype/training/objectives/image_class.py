@@ -40,17 +40,17 @@ class ImageClass(ObjectiveConfig):
     ) -> tuple["ImageClass", ModelSpec]:
         """Return the classes, and a head for them if the model has none, or is pretrained and has another."""
         assert isinstance(data, ImageData)
-        num_own = spec.head.num_classes if spec.head.classifies else 0
+        num_before = spec.head.num_classes if spec.head.classifies else 0
         names = self.labels or (class_names(Path(data.file)) if Path(data.file).is_dir() else ())
-        if num_own and labels is None and len(names) in (0, num_own):
+        if num_before and labels is None and len(names) in (0, num_before):
             return self.replace(labels=names), spec
         num_classes = int(_images(data, spec).labels.max()) + 1
-        chosen = names or (tuple(labels or ()) if num_classes == num_own else ())
+        chosen = names or (tuple(labels or ()) if num_classes == num_before else ())
         if chosen and len(chosen) < num_classes:
             cause = f"names {len(chosen)} classes, but the images have {num_classes}"
             raise SpecError("objective.labels", cause, "name all, or leave labels out")
         num_classes = len(chosen) or num_classes
-        return self.replace(labels=chosen), spec if num_own == num_classes else spec.with_class_head(num_classes)
+        return self.replace(labels=chosen), spec if num_before == num_classes else spec.with_class_head(num_classes)
 
     def build(self, inputs: ObjectiveInputs) -> "ImageClassObjective":
         """Build the objective.
@@ -85,8 +85,8 @@ class ImageClassObjective(Objective):
         return _tensors(self.batches.batch(step))
 
     def validation_batch(self, index: int) -> Batch:
-        places = np.arange(len(self.validation))[index * self.batches.batch_size :][: self.batches.batch_size]
-        return _tensors(self.validation.select(places))
+        rows = np.arange(len(self.validation))[index * self.batches.batch_size :][: self.batches.batch_size]
+        return _tensors(self.validation.select(rows))
 
     def guessing_loss(self, spec: ModelSpec) -> float:
         """Return the loss of predicting the class frequencies."""

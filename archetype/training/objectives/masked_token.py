@@ -69,12 +69,12 @@ class MaskedTokenObjective(TextObjective):
     def examples(self, windows: Tokens, step: int) -> Batch:
         """Return masked tokens and targets, both (B, T); tokens not selected have the target IGNORED."""
         generator, tokens = self.generator(step), windows[:, :-1]
-        order = generator.random(tokens.shape).argsort(axis=1)
-        chosen = order < max(1, round(self.config.mask_probability * tokens.shape[1]))
+        order = generator.random(tokens.shape).argsort(axis=1)  # so that each row has the same number of targets
+        selected = order < max(1, round(self.config.mask_probability * tokens.shape[1]))
         draw = generator.random(tokens.shape)
-        masked = np.where(chosen & (draw < 0.8), self.mask_id, tokens)
-        masked = np.where(chosen & (draw >= 0.9), generator.integers(self.vocab_size, size=tokens.shape), masked)
-        targets = np.where(chosen, tokens, IGNORED)
+        masked = np.where(selected & (draw < 0.8), self.mask_id, tokens)
+        masked = np.where(selected & (draw >= 0.9), generator.integers(self.vocab_size, size=tokens.shape), masked)
+        targets = np.where(selected, tokens, IGNORED)
         return torch.from_numpy(masked).long(), torch.from_numpy(targets).long()
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:

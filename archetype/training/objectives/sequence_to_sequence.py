@@ -70,8 +70,8 @@ class SequenceToSequenceObjective(Objective):
         return _tensors(*self.batches.batch(step))
 
     def validation_batch(self, index: int) -> Batch:
-        places = np.arange(len(self.validation))[index * self.batches.batch_size :][: self.batches.batch_size]
-        return _tensors(*self.validation.rows(places))
+        indices = np.arange(len(self.validation))[index * self.batches.batch_size :][: self.batches.batch_size]
+        return _tensors(*self.validation.rows(indices))
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         """Return the source with the target but its last token, and the target but its first token."""

@@ -58,8 +58,8 @@ class TextClass(ObjectiveConfig):
         return self.replace(labels=chosen), spec if num_classes == len(chosen) else spec.with_class_head(len(chosen))
 
     def build(self, inputs: ObjectiveInputs) -> "LabelledTextObjective":
-        numbers = {name: number for number, name in enumerate(self.labels)}
-        return LabelledTextObjective(inputs, lambda label: numbers[str(label)], self.label_smoothing)
+        ids = {name: index for index, name in enumerate(self.labels)}
+        return LabelledTextObjective(inputs, lambda label: ids[str(label)], self.label_smoothing)
 
 
 @part
@@ -117,8 +117,8 @@ class LabelledTextObjective(Objective):
 
     def batch(self, step: int) -> Batch:
         """Return tokens (B, T), lengths (B,) and labels (B,)."""
-        places = self.order.batch(step)
-        return self._batch([self.training[i] for i in places], self.labels[places])
+        indices = self.order.batch(step)
+        return self._batch([self.training[i] for i in indices], self.labels[indices])
 
     def validation_batch(self, index: int) -> Batch:
         rows = slice(index * self.order.batch_size, (index + 1) * self.order.batch_size)
@@ -157,7 +157,7 @@ class RegressionObjective(LabelledTextObjective):
 
 
 def chosen_labels(
-    names: set[str], configured: tuple[str, ...], of_model: Sequence[str] | None, num_own: int, place: str
+    names: set[str], configured: tuple[str, ...], of_model: Sequence[str] | None, num_classes: int, place: str
 ) -> tuple[str, ...]:
     """Return the class names in the order of their ids.
 
@@ -165,7 +165,7 @@ def chosen_labels(
         names: classes of the data.
         configured: classes of the recipe; empty if it has none.
         of_model: class names of the pretrained model, if any.
-        num_own: number of classes of the model's head.
+        num_classes: number of classes of the model's head.
         place: the data file, for errors.
 
     Raises:
@@ -173,8 +173,9 @@ def chosen_labels(
         DataError: there is only one class.
     """
     in_order = tuple(sorted(names, key=_by_number))
-    own = tuple(of_model or ()) or tuple(map(str, range(num_own)))
-    chosen = configured or (own if names <= set(own) else in_order)
+    names_of_head = tuple(of_model or ()) or tuple(map(str, range(num_classes)))
+    # the head is kept if it knows all classes of the data, even if it has more
+    chosen = configured or (names_of_head if names <= set(names_of_head) else in_order)
     if unknown := sorted(names - set(chosen)):
         cause = f"lacks the class {unknown[0]!r:.60} of the data"
         raise SpecError("objective.labels", cause, "add it, or leave labels out")
@@ -186,11 +187,11 @@ def chosen_labels(
 def tokenized_texts(records: Records, tokenizer: Tokenizer, longest: int) -> tuple[list[Tokens], int]:
     """Tokenize the texts with special tokens, cut to `longest` tokens. Return them and the number of texts cut."""
     rows, num_cut = [], 0
-    around = len(tokenizer.add_special_tokens([]))
+    num_special = len(tokenizer.add_special_tokens([]))
     for record in records:
         ids = tokenizer.encode(str(record["text"]))
-        num_cut += len(ids) > longest - around
-        rows.append(np.array(tokenizer.add_special_tokens(ids[: longest - around]), dtype=np.int32))
+        num_cut += len(ids) > longest - num_special
+        rows.append(np.array(tokenizer.add_special_tokens(ids[: longest - num_special]), dtype=np.int32))
     if empty := [record["text"] for record, row in zip(records, rows, strict=True) if not len(row)]:
         raise DataError("data.examples", f"the text {empty[0]!r:.40} has no token", "remove it")
     return rows, num_cut

@@ -73,13 +73,13 @@ class TokenizedExamples:
         lengths: npt.NDArray[np.int64] = np.array([[len(text) for text in rows] for rows in self.columns]).max(0)
         return lengths
 
-    def batch(self, places: npt.NDArray[np.int64]) -> Batch:
+    def batch(self, indices: npt.NDArray[np.int64]) -> Batch:
         """Return tokens (B, T) and lengths (B,) of each column, then the labels (B,) if there are any."""
         tensors: list[Tensor] = []
         for column in self.columns:
-            rows = Rows.of([column[place] for place in places])
+            rows = Rows.of([column[index] for index in indices])
             tensors += [torch.from_numpy(rows.tokens).long(), torch.from_numpy(rows.num_tokens)]
-        return (*tensors, *([] if self.labels is None else [torch.from_numpy(self.labels[places])]))
+        return (*tensors, *([] if self.labels is None else [torch.from_numpy(self.labels[indices])]))
 
 
 class TextVectorObjective(Objective):

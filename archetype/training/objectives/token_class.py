@@ -43,9 +43,9 @@ class TokenClass(ObjectiveConfig):
         """Return the classes, and a head for them if the model has another."""
         assert isinstance(data, LabelledTokens)
         names = {str(label) for part in data.split(texts) for record in part for label in record["labels"]}
-        num_own = spec.head.num_classes if spec.head.labels_tokens and not spec.head.marks_spans else 0
-        chosen = chosen_labels(names, self.labels, labels, num_own, data.examples[0])
-        keeps_head = num_own == len(chosen)
+        num_classes = spec.head.num_classes if spec.head.labels_tokens and not spec.head.marks_spans else 0
+        chosen = chosen_labels(names, self.labels, labels, num_classes, data.examples[0])
+        keeps_head = num_classes == len(chosen)
         return self.replace(labels=chosen), spec if keeps_head else spec.with_class_head(len(chosen), of_tokens=True)
 
     def build(self, inputs: ObjectiveInputs) -> "LabelledTokensObjective":
@@ -64,8 +64,8 @@ class LabelledTokensObjective(Objective):
         assert isinstance(inputs.data, LabelledTokens)
         self.label_smoothing = label_smoothing
         training, validation = inputs.data.split(inputs.texts)
-        numbers = {name: number for number, name in enumerate(labels)}
-        read = (inputs.text_tokenizer, inputs.sequence_length, numbers)
+        class_ids = {name: index for index, name in enumerate(labels)}
+        read = (inputs.text_tokenizer, inputs.sequence_length, class_ids)
         self.training, num_cut = labelled_rows(training, *read)
         self.validation, num_cut_too = labelled_rows(validation, *read)
         rows = [*self.training, *self.validation]
@@ -96,13 +96,13 @@ class LabelledTokensObjective(Objective):
 
 
 def _classes(rows: list[Labelled]) -> Any:
-    classes = np.concatenate([of_row for _, of_row in rows])
+    classes = np.concatenate([classes for _, classes in rows])
     return classes[classes != IGNORED]
 
 
 def _batch(rows: list[Labelled]) -> Batch:
     tokens = Rows.of([ids for ids, _ in rows])
     classes: Any = np.full(tokens.tokens.shape, IGNORED, dtype=np.int64)
-    for row, (_, own) in zip(classes, rows, strict=True):
-        row[: len(own)] = own
+    for row, (_, classes_of_text) in zip(classes, rows, strict=True):
+        row[: len(classes_of_text)] = classes_of_text
     return torch.from_numpy(tokens.tokens).long(), torch.from_numpy(tokens.num_tokens), torch.from_numpy(classes)

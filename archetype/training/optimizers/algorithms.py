@@ -8,8 +8,8 @@ from torch import Tensor
 
 from archetype.machine.device import has_bfloat16
 
-TOGETHER = 2**22  # numbers of matrices that are made orthogonal in one call
-NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # of an odd polynomial that is steep at 0 and near 1 up to 1 (Jordan 2024)
+TOGETHER = 2**22  # elements of matrices orthogonalized in one call: small matrices leave cores idle
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # of an odd polynomial, steep at 0 and near 1 up to 1 (Jordan 2024)
 
 
 class Several(torch.optim.Optimizer):
@@ -43,7 +43,7 @@ class LionOptimizer(torch.optim.Optimizer):
                 momentum: Tensor = state["exp_avg"]
                 update = momentum.lerp(parameter.grad, 1 - beta1).sign_()
                 parameter.mul_(1 - rate * group["weight_decay"]).add_(update, alpha=-rate)
-                momentum.lerp_(parameter.grad, 1 - beta2)
+                momentum.lerp_(parameter.grad, 1 - beta2)  # after the update, which reads the momentum before it
 
 
 class MuonOptimizer(torch.optim.Optimizer):
@@ -90,8 +90,8 @@ def orthogonalize(x: Tensor, num_iterations: int) -> Tensor:
     a, b, c = NEWTON_SCHULZ
     is_wide = x.shape[-2] <= x.shape[-1]
     x = (x if is_wide else x.mT).to(orthogonal_dtype(x))
-    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
-    for _ in range(num_iterations):
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)  # singular values of at most 1
+    for _ in range(num_iterations):  # a X + (b X Xt + c (X Xt)^2) X
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x if is_wide else x.mT

@@ -34,7 +34,7 @@ def write(
     Raises:
         CheckpointError: it cannot be written.
     """
-    is_told = False
+    is_told = False  # whether the other processes know the folder, and so no longer wait for it
 
     def fill(temporary: Path) -> list[str]:
         nonlocal is_told
@@ -70,6 +70,6 @@ def _save(folder: Path, pieces: dict[str, dict[str, Tensor]], group: dist.Proces
 
 def _tell(text: str, group: dist.ProcessGroup | None) -> str:
     """Broadcast a text of the main process."""
-    words = [text]
-    dist.broadcast_object_list(words, src=0, group=group)
-    return words[0]
+    texts = [text]  # replaced in all processes but the main one
+    dist.broadcast_object_list(texts, src=0, group=group)
+    return texts[0]

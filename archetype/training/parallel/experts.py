@@ -48,18 +48,18 @@ def exchange(experts: SharedExperts, plan: SplitPlan, mesh: DeviceMesh, x: Tenso
         chosen: global indices of each token's experts, (N, k).
     """
     assert isinstance(experts, nn.Module)
-    group, own, choices = mesh.get_group(), experts.num_experts, chosen.flatten()
-    order = choices.argsort(stable=True)  # by expert, and so by the process that has it
-    counts = torch.bincount(choices // own, minlength=mesh.size())
+    group, num_local, choices = mesh.get_group(), experts.num_experts, chosen.flatten()
+    order = choices.argsort(stable=True)  # (N k,) by expert, and so by the process that has it
+    counts = torch.bincount(choices // num_local, minlength=mesh.size())  # tokens for each process
     ones = [1] * mesh.size()
     # read from the device: the shapes of the exchange depend on the router's choices, here and in the other processes
     sent, received = torch.stack([counts, _sent(counts, ones, ones, group)]).tolist()
     rows = _sent(x.index_select(0, order // chosen.shape[1]), sent, received, group)
-    numbers = _sent(choices[order] % own, sent, received, group)
+    local_ids = _sent(choices[order] % num_local, sent, received, group)
     swapped = [*use_local(experts, plan, 1)]
     try:
         # a process that nobody chose still takes part in its experts' gradients
-        outputs = experts.sorted_by_expert(rows, numbers[:, None])[:, 0] if len(rows) else _nothing(experts, rows)
+        outputs = experts.sorted_by_expert(rows, local_ids[:, None])[:, 0] if len(rows) else _nothing(experts, rows)
     finally:
         restore(swapped)
     return _sent(outputs, received, sent, group).index_select(0, order.argsort()).view(*chosen.shape, -1)

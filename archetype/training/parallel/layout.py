@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from archetype.training.recipe import Recipe
 
 
-PREDICTED_PER_POSITION = ("next_token", "masked_token")  # objectives, of rows that are all of one length
-ELEMENTWISE = (AdamW, Lion, SGD)  # optimizers whose step of a number depends on that number alone
+PREDICTED_PER_POSITION = ("next_token", "masked_token")  # objectives with rows of equal length
+ELEMENTWISE = (AdamW, Lion, SGD)  # optimizers whose update of an element depends on that element only
 
 
 class Parallel(Spec):
@@ -62,7 +62,7 @@ class Parallel(Spec):
         Raises:
             SpecError: an assignment is not a size of `parallel`.
         """
-        if others := [text for text in assignments if not text.startswith("parallel.")]:
+        if others := [assignment for assignment in assignments if not assignment.startswith("parallel.")]:
             raise SpecError(
                 "--set", f"a resumed run keeps its recipe, which {others[0]!r} would change", "leave it out"
             )
@@ -191,8 +191,8 @@ def _contents(spec: ModelSpec) -> Iterator[tuple[str, InLayout]]:
         yield from ((path, part) for _, path, part in stack.parts())
 
 
-def _check_divides(size: str, number: int, name: str, total: int) -> None:
-    if total % number:
-        divisors = [str(divisor) for divisor in range(2, total + 1) if total % divisor == 0]
+def _check_divides(size: str, divisor: int, name: str, total: int) -> None:
+    if total % divisor:
+        divisors = [str(count) for count in range(2, total + 1) if total % count == 0]
         remedy = f"use {', '.join(divisors)} or 1" if divisors else "use 1"
-        raise SpecError(f"parallel.{size}", f"{number} does not divide the {total} of {name}", remedy)
+        raise SpecError(f"parallel.{size}", f"{divisor} does not divide the {total} of {name}", remedy)

@@ -29,8 +29,8 @@ class Pipeline:
 
     def __init__(self, model: Model, mesh: DeviceMesh, schedule: str, device: torch.device) -> None:
         self.schedule, self.device = SCHEDULES[schedule], device
-        self.group, self.number, self.num_stages = mesh.get_group(), mesh.get_local_rank(), mesh.size()
-        layers = plans_of(model).stage(self.number, self.num_stages)
+        self.group, self.stage, self.num_stages = mesh.get_group(), mesh.get_local_rank(), mesh.size()
+        layers = plans_of(model).stage(self.stage, self.num_stages)
         assert layers is not None
         self.layers: Any = layers
         self.width, self.dtype = layers.model.spec.d_model, model.dtype
@@ -71,11 +71,11 @@ class Pipeline:
         x = tokens
         if not self.layers.is_first:
             x = torch.empty(*tokens.shape, self.width, dtype=self.dtype, device=self.device)
-            dist.recv(x, group=self.group, group_src=self.number - 1)
+            dist.recv(x, group=self.group, group_src=self.stage - 1)
         y: Tensor = self.layers(x)
         if self.layers.is_last:
             return cross_entropy_loss(y, targets)
-        dist.send(y.to(self.dtype).contiguous(), group=self.group, group_dst=self.number + 1)
+        dist.send(y.to(self.dtype).contiguous(), group=self.group, group_dst=self.stage + 1)
         return NO_LOSS
 
     def _judged(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -85,6 +85,6 @@ class Pipeline:
     def _schedule(self, shape: torch.Size, micro_batches: int) -> ScheduleGPipe | Schedule1F1B:
         key = (*shape, micro_batches)
         if key not in self._schedules:
-            stage = PipelineStage(self.layers, self.number, self.num_stages, self.device, group=self.group)
+            stage = PipelineStage(self.layers, self.stage, self.num_stages, self.device, group=self.group)
             self._schedules[key] = self.schedule(stage, micro_batches, loss_fn=self._judged, scale_grads=False)
         return self._schedules[key]

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from archetype.training.state import TrainState
 
 T = TypeVar("T")
-MESH = ("pipeline", "data_parallel", "shard", "context", "tensor")  # the last are nearest, and speak the most
-WEIGHTS_MESH = ("pipeline", "data_parallel", "shard", "tensor")  # where those of context are more of shard
+MESH = ("pipeline", "data_parallel", "shard", "context", "tensor")  # the last dimensions exchange most, so are closest
+WEIGHTS_MESH = ("pipeline", "data_parallel", "shard", "tensor")  # the processes of context shard weights too
 EXPERT_MESH = ("pipeline", "copies", "expert", "tensor")
-LOST = re.compile(r"gloo/|Connection (closed|reset|refused)|Broken pipe")  # of errors where another process ends
+LOST = re.compile(r"gloo/|Connection (closed|reset|refused)|Broken pipe")  # errors after another process ended
 log = logging.getLogger(__name__)
 PATIENCE = timedelta(hours=6)  # for the main process to read and tokenize all data
 
@@ -64,7 +64,7 @@ def process_group(device: torch.device) -> Iterator[tuple["ManyProcesses", torch
     except ArchetypeError:
         if dist.get_rank() == 0:
             raise
-        raise SystemExit(2) from None  # the main process says it
+        raise SystemExit(2) from None  # the main process reports it
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and LOST.search(str(error)) is None:
             raise
@@ -88,7 +88,7 @@ def _silence_hints() -> None:
 def _is_first_to_say() -> bool:
     """Return whether this process is the first to report the loss of another; true if the store is gone."""
     try:
-        # asked for first: the store's own client prints where in C++ it failed
+        # checked first, since the store's client would print a C++ stack trace
         socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), timeout=5).close()
         return bool(dist.distributed_c10d._get_default_store().add("archetype/lost", 1) == 1)
     except (OSError, RuntimeError):
@@ -110,7 +110,7 @@ class ManyProcesses(Processes):
         self.size, self.micro_batch_size, self.share = 1, 1, 1.0
         self.pipeline: Pipeline | None = None
         self.context: ContextParallel | None = None
-        self.saving: dist.ProcessGroup | None = None  # of the threads that write checkpoints while others compute
+        self.saving: dist.ProcessGroup | None = None  # for threads that write checkpoints while training goes on
 
     def check(self, recipe: "Recipe", spec: ModelSpec) -> None:
         layout = recipe.parallel.for_world(dist.get_world_size())
@@ -142,15 +142,15 @@ class ManyProcesses(Processes):
             result = action()
         except Exception as caught:
             error = caught
-        failed = self._most(0 if error is None else 1, group)
+        failed = self._largest(0 if error is None else 1, group)
         if error is not None:
             raise error
         if failed:
-            raise SystemExit(2)  # the process where it failed says why
+            raise SystemExit(2)  # reported by the process in which it failed
         return result
 
     def all(self, condition: bool) -> bool:
-        return not self._most(0 if condition else 1)
+        return not self._largest(0 if condition else 1)
 
     def arrange(self, state: "TrainState") -> None:
         """Distribute the model and the optimizer of a state over the mesh."""
@@ -169,7 +169,7 @@ class ManyProcesses(Processes):
         self.holds_all = layout.shard == layout.tensor == layout.expert == layout.pipeline == 1
         self.writes_checkpoints = self.is_main or not self.holds_all
         self.saving = dist.new_group(timeout=PATIENCE, backend="gloo")
-        state.background.finished()  # what the main process saved before the others came
+        state.background.finished()  # saved by the main process before the others joined
         self.ddp = data_parallel(state, self.tokens_group) if self.holds_all else None
         self.context = ContextParallel(mesh["context"]) if layout.context > 1 else None
         if self.holds_all:
@@ -177,7 +177,7 @@ class ManyProcesses(Processes):
         state.notes = (*state.notes, *share_model(state.model, layout, self.device, state.recipe.dtype))
         self.pipeline = None
         if layout.pipeline > 1:
-            from archetype.training.parallel.pipeline import Pipeline  # torch takes two seconds to load its own
+            from archetype.training.parallel.pipeline import Pipeline  # importing torch's pipelines takes two seconds
 
             self.pipeline = Pipeline(state.model, self.stages, layout.schedule, self.device)
         if state.model.device.type == "meta":
@@ -200,16 +200,16 @@ class ManyProcesses(Processes):
 
         If a process has too few rows, it computes one with share 0, since all processes must take part in exchanges.
         """
-        if self.pipeline is not None:  # whose micro-batches are parts of one part
+        if self.pipeline is not None:  # splits its rows into micro-batches itself
             self.micro_batch_size, rows = rows or 1, None
         total = len(batch[0])
-        own = -(-total // self.size)
-        step = min(rows or own, own)
+        num_rows = -(-total // self.size)
+        step = min(rows or num_rows, num_rows)
         parts = []
         total_targets = max(1, objective.num_targets(batch))
         target_counts = partial(self.context.target_counts, objective) if self.context else objective.target_counts
-        for first in range(self.row * own, (self.row + 1) * own, step):
-            last = min(first + step, (self.row + 1) * own, total)
+        for first in range(self.row * num_rows, (self.row + 1) * num_rows, step):
+            last = min(first + step, (self.row + 1) * num_rows, total)
             part = tuple(tensor[first:last] if first < last else tensor[:1] for tensor in batch)
             counts = target_counts(part)
             parts.append(MicroBatch(part, counts[0] / total_targets if first < last else 0.0, counts))
@@ -269,7 +269,7 @@ class ManyProcesses(Processes):
     @property
     def first_signal(self) -> Callable[[int | None], int | None]:
         """Exchange signals at every step; each process returns the largest."""
-        return lambda received: self._most(received or 0) or None
+        return lambda received: self._largest(received or 0) or None
 
     @contextmanager
     def _main_locks(self, folder: Path) -> Iterator[None]:
@@ -310,10 +310,10 @@ class ManyProcesses(Processes):
             pieces = {checkpoints.WEIGHTS: weights, checkpoints.MOMENTS: optimizer}
             checkpoint.write(self, folder, step, pieces, provenance, keep)
 
-    def _most(self, number: int, group: dist.ProcessGroup | None = None) -> int:
-        numbers = torch.tensor(number)
-        dist.all_reduce(numbers, dist.ReduceOp.MAX, group)
-        return int(numbers)
+    def _largest(self, value: int, group: dist.ProcessGroup | None = None) -> int:
+        largest = torch.tensor(value)  # on the host, exchanged by gloo, so that no device is read
+        dist.all_reduce(largest, dist.ReduceOp.MAX, group)
+        return int(largest)
 
 
 def data_parallel(state: "TrainState", group: dist.ProcessGroup) -> DistributedDataParallel:
@@ -330,7 +330,8 @@ def data_parallel(state: "TrainState", group: dist.ProcessGroup) -> DistributedD
         for name in unused:
             state.model.get_parameter(name).requires_grad_(False)
     ddp = DistributedDataParallel(state.model, process_group=group)
-    ddp.register_comm_hook(None, lambda _, bucket: total(bucket.buffer()))  # DDP's own would divide them
+    # a sum: DDP's default divides the gradients by the number of copies
+    ddp.register_comm_hook(None, lambda _, bucket: total(bucket.buffer()))
     return ddp
 
 
@@ -372,8 +373,8 @@ def share_model(model: Model, layout: Parallel, device: torch.device, dtype: str
             sizes = layout.pipeline, layout.num_tokens_shared // layout.expert, layout.expert, layout.tensor
             experts = init_device_mesh(device.type, sizes, mesh_dim_names=EXPERT_MESH)
             meshes = [(module, experts["copies"]) for module in share_experts(model, experts["expert"])] + meshes
-        for module, own in meshes:
-            fully_shard(module, mesh=own, mp_policy=policy)
+        for module, module_mesh in meshes:
+            fully_shard(module, mesh=module_mesh, mp_policy=policy)
             assert isinstance(module, FSDPModule)
             module.set_gradient_divide_factor(1.0)  # losses are shares of the mean: their gradients are summed
             module.set_force_sum_reduction_for_comms(True)

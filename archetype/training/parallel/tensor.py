@@ -17,7 +17,7 @@ from torch.distributed.tensor.parallel import ParallelStyle, RowwiseParallel, pa
 
 from archetype.roles.parallel import Cut, SplitPlan, TablePlan, Whole, plans_of
 
-Swapped = tuple[nn.Module, str, Any]  # whose parameter, by name, is what
+Swapped = tuple[nn.Module, str, Any]  # module, name, parameter
 
 
 class InShares(ParallelStyle):
@@ -39,7 +39,7 @@ class InShares(ParallelStyle):
         def after(module: nn.Module, inputs: Any, output: Any) -> Any:
             restore(swapped)
             swapped.clear()
-            return None if output is None else self._output(output, mesh)  # None: an exception is on its way
+            return None if output is None else self._output(output, mesh)  # None: the forward pass raised an exception
 
         module.register_forward_pre_hook(before)
         module.register_forward_hook(after, always_call=True)
@@ -69,8 +69,8 @@ def distribute_parameters(module: nn.Module, mesh: DeviceMesh, plan: SplitPlan) 
     for path, kind in plan.parameters.items():
         owner, name = _owner(module, path)
         if owner is not None and (parameter := owner._parameters.get(name)) is not None:
-            places = [Shard(kind.dim) if isinstance(kind, Cut) else Replicate()]
-            share = distribute_tensor(parameter.detach(), mesh, places, src_data_rank=None)
+            placements = [Shard(kind.dim) if isinstance(kind, Cut) else Replicate()]
+            share = distribute_tensor(parameter.detach(), mesh, placements, src_data_rank=None)
             owner._parameters[name] = nn.Parameter(share, parameter.requires_grad)
 
 
@@ -85,6 +85,7 @@ def use_local(module: nn.Module, plan: SplitPlan, size: int) -> Iterator[Swapped
                 parameters[name] = parameter.to_local()
             else:
                 whole = parameter.to_local(grad_placements=[Partial()])
+                # outputs are summed over processes, so what is added once is divided by their number
                 parameters[name] = whole / size if kind is Whole.ONCE else whole
 
 

@@ -81,7 +81,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
     ],
     "training/objectives/masked_token.py": [
         ("draw >= 0.9", "draw >= 0.8"),
-        ("np.where(chosen, tokens, IGNORED)", "tokens"),
+        ("np.where(selected, tokens, IGNORED)", "tokens"),
     ],
     "training/objectives/sequence_to_sequence.py": [
         ('>= inputs["num_tokens"][:, None]', '> inputs["num_tokens"][:, None]'),
