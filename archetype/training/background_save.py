@@ -29,9 +29,7 @@ class BackgroundSave:
         """Start writing a checkpoint after the previous one is done.
 
         Args:
-            step: the step of the checkpoint.
             tensors: tensors by name, for each file.
-            write: writes the files.
 
         Raises:
             ArchetypeError: the previous checkpoint, or this one if written synchronously, could not be written.

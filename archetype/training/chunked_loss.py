@@ -35,7 +35,6 @@ class Head(NamedTuple):
 
 
 def chunk_rows(vocab_size: int) -> int:
-    """Return the number of tokens per chunk."""
     return max(MIN_ROWS, CHUNK_BYTES // (4 * vocab_size))
 
 
@@ -49,8 +48,7 @@ def chunked_cross_entropy(
     """Return mean cross-entropy (nats, float32), number of targets, and, only without gradients, number correct.
 
     Args:
-        features: inputs of the head, (..., D).
-        head: weight, bias and soft cap of the head.
+        features: inputs of the head.
         targets: token ids, or IGNORED.
         label_smoothing: probability mass spread evenly over all V ids.
         num_targets: number of targets that are not IGNORED, if counted on the host (None: read from the device).
@@ -85,7 +83,6 @@ def indices_where(mask: Bool[Tensor, "N"], count: int) -> Int[Tensor, "count"]:
 
 
 def _compute_dtype(x: Tensor) -> torch.dtype:
-    """Return the data type of matrix products, which autocast may set."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
@@ -168,7 +165,6 @@ def _loss_and_gradient(
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """Add a @ b to `total` in place, fused if the data types are equal."""
     if a.dtype == total.dtype:
         total.addmm_(a, b)
     else:

@@ -17,8 +17,7 @@ def suitable_rate(
     """Return the default peak learning rate for an optimizer and a model, and the reason in a few words.
 
     Args:
-        optimizer: class of the optimizer; without `share_of_adamw`, its own default is used for any width.
-        spec: specification of the model.
+        optimizer: without `share_of_adamw`, its default rate is used for any width.
         is_trained: whether training starts from pretrained weights.
         adapter: kind of the adapter that is trained instead of the model; empty if there is none.
     """

@@ -72,12 +72,9 @@ class StepMemoryCost:
         return sum(each.parameter.numel() for each in self.grouped)
 
     def step(self, rows: int, length: int, accumulates: bool = False) -> StepMemory:
-        """Estimate a step.
+        """Estimate a step on `rows` sequences of `length` tokens.
 
-        Args:
-            rows: sequences per micro-batch.
-            length: tokens per sequence.
-            accumulates: whether gradients of earlier micro-batches are held during the forward pass.
+        If it accumulates, gradients of earlier micro-batches are held during the forward pass.
         """
         recipe, gradients = self.recipe, FLOAT32 * self.num_trained
         weights = self.num_parameters * (FLOAT32 + (BFLOAT16 if self.is_bfloat16 else 0))
@@ -156,7 +153,6 @@ def check_memory(
     """Refuse a step that needs more memory than is free.
 
     Args:
-        objective: provides the batch shapes.
         fewer_at_once: option for the remedy in the message; {} is the micro-batch size.
         override: option that skips this check; empty if there is none.
 

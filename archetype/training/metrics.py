@@ -57,14 +57,12 @@ class PeakMeasured:
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint was written after `step` steps."""
-
     step: int
 
 
 @dataclass(frozen=True)
 class Notice:
-    """A note to the user about the run, in one line."""
+    """A note to the user, in one line."""
 
     step: int
     text: str

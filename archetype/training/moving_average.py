@@ -29,7 +29,6 @@ class MovingAverage:
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the average from a checkpoint."""
         for name, tensor in self.tensors.items():
             tensor.copy_(tensors[name])
 

@@ -51,10 +51,6 @@ def find_rate(resolved: ResolvedRecipe, device: torch.device, num_steps: int = N
     """Train with a rate that rises from 1e-6 to 1 until the loss diverges (Smith 2015, section 3.3).
 
     The model is discarded and no file is written.
-
-    Args:
-        resolved: the recipe, from `resolve_recipe`.
-        num_steps: steps for the full range.
     """
     model, recipe, _ = first_model(resolved, device)
     if recipe.adapter is not None:

@@ -15,17 +15,9 @@ Ratio = Annotated[float, Field(ge=0, le=1)]
 
 
 class Schedule(Part):
-    """Base of all schedules."""
-
     @abstractmethod
     def learning_rate(self, peak: float, step: int, num_steps: int) -> float:
-        """Return the learning rate of a step.
-
-        Args:
-            peak: the optimizer's learning rate.
-            step: index of the step, from 0.
-            num_steps: steps of the run.
-        """
+        """Return the learning rate of a step (from 0) of `num_steps`; `peak` is the optimizer's learning rate."""
 
 
 class WarmUp(Schedule):

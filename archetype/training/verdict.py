@@ -17,22 +17,12 @@ class Verdict(NamedTuple):
 
 
 def has_diverged(loss: float, first: float, guess: float | None) -> bool:
-    """Return whether a loss is worse than both the first one and guessing, or far above the first one.
-
-    Args:
-        loss: mean of several steps.
-        first: loss of the first step.
-        guess: loss of guessing, if known.
-    """
+    """Return whether a mean loss is worse than both the first one and guessing, or far above the first one."""
     return not loss <= RISEN * first or (guess is not None and loss > max(MARGIN * guess, first))
 
 
 def final_loss(lines: Sequence[dict[str, Any]]) -> float | None:
-    """Return the mean training loss of the last 20 steps, or the second half of fewer; None if all were skipped.
-
-    Args:
-        lines: metrics of the run.
-    """
+    """Return the mean training loss of the last 20 steps, or the second half of fewer; None if all were skipped."""
     losses = [line["loss"] for line in lines if "loss" in line and not line.get("skipped")]
     return fmean(losses[-min(NUM_STEPS, -(-len(losses) // 2)) :]) if losses else None
 

@@ -236,13 +236,7 @@ class MicroBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class ObjectiveInputs:
-    """Inputs that an objective is built from.
-
-    Attributes:
-        texts: texts of `data`, by the field that names them.
-        sequence_length: tokens of a row, or their maximal number.
-        template: the model's chat template, if it has one.
-    """
+    """Inputs that an objective is built from; `texts` are those of `data`, by the field that names them."""
 
     spec: ModelSpec
     data: Data
@@ -281,7 +275,7 @@ class ObjectiveConfig(Part):
     def resolve(
         self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
     ) -> tuple[Self, ModelSpec]:
-        """Fill in the objective's settings from the data, and give the model the head it needs.
+        """Fill in the settings from the data, and give the model the head it needs.
 
         Args:
             texts: texts of `data`.
@@ -294,5 +288,6 @@ class ObjectiveConfig(Part):
         """Build the objective.
 
         Raises:
-            DataError: there is too little data.
+            DataError: the data are damaged, or too few.
+            SpecError: the model or another setting does not suit the data.
         """

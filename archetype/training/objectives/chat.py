@@ -39,12 +39,6 @@ class Chat(ObjectiveConfig):
         return spec.continues_text and isinstance(data, Conversations)
 
     def build(self, inputs: ObjectiveInputs) -> "ChatObjective":
-        """Build the objective.
-
-        Raises:
-            DataError: a conversation is damaged.
-            SpecError: there is no chat template, no answer fits into a row, or packed conversations would share state.
-        """
         if self.packed:
             check_documents_are_separate(inputs.spec, "objective.packed", "leave objective.packed out")
         return ChatObjective(inputs, self.packed)

@@ -49,17 +49,10 @@ class Contrastive(TextVectorConfig):
         return isinstance(data, TextPairs)
 
     def build(self, inputs: ObjectiveInputs) -> "ContrastiveObjective":
-        """Build the objective.
-
-        Raises:
-            DataError: rows have different numbers of negatives.
-        """
         return ContrastiveObjective(inputs, self)
 
 
 class ContrastiveObjective(TextVectorObjective):
-    """Anchors, positives and optional negatives."""
-
     compares_rows = True
 
     def __init__(self, inputs: ObjectiveInputs, config: Contrastive) -> None:

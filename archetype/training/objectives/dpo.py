@@ -49,12 +49,6 @@ class DPO(ObjectiveConfig):
         return spec.continues_text and isinstance(data, Preferences)
 
     def build(self, inputs: ObjectiveInputs) -> "DPOObjective":
-        """Build the objective.
-
-        Raises:
-            DataError: an example is damaged.
-            SpecError: no example fits into a row.
-        """
         return DPOObjective(inputs, self.beta)
 
 

@@ -53,11 +53,6 @@ class ImageClass(ObjectiveConfig):
         return self.replace(labels=chosen), spec if num_before == num_classes else spec.with_class_head(num_classes)
 
     def build(self, inputs: ObjectiveInputs) -> "ImageClassObjective":
-        """Build the objective.
-
-        Raises:
-            DataError: the images have another size than the model takes, or more classes.
-        """
         assert isinstance(inputs.data, ImageData)
         images = _images(inputs.data, inputs.spec)
         _check_classes(images, inputs.data.file, inputs.spec)
@@ -66,8 +61,6 @@ class ImageClass(ObjectiveConfig):
 
 
 class ImageClassObjective(Objective):
-    """Images with their classes."""
-
     unit = "image"
 
     def __init__(self, training: Images, validation: Images, batch_size: int, seed: int, config: ImageClass) -> None:
@@ -89,7 +82,6 @@ class ImageClassObjective(Objective):
         return _tensors(self.validation.select(rows))
 
     def guessing_loss(self, spec: ModelSpec) -> float:
-        """Return the loss of predicting the class frequencies."""
         return prior_loss(self.training_labels, self.validation.labels)
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:

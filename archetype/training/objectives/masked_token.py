@@ -49,8 +49,7 @@ class MaskedTokenObjective(TextObjective):
     """Masked language modeling on windows of text.
 
     Args:
-        mask_id: id of the mask token.
-        vocab_size: the tokenizer's vocabulary size; random replacements are drawn from it.
+        vocab_size: of the tokenizer; random replacements are drawn from it.
     """
 
     def __init__(

@@ -27,11 +27,6 @@ class NextToken(ObjectiveConfig):
         return spec.continues_text and isinstance(data, RunningText)
 
     def build(self, inputs: ObjectiveInputs) -> "NextTokenObjective":
-        """Build the objective.
-
-        Raises:
-            SpecError: attention across documents is off, and a layer of the model carries state across documents.
-        """
         corpus = corpus_of(inputs, separates_documents=True)
         sizes = (inputs.batch_size, inputs.sequence_length, inputs.seed)
         if not isinstance(corpus, Documents):
@@ -50,7 +45,6 @@ class NextTokenObjective(TextObjective):
         self.bytes_per_unit = corpus.bytes_per_token
 
     def examples(self, windows: Tokens, step: int) -> Batch:
-        """Return the windows as a tensor, (B, T + 1)."""
         return (torch.from_numpy(windows).long(),)
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:

@@ -35,11 +35,6 @@ class SyntheticTask(ObjectiveConfig):
         return spec.writes_target if data.reads_source else spec.continues_text
 
     def build(self, inputs: ObjectiveInputs) -> "SyntheticObjective":
-        """Build the objective.
-
-        Raises:
-            SpecError: the model has too few ids or too short a context.
-        """
         assert isinstance(inputs.data, SyntheticData)
         for field, needed in (("vocab_size", inputs.data.num_ids), ("context_length", inputs.data.row_length)):
             size = getattr(inputs.spec, field)
@@ -49,12 +44,7 @@ class SyntheticTask(ObjectiveConfig):
 
 
 class SyntheticObjective(Objective):
-    """Rows generated for each step, and fixed validation rows.
-
-    Args:
-        batch_size: rows of a step.
-        seed: of the generated rows.
-    """
+    """Rows generated for each step from the seed, and fixed validation rows."""
 
     def __init__(self, data: SyntheticData, batch_size: int, seed: int) -> None:
         self.data, self.seed = data, seed

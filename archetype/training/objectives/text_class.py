@@ -79,21 +79,11 @@ class Regression(ObjectiveConfig):
         return self, spec if keeps_head else spec.with_class_head(1)
 
     def build(self, inputs: ObjectiveInputs) -> "RegressionObjective":
-        """Build the objective.
-
-        Raises:
-            DataError: a label is not a number.
-        """
         return RegressionObjective(inputs, _number, 0.0)
 
 
 class LabelledTextObjective(Objective):
-    """Batches of labelled texts with similar lengths, padded at the end.
-
-    Args:
-        read_label: converts a record's label to a number.
-        label_smoothing: applied during training.
-    """
+    """Batches of labelled texts with similar lengths, padded at the end; `read_label` converts labels to numbers."""
 
     unit = "text"
 
@@ -129,7 +119,6 @@ class LabelledTextObjective(Objective):
         return {"tokens": tokens, "num_tokens": num_tokens}, labels
 
     def guessing_loss(self, spec: ModelSpec) -> float:
-        """Return the loss of predicting the class frequencies."""
         return prior_loss(self.labels, self.validation_labels)
 
     def target_counts(self, batch: Batch) -> Counts:
@@ -141,8 +130,6 @@ class LabelledTextObjective(Objective):
 
 
 class RegressionObjective(LabelledTextObjective):
-    """Batches of texts with a number each."""
-
     loss_name = "mean squared error"
 
     def guessing_loss(self, spec: ModelSpec) -> float:

@@ -39,8 +39,6 @@ class TextSimilarity(TextVectorConfig):
 
 
 class TextSimilarityObjective(TextVectorObjective):
-    """Text pairs with scores."""
-
     def __init__(self, inputs: ObjectiveInputs, config: TextSimilarity) -> None:
         assert isinstance(inputs.data, ScoredPairs)
         self.config = config

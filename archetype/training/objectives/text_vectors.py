@@ -51,8 +51,6 @@ class Examples:
 
 
 class TokenizedExamples:
-    """Tokenized rows of texts."""
-
     def __init__(self, examples: Examples, inputs: ObjectiveInputs) -> None:
         lowercase = getattr(inputs.data, "lowercase", False)
         self.columns: list[list[Tokens]] = []
@@ -99,7 +97,6 @@ class TextVectorObjective(Objective):
         self.num_validation_batches = -(-len(self.validation) // self.order.batch_size)
 
     def batch(self, step: int) -> Batch:
-        """Return the rows of a step as `TokenizedExamples.batch` does."""
         return self.training.batch(self.order.batch(step))
 
     def validation_batch(self, index: int) -> Batch:

@@ -53,12 +53,7 @@ class TokenClass(ObjectiveConfig):
 
 
 class LabelledTokensObjective(Objective):
-    """Batches of texts with similar lengths, padded at the end; each word's class is at its first token.
-
-    Args:
-        labels: class names in the order of their ids.
-        label_smoothing: applied during training.
-    """
+    """Batches of texts with similar lengths, padded at the end; each word's class is at its first token."""
 
     def __init__(self, inputs: ObjectiveInputs, labels: tuple[str, ...], label_smoothing: float) -> None:
         assert isinstance(inputs.data, LabelledTokens)
@@ -87,7 +82,6 @@ class LabelledTokensObjective(Objective):
         return _batch(self.validation[index * self.order.batch_size : (index + 1) * self.order.batch_size])
 
     def guessing_loss(self, spec: ModelSpec) -> float:
-        """Return the loss of predicting the class frequencies."""
         return prior_loss(*(_classes(rows) for rows in (self.training, self.validation)))
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:

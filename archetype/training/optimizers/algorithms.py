@@ -27,8 +27,6 @@ class Several(torch.optim.Optimizer):
 
 
 class LionOptimizer(torch.optim.Optimizer):
-    """Optimizer of `Lion`."""
-
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Move every parameter by the learning rate, in the direction of the signs."""
@@ -51,7 +49,7 @@ class MuonOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Move every matrix along its orthogonal momentum, as far as AdamW would (Liu 2025, equation 4)."""
+        """Move every matrix along its orthogonalized momentum, as far as AdamW would (Liu 2025, equation 4)."""
         for group in self.param_groups:
             of_one_shape: dict[tuple[Any, ...], list[Tensor]] = {}
             for parameter in group["params"]:

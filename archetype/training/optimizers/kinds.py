@@ -37,7 +37,6 @@ class AdamW(Optimizer):
     state_bits: Literal[8, 32] = 32
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Return torch's fused AdamW, or torchao's for an 8-bit state."""
         groups, options = self.parameter_groups(model), dict[str, Any](betas=self.betas, eps=self.eps)
         if self.state_bits == 32:
             return torch.optim.AdamW(groups, lr=self.learning_rate, **options, fused=True)
@@ -140,7 +139,6 @@ class Adafactor(Optimizer):
         )
 
     def workspace_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """Bytes of the update and of its mean square."""
         return max((8 * each.parameter.numel() for each in grouped), default=0)
 
 
@@ -163,11 +161,9 @@ class Lion(Optimizer):
         return LionOptimizer(self.parameter_groups(model), {"lr": self.learning_rate, "betas": self.betas})
 
     def state_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """Bytes of one momentum."""
         return sum(4 * each.parameter.numel() for each in grouped)
 
     def workspace_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """Bytes of the update."""
         return max((4 * each.parameter.numel() for each in grouped), default=0)
 
 
@@ -193,11 +189,9 @@ class SGD(Optimizer):
         return torch.optim.SGD(groups, lr=self.learning_rate, momentum=self.momentum, nesterov=nesterov)
 
     def state_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """Bytes of one momentum, if it is used."""
         return sum(4 * each.parameter.numel() for each in grouped) if self.momentum else 0
 
     def workspace_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """Bytes of the gradient with weight decay added."""
         return max((4 * each.parameter.numel() for each in grouped), default=0)
 
 

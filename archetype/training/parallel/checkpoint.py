@@ -26,8 +26,6 @@ def write(
 
     Args:
         processes: each calls this function, from any of its threads.
-        folder: the run's checkpoints.
-        step: optimizer steps taken.
         pieces: tensors, whole or sharded, by subfolder and name.
         arguments: further arguments of `checkpoints.write_with`.
 

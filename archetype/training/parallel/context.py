@@ -12,11 +12,7 @@ from archetype.training.objectives.base import IGNORED, Batch, Counts, LossOutpu
 
 
 class ContextParallel(PositionShares):
-    """Share of this process in the positions of every row.
-
-    Args:
-        mesh: processes that share the positions.
-    """
+    """Share of this process in the positions of every row, on the mesh of the processes that share them."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         super().__init__(mesh.get_local_rank(), mesh.size())

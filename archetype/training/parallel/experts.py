@@ -41,9 +41,6 @@ def exchange(experts: SharedExperts, plan: SplitPlan, mesh: DeviceMesh, x: Tenso
     """Send each token to the processes of its experts. Return the experts' outputs, (N, k, D).
 
     Args:
-        experts: parameters of this process's experts.
-        plan: how the parameters are split.
-        mesh: processes that share the experts.
         x: tokens of this process, (N, D).
         chosen: global indices of each token's experts, (N, k).
     """

@@ -18,14 +18,7 @@ NO_LOSS = LossOutput(torch.zeros(()), 0, 0)  # of a stage that is not the last
 
 
 class Pipeline:
-    """The stage of this process in a pipeline.
-
-    Args:
-        model: the whole model; all layers of other stages are removed.
-        mesh: processes of the stages.
-        schedule: name in `SCHEDULES`.
-        device: of this process.
-    """
+    """The stage of this process in a pipeline; all layers of other stages are removed from `model`."""
 
     def __init__(self, model: Model, mesh: DeviceMesh, schedule: str, device: torch.device) -> None:
         self.schedule, self.device = SCHEDULES[schedule], device
@@ -38,15 +31,7 @@ class Pipeline:
         self._schedules: dict[tuple[int, ...], ScheduleGPipe | Schedule1F1B] = {}
 
     def train(self, objective: Objective, part: Batch, counts: Counts, rows: int, weight: float) -> LossOutput:
-        """Run forward and backward passes of all micro-batches; gradients are those of weight times the loss.
-
-        Args:
-            objective: provides targets and label smoothing.
-            part: rows of this process.
-            counts: `target_counts` of these rows.
-            rows: rows of a micro-batch.
-            weight: factor of the mean loss over the targets of this part.
-        """
+        """Run all micro-batches of `rows` rows, forward and backward; gradients are those of weight times the loss."""
         (tokens,), targets = objective.inputs_and_targets(part)[0].values(), objective.inputs_and_targets(part)[1]
         total = max(1, counts[0])
 

@@ -131,12 +131,6 @@ class ManyProcesses(Processes):
         return state
 
     def together(self, action: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
-        """Return the result of `action`, which every process calls; if it fails in one process, all end.
-
-        Args:
-            action: called in this process.
-            group: of the error exchange; threads that write checkpoints have a separate group.
-        """
         error: Exception | None = None
         try:
             result = action()
@@ -347,16 +341,9 @@ def unused_parameters(state: "TrainState") -> list[str]:
 
 
 def share_model(model: Model, layout: Parallel, device: torch.device, dtype: str) -> list[str]:
-    """Distribute a model in place: matrices, experts, then the weights of every block.
+    """Distribute a model in place: matrices, experts, then the weights of every block. Return notes for the user.
 
-    Args:
-        model: whole, or on the meta device.
-        layout: sizes of the mesh.
-        device: of this process.
-        dtype: data type of products and of gathered weights; gradients are reduced in float32.
-
-    Returns:
-        Notes for the user.
+    Products and gathered weights have the data type `dtype`; gradients are reduced in float32.
     """
     sizes = layout.pipeline, layout.data_parallel or 1, layout.shard * layout.context, layout.tensor
     mesh = init_device_mesh(device.type, sizes, mesh_dim_names=WEIGHTS_MESH)

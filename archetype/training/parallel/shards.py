@@ -17,16 +17,10 @@ from archetype.models.initialization import OwnTensor, initialize_tensor, own_te
 
 @torch.no_grad()
 def materialize(model: Model, device: torch.device, seed: int, weights: Path | None = None) -> None:
-    """Replace the meta tensors of a model with this process's shards.
+    """Replace the meta tensors of a model with this process's shards, initialized, or read from `weights`.
 
     Tensors are initialized or read whole on the host, one at a time: the values equal those of a model built whole, and
     memory holds only the shards and one tensor.
-
-    Args:
-        model: changed in place.
-        device: of this process.
-        seed: of the initialization.
-        weights: a file, or a folder of slices (absent: initialize).
 
     Raises:
         CheckpointError: a tensor is missing or has another shape.
