@@ -158,7 +158,7 @@ def take_step(state: TrainState) -> Step:
             with torch.autocast(model.device.type, torch.bfloat16, enabled=recipe.dtype == "bfloat16"):
                 output = processes.compute_loss(state.objective, model, part, counts)
             (output.loss * share).backward()
-        losses.append(output.loss.detach().float())
+        losses.append(output.loss.detach().float())  # not read yet: the device still computes
         num_targets += output.num_targets if share > 0 else 0
     weights = float32_weights(model, optimizer)
     clipped = processes.clip_gradients([*weights.values()], recipe.max_grad_norm)

@@ -58,11 +58,12 @@ def cross_entropy_loss(
         aux_loss: a scalar auxiliary loss of the model, such as load balancing of experts.
         num_targets: number of targets that are not IGNORED, if counted on the host (None: counted on the device).
     """
-    logits, targets = logits.flatten(0, -2).float(), targets.flatten()
+    logits, targets = logits.flatten(0, -2).float(), targets.flatten()  # (N, V), (N,)
     loss = cross_entropy(logits, targets, ignore_index=IGNORED, label_smoothing=label_smoothing)
     if aux_loss is not None:
         loss = loss + aux_loss
     is_target = targets != IGNORED
+    # read from the device, so in evaluation only
     num_correct = None if logits.requires_grad else int(((logits.argmax(-1) == targets) & is_target).sum())
     return LossOutput(loss, is_target.sum() if num_targets is None else num_targets, num_correct)
 
@@ -201,7 +202,7 @@ def head_to_chunk(model: Any, num_targets: int) -> LanguageModelHead | None:
     head: LanguageModelHead | None = getattr(model, "lm_head", None)
     if head is None or not model.spec.head.is_product:
         return None
-    return head if 4 * num_targets * head.vocab_size > LARGE_LOGITS else None
+    return head if 4 * num_targets * head.vocab_size > LARGE_LOGITS else None  # 4 bytes: logits are float32
 
 
 def prior_loss(training: Any, validation: Any) -> float:

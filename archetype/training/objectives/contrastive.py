@@ -77,8 +77,8 @@ class ContrastiveObjective(TextVectorObjective):
     ) -> tuple[Tensor, int | None]:
         """Return the mean loss of the anchors, and the number of anchors whose most similar text is their positive."""
         anchors, positives = vectors[0], vectors[1]
-        right = torch.arange(len(anchors), device=anchors.device)
-        logits = self._similarities(anchors, torch.cat(vectors[1:]))  # (B, b)
+        right = torch.arange(len(anchors), device=anchors.device)  # document i is the positive of anchor i
+        logits = self._similarities(anchors, torch.cat(vectors[1:]))  # (B, b): all positives, then all negatives
         loss = cross_entropy(logits, right)
         if self.config.symmetric:
             loss = (loss + cross_entropy(self._similarities(positives, anchors), right)) / 2

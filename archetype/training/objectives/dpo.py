@@ -110,7 +110,7 @@ class DPOObjective(Objective):
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         """Return inputs and next tokens, (2 B, T): the chosen completions, then the rejected ones."""
-        width = max(batch[0].shape[1], batch[3].shape[1])
+        width = max(batch[0].shape[1], batch[3].shape[1])  # one forward pass for both sides
         tokens = torch.cat([nn.functional.pad(rows, (0, width - rows.shape[1])) for rows in (batch[0], batch[3])])
         num_tokens = torch.cat((batch[1], batch[4]))
         return {"tokens": tokens[:, :-1], "num_tokens": (num_tokens - 1).clamp(max=width - 1)}, tokens[:, 1:]
@@ -126,7 +126,7 @@ class DPOObjective(Objective):
     def compute_loss(self, model: nn.Module, batch: Batch, counts: Counts = ()) -> LossOutput:
         """Return the mean loss of the pairs; correct are those in which the chosen completion has the larger reward."""
         log_probabilities, aux_loss = self._log_probabilities(model, batch)
-        rewards = self.beta * (log_probabilities - batch[6])  # (B, 2)
+        rewards = self.beta * (log_probabilities - batch[6])  # (B, 2): chosen, rejected
         margins = rewards[:, 0] - rewards[:, 1]
         loss = -nn.functional.logsigmoid(margins).mean()
         num_correct = None if loss.requires_grad else int((margins > 0).sum())

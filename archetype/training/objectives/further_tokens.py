@@ -44,7 +44,7 @@ def further_targets(targets: Tensor, count: int, document_ids: Tensor | None = N
     later = []
     for ahead in range(1, count + 1):
         ids = torch.full_like(targets, IGNORED)
-        ids[:, :-ahead] = targets[:, ahead:]
+        ids[:, :-ahead] = targets[:, ahead:]  # position t predicts the target of position t + ahead
         if document_ids is not None:
             ids[:, :-ahead].masked_fill_(document_ids[:, :-ahead] != document_ids[:, ahead:], IGNORED)
         later.append(ids)

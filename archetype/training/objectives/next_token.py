@@ -73,7 +73,7 @@ class PackedNextTokenObjective(NextTokenObjective):
 
     def _tensors(self, rows: PackedRows) -> Batch:
         targets = rows.tokens[:, 1:].astype(np.int64)
-        targets[np.arange(targets.shape[1]) >= rows.num_targets[:, None]] = IGNORED
+        targets[np.arange(targets.shape[1]) >= rows.num_targets[:, None]] = IGNORED  # padding
         targets[rows.document_ids[:, 1:] != rows.document_ids[:, :-1]] = IGNORED  # ids are all 0 unless separate
         arrays = (rows.tokens[:, :-1].astype(np.int64), targets, rows.document_ids[:, :-1].copy())
         return tuple(map(torch.from_numpy, arrays[: 3 if self.corpus.separate else 2]))

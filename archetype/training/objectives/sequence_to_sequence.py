@@ -82,7 +82,7 @@ class SequenceToSequenceObjective(Objective):
             "target": target[:, :-1],
             "num_tokens": num_tokens - 1,
         }
-        targets = target[:, 1:]
+        targets = target[:, 1:]  # (B, T - 1)
         is_padding = torch.arange(targets.shape[1], device=targets.device) >= inputs["num_tokens"][:, None]
         return inputs, targets.masked_fill(is_padding, IGNORED)
 

@@ -39,6 +39,7 @@ class SpanCorruption(ObjectiveConfig):
     def num_noise_tokens_and_spans(self, sequence_length: int) -> tuple[int, int]:
         """Return the number of tokens cut out of a row, and the number of spans."""
         cut = min(max(1, round(sequence_length * self.noise_density)), sequence_length - 1)
+        # each span follows a gap of at least one token
         return cut, min(max(1, round(cut / self.mean_span_length)), cut, sequence_length - cut)
 
     def num_ids(self, tokenizer: Tokenizer, sequence_length: int) -> int:

@@ -67,7 +67,7 @@ class SyntheticObjective(Objective):
         tokens, targets, *source = batch
         if not source:
             return {"tokens": tokens}, targets
-        lengths = (targets != IGNORED).sum(1)
+        lengths = (targets != IGNORED).sum(1)  # with a source, all tokens but padding are answers
         return {"source": source[0], "source_num_tokens": source[1], "target": tokens, "num_tokens": lengths}, targets
 
 

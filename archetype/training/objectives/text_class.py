@@ -159,7 +159,7 @@ def chosen_labels(
         SpecError: a class of the data is missing in the recipe.
         DataError: there is only one class.
     """
-    in_order = tuple(sorted(names, key=_by_number))
+    in_order = tuple(sorted(names, key=_by_number))  # 2 before 10
     names_of_head = tuple(of_model or ()) or tuple(map(str, range(num_classes)))
     # the head is kept if it knows all classes of the data, even if it has more
     chosen = configured or (names_of_head if names <= set(names_of_head) else in_order)
@@ -185,6 +185,7 @@ def tokenized_texts(records: Records, tokenizer: Tokenizer, longest: int) -> tup
 
 
 def _by_number(name: str) -> tuple[int, str]:
+    # whole numbers by value, before all other names
     return (int(name), "") if name.isdecimal() and len(name) < 10 else (10**10, name)
 
 

@@ -58,9 +58,10 @@ class TextSimilarityObjective(TextVectorObjective):
         if self.config.loss == "cosine":
             return mse_loss(cosine, labels[0].to(cosine)), None
         scaled, is_lower = self.config.scale * cosine, _is_lower(labels[0])
+        # not masked with -inf: a sum over all B * B pairs would round differently
         selected = indices_where(is_lower.flatten(), counts[1] if counts else int(is_lower.sum()))
         differences = (scaled[:, None] - scaled[None, :]).flatten().index_select(0, selected)
-        return torch.cat([scaled.new_zeros(1), differences]).logsumexp(0), None
+        return torch.cat([scaled.new_zeros(1), differences]).logsumexp(0), None  # exp(0) is the 1 of log(1 + sum)
 
 
 def _is_lower(scores: Tensor) -> Bool[Tensor, "B B"]:

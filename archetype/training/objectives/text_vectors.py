@@ -93,6 +93,7 @@ class TextVectorObjective(Objective):
         self.fingerprint = Pairs(texts, [part.labels for part in both if part.labels is not None]).fingerprint
         num_cut = sum(part.num_cut for part in both)
         self.description = ExampleCounts(inputs.sequence_length, num_cut).described(f"{len(self.training):,} pairs")
+        # each column has a forward pass, and the activations of all are kept for the backward pass
         self.batch_shape = self.order.batch_size * len(training.columns), max(map(len, texts))
         self.num_validation_batches = -(-len(self.validation) // self.order.batch_size)
 
@@ -118,7 +119,7 @@ class TextVectorObjective(Objective):
             vectors.append(output.text_vectors.to(torch.promote_types(output.text_vectors.dtype, torch.float32)))
             if output.aux_loss is not None:
                 aux_losses.append(output.aux_loss)
-        with torch.autocast(batch[0].device.type, enabled=False):
+        with torch.autocast(batch[0].device.type, enabled=False):  # bfloat16 has too few digits for cosines
             loss, num_correct = self.loss_of_vectors(vectors, batch[2 * len(vectors) :], counts)
         if aux_losses:
             loss = loss + torch.stack(aux_losses).mean()

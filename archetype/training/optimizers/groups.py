@@ -73,7 +73,7 @@ def group_parameters(model: nn.Module, groups: tuple[ParameterGroup, ...], weigh
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             ratio, decay = 1.0, weight_decay if name in decayed else 0.0
-            for group, names in zip(groups, members, strict=True):
+            for group, names in zip(groups, members, strict=True):  # the last match decides
                 if name in names:
                     ratio = group.learning_rate_ratio
                     decay = decay if group.weight_decay is None else group.weight_decay

@@ -53,6 +53,7 @@ class AdamW(Optimizer):
         sizes = [each.parameter.numel() for each in grouped]
         if self.state_bits == 32:
             return 8 * sum(sizes)
+        # 8-bit codes of two moments, and a float32 scale per block of 256
         return sum(2 * (size + size // 64) if size >= 4096 and size % 256 == 0 else 8 * size for size in sizes)
 
 

@@ -20,7 +20,7 @@ class ContextParallel(PositionShares):
 
     def gather(self, x: Tensor) -> Tensor:
         """Return all positions, in dimension 2 and in order, from the share of each process."""
-        shares = DTensor.from_local(x, self.mesh, [Shard(2)], run_check=False)
+        shares = DTensor.from_local(x, self.mesh, [Shard(2)], run_check=False)  # (B, H, T / processes, d)
         gathered = shares.redistribute(self.mesh, [Replicate()]).to_local(grad_placements=[Partial()])
         return self.in_order(gathered)
 

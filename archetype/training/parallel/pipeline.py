@@ -14,7 +14,7 @@ from archetype.roles.parallel import plans_of
 from archetype.training.objectives.base import Batch, Counts, LossOutput, Objective, cross_entropy_loss
 
 SCHEDULES: dict[str, type[ScheduleGPipe] | type[Schedule1F1B]] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
-NO_LOSS = LossOutput(torch.zeros(()), 0, 0)  # of a stage that is not the last
+NO_LOSS = LossOutput(torch.zeros(()), 0, 0)  # of all stages but the last
 
 
 class Pipeline:
@@ -32,7 +32,8 @@ class Pipeline:
 
     def train(self, objective: Objective, part: Batch, counts: Counts, rows: int, weight: float) -> LossOutput:
         """Run all micro-batches of `rows` rows, forward and backward; gradients are those of weight times the loss."""
-        (tokens,), targets = objective.inputs_and_targets(part)[0].values(), objective.inputs_and_targets(part)[1]
+        inputs, targets = objective.inputs_and_targets(part)
+        (tokens,) = inputs.values()
         total = max(1, counts[0])
 
         def judge(logits: Tensor, targets: Tensor) -> Tensor:
@@ -42,22 +43,23 @@ class Pipeline:
 
         self.judge, schedule = judge, self._schedule(tokens.shape, len(tokens) // rows)
         losses: list[Tensor] = []
-        inputs = (tokens,) if self.layers.is_first else ()
+        stage_inputs = (tokens,) if self.layers.is_first else ()  # later stages receive theirs
         if not self.layers.is_last:
-            schedule.step(*inputs, return_outputs=False)
+            schedule.step(*stage_inputs, return_outputs=False)
             return LossOutput(torch.zeros((), device=self.device, requires_grad=True), 0, None)
-        schedule.step(*inputs, target=targets, losses=losses, return_outputs=False)
+        schedule.step(*stage_inputs, target=targets, losses=losses, return_outputs=False)
         mean = torch.stack([loss.detach() for loss in losses]).sum() / weight
-        return LossOutput(mean.requires_grad_(), total, None)  # its gradients are there already
+        return LossOutput(mean.requires_grad_(), total, None)  # without a graph: its gradients are computed
 
     def evaluate(self, objective: Objective, part: Batch) -> LossOutput:
         """Run one forward pass; only the last stage returns the loss."""
-        (tokens,), targets = objective.inputs_and_targets(part)[0].values(), objective.inputs_and_targets(part)[1]
+        inputs, targets = objective.inputs_and_targets(part)
+        (tokens,) = inputs.values()
         x = tokens
         if not self.layers.is_first:
             x = torch.empty(*tokens.shape, self.width, dtype=self.dtype, device=self.device)
             dist.recv(x, group=self.group, group_src=self.stage - 1)
-        y: Tensor = self.layers(x)
+        y: Tensor = self.layers(x)  # (B, T, D), of the last stage the logits (B, T, V)
         if self.layers.is_last:
             return cross_entropy_loss(y, targets)
         dist.send(y.to(self.dtype).contiguous(), group=self.group, group_dst=self.stage + 1)

@@ -35,13 +35,13 @@ def measured(losses: list[float], held_out: float) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("losses", "held_out", "text"),
     [
-        ([2.1, 9.0, 30.0], 32.95, "held-out loss of 32.95, worse than guessing (2.00): a learning rate of 10"),
-        ([2.1], 9.0, "held-out loss of 9.00, worse than guessing (2.00): a learning rate of 10 is too high"),
-        ([1.9], math.nan, "held-out loss of nan, worse than guessing (2.00): a learning rate of 10 is too high"),
-        ([0.8, 1.2, 1.4, 1.4], 1.5, "held-out loss of 1.50, after 0.80 at its start: a learning rate of 10 is"),
+        ([2.1, 9.0, 30.0], 32.95, "validation loss of 32.95, worse than guessing (2.00): a learning rate of 10"),
+        ([2.1], 9.0, "validation loss of 9.00, worse than guessing (2.00): a learning rate of 10 is too high"),
+        ([1.9], math.nan, "validation loss of nan, worse than guessing (2.00): a learning rate of 10 is too high"),
+        ([0.8, 1.2, 1.4, 1.4], 1.5, "validation loss of 1.50, and started at 0.80: a learning rate of 10 is"),
         ([2.1, 3.0, 4.0], 1.99, ""),  # it has recovered
         ([2.2, 2.1], 2.15, "validation loss of 2.15, worse than guessing (2): 2 steps at a learning rate of 10 are"),
-        ([2.1, 0.1], 4.0, "held-out loss of 4, worse than guessing (2): after a training loss of 0.1, it knows its"),
+        ([2.1, 0.1], 4.0, "validation loss of 4, worse than guessing (2): with a training loss of 0.1, the model has"),
         ([2.1, 1.5], 1.9, ""),
         ([0.8, 0.85, 0.9], 1.9, ""),
     ],
