@@ -151,7 +151,7 @@ def test_two_processes_train_what_one_trains(recipe: Recipe, tmp_path: Path) -> 
     train_in(2, [(str(copies[name]), None, {"sizes": [f"parallel.{n}" for n in others[name]]}) for name in others])
     for copy in copies.values():
         check_equal(copy, tmp_path / "dense")
-    with pytest.raises(SpecError, match=r"its sizes need 2 processes and this is one; start it by torchrun"):
+    with pytest.raises(SpecError, match=r"its sizes need 2 processes, but only one is running; start it with torchrun"):
         setup.resume(unfinished(tmp_path / "tensor", 4), CPU)
 
 
@@ -327,8 +327,16 @@ def test_what_context_parallelism_refuses(recipe: Recipe) -> None:
         ),
         "parallel.context: supports next_token and masked_token of decoders": (pair(), recipe, layout),
         "parallel.context: cannot be combined with pipeline": (attending(), recipe, bigger),
-        "sequence_length: 18 tokens are not 4 equal": (attending(), recipe.replace(sequence_length=18), layout),
-        "compile: blocks whose matrices": (attending(), recipe.replace(compile=True), layout),
+        "sequence_length: 18 tokens do not split into 4 equal": (
+            attending(),
+            recipe.replace(sequence_length=18),
+            layout,
+        ),
+        "compile: cannot be combined with tensor, expert or context": (
+            attending(),
+            recipe.replace(compile=True),
+            layout,
+        ),
     }
     for message, (spec, other, sizes) in refused.items():
         with pytest.raises(SpecError) as caught:
@@ -343,7 +351,7 @@ def test_what_needs_whole_weights_is_refused_where_they_are_cut(recipe: Recipe) 
     refused = {
         "optimizer: needs whole matrices, but": recipe.replace(optimizer=Muon()),
         "optimizer: needs whole matrices": recipe.replace(optimizer=AdamW(state_bits=8)),
-        "ema_decay: is averaged over whole weights": recipe.replace(ema_decay=0.9),
+        "ema_decay: needs whole weights": recipe.replace(ema_decay=0.9),
         "weights_dtype: bfloat16 weights cannot be trained by several": recipe.replace(weights_dtype="bfloat16"),
     }
     for message, other in refused.items():
