@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from archetype.data.batches import Tokens
-from archetype.data.records import Form, read_records
+from archetype.data.records import Form, read_located_records
 from archetype.data.text_files import read_lines_text
 from archetype.errors import DataError
 from archetype.tokenizers import Tokenizer
@@ -81,8 +81,8 @@ def without_empty(sources: list[str], targets: list[str]) -> tuple[list[str], li
     return [s for s, _ in pairs], [t for _, t in pairs]
 
 
-def read_pairs(data: str | Path | tuple[str | Path, str | Path]) -> tuple[list[str], list[str]]:
-    """Read sources and targets from two files of lines, or from one file of records.
+def read_pairs(data: str | Path | tuple[str | Path, str | Path]) -> tuple[list[str], list[str], list[str]]:
+    """Read sources and targets, with file and line of each pair, from two files of lines or one file of records.
 
     Args:
         data: two files of lines, or one file of records with source and target.
@@ -93,9 +93,11 @@ def read_pairs(data: str | Path | tuple[str | Path, str | Path]) -> tuple[list[s
     if isinstance(data, tuple):
         source, target = map(Path, data)
         remedy = "name a file of records with --data, or give two files of lines"
-        return read_lines(read_lines_text(source, remedy), read_lines_text(target, remedy), f"{source}, {target}")
-    records = read_records(Path(data), PAIR)
-    return [record["source"] for record in records], [record["target"] for record in records]
+        files = f"{source}, {target}"
+        sources, targets = read_lines(read_lines_text(source, remedy), read_lines_text(target, remedy), files)
+        return sources, targets, [f"{files}: line {line}" for line in range(1, len(sources) + 1)]
+    places, records = zip(*read_located_records(Path(data), PAIR), strict=True)
+    return [record["source"] for record in records], [record["target"] for record in records], list(places)
 
 
 def lines_of(text: str) -> list[str]:

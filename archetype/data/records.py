@@ -70,11 +70,23 @@ def read_records(
     Raises:
         DataError: a line is damaged, lacks a field, or has a field of the wrong type; names the line.
     """
-    records: list[dict[str, Any]] = []
+    return [record for _, record in read_located_records(file, fields, optional, fault, columns, convert)]
+
+
+def read_located_records(
+    file: Path,
+    fields: Mapping[str, Form],
+    optional: Sequence[str] = (),
+    fault: Callable[[dict[str, Any]], str] = lambda record: "",
+    columns: Mapping[str, str] | None = None,
+    convert: Callable[[dict[str, Any]], dict[str, Any]] = lambda record: record,
+) -> list[tuple[str, dict[str, Any]]]:
+    """Like `read_records`, with the file and line of each record."""
+    records: list[tuple[str, dict[str, Any]]] = []
     for row in rows(file):
         try:
             record = _with_fields(row, fields, columns or {}, convert)
-            records.append(_checked(record, fields, optional, fault, row.place))
+            records.append((row.place, _checked(record, fields, optional, fault, row.place)))
         except NoColumn as error:
             if columns is not None and error.remedy == RENAME:
                 error = NoColumn(error.place, error.cause, _options(file, fields, columns))

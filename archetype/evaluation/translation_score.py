@@ -65,6 +65,7 @@ def translation_score(
     tokenizer: Tokenizer,
     sources: list[str],
     targets: list[str],
+    places: list[str],
     settings: Beam,
     start: int | None = None,
 ) -> TranslationScore:
@@ -75,6 +76,7 @@ def translation_score(
         tokenizer: the model's own.
         sources: source texts; pairs with an empty side are left out.
         targets: reference target of each source.
+        places: file and line of each pair, for errors.
         settings: of the beam search.
         start: the token that every target starts with (absent: the end token).
 
@@ -87,10 +89,11 @@ def translation_score(
     except ImportError:
         raise DataError("sacrebleu", "is not installed", install_command("sacrebleu")) from None
     num_pairs = len(sources)
+    places = [place for place, *texts in zip(places, sources, targets, strict=True) if all(map(str.strip, texts))]
     sources, targets = without_empty(sources, targets)
     if not sources:
         raise DataError("data", "holds no pair", "give at least one source with its target")
-    loss, accuracy, num_tokens = target_loss(model, tokenizer, sources, targets, start)
+    loss, accuracy, num_tokens = target_loss(model, tokenizer, sources, targets, places, start)
     translations = translate(model, tokenizer, sources, settings, start)
     bleu = BLEU()
     scores = (bleu.corpus_score(translations, [targets]).score, CHRF().corpus_score(translations, [targets]).score)
@@ -100,7 +103,12 @@ def translation_score(
 
 @torch.inference_mode()
 def target_loss(
-    model: EncoderDecoder, tokenizer: Tokenizer, sources: list[str], targets: list[str], start: int | None = None
+    model: EncoderDecoder,
+    tokenizer: Tokenizer,
+    sources: list[str],
+    targets: list[str],
+    places: list[str],
+    start: int | None = None,
 ) -> tuple[float, float, int]:
     """Return mean cross-entropy, accuracy and number of target tokens; arguments as for `translation_score`."""
     end, context = end_of_text(tokenizer), model.spec.context_length
@@ -108,10 +116,10 @@ def target_loss(
         ([*tokenizer.encode(source), end], [end if start is None else start, *tokenizer.encode_target(target), end])
         for source, target in zip(sources, targets, strict=True)
     ]
-    for number, (ids, target_ids) in enumerate(pairs, start=1):
+    for place, (ids, target_ids) in zip(places, pairs, strict=True):
         if (longest := max(len(ids), len(target_ids) - 1)) > context:
             cause = f"has a side of {longest} tokens and the model's context holds {context}"
-            raise DataError(f"pair {number}", cause, "cut it into sentences")
+            raise DataError(place, cause, "cut it into sentences")
     pairs.sort(key=lambda pair: max(map(len, pair)))
     total, correct, num_tokens, first = 0.0, 0, 0, 0
     while first < len(pairs):

@@ -29,17 +29,15 @@ class BackgroundSave:
         """Start writing a checkpoint after the previous one is done.
 
         Args:
-            step: the step of the checkpoint.
             tensors: tensors by name, for each file.
-            write: writes the files.
 
         Raises:
             ArchetypeError: the previous checkpoint, or this one if written synchronously, could not be written.
         """
         self.wait()
-        free, others = free_memory(torch.device("cpu")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        own = [_own_share(tensor) for file in tensors for tensor in file.values()]
-        if free is not None and 2 * others * sum(tensor.nbytes for tensor in own) > free:
+        free, num_local = free_memory(torch.device("cpu")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        shards = [_shard(tensor) for file in tensors for tensor in file.values()]
+        if free is not None and 2 * num_local * sum(tensor.nbytes for tensor in shards) > free:
             write(tensors)
             self.written.append(step)
             return
@@ -57,7 +55,6 @@ class BackgroundSave:
 
     @property
     def is_writing(self) -> bool:
-        """Whether a checkpoint is being written."""
         return self.thread is not None and self.thread.is_alive()
 
     @property
@@ -93,7 +90,6 @@ class BackgroundSave:
             self.thread = None
 
 
-def _own_share(tensor: Tensor) -> Tensor:
-    """Return this process's shard of a distributed tensor, or the tensor itself."""
-    share: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return share
+def _shard(tensor: Tensor) -> Tensor:
+    shard: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return shard

@@ -12,7 +12,6 @@ from archetype.models.stack.module import Stack
 
 
 def stacks_of(model: nn.Module) -> list[Stack]:
-    """Return all stacks of blocks, in the order of the forward pass."""
     return [module for module in model.modules() if isinstance(module, Stack)]
 
 

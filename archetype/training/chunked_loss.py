@@ -7,7 +7,7 @@ without a target (padding, tokens that are not masked) are dropped first.
 from typing import Any, NamedTuple, Self
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from archetype.data.labelled_words import NO_CLASS
@@ -35,26 +35,30 @@ class Head(NamedTuple):
 
 
 def chunk_rows(vocab_size: int) -> int:
-    """Return the number of tokens per chunk."""
     return max(MIN_ROWS, CHUNK_BYTES // (4 * vocab_size))
 
 
 def chunked_cross_entropy(
-    features: Float[Tensor, "... D"], head: Head, targets: Int[Tensor, "..."], label_smoothing: float
+    features: Float[Tensor, "... D"],
+    head: Head,
+    targets: Int[Tensor, "..."],
+    label_smoothing: float,
+    num_targets: int | None = None,
 ) -> tuple[Tensor, int, int | None]:
     """Return mean cross-entropy (nats, float32), number of targets, and, only without gradients, number correct.
 
     Args:
-        features: inputs of the head, (..., D).
-        head: weight, bias and soft cap of the head.
+        features: inputs of the head.
         targets: token ids, or IGNORED.
         label_smoothing: probability mass spread evenly over all V ids.
+        num_targets: number of targets that are not IGNORED, if counted on the host (None: read from the device).
     """
     x, targets = features.flatten(0, -2), targets.flatten()
     is_target = targets != IGNORED
-    num_targets = int(is_target.sum())
+    num_targets = int(is_target.sum()) if num_targets is None else num_targets
     if num_targets < len(targets):
-        x, targets = x[is_target], targets[is_target]
+        selected = indices_where(is_target, num_targets)
+        x, targets = x.index_select(0, selected), targets.index_select(0, selected)
     if torch.is_grad_enabled():
         loss: Tensor = _ChunkedCrossEntropy.apply(x, head.weight, head.bias, targets, head.softcap, label_smoothing)  # type: ignore[no-untyped-call]
         return loss, num_targets, None
@@ -70,8 +74,15 @@ def chunked_cross_entropy(
     return nats / num_targets, num_targets, num_correct
 
 
+def indices_where(mask: Bool[Tensor, "N"], count: int) -> Int[Tensor, "count"]:
+    """Return the indices of the `count` true elements in order.
+
+    `mask.nonzero()` would read their number from the device, which waits for all work queued there.
+    """
+    return mask.argsort(descending=True, stable=True)[:count]
+
+
 def _compute_dtype(x: Tensor) -> torch.dtype:
-    """Return the data type of matrix products, which autocast may set."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
@@ -142,19 +153,18 @@ def _loss_and_gradient(
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "n V"]]:
     """Return the summed loss of a chunk in nats, and its gradient by features @ weight.T + bias, in the type of x."""
     z, tanh = _logits(x, weight, bias, softcap)  # (n, V)
-    z.sub_(z.amax(-1, keepdim=True))
-    chosen, mean = z.gather(1, ids), z.mean(-1, keepdim=True)
+    z.sub_(z.amax(-1, keepdim=True))  # so that exp does not overflow
+    of_target, mean = z.gather(1, ids), z.mean(-1, keepdim=True)  # (n, 1)
     total = z.exp_().sum(-1, keepdim=True)
-    nats = (total.log() - (1 - label_smoothing) * chosen - label_smoothing * mean).sum()
-    gradient = z.div_(total).sub_(label_smoothing / len(weight))
-    gradient.scatter_add_(1, ids, torch.full_like(chosen, label_smoothing - 1))
-    if tanh is not None:
+    nats = (total.log() - (1 - label_smoothing) * of_target - label_smoothing * mean).sum()
+    gradient = z.div_(total).sub_(label_smoothing / len(weight))  # softmax minus the smoothed target
+    gradient.scatter_add_(1, ids, torch.full_like(of_target, label_smoothing - 1))
+    if tanh is not None:  # the derivative of the soft cap
         gradient.mul_(1 - tanh.float().square_())
     return nats, gradient.to(x.dtype)
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """Add a @ b to `total` in place, fused if the data types are equal."""
     if a.dtype == total.dtype:
         total.addmm_(a, b)
     else:

@@ -1,4 +1,4 @@
-"""Warnings of a run about itself: settings that cannot do well, and a loss that shows it."""
+"""Warnings during a run about unsuitable settings and diverging losses."""
 
 import math
 from collections import deque
@@ -11,19 +11,15 @@ from archetype.training.verdict import NUM_STEPS, has_diverged
 
 
 class Diagnosis:
-    """Notices about one run, each of them once.
-
-    Args:
-        state: of the run.
-    """
+    """Notices about a run, each shown once."""
 
     def __init__(self, state: TrainState) -> None:
         self.state, self.guess = state, state.objective.guessing_loss(state.model.spec)
         self.losses: deque[float] = deque(maxlen=NUM_STEPS)
-        self.is_said = False
+        self.has_warned = False
 
     def at_start(self) -> Iterator[Notice]:
-        """Warnings that follow from the recipe."""
+        """Yield warnings about the recipe."""
         recipe, step = self.state.recipe, self.state.step
         yield from (Notice(step, note) for note in self.state.notes)
         warmup = getattr(recipe.schedule, "warmup_steps", 0)
@@ -35,18 +31,18 @@ class Diagnosis:
             yield Notice(step, f"{cause}: {effect}; use fewer warmup_steps")
 
     def after(self, event: Event) -> Iterator[Notice]:
-        """A warning as soon as the losses show that the run diverges: after some steps, or at an evaluation."""
+        """Warn once if the losses show that the run diverges, after `NUM_STEPS` steps or at an evaluation."""
         if isinstance(event, Step) and not event.skipped:
             self.losses.append(event.loss)
             if self.state.first_loss is None:
                 self.state.first_loss = event.loss
         first, mean = self.state.first_loss, fmean(self.losses) if self.losses else math.nan
         is_shown = len(self.losses) == NUM_STEPS or (isinstance(event, Evaluated) and not event.on_all)
-        if self.is_said or not is_shown or first is None or not has_diverged(mean, first, self.guess):
+        if self.has_warned or not is_shown or first is None or not has_diverged(mean, first, self.guess):
             return
-        self.is_said = True
+        self.has_warned = True
         beaten = first if self.guess is None or mean <= self.guess else self.guess
-        worse = "is worse than that of guessing" if beaten == self.guess else "is above the first one"
+        worse = "is worse than guessing" if beaten == self.guess else "is above the first loss"
         cause = f"the loss of {len(self.losses)} steps, {mean:.2f}, {worse}, {beaten:.2f}"
         effect = f"a learning rate of {self.state.recipe.optimizer.learning_rate:.2g} is too high"
         yield Notice(event.step, f"{cause}: {effect}; stop, and start again with a lower one")

@@ -61,10 +61,10 @@ def evaluate(
             if stop():
                 return None
             batch = objective.validation_batch(number * total // taken)
-            for part, share in processes.parts(objective, batch, rows):
+            for part, share, counts in processes.parts(objective, batch, rows):
                 part = tuple(tensor.to(model.device) for tensor in part)
                 with torch.autocast(model.device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
-                    output = processes.compute_loss(objective, model, part)
+                    output = processes.compute_loss(objective, model, part, counts)
                 if share:
                     num_targets = int(output.num_targets)
                     nats += float(output.loss) * num_targets

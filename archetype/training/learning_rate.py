@@ -17,8 +17,7 @@ def suitable_rate(
     """Return the default peak learning rate for an optimizer and a model, and the reason in a few words.
 
     Args:
-        optimizer: class of the optimizer; without `share_of_adamw`, its own default is used for any width.
-        spec: specification of the model.
+        optimizer: without `share_of_adamw`, its default rate is used for any width.
         is_trained: whether training starts from pretrained weights.
         adapter: kind of the adapter that is trained instead of the model; empty if there is none.
     """
@@ -32,4 +31,4 @@ def suitable_rate(
     if not is_trained:
         return float(f"{rate:.1g}") if follows_width else rate, why
     part, what = (ADAPTER, f"a {adapter} adapter") if adapter else (FINE_TUNING, "fine-tuning")
-    return float(f"{part * rate:.1g}"), f"{what}: {part:g} of what suits random weights, by {why}"
+    return float(f"{part * rate:.1g}"), f"{what}: {part:g} of the rate for random weights, by {why}"

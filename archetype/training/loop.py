@@ -10,6 +10,7 @@ from torch import Tensor
 
 from archetype.errors import CheckpointError, DataError, one_line
 from archetype.io import atomic
+from archetype.nn.buffers import copy_buffers, restore_buffers
 from archetype.runs import checkpoints
 from archetype.runs.directory import write_weights
 from archetype.training import metrics
@@ -49,7 +50,7 @@ def run(
     trackers = Trackers(run, state.step, state.recipe.trackers, state.recipe.dump(full=True), processes.is_main)
     with processes.locked(run.folder), stop_on_signal(processes.first_signal) as stop, trackers:
         if (newest := checkpoints.newest_step(run.checkpoints) or 0) != state.step:
-            cause = f"another process has trained this run to step {newest} meanwhile"
+            cause = f"another process has trained this run to step {newest}"
             raise CheckpointError(str(run.folder), cause, "resume it again")
         if processes.is_main:
             for folder in (run.folder, run.checkpoints, run.best_folder):
@@ -109,7 +110,6 @@ def train(state: TrainState, stop: StopSignal) -> Iterator[Event]:
 
 
 def _sampled(event: Event, state: TrainState, sample: Callable[[TrainState], str]) -> Iterator[Sampled]:
-    """Yield a sample for an evaluation, but not for the final evaluation on all validation batches."""
     if isinstance(event, Evaluated) and not event.on_all and (text := sample(state)):
         yield Sampled(event.step, text)
 
@@ -122,17 +122,17 @@ def is_finished(state: TrainState) -> bool:
 def evaluations(state: TrainState, stop: StopSignal) -> Iterator[Event]:
     """Run the evaluations due at this step: on some validation batches, and at the end on all of them too."""
     recipe, total = state.recipe, state.objective.num_validation_batches
-    for number, num_batches in enumerate((min(recipe.evaluate_batches, total), total)):
-        is_due = is_finished(state) or (number == 0 and state.step % recipe.evaluate_every == 0)
-        is_repeated = number == 1 and recipe.evaluate_batches >= total
-        if state.step and is_due and not is_repeated and number >= state.num_evaluated:
+    for index, num_batches in enumerate((min(recipe.evaluate_batches, total), total)):
+        is_due = is_finished(state) or (index == 0 and state.step % recipe.evaluate_every == 0)
+        is_repeated = index == 1 and recipe.evaluate_batches >= total
+        if state.step and is_due and not is_repeated and index >= state.num_evaluated:
             rows, dtype, objective = recipe.micro_batch_size, recipe.dtype, state.objective
             with averaged(state.model, state.average):
                 evaluation = evaluate(state.model, objective, dtype, num_batches, rows, stop.poll, state.processes)
                 if evaluation is None:
                     return
                 state.count(evaluation)
-                yield Evaluated(state.step, evaluation, on_all=number == 1)
+                yield Evaluated(state.step, evaluation, on_all=index == 1)
 
 
 def take_step(state: TrainState) -> Step:
@@ -148,25 +148,21 @@ def take_step(state: TrainState) -> Step:
     set_learning_rate(optimizer, learning_rate)
     batch, waited = state.prefetcher.batch(state.step)
     parts = processes.parts(state.objective, batch, recipe.micro_batch_size)
-    statistics = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    # running statistics alone: forward passes update them before anyone knows whether the step is skipped
+    buffers = copy_buffers(model)
     losses: list[Tensor] = []
-    counts: list[Tensor | int] = []
-    for index, (part, share) in enumerate(parts, 1):
+    num_targets: Tensor | int = 0
+    for index, (part, share, counts) in enumerate(parts, 1):
         part = tuple(tensor.to(model.device, non_blocking=True) for tensor in part)
         with processes.accumulating(index == len(parts)):
             with torch.autocast(model.device.type, torch.bfloat16, enabled=recipe.dtype == "bfloat16"):
-                output = processes.compute_loss(state.objective, model, part)
+                output = processes.compute_loss(state.objective, model, part, counts)
             (output.loss * share).backward()
-        losses.append(output.loss.detach().float())
-        counts.append(output.num_targets if share > 0 else 0)
+        losses.append(output.loss.detach().float())  # not read yet: the device still computes
+        num_targets += output.num_targets if share > 0 else 0
     weights = float32_weights(model, optimizer)
     clipped = processes.clip_gradients([*weights.values()], recipe.max_grad_norm)
-    # the only reads of a step: earlier ones would wait for the device after each micro-batch; the optimizer needs them
-    *means, norm = torch.stack([*losses, clipped.to(losses[0])]).tolist()
-    loss, num_targets = 0.0, float(sum(counts))
-    for mean, (_, share) in zip(means, parts, strict=True):  # not by sum(), which rounds otherwise from Python 3.12 on
-        loss += mean * share
-    loss, num_targets = processes.sum(loss, num_targets)
+    loss, total, norm = processes.read(losses, [part.share for part in parts], float(num_targets), clipped)
     is_finite = math.isfinite(norm) and math.isfinite(loss)
     if is_finite:
         optimizer.step()
@@ -174,10 +170,8 @@ def take_step(state: TrainState) -> Step:
             state.average.update(weights, state.step)
     else:
         log.warning("step %d skipped: the loss or its gradient was not finite", state.step + 1)
-        for buffer, before in statistics:
-            buffer.copy_(before)
+        restore_buffers(buffers)
     optimizer.zero_grad(set_to_none=True)
     state.step, state.num_evaluated = state.step + 1, 0
     seconds = max(time.perf_counter() - started, 1e-9)  # the clock may not have advanced
-    rate, skipped = num_targets / seconds, not is_finite
-    return Step(state.step, loss, learning_rate, norm, rate, int(num_targets), skipped, waited)
+    return Step(state.step, loss, learning_rate, norm, total / seconds, int(total), not is_finite, waited)

@@ -34,11 +34,11 @@ class StepMemory:
     """Memory of one training step in bytes.
 
     Attributes:
-        weights: model weights, including master weights and moving average.
+        weights: including master weights and moving average.
         optimizer: optimizer state.
         gradients: float32 gradients of all trained parameters.
         weight_copies: bfloat16 copies of matrices that autocast keeps from the forward to the backward pass.
-        activations: activations saved for the backward pass, without the logits.
+        activations: saved for the backward pass, without the logits.
         logits: tensors of the loss and its gradient when the backward pass begins.
         peak: maximum held at any time.
     """
@@ -69,16 +69,12 @@ class StepMemoryCost:
 
     @cached_property
     def num_trained(self) -> int:
-        """Number of trained parameters."""
         return sum(each.parameter.numel() for each in self.grouped)
 
     def step(self, rows: int, length: int, accumulates: bool = False) -> StepMemory:
-        """Estimate a step.
+        """Estimate a step on `rows` sequences of `length` tokens.
 
-        Args:
-            rows: sequences per micro-batch.
-            length: tokens per sequence.
-            accumulates: whether gradients of earlier micro-batches are held during the forward pass.
+        If it accumulates, gradients of earlier micro-batches are held during the forward pass.
         """
         recipe, gradients = self.recipe, FLOAT32 * self.num_trained
         weights = self.num_parameters * (FLOAT32 + (BFLOAT16 if self.is_bfloat16 else 0))
@@ -135,14 +131,14 @@ class StepMemoryCost:
     @property
     def share_of_blocks_with_gradients(self) -> float:
         """Share of blocks with gradients; blocks below the first trained parameter save no activations."""
-        places = [re.search(r"^blocks\.(\d+)\.", each.name) for each in self.grouped]
-        if not all(places):
+        matches = [re.search(r"^blocks\.(\d+)\.", each.name) for each in self.grouped]
+        if not all(matches):
             after = all(
-                place or each.name.startswith(AFTER_BLOCKS) for place, each in zip(places, self.grouped, strict=True)
+                match or each.name.startswith(AFTER_BLOCKS) for match, each in zip(matches, self.grouped, strict=True)
             )
             if not after:
                 return 1.0
-        first = min((int(place[1]) for place in places if place), default=self.num_blocks)
+        first = min((int(match[1]) for match in matches if match), default=self.num_blocks)
         return (self.num_blocks - first) / max(1, self.num_blocks)
 
 
@@ -157,7 +153,6 @@ def check_memory(
     """Refuse a step that needs more memory than is free.
 
     Args:
-        objective: provides the batch shapes.
         fewer_at_once: option for the remedy in the message; {} is the micro-batch size.
         override: option that skips this check; empty if there is none.
 
@@ -179,10 +174,10 @@ def check_memory(
     most_at_once = largest(lambda count: peak(count, True) <= free, rows)
     tokens = f" of {num_tokens:,} tokens" if length else ""
     field = "batch_size" if rows == batch else "micro_batch_size"
-    cause = f"a step on {rows:,} rows{tokens} takes {size(needed)}, and {size(free)} are free"
+    cause = f"a step on {rows:,} rows{tokens} needs {size(needed)}, but {size(free)} are free"
     otherwise = f", or {override}" if override else ""
     if not (most if rows == batch else most_at_once):
-        raise SpecError(field, f"{cause}, too few for one row", f"use a smaller model or shorter rows{otherwise}")
+        raise SpecError(field, f"{cause}, too little for one row", f"use a smaller model or shorter rows{otherwise}")
     if rows < batch:
         raise SpecError(field, cause, f"use at most {most_at_once:,}{otherwise}")
     at_once = f", or {fewer_at_once.format(most_at_once)}, which accumulates gradients over the rows"

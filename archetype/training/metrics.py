@@ -18,10 +18,7 @@ NULLABLE = ("validation_bits_per_byte", "validation_accuracy")  # null for pairs
 
 @dataclass(frozen=True)
 class Step:
-    """One optimizer step on `num_targets` predictions; `skipped` if the loss or a gradient was not finite.
-
-    `data_seconds` is the time the step waited for its batch.
-    """
+    """One optimizer step on `num_targets` predictions; `skipped` if the loss or a gradient was not finite."""
 
     step: int
     loss: float
@@ -30,7 +27,7 @@ class Step:
     per_second: float  # predictions
     num_targets: int
     skipped: bool = False
-    data_seconds: float = 0.0
+    data_seconds: float = 0.0  # waiting for the batch
 
 
 @dataclass(frozen=True)
@@ -60,14 +57,12 @@ class PeakMeasured:
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint was written after `step` steps."""
-
     step: int
 
 
 @dataclass(frozen=True)
 class Notice:
-    """A note to the user about the run, in one line."""
+    """A note to the user, in one line."""
 
     step: int
     text: str
@@ -110,8 +105,8 @@ def read(file: Path) -> list[dict[str, Any]]:
     check_regular(file)
     if not file.exists() and not file.is_symlink():
         return []
-    *texts, rest = read_bytes(file, MAX_TEXT_BYTES).split(b"\n")
-    lines = [_parse(text, f"{file}: line {number}") for number, text in enumerate(texts, 1)]
+    *complete, rest = read_bytes(file, MAX_TEXT_BYTES).split(b"\n")
+    lines = [_parse(line, f"{file}: line {number}") for number, line in enumerate(complete, 1)]
     try:
         return [*lines, _parse(rest, "")]
     except DataError:
@@ -136,10 +131,9 @@ def rewind(file: Path, step: int) -> list[dict[str, Any]]:
     return lines
 
 
-def _parse(text: bytes, place: str) -> dict[str, Any]:
-    """Parse a line: an object with an integer `step` and metrics, or a sample."""
+def _parse(line: bytes, place: str) -> dict[str, Any]:
     try:
-        values = json.loads(text) if len(text) <= MAX_LINE_BYTES else None
+        values = json.loads(line) if len(line) <= MAX_LINE_BYTES else None
     except (ValueError, RecursionError):
         values = None
     if isinstance(values, dict) and type(values.get("step")) is int and all(map(_is_measured, values.items())):
@@ -148,7 +142,6 @@ def _parse(text: bytes, place: str) -> dict[str, Any]:
 
 
 def _is_measured(item: tuple[str, Any]) -> bool:
-    """Whether a value is valid for its name: a number in range, null for optional metrics, or text."""
     name, value = item
     if name in TEXTS:
         return isinstance(value, str)

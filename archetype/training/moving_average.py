@@ -29,14 +29,13 @@ class MovingAverage:
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the average from a checkpoint."""
         for name, tensor in self.tensors.items():
             tensor.copy_(tensors[name])
 
 
 @contextmanager
 def averaged(model: torch.nn.Module, average: MovingAverage | None) -> Iterator[None]:
-    """Swap the averaged weights, if any, into the model within this block."""
+    """Use the averaged weights, if any, within the block."""
     parameters = dict(model.named_parameters())
     tensors = average.tensors if average else {}
     with torch.no_grad():

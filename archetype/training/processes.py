@@ -1,4 +1,4 @@
-"""The interface of training to the processes that share its work; here for one that does all of it."""
+"""Interface of training to the processes that share its work, implemented here for a single process."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from archetype.errors import SpecError
 from archetype.io.lock import locked
 from archetype.models.spec import ModelSpec
 from archetype.runs import checkpoints
-from archetype.training.objectives.base import Batch, LossOutput, Objective, split_batch
+from archetype.training.objectives.base import Batch, Counts, LossOutput, MicroBatch, Objective, split_batch
 
 if TYPE_CHECKING:
     from archetype.training.recipe import Recipe
@@ -24,16 +24,16 @@ T = TypeVar("T")
 
 
 class Processes:
-    """One process: it computes all rows, holds all weights and writes all files.
+    """A single process: it computes all rows, holds all weights and writes all files.
 
-    `training/parallel` has those that do it together.
+    `training/parallel` implements several processes.
 
     Attributes:
         is_alone: whether there is no other process.
         is_main: whether this process writes metrics and weights and shows progress.
-        holds_all: whether it has every weight whole, so that it alone can generate.
+        holds_all: whether it has all weights, so that it can generate by itself.
         writes_checkpoints: whether this process writes checkpoints, or its shards of them.
-        number: of this process among those that compute different tokens.
+        number: index among the processes that compute different tokens.
     """
 
     is_alone = True
@@ -49,74 +49,91 @@ class Processes:
             SpecError: names the size.
         """
         if (size := recipe.parallel.num_processes) > 1:
-            cause = f"its sizes take {size} processes and this is one"
-            remedy = f"start it by torchrun --nproc-per-node {size} -m archetype train, or make them 1"
+            cause = f"its sizes need {size} processes, but only one is running"
+            remedy = f"start it with torchrun --nproc-per-node {size} -m archetype train, or set them to 1"
             raise SpecError("parallel", cause, remedy)
 
     def building_device(self, recipe: "Recipe", device: torch.device) -> torch.device:
-        """Where a model is built: on the meta device, where processes get their shards of it later."""
+        """Return the device on which the model is built: meta if processes get their shards of it later."""
         return device
 
     def begin(self, begin: "Callable[[], TrainState]", join: "Callable[[], TrainState]") -> "TrainState":
-        """The state of a run.
+        """Return the state of a run.
 
         Args:
-            begin: begins or resumes it; for the main process alone, which writes.
-            join: for all others, after it.
+            begin: starts or resumes the run; called in the main process, which writes files.
+            join: called in all other processes, after `begin`.
         """
         return begin()
 
     def together(self, action: Callable[[], T]) -> T:
-        """The result of an action of every process; where it fails in one, all end."""
+        """Return the result of `action`, which every process calls; if it fails in one process, all end."""
         return action()
 
     def all(self, condition: bool) -> bool:
-        """Whether something holds in every process."""
+        """Return whether a condition holds in every process."""
         return condition
 
-    def parts(self, objective: Objective, batch: Batch, rows: int | None) -> list[tuple[Batch, float]]:
-        """The parts of a batch that this process computes, each with its share of all the batch's targets.
-
-        The loss is the mean over all targets of the batch: the sum of the parts' losses times their shares.
+    def parts(self, objective: Objective, batch: Batch, rows: int | None) -> list[MicroBatch]:
+        """Return the micro-batches of a batch that this process computes.
 
         Args:
-            objective: says which targets count.
+            objective: counts the targets.
             batch: of all processes.
-            rows: computed at once (None: all).
+            rows: rows of a micro-batch (None: all).
         """
         parts = [*split_batch(batch, rows)]
+        counts = [objective.target_counts(part) for part in parts]
         if len(parts) == 1:
-            return [(parts[0], 1.0)]
-        numbers = [objective.num_targets(part) for part in parts]
-        return [(part, number / max(1, sum(numbers))) for part, number in zip(parts, numbers, strict=True)]
+            return [MicroBatch(parts[0], 1.0, counts[0])]
+        total = max(1, sum(count[0] for count in counts))
+        return [MicroBatch(part, count[0] / total, count) for part, count in zip(parts, counts, strict=True)]
 
     def accumulating(self, is_last: bool) -> AbstractContextManager[Any]:
-        """Around the forward and backward pass of a part; gradients of all processes meet in that of the last."""
+        """Return a context for the passes of a micro-batch; gradients are synchronized in the last."""
         return nullcontext()
 
-    def compute_loss(self, objective: Objective, model: nn.Module, part: Batch) -> LossOutput:
-        """One forward pass of a part, and its loss."""
-        return objective.compute_loss(model, part)
+    def compute_loss(self, objective: Objective, model: nn.Module, part: Batch, counts: Counts) -> LossOutput:
+        """Run one forward pass of a micro-batch on the device and compute its loss."""
+        return objective.compute_loss(model, part, counts)
 
     def clip_gradients(self, parameters: list[nn.Parameter], max_norm: float) -> Tensor:
         """Clip the gradients of all parameters to a norm. Return the norm before, a scalar on their device."""
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
+    def read(
+        self, losses: list[Tensor], shares: list[float], num_targets: float, norm: Tensor
+    ) -> tuple[float, float, float]:
+        """Return loss and number of targets, each summed over all processes, and the gradient norm of a step.
+
+        This is the only read of a step: an earlier one would wait for the device after each micro-batch.
+
+        Args:
+            losses: mean loss of each micro-batch, scalars on the device.
+            shares: factors of the losses.
+            num_targets: targets of this process.
+            norm: a scalar on the device.
+        """
+        *means, norm_read = torch.stack([*losses, norm.to(losses[0])]).tolist()
+        loss = 0.0
+        for mean, share in zip(means, shares, strict=True):  # sum() rounds differently from Python 3.12 on
+            loss += mean * share
+        return loss, num_targets, norm_read
+
     def sum(self, *numbers: float) -> tuple[float, ...]:
-        """The sums of numbers that each process measured on its own rows."""
+        """Return the sums over processes of numbers that each measured on its rows."""
         return numbers
 
     @property
     def first_signal(self) -> Callable[[int | None], int | None] | None:
-        """How processes learn of the signal that one of them received; one alone knows."""
+        """Function that exchanges signals between processes; None for a single process."""
         return None
 
     def locked(self, folder: Path) -> AbstractContextManager[None]:
-        """Hold the lock of a run within the block."""
         return locked(folder)
 
     def whole(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors to be written by the main process, gathered where each process has a share of them."""
+        """Return the tensors that the main process writes, gathered if they are sharded."""
         return tensors
 
     def write_checkpoint(
@@ -129,7 +146,7 @@ class Processes:
         average: dict[str, Tensor] | None,
         keep: int,
     ) -> None:
-        """Write the checkpoint of a step; see `checkpoints.write`."""
+        """Write a checkpoint; see `checkpoints.write`."""
         checkpoints.write(folder, step, weights, optimizer, provenance, average, keep)
 
 
@@ -138,7 +155,7 @@ ALONE = Processes()
 
 @contextmanager
 def launched(device: torch.device) -> Iterator[tuple[Processes, torch.device]]:
-    """The processes that torchrun has started, or this one alone, and this process's own device."""
+    """Yield the processes that torchrun has started, or the single process, with this process's device."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield ALONE, device
         return

@@ -38,11 +38,9 @@ class RateSweep:
     suggested: float | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for `--json`."""
         return asdict(self)
 
     def draw(self, file: Path, label: str) -> None:
-        """Plot loss against learning rate as a PNG file."""
         logarithms = [math.log10(rate) for rate in self.rates]
         labelled = {"each step": (logarithms, self.losses), "mean": (logarithms, self.means)}
         title = "learning-rate range test" + (f": {self.suggested:.1e}" if self.suggested else "")
@@ -53,10 +51,6 @@ def find_rate(resolved: ResolvedRecipe, device: torch.device, num_steps: int = N
     """Train with a rate that rises from 1e-6 to 1 until the loss diverges (Smith 2015, section 3.3).
 
     The model is discarded and no file is written.
-
-    Args:
-        resolved: the recipe, from `resolve_recipe`.
-        num_steps: steps for the full range.
     """
     model, recipe, _ = first_model(resolved, device)
     if recipe.adapter is not None:
@@ -70,14 +64,14 @@ def find_rate(resolved: ResolvedRecipe, device: torch.device, num_steps: int = N
     losses: list[float] = []
     means: list[float] = []
     mean = 0.0
-    for number in range(1, num_steps + 1):
+    for index in range(1, num_steps + 1):
         step = take_step(state)
         if step.skipped:
             break
         mean = SMOOTHING * mean + (1 - SMOOTHING) * step.loss
         rates.append(step.learning_rate)
         losses.append(step.loss)
-        means.append(mean / (1 - SMOOTHING**number))
+        means.append(mean / (1 - SMOOTHING**index))  # without the bias of the initial zero
         if means[-1] > DIVERGED * min(means):
             break
     return RateSweep(rates, losses, means, steepest(rates, means))

@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step, as a recipe names it by `kind`."""
+"""Learning-rate schedules that a recipe can select by `kind`."""
 
 import math
 from abc import abstractmethod
@@ -15,21 +15,13 @@ Ratio = Annotated[float, Field(ge=0, le=1)]
 
 
 class Schedule(Part):
-    """Base of all schedules."""
-
     @abstractmethod
     def learning_rate(self, peak: float, step: int, num_steps: int) -> float:
-        """Return the learning rate of an optimizer step.
-
-        Args:
-            peak: the optimizer's learning rate.
-            step: index of the step, from 0.
-            num_steps: number of steps of the whole run.
-        """
+        """Return the learning rate of a step (from 0) of `num_steps`; `peak` is the optimizer's learning rate."""
 
 
 class WarmUp(Schedule):
-    """Base of schedules that begin with a linear rise."""
+    """Base of schedules with linear warm-up."""
 
     warmup_steps: WarmupSteps = 100
 
@@ -49,45 +41,43 @@ class WarmUp(Schedule):
 
 @part
 class Cosine(WarmUp):
-    """A linear rise over `warmup_steps`, then half a cosine down to `min_lr_ratio` of the peak (Loshchilov 2016).
+    """Linear warm-up, then half a cosine down to `min_lr_ratio` of the peak (Loshchilov 2016).
 
     Attributes:
-        min_lr_ratio: the last learning rate, as a share of the peak.
+        min_lr_ratio: final learning rate as a fraction of the peak.
     """
 
     kind: Literal["cosine"] = "cosine"
     min_lr_ratio: Ratio = 0.1
 
     def ratio(self, step: int, num_steps: int) -> float:
-        """Return the cosine decay from 1 to `min_lr_ratio`."""
         cosine = 0.5 * (1 + math.cos(math.pi * self.progress(step, self.warmup_steps, num_steps)))
         return self.min_lr_ratio + (1 - self.min_lr_ratio) * cosine
 
 
 @part
 class Linear(WarmUp):
-    """A linear rise over `warmup_steps`, then a linear fall to `min_lr_ratio` of the peak (Devlin 2018).
+    """Linear warm-up, then linear decay to `min_lr_ratio` of the peak (Devlin 2018).
 
     Attributes:
-        min_lr_ratio: the last learning rate, as a share of the peak.
+        min_lr_ratio: final learning rate as a fraction of the peak.
     """
 
     kind: Literal["linear"] = "linear"
     min_lr_ratio: Ratio = 0.0
 
     def ratio(self, step: int, num_steps: int) -> float:
-        """Return the linear decay from 1 to `min_lr_ratio`."""
         return 1 - (1 - self.min_lr_ratio) * self.progress(step, self.warmup_steps, num_steps)
 
 
 @part
 class WarmupStableDecay(WarmUp):
-    """A linear rise, the peak for most of the run, and a fall at its end (Hu 2024, section 4).
+    """Linear warm-up, constant peak for most of the run, and decay at its end (Hu 2024, section 4).
 
     Attributes:
-        decay_fraction: share of all steps that the fall takes.
-        decay_shape: of the fall; one_minus_sqrt is that of Hägele 2024.
-        min_lr_ratio: the last learning rate, as a share of the peak.
+        decay_fraction: fraction of all steps in the decay.
+        decay_shape: one_minus_sqrt is that of Hägele 2024.
+        min_lr_ratio: final learning rate as a fraction of the peak.
     """
 
     kind: Literal["wsd"] = "wsd"
@@ -96,10 +86,9 @@ class WarmupStableDecay(WarmUp):
     min_lr_ratio: Ratio = 0.0
 
     def ratio(self, step: int, num_steps: int) -> float:
-        """Return 1 until the decay begins, at the latest at the last step but one."""
         first = num_steps * (1 - self.decay_fraction)
         if self.decay_fraction and num_steps > 1:
-            first = min(first, num_steps - 2)
+            first = min(first, num_steps - 2)  # a decay within the last step alone would never be seen
         first = max(float(self.warmup_steps), first)
         progress = self.progress(step, first, num_steps)
         left = {
@@ -112,32 +101,30 @@ class WarmupStableDecay(WarmUp):
 
 @part
 class InverseSquareRoot(WarmUp):
-    """A linear rise, then a fall with the root of the step (Vaswani 2017, equation 3)."""
+    """Linear warm-up, then decay with the square root of the step (Vaswani 2017, equation 3)."""
 
     kind: Literal["inverse_sqrt"] = "inverse_sqrt"
 
     def ratio(self, step: int, num_steps: int) -> float:
-        """Return sqrt(warmup_steps / (step + 1))."""
         return math.sqrt(max(1, self.warmup_steps) / (step + 1))
 
 
 @part
 class Constant(WarmUp):
-    """A linear rise, then the peak."""
+    """Linear warm-up, then the peak."""
 
     kind: Literal["constant"] = "constant"
 
     def ratio(self, step: int, num_steps: int) -> float:
-        """Always 1."""
         return 1.0
 
 
 @part
 class ExponentialRise(Schedule):
-    """A rise by equal factors from `min_lr_ratio` of the peak to the peak, as a range test takes it (Smith 2015).
+    """Exponential rise from `min_lr_ratio` of the peak to the peak, for range tests (Smith 2015).
 
     Attributes:
-        min_lr_ratio: the first learning rate, as a share of the peak.
+        min_lr_ratio: first learning rate as a fraction of the peak.
     """
 
     kind: Literal["exponential_rise"] = "exponential_rise"

@@ -180,7 +180,7 @@ def resume(
 
 
 def _read_objective(run: Run, recipe: Recipe, spec: ModelSpec) -> tuple[Tokenizer | None, Objective]:
-    """Read the tokenizer of a run and its objective, with data and prepared tensors.
+    """Read tokenizer, data and prepared tensors of a run.
 
     Raises:
         CheckpointError: the tokenizer is missing.
@@ -215,14 +215,13 @@ def first_model(resolved: ResolvedRecipe, device: torch.device) -> tuple[Model, 
 def _begin_from(
     pretrained: Pretrained, model: Model, recipe: Recipe, labels: tuple[str, ...]
 ) -> tuple[Recipe, tuple[str, ...]]:
-    """Copy pretrained weights into a model; new parameters are always trained."""
     num_tokens = pretrained.tokenizer.vocab_size if pretrained.tokenizer and recipe.add_tokens else None
     tensors = take_over(model, pretrained.model, num_tokens, keeps_head=labels == pretrained.labels)
     new, wider = (sorted({name.rpartition(".")[0] for name in names}) for names in tensors)
     if (new or wider) and (recipe.trainable is not None or recipe.adapter is not None):
         recipe = recipe.replace(trainable=(*(recipe.trainable or ()), *new, *wider))
-    weights = f"its weights but {', '.join(new)}, which begin at random," if new else "its weights"
-    return recipe, (f"goes on from {pretrained.source}: {weights} and its tokenizer, with a new optimizer",)
+    weights = f"its weights except {', '.join(new)}, which are random," if new else "its weights"
+    return recipe, (f"starts from {pretrained.source}: {weights} and its tokenizer, with a new optimizer",)
 
 
 def describe_more_steps(recipe: Recipe, step: int, steps: int) -> str:
@@ -235,7 +234,7 @@ def describe_more_steps(recipe: Recipe, step: int, steps: int) -> str:
         raise SpecError("steps", f"the run has taken {step} steps already", "give more")
     peak, learning_rate = recipe.optimizer.learning_rate, recipe.schedule.learning_rate
     before, after = learning_rate(peak, max(0, step - 1), recipe.steps), learning_rate(peak, step, steps)
-    return f"the schedule now spans {steps} steps: the learning rate goes on from {after:.2g}, not {before:.2g}"
+    return f"the schedule now spans {steps} steps: the learning rate continues at {after:.2g} instead of {before:.2g}"
 
 
 def _trainable_model(weights: Path, spec: ModelSpec, adapter: Adapter | None, device: torch.device) -> Model:

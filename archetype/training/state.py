@@ -40,12 +40,11 @@ class TrainState:
         best_loss: lowest validation loss so far.
         num_worse: evaluations since the lowest validation loss.
         first_loss: training loss of the first step.
-        verdict: verdict on a finished run; None if nothing is wrong.
-        notes: notes to show when the run starts.
+        verdict: on a finished run; None if nothing is wrong.
+        notes: shown when the run starts.
         prefetcher: prepares the next batches.
         average: exponential moving average of the weights; None without `ema_decay`.
         background: writes the checkpoints.
-        processes: the processes that train together.
         unread: checkpoint to load once a model on the meta device has been sharded over processes.
     """
 
@@ -71,9 +70,10 @@ class TrainState:
     def __post_init__(self) -> None:
         on_gpu = self.model.device.type == "cuda"
         self.prefetcher = Prefetcher(self._pinned_batch if on_gpu else self.objective.batch)
+        further = self.model.spec.further_stack
+        self.objective.num_further = 0 if further is None else len(further.layers)
 
     def _pinned_batch(self, step: int) -> Batch:
-        """Return the batch of a step in pinned memory, for asynchronous copies to the GPU."""
         return tuple(tensor.pin_memory() for tensor in self.objective.batch(step))
 
     @classmethod

@@ -1,4 +1,4 @@
-"""FLOPs of a training step, by its recipe: what is frozen has no gradient of its weights, and what is below it none."""
+"""FLOPs of a training step: frozen weights need no weight gradients, and layers below all trained ones no gradients."""
 
 from archetype.estimate.report import cost_report
 from archetype.models.spec import ModelSpec
@@ -7,20 +7,20 @@ from archetype.parts.adapter.module import adapter_parameters
 from archetype.training.memory import StepMemoryCost
 from archetype.training.recipe import Recipe
 
-PER_WEIGHT = 2  # FLOPs, for each token
+PER_WEIGHT = 2  # FLOPs per token
 
 
 def step_flops(recipe: Recipe, spec: ModelSpec, rows: int, length: int | None) -> float:
-    """FLOPs of a step, without what is computed again.
+    """Return the FLOPs of a step, without recomputation.
 
-    Where everything learns it is three times the forward pass: each product has a gradient of its input and one of its
-    weight. With frozen weights the latter are those that learn, and the former end with the first block that learns.
+    If everything is trained, a step takes three times the forward pass: each product has a gradient with respect to its
+    input and one with respect to its weight. Frozen weights need no weight gradient, and input gradients end at the
+    first trained block.
 
     Args:
-        recipe: says what learns.
-        spec: of the model.
-        rows: of the step.
-        length: tokens of each (absent: the model's context).
+        recipe: determines the trained parameters.
+        rows: sequences per step.
+        length: tokens per sequence (absent: the model's context).
     """
     report = cost_report(spec, rows, length)
     train = report.flops["train"]
@@ -34,8 +34,8 @@ def step_flops(recipe: Recipe, spec: ModelSpec, rows: int, length: int | None) -
     added, roles = adapter_parameters(model), roles_of(model)
     multiplied = ("hidden", "head", *(("embedding",) if cost.cost.cost.head.tied else ()))
     weights = [model.get_parameter(name) for name, role in roles.items() if role in multiplied and name not in added]
-    trained = sum(one.numel() for one in weights if one.requires_grad) / max(1, sum(one.numel() for one in weights))
-    numbers = sum(model.get_parameter(name).numel() for name in added)
-    of_adapter = PER_WEIGHT * numbers * rows * report.length
+    trained = sum(w.numel() for w in weights if w.requires_grad) / max(1, sum(w.numel() for w in weights))
+    num_added = sum(model.get_parameter(name).numel() for name in added)
+    of_adapter = PER_WEIGHT * num_added * rows * report.length
     of_inputs = share * (of_weights - of_head + 2 * of_scores) + (of_head if share else 0)
     return forward + of_inputs + trained * of_weights + 3 * of_adapter

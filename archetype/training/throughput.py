@@ -32,12 +32,7 @@ def flops_of_step(recipe: Recipe, spec: ModelSpec, objective: Objective) -> floa
 
 
 def seconds_per_step(recipe: Recipe, spec: Decoder) -> float:
-    """Measure the median seconds of a training step on the CPU, with random tokens and a temporary model.
-
-    Args:
-        recipe: gives batch size, optimizer and data type.
-        spec: the model; its context length is the length of a row.
-    """
+    """Measure the median seconds of a training step on the CPU, with random tokens and a temporary model."""
     rows, length = recipe.batch_size, spec.context_length
     tokens = np.random.default_rng(0).integers(spec.vocab_size, size=rows * length * 4, dtype=np.int32)
     objective = NextTokenObjective(Corpus(tokens, tokens, len(tokens), ""), rows, length, seed=0)

@@ -1,67 +1,57 @@
-"""How a run ended: whether it diverged, or knows no more of what is held out than who guesses."""
+"""Verdict on a finished run: whether it diverged, or is worse than guessing on validation data."""
 
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-NUM_STEPS = 20  # whose mean loss is judged
-MARGIN = 1.1  # by how much it may exceed that of guessing
-RISEN = 1.25  # times the first loss: no batch is so much harder than another
+NUM_STEPS = 20  # last steps, whose mean loss is judged
+MARGIN = 1.1  # ratio to the loss of guessing that counts as diverged
+RISEN = 1.25  # ratio to the first loss that counts as diverged; batches differ by less
 
 
 class Verdict(NamedTuple):
-    """What is wrong with how a run ended, in one line; and whether it diverged."""
+    """What went wrong in a run, in one line, and whether it diverged."""
 
     text: str
     has_diverged: bool
 
 
 def has_diverged(loss: float, first: float, guess: float | None) -> bool:
-    """Whether a loss is worse than both the first one and guessing, or far above the first one.
-
-    Args:
-        loss: a mean of losses.
-        first: of the first step.
-        guess: of guessing, where it is known.
-    """
+    """Return whether a mean loss is worse than both the first one and guessing, or far above the first one."""
     return not loss <= RISEN * first or (guess is not None and loss > max(MARGIN * guess, first))
 
 
 def final_loss(lines: Sequence[dict[str, Any]]) -> float | None:
-    """The mean training loss of the last steps: 20, or the latter half of fewer; None where no step counted.
-
-    Args:
-        lines: of a run's metrics.
-    """
+    """Return the mean training loss of the last 20 steps, or the second half of fewer; None if all were skipped."""
     losses = [line["loss"] for line in lines if "loss" in line and not line.get("skipped")]
     return fmean(losses[-min(NUM_STEPS, -(-len(losses) // 2)) :]) if losses else None
 
 
 def verdict(lines: Sequence[dict[str, Any]], guess: float | None, peak: float) -> Verdict | None:
-    """The verdict on a finished run; None where its held-out loss is better than that of guessing, and none has risen.
+    """Return the verdict on a finished run; None if nothing is wrong.
 
     Args:
-        lines: of its metrics.
-        guess: the held-out loss of guessing, where it is known.
-        peak: of the learning rate.
+        lines: metrics of the run.
+        guess: validation loss of guessing, if known.
+        peak: peak learning rate.
     """
     losses, last = [line["loss"] for line in lines if "loss" in line and not line.get("skipped")], final_loss(lines)
-    held_out = next((line["validation_loss"] for line in reversed(lines) if "validation_loss" in line), None)
-    if last is None or held_out is None:
+    validation = next((line["validation_loss"] for line in reversed(lines) if "validation_loss" in line), None)
+    if last is None or validation is None:
         return None
     first = losses[0]
-    is_worse = guess is not None and not held_out <= guess
-    learns = last < first and (guess is None or last < guess)  # from its examples, whatever is held out
-    end = held_out if is_worse and not held_out <= last else min(last, held_out)  # which may be no number
+    is_worse = guess is not None and not validation <= guess
+    learns = last < first and (guess is None or last < guess)  # whatever the validation loss
+    end = validation if is_worse and not validation <= last else min(last, validation)  # validation or last may be NaN
     if not learns and has_diverged(end, first, guess):
-        worse = f"worse than guessing ({guess:.2f})" if is_worse else f"after {first:.2f} at its start"
-        cause = f"ends at a held-out loss of {held_out:.2f}, {worse}: a learning rate of {peak:.2g} is too high"
+        worse = f"worse than guessing ({guess:.2f})" if is_worse else f"and started at {first:.2f}"
+        cause = f"ends at a validation loss of {validation:.2f}, {worse}: a learning rate of {peak:.2g} is too high"
         return Verdict(f"{cause}; start again with a lower one, as --find-rate suggests", True)
     if not is_worse:
         return None
-    ends = f"ends at a held-out loss of {held_out:.4g}, worse than guessing ({guess:.4g})"
+    ends = f"ends at a validation loss of {validation:.4g}, worse than guessing ({guess:.4g})"
     if learns:
-        cause = f"after a training loss of {last:.4g}, it knows its examples by heart"
+        cause = f"with a training loss of {last:.4g}, the model has memorized its examples"
         return Verdict(f"{ends}: {cause}; use fewer steps, more examples, or the weights in best", False)
     cause = f"{len(losses)} steps at a learning rate of {peak:.2g} are too few"
-    return Verdict(f"{ends}: {cause}; go on with --resume and more --steps, or use a higher rate", False)
+    return Verdict(f"{ends}: {cause}; continue with --resume and more --steps, or use a higher rate", False)

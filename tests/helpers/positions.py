@@ -94,8 +94,8 @@ def check(name: str, model_spec: spec.ModelSpec, batch: Batch, mesh: DeviceMesh,
     if recomputes:
         recompute_blocks(model, "blocks")
     context = ContextParallel(mesh)
-    share = context.num_targets(objective, batch) / objective.num_targets(batch)
-    own = context.compute_loss(objective, model, batch).loss * share
+    counts = context.target_counts(objective, batch)
+    own = context.compute_loss(objective, model, batch, counts).loss * (counts[0] / objective.num_targets(batch))
     own.backward()
     total = own.detach().clone()
     dist.all_reduce(total)

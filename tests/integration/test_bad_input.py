@@ -78,8 +78,8 @@ def test_a_hidden_size_of_a_billion(archetype: Command, hf_folder: Path) -> None
 def test_a_model_larger_than_memory(archetype: Command, text_file: Path, tmp_path: Path) -> None:
     message = refused(archetype, "train", "--spec", "gpt3-175b", "--text", text_file, "--tokenizer", "bytes",
                       "--sequence-length", "32", "--to", tmp_path / "run")  # fmt: skip
-    assert message.startswith("batch_size: a step on 16 rows of 32 tokens takes ")
-    assert message.endswith("are free, too few for one row; use a smaller model or shorter rows, or --force")
+    assert message.startswith("batch_size: a step on 16 rows of 32 tokens needs ")
+    assert message.endswith("are free, too little for one row; use a smaller model or shorter rows, or --force")
     assert not (tmp_path / "run").exists()
 
 

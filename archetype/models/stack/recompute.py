@@ -7,6 +7,7 @@ from dataclasses import replace
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from archetype.nn.buffers import copy_buffers, restore_buffers
 from archetype.nn.context import ForwardContext, Vectors
 
 
@@ -32,9 +33,8 @@ def recomputed(block: nn.Module, x: Vectors, context: ForwardContext) -> Vectors
 
 @contextmanager
 def _buffers_unchanged(block: nn.Module) -> Iterator[None]:
-    buffers = [(buffer, buffer.clone()) for buffer in block.buffers()]
+    copies = copy_buffers(block)
     try:
         yield
     finally:  # recomputation stops by an exception once backward has all it needs
-        for buffer, before in buffers:
-            buffer.copy_(before)
+        restore_buffers(copies)

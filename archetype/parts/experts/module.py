@@ -35,6 +35,7 @@ class MixtureOfExperts(nn.Module):
     """
 
     probes: ClassVar = {"router_logits": "N E", "weights": "N k", "chosen": "N k"}
+    constant_buffers: ClassVar = ("correction",)  # of the checkpoint; training does not update it
     correction: Tensor | None
 
     def __init__(self, feedforward: spec.MixtureOfExperts, place: Place) -> None:
@@ -189,6 +190,7 @@ class Experts(nn.Module):
         """Return the outputs of each token's experts, with one product per expert."""
         choices = chosen.flatten()
         order = choices.argsort(stable=True)
+        # read from the device, once per layer: the shape of each expert's product depends on the router's choices
         sizes = torch.bincount(choices, minlength=self.num_experts).tolist()
         sorted_tokens = x.index_select(0, order // chosen.shape[1]).split(sizes)
         stacks = zip(*map(self._unstacked, self.projections), strict=True)

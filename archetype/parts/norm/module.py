@@ -106,6 +106,8 @@ class BatchNorm(nn.Module):
     def forward(self, x: Float[Tensor, "... D"], context: ForwardContext | None = None) -> Float[Tensor, "... D"]:
         vectors = x.flatten(0, -2)
         if self.training and context is not None and context.valid is not None:
+            # read from the device: the number of vectors without padding is a shape here. Sums over all vectors, with
+            # zeros for the padding, would need no read, but would round differently.
             vectors = vectors[context.valid.flatten()]
         if not self.training or vectors.shape[0] < 2:  # one vector has no variance
             mean, var = self.running_mean, self.running_var

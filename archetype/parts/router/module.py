@@ -86,6 +86,7 @@ class HashRouter(nn.Module):
         place: gives the vocabulary size and the number of experts per token.
     """
 
+    constant_buffers: ClassVar = ("table",)
     table: Int[Tensor, "V k"]
 
     def __init__(self, router: spec.HashRouter, num_experts: int, place: Place) -> None:

@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from torch import Tensor, nn
@@ -18,9 +18,10 @@ from archetype.tokenizers.chat_template import ChatTemplate
 from archetype.training.chunked_loss import IGNORED as IGNORED
 from archetype.training.chunked_loss import Head, chunked_cross_entropy
 from archetype.training.datasets import Data
-from archetype.training.objectives.further_tokens import further_loss
+from archetype.training.objectives.further_tokens import further_loss, further_targets
 
 Batch = tuple[Tensor, ...]
+Counts = tuple[int, ...]  # see `Objective.target_counts`
 LARGE_LOGITS = 2**26  # bytes of a batch's logits above which they are computed in chunks
 
 
@@ -30,7 +31,7 @@ class LossOutput:
 
     Attributes:
         loss: mean over all targets in nats, plus auxiliary losses of the model.
-        num_targets: number of predictions that the mean is over; a scalar on the device if it was counted there.
+        num_targets: number of predictions that the mean is over; a scalar on the device if not counted on the host.
         num_correct: number of correct predictions; None if not counted (during training, and for regression).
         reward_margin: mean reward of chosen minus rejected completions, for preference objectives.
     """
@@ -42,7 +43,11 @@ class LossOutput:
 
 
 def cross_entropy_loss(
-    logits: Tensor, targets: Tensor, label_smoothing: float = 0.0, aux_loss: Tensor | None = None
+    logits: Tensor,
+    targets: Tensor,
+    label_smoothing: float = 0.0,
+    aux_loss: Tensor | None = None,
+    num_targets: int | None = None,
 ) -> LossOutput:
     """Compute the mean cross-entropy, in float32 and nats, over targets that are not `IGNORED`.
 
@@ -51,31 +56,33 @@ def cross_entropy_loss(
         targets: (...), token ids or class indices, or IGNORED.
         label_smoothing: probability mass spread evenly over all V ids (Szegedy 2015, section 7).
         aux_loss: a scalar auxiliary loss of the model, such as load balancing of experts.
+        num_targets: number of targets that are not IGNORED, if counted on the host (None: counted on the device).
     """
-    logits, targets = logits.flatten(0, -2).float(), targets.flatten()
+    logits, targets = logits.flatten(0, -2).float(), targets.flatten()  # (N, V), (N,)
     loss = cross_entropy(logits, targets, ignore_index=IGNORED, label_smoothing=label_smoothing)
     if aux_loss is not None:
         loss = loss + aux_loss
     is_target = targets != IGNORED
+    # read from the device, so in evaluation only
     num_correct = None if logits.requires_grad else int(((logits.argmax(-1) == targets) & is_target).sum())
-    return LossOutput(loss, is_target.sum(), num_correct)
+    return LossOutput(loss, is_target.sum() if num_targets is None else num_targets, num_correct)
 
 
 class Objective(ABC):
     """Training objective: the examples of a run and the loss of a model on them.
 
     Attributes:
-        unit: what is predicted: token or image.
+        unit: what is predicted: token, image, text or pair.
         loss_name: name of a loss that is not in nats.
         description: amount of training data, for display.
         fingerprint: hash of the examples, checked when a run is resumed.
-        num_validation_batches: number of validation batches.
-        label_smoothing: label smoothing of the cross-entropy during training.
+        label_smoothing: applied during training only.
         chunks_logits: whether large logits are computed in chunks; false if processes share the vocabulary.
         bytes_per_unit: UTF-8 bytes of validation text per prediction; None if bits per byte are not defined.
-        steps_per_epoch: steps per epoch; None if there are no epochs.
+        steps_per_epoch: None if there are no epochs.
         compares_rows: whether the loss of a row depends on the other rows of the forward pass.
         batch_shape: rows of a batch, and maximal tokens of a row (None for images); None: as in the recipe.
+        num_further: number of tokens after the next that the model learns to predict; set by the training state.
     """
 
     unit: ClassVar[str] = "token"
@@ -89,19 +96,19 @@ class Objective(ABC):
     bytes_per_unit: float | None = None
     steps_per_epoch: float | None = None
     batch_shape: tuple[int, int | None] | None = None
+    num_further: int = 0
 
     @property
     def loss_label(self) -> str:
-        """Axis label of the loss."""
         return self.loss_name or f"loss (nats per {self.unit})"
 
     @abstractmethod
     def batch(self, step: int) -> Batch:
-        """Return the batch of a step; it depends only on the step, so that a resumed run gets the same batches."""
+        """Return the batch of a step. It depends on the step only, so that a resumed run gets the same batches."""
 
     @abstractmethod
     def validation_batch(self, index: int) -> Batch:
-        """Return a validation batch by its index, always with the same examples."""
+        """Return a validation batch, always with the same examples."""
 
     @abstractmethod
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
@@ -119,9 +126,6 @@ class Objective(ABC):
         """Return the validation loss of a predictor that ignores the inputs; None if unknown.
 
         By default, the cross-entropy of a uniform distribution over all ids or classes.
-
-        Args:
-            spec: specification of the model.
         """
         if type(self).compute_loss is not Objective.compute_loss:
             return None
@@ -130,47 +134,67 @@ class Objective(ABC):
 
     def num_targets(self, batch: Batch) -> int:
         """Return the number of predictions that the loss of a batch is the mean of."""
-        return int((self.inputs_and_targets(batch)[1] != IGNORED).sum())
+        return self.target_counts(batch)[0]
 
-    def compute_loss(self, model: nn.Module, batch: Batch) -> LossOutput:
-        """Run a forward pass and compute the loss, with label smoothing during training."""
-        return self.loss_of(model, *self.inputs_and_targets(batch))
+    def target_counts(self, batch: Batch) -> Counts:
+        """Count what sets shapes in the computation of the loss: the targets, then the targets of each further token.
 
-    def loss_of(self, model: nn.Module, inputs: Mapping[str, Any], targets: Tensor) -> LossOutput:
+        Training counts on the host, before the batch goes to the device: reading a count from the device would wait
+        for all work queued there.
+        """
+        inputs, targets = self.inputs_and_targets(batch)
+        further = further_targets(targets, self.num_further, inputs.get("document_ids"))
+        return tuple(int((ids != IGNORED).sum()) for ids in (targets, *further))
+
+    def compute_loss(self, model: nn.Module, batch: Batch, counts: Counts = ()) -> LossOutput:
+        """Run a forward pass and compute the loss, with label smoothing during training.
+
+        Args:
+            model: on the device of the batch.
+            batch: from `batch` or `validation_batch`.
+            counts: `target_counts` of the batch (empty: read from the device).
+        """
+        return self.loss_of(model, *self.inputs_and_targets(batch), counts)
+
+    def loss_of(self, model: nn.Module, inputs: Mapping[str, Any], targets: Tensor, counts: Counts = ()) -> LossOutput:
         """Compute the loss from model inputs and targets, in chunks if the logits are large.
 
         During training, a model with multi-token prediction adds the losses of further tokens.
         """
+        num_targets = counts[0] if counts else None
         smoothing = self.label_smoothing if model.training else 0.0
         plain: Any = getattr(model, "module", model)  # unwrapped from DDP or the like
         head = head_to_chunk(plain, targets.numel()) if self.chunks_logits else None
         if head is None:
             output = model(**inputs)
-            loss = cross_entropy_loss(output.logits, targets, smoothing, output.aux_loss)
+            loss = cross_entropy_loss(output.logits, targets, smoothing, output.aux_loss, num_targets)
         else:
             output = model(**inputs, with_logits=False)
-            loss = _chunked_loss(output.hidden, plain, targets, smoothing, output.aux_loss)
+            loss = _chunked_loss(output.hidden, plain, targets, smoothing, output.aux_loss, num_targets)
         if not output.further:
             return loss
 
-        def loss_of(vectors: Tensor, targets: Tensor) -> tuple[Tensor, int | Tensor]:
+        def loss_of(vectors: Tensor, targets: Tensor, count: int) -> Tensor:
             if head is None:
-                output = cross_entropy_loss(plain.lm_head(vectors, plain.token_table), targets, smoothing)
-            else:
-                output = _chunked_loss(vectors, plain, targets, smoothing)
-            return output.loss, output.num_targets
+                return cross_entropy_loss(plain.lm_head(vectors, plain.token_table), targets, smoothing).loss
+            return _chunked_loss(vectors, plain, targets, smoothing, None, count).loss
 
-        further = further_loss(output.further, targets, inputs.get("document_ids"), loss_of)
+        further = further_loss(output.further, targets, inputs.get("document_ids"), loss_of, counts[1:])
         return replace(loss, loss=loss.loss + plain.spec.further_tokens.loss_weight * further)
 
 
 def _chunked_loss(
-    hidden: Tensor, model: Any, targets: Tensor, label_smoothing: float, aux_loss: Tensor | None = None
+    hidden: Tensor,
+    model: Any,
+    targets: Tensor,
+    label_smoothing: float,
+    aux_loss: Tensor | None,
+    num_targets: int | None,
 ) -> LossOutput:
     """Compute `cross_entropy_loss` in chunks from the hidden states that the model's head reads."""
     features, head = model.lm_head.features(hidden), Head.of(model.lm_head, model.token_table)
-    loss, num_targets, num_correct = chunked_cross_entropy(features, head, targets, label_smoothing)
-    return LossOutput(loss if aux_loss is None else loss + aux_loss, num_targets, num_correct)
+    loss, count, num_correct = chunked_cross_entropy(features, head, targets, label_smoothing, num_targets)
+    return LossOutput(loss if aux_loss is None else loss + aux_loss, count, num_correct)
 
 
 def head_to_chunk(model: Any, num_targets: int) -> LanguageModelHead | None:
@@ -178,7 +202,7 @@ def head_to_chunk(model: Any, num_targets: int) -> LanguageModelHead | None:
     head: LanguageModelHead | None = getattr(model, "lm_head", None)
     if head is None or not model.spec.head.is_product:
         return None
-    return head if 4 * num_targets * head.vocab_size > LARGE_LOGITS else None
+    return head if 4 * num_targets * head.vocab_size > LARGE_LOGITS else None  # 4 bytes: logits are float32
 
 
 def prior_loss(training: Any, validation: Any) -> float:
@@ -197,15 +221,23 @@ def split_batch(batch: Batch, rows: int | None) -> Iterator[Batch]:
     yield from zip(*(tensor.split(rows or len(tensor)) for tensor in batch), strict=True)
 
 
-@dataclass(frozen=True)
-class ObjectiveInputs:
-    """Inputs that an objective is built from.
+class MicroBatch(NamedTuple):
+    """Rows of a batch that one forward pass computes, on the host.
 
     Attributes:
-        texts: texts of `data`, by the field that names them.
-        sequence_length: tokens of a row, or their maximal number.
-        template: the model's chat template, if it has one.
+        batch: the rows.
+        share: their fraction of the targets of the whole batch, whose loss is the sum of the losses times the shares.
+        counts: `Objective.target_counts` of the rows.
     """
+
+    batch: Batch
+    share: float
+    counts: Counts
+
+
+@dataclass(frozen=True)
+class ObjectiveInputs:
+    """Inputs that an objective is built from; `texts` are those of `data`, by the field that names them."""
 
     spec: ModelSpec
     data: Data
@@ -224,7 +256,7 @@ class ObjectiveInputs:
 
 
 class ObjectiveConfig(Part):
-    """Base of all objectives as a recipe names them."""
+    """Base of objective settings in a recipe."""
 
     kind: str
 
@@ -244,11 +276,9 @@ class ObjectiveConfig(Part):
     def resolve(
         self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
     ) -> tuple[Self, ModelSpec]:
-        """Fill in the objective's settings from the data, and give the model the head it needs.
+        """Fill in the settings from the data, and give the model the head it needs.
 
         Args:
-            spec: specification of the model.
-            data: the training data.
             texts: texts of `data`.
             labels: class names of a pretrained model, if it has any (None: the model is not pretrained).
         """
@@ -259,5 +289,6 @@ class ObjectiveConfig(Part):
         """Build the objective.
 
         Raises:
-            DataError: there is too little data.
+            DataError: the data are damaged, or too few.
+            SpecError: the model or another setting does not suit the data.
         """

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning on conversations: the loss is on the answers alone."""
+"""Supervised fine-tuning on conversations: the loss is on the assistant's messages only."""
 
 from typing import Literal
 
@@ -21,40 +21,31 @@ from archetype.training.datasets import Data
 from archetype.training.examples import Conversations, Records
 from archetype.training.objectives.base import IGNORED, Batch, Objective, ObjectiveConfig, ObjectiveInputs
 
-MarkedRow = tuple[Tokens, npt.NDArray[np.bool_]]  # tokens, and which of them the model is to write
+MarkedRow = tuple[Tokens, npt.NDArray[np.bool_]]  # token ids, and the mask of those that the model writes
 
 
 @part
 class Chat(ObjectiveConfig):
-    """Cross-entropy of the assistant's answers, given all that stands before each (supervised fine-tuning).
-
-    With `packed`, several conversations stand in a row, as many as fit, and none sees another.
+    """Cross-entropy of the assistant's messages, given the conversation so far (supervised fine-tuning).
 
     Attributes:
-        packed: whether rows are filled with several conversations.
+        packed: whether several conversations share a row; attention stays within a conversation.
     """
 
     kind: Literal["chat"] = "chat"
     packed: Flag = False
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
-        """A model that writes text, and conversations."""
         return spec.continues_text and isinstance(data, Conversations)
 
     def build(self, inputs: ObjectiveInputs) -> "ChatObjective":
-        """The examples and the loss.
-
-        Raises:
-            DataError: a conversation is damaged.
-            SpecError: there is no chat template, no answer fits into a row, or a layer carries on from one to the next.
-        """
         if self.packed:
             check_documents_are_separate(inputs.spec, "objective.packed", "leave objective.packed out")
         return ChatObjective(inputs, self.packed)
 
 
 class ChatObjective(Objective):
-    """Rows of one or several conversations, of similar length, padded at their ends; the answers are predicted."""
+    """Batches of conversations with similar lengths, padded at the end."""
 
     def __init__(self, inputs: ObjectiveInputs, packed: bool) -> None:
         assert isinstance(inputs.data, Conversations)
@@ -77,15 +68,15 @@ class ChatObjective(Objective):
         self.steps_per_epoch = self.order.per_epoch
 
     def batch(self, step: int) -> Batch:
-        """Tokens (B, T + 1), how many each row has, which of them are answers, and of packed rows each conversation."""
-        return self._batch([self.training[place] for place in self.order.batch(step)])
+        """Return tokens (B, T + 1), lengths (B,), answer mask (B, T + 1), and conversation ids if rows are packed."""
+        return self._batch([self.training[index] for index in self.order.batch(step)])
 
     def validation_batch(self, index: int) -> Batch:
         size = self.order.batch_size
         return self._batch(self.validation[index * size : (index + 1) * size])
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """All tokens but the last, and the next of each where it belongs to an answer."""
+        """Return all tokens but the last, and the next token of each position if it is part of an answer."""
         tokens, num_tokens, is_answer, *ids = batch
         targets = tokens[:, 1:].masked_fill(~is_answer[:, 1:], IGNORED)
         inputs = {"tokens": tokens[:, :-1], "num_tokens": (num_tokens - 1).clamp(max=tokens.shape[1] - 1)}
@@ -98,15 +89,15 @@ class ChatObjective(Objective):
         batch = marked_batch([_joined(row) for row in rows])
         if not self.packed:
             return batch
-        places = torch.arange(batch[0].shape[1])
+        positions = torch.arange(batch[0].shape[1])
         ends = [torch.tensor([len(ids) for ids, _ in row]).cumsum(0) for row in rows]
-        return (*batch, torch.stack([torch.bucketize(places, of_row[:-1], right=True) for of_row in ends]))
+        # (B, T + 1) index of each position's conversation; padding counts as part of the last one
+        return (*batch, torch.stack([torch.bucketize(positions, row_ends[:-1], right=True) for row_ends in ends]))
 
     def _rows(self, records: Records) -> list[MarkedRow]:
-        """All rows with an answer to learn, cut to the length that there is."""
         template, longest = self.inputs.template, self.inputs.sequence_length + 1
         if template is None:
-            remedy = "name a file of one with --set data.template=FILE, or begin with a model that chats"
+            remedy = "name a template file with --set data.template=FILE, or start from a chat model"
             raise SpecError("data.template", "the model has no chat template", remedy)
         rows: list[MarkedRow] = []
         for record in prepared(records):
@@ -115,7 +106,7 @@ class ChatObjective(Objective):
             for row in conversation_rows(record["messages"], template, tokenizer, place, tools):
                 ids, is_answer = row.arrays(longest)
                 self.num_cut += len(row.ids) > longest
-                if is_answer[1:].any():
+                if is_answer[1:].any():  # the first token of a row is never predicted
                     rows.append((ids, is_answer))
                 else:
                     self.num_unanswered += 1
@@ -123,19 +114,19 @@ class ChatObjective(Objective):
 
 
 def marked_batch(rows: list[MarkedRow]) -> Batch:
-    """Rows padded at their ends; padding is the token 0, which nothing reads."""
+    """Pad rows at the end with token 0. Return tokens (B, T), lengths (B,) and marks (B, T)."""
     num_tokens = torch.tensor([len(ids) for ids, _ in rows])
     tokens = torch.zeros(len(rows), int(num_tokens.max()), dtype=torch.long)
     marks = torch.zeros_like(tokens, dtype=torch.bool)
-    for number, (ids, is_marked) in enumerate(rows):
-        tokens[number, : len(ids)], marks[number, : len(ids)] = torch.from_numpy(ids), torch.from_numpy(is_marked)
+    for row, (ids, is_marked) in enumerate(rows):
+        tokens[row, : len(ids)], marks[row, : len(ids)] = torch.from_numpy(ids), torch.from_numpy(is_marked)
     return tokens, num_tokens, marks
 
 
 def _packed(conversations: list[MarkedRow], longest: int) -> list[list[MarkedRow]]:
-    """The conversations of each row: as many as fit into `longest` tokens, in order, and one where none does."""
+    """Fill rows of at most `longest` tokens with conversations in order; with `longest` 0, one conversation per row."""
     rows: list[list[MarkedRow]] = []
-    num_tokens = longest
+    num_tokens = longest  # so that the first conversation opens a row
     for conversation in conversations:
         num_tokens += len(conversation[0])
         if num_tokens > longest:

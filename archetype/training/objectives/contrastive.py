@@ -1,4 +1,4 @@
-"""Contrastive learning of vectors: a text is nearer to its own partner than to all others of the batch."""
+"""Contrastive learning of embeddings: each text should be closest to its own partner in the batch."""
 
 from typing import Literal
 
@@ -13,7 +13,7 @@ from archetype.spec.base import Flag, Positive
 from archetype.spec.kinds import part
 from archetype.training.datasets import Data
 from archetype.training.examples import Records, TextPairs
-from archetype.training.objectives.base import Batch, ObjectiveInputs
+from archetype.training.objectives.base import Batch, Counts, ObjectiveInputs
 from archetype.training.objectives.text_vectors import Examples, TextVectorConfig, TextVectorObjective, cosines
 
 
@@ -22,12 +22,12 @@ class Contrastive(TextVectorConfig):
     """Cross-entropy of an anchor's positive among all positives and negatives of the batch (van den Oord 2018, InfoNCE;
     sentence-transformers' MultipleNegativesRankingLoss).
 
-    The other rows of a batch are those that are computed at once: of a micro-batch, and of one process.
+    An anchor is compared with the texts of its micro-batch in its own process only.
 
     Attributes:
-        scale: what similarities are multiplied by, the inverse of a temperature.
-        symmetric: whether the loss is the mean of that and of each positive's anchor among all anchors.
-        similarity: of two vectors, cosine or dot.
+        scale: inverse temperature; similarities are multiplied by it.
+        symmetric: whether to average this loss with that of each positive's anchor among all anchors.
+        similarity: cosine or dot product.
         anchor_prompt: text before every anchor; the model's prompt `query` from then on.
         document_prompt: text before every positive and negative; the model's prompt `document`.
     """
@@ -41,39 +41,30 @@ class Contrastive(TextVectorConfig):
 
     @property
     def prompts(self) -> dict[str, str]:
-        """Those of anchors and documents, as sentence-transformers names them."""
+        """Prompts for anchors and documents, under the names that sentence-transformers uses."""
         prompts = {"query": self.anchor_prompt, "document": self.document_prompt}
         return prompts if any(prompts.values()) else {}
 
     def takes(self, data: Data) -> bool:
-        """Pairs or triplets."""
         return isinstance(data, TextPairs)
 
     def build(self, inputs: ObjectiveInputs) -> "ContrastiveObjective":
-        """The examples and the loss.
-
-        Raises:
-            DataError: rows have different numbers of negatives.
-        """
         return ContrastiveObjective(inputs, self)
 
 
 class ContrastiveObjective(TextVectorObjective):
-    """Anchors, their positives, and perhaps negatives of their own."""
-
     compares_rows = True
 
     def __init__(self, inputs: ObjectiveInputs, config: Contrastive) -> None:
         assert isinstance(inputs.data, TextPairs)
         self.config = config
         training, validation = inputs.data.split(inputs.texts)
-        if len(numbers := {len(negatives_of(record)) for record in (*training, *validation)}) > 1:
-            cause = f"some rows have {min(numbers)} negatives and others {max(numbers)}"
-            raise DataError(inputs.data.examples[0], cause, "give every row as many")
+        if len(counts := {len(negatives_of(record)) for record in (*training, *validation)}) > 1:
+            cause = f"some rows have {min(counts)} negatives and others have {max(counts)}"
+            raise DataError(inputs.data.examples[0], cause, "give every row the same number")
         super().__init__(inputs, *(Examples(self._columns(records)) for records in (training, validation)))
 
     def _columns(self, records: Records) -> list[list[str]]:
-        """Anchors, positives, and a column for each negative."""
         rows = [
             [self.config.anchor_prompt + record["anchor"]]
             + [self.config.document_prompt + text for text in (record["positive"], *negatives_of(record))]
@@ -81,11 +72,13 @@ class ContrastiveObjective(TextVectorObjective):
         ]
         return [list(column) for column in zip(*rows, strict=True)]
 
-    def loss_of_vectors(self, vectors: list[Float[Tensor, "B D_s"]], labels: Batch) -> tuple[Tensor, int | None]:
-        """The mean over the anchors, and for how many the positive is the most similar text."""
+    def loss_of_vectors(
+        self, vectors: list[Float[Tensor, "B D_s"]], labels: Batch, counts: Counts
+    ) -> tuple[Tensor, int | None]:
+        """Return the mean loss of the anchors, and the number of anchors whose most similar text is their positive."""
         anchors, positives = vectors[0], vectors[1]
-        right = torch.arange(len(anchors), device=anchors.device)
-        logits = self._similarities(anchors, torch.cat(vectors[1:]))  # (B, b)
+        right = torch.arange(len(anchors), device=anchors.device)  # document i is the positive of anchor i
+        logits = self._similarities(anchors, torch.cat(vectors[1:]))  # (B, b): all positives, then all negatives
         loss = cross_entropy(logits, right)
         if self.config.symmetric:
             loss = (loss + cross_entropy(self._similarities(positives, anchors), right)) / 2

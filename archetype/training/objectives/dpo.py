@@ -1,4 +1,4 @@
-"""Direct preference optimization: of two completions the preferred one becomes likelier than it was."""
+"""Direct preference optimization on pairs of completions."""
 
 import math
 from collections.abc import Mapping
@@ -21,6 +21,7 @@ from archetype.training.datasets import Data
 from archetype.training.examples import Preferences, Records
 from archetype.training.objectives.base import (
     Batch,
+    Counts,
     LossOutput,
     Objective,
     ObjectiveConfig,
@@ -28,38 +29,31 @@ from archetype.training.objectives.base import (
 )
 from archetype.training.objectives.chat import MarkedRow, marked_batch
 
-Pair = tuple[MarkedRow, MarkedRow]  # the preferred completion after its prompt, and the other one
+Pair = tuple[MarkedRow, MarkedRow]  # prompt and chosen completion, prompt and rejected completion
 
 
 @part
 class DPO(ObjectiveConfig):
     """-log sigmoid(beta (log p(y_w|x)/p_ref(y_w|x) - log p(y_l|x)/p_ref(y_l|x))) (Rafailov 2023, equation 7).
 
-    The reference is the model that the run begins with; its log-probabilities are computed once, before the first step.
+    The reference is the initial model of the run; its log-probabilities are computed once, before the first step.
 
     Attributes:
-        beta: how far the model may go from the reference: the larger, the less.
+        beta: strength of the constraint to stay close to the reference.
     """
 
     kind: Literal["dpo"] = "dpo"
     beta: Positive = 0.1
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
-        """A model that writes text, and preferences."""
         return spec.continues_text and isinstance(data, Preferences)
 
     def build(self, inputs: ObjectiveInputs) -> "DPOObjective":
-        """The examples and the loss.
-
-        Raises:
-            DataError: an example is damaged.
-            SpecError: no example fits into a row.
-        """
         return DPOObjective(inputs, self.beta)
 
 
 class DPOObjective(Objective):
-    """Pairs of completions of similar length, padded at their ends."""
+    """Batches of completion pairs with similar lengths, padded at the end."""
 
     unit = "pair"
 
@@ -84,7 +78,7 @@ class DPOObjective(Objective):
         )
 
     def prepare(self, model: nn.Module, dtype: str) -> dict[str, Tensor]:
-        """The log-probabilities of all completions under the reference."""
+        """Return the reference log-probabilities of all completions."""
         was_training = model.training
         reference: dict[str, Tensor] = {}
         model.eval()
@@ -100,37 +94,39 @@ class DPOObjective(Objective):
         return reference
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take the reference's log-probabilities, (n, 2) each: of the preferred completion and of the other."""
+        """Take the reference log-probabilities, (n, 2): chosen, rejected."""
         self.reference, self.validation_reference = tensors["training"], tensors["validation"]
 
     def batch(self, step: int) -> Batch:
-        """For both completions tokens (B, T), how many, and which are the completion's; then the reference (B, 2)."""
-        places = self.order.batch(step)
-        return (*_batch([self.training[place] for place in places]), self.reference[places])
+        """Return tokens (B, T), lengths (B,) and completion mask (B, T), first of the chosen, then of the rejected
+        completions; then the reference log-probabilities (B, 2).
+        """
+        indices = self.order.batch(step)
+        return (*_batch([self.training[index] for index in indices]), self.reference[indices])
 
     def validation_batch(self, index: int) -> Batch:
         rows = slice(index * self.order.batch_size, (index + 1) * self.order.batch_size)
         return (*_batch(self.validation[rows]), self.validation_reference[rows])
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """The preferred completions after the others: all tokens but the last, and what comes next."""
-        width = max(batch[0].shape[1], batch[3].shape[1])
+        """Return inputs and next tokens, (2 B, T): the chosen completions, then the rejected ones."""
+        width = max(batch[0].shape[1], batch[3].shape[1])  # one forward pass for both sides
         tokens = torch.cat([nn.functional.pad(rows, (0, width - rows.shape[1])) for rows in (batch[0], batch[3])])
         num_tokens = torch.cat((batch[1], batch[4]))
         return {"tokens": tokens[:, :-1], "num_tokens": (num_tokens - 1).clamp(max=width - 1)}, tokens[:, 1:]
 
     def guessing_loss(self, spec: ModelSpec) -> float:
-        """That of the reference, by which both completions are rewarded alike."""
+        """Return the loss of the reference, whose margins are 0."""
         return math.log(2)
 
-    def num_targets(self, batch: Batch) -> int:
-        """One prediction for each pair."""
-        return len(batch[0])
+    def target_counts(self, batch: Batch) -> Counts:
+        """Return the number of pairs."""
+        return (len(batch[0]),)
 
-    def compute_loss(self, model: nn.Module, batch: Batch) -> LossOutput:
-        """The mean loss of the pairs, in how many the preferred completion has the larger reward, and by how much."""
+    def compute_loss(self, model: nn.Module, batch: Batch, counts: Counts = ()) -> LossOutput:
+        """Return the mean loss of the pairs; correct are those in which the chosen completion has the larger reward."""
         log_probabilities, aux_loss = self._log_probabilities(model, batch)
-        rewards = self.beta * (log_probabilities - batch[6])  # (B, 2)
+        rewards = self.beta * (log_probabilities - batch[6])  # (B, 2): chosen, rejected
         margins = rewards[:, 0] - rewards[:, 1]
         loss = -nn.functional.logsigmoid(margins).mean()
         num_correct = None if loss.requires_grad else int((margins > 0).sum())
@@ -140,27 +136,27 @@ class DPOObjective(Objective):
     def _log_probabilities(
         self, model: nn.Module, batch: Batch | list[Tensor]
     ) -> tuple[Float[Tensor, "B 2"], Tensor | None]:
-        """The log-probability of each completion, the sum over its tokens, and what parts of the model add."""
+        """Return the summed log-probability of each completion, and the model's auxiliary loss."""
         inputs, targets = self.inputs_and_targets(tuple(batch))
         output = model(**inputs)
-        chosen = output.logits.float().log_softmax(-1).gather(-1, targets[..., None])[..., 0]  # (2 B, T)
+        # (2 B, T) log-probability of each next token
+        log_probabilities = output.logits.float().log_softmax(-1).gather(-1, targets[..., None])[..., 0]
         is_completion = torch.cat(
             [nn.functional.pad(marks, (0, targets.shape[1] + 1 - marks.shape[1])) for marks in (batch[2], batch[5])]
         )[:, 1:]
-        return chosen.masked_fill(~is_completion, 0.0).sum(-1).view(2, -1).T, output.aux_loss
+        return log_probabilities.masked_fill(~is_completion, 0.0).sum(-1).view(2, -1).T, output.aux_loss
 
     def _pairs(self, records: Records) -> list[Pair]:
         longest = self.inputs.sequence_length + 1
         pairs: list[Pair] = []
         for record in prepared(records):
-            one, two = (self._row(record, record[field]) for field in ("chosen", "rejected"))
-            if max(len(one.ids), len(two.ids)) <= longest:
-                pairs.append((one.arrays(longest), two.arrays(longest)))
+            chosen, rejected = (self._row(record, record[field]) for field in ("chosen", "rejected"))
+            if max(len(chosen.ids), len(rejected.ids)) <= longest:
+                pairs.append((chosen.arrays(longest), rejected.arrays(longest)))
         self.num_too_long += len(records) - len(pairs)
         return pairs
 
     def _row(self, record: Mapping[str, Any], completion: Any) -> Row:
-        """A prompt and one of its completions: texts, behind which the text ends, or messages for the template."""
         prompt, tokenizer, row = record["prompt"], self.inputs.text_tokenizer, Row()
         if isinstance(prompt, str) and isinstance(completion, str):
             row.extend(prompt, False, tokenizer)

@@ -21,11 +21,11 @@ from archetype.training.objectives.base import Batch, Objective, ObjectiveConfig
 class ImageClass(ObjectiveConfig):
     """Cross-entropy of an image's class.
 
-    A head of other classes than those of the images is replaced by a new one.
+    A head with other classes than those of the images is replaced by a new one.
 
     Attributes:
-        labels: names of the classes in the order of their numbers (absent: those of a folder's subfolders).
-        label_smoothing: share of the target that all classes get.
+        labels: class names in the order of their ids (absent: the names of a folder's subfolders).
+        label_smoothing: probability mass spread evenly over all classes.
     """
 
     kind: Literal["image_class"] = "image_class"
@@ -33,32 +33,26 @@ class ImageClass(ObjectiveConfig):
     label_smoothing: Probability = 0.0
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
-        """A vision encoder, and images."""
         return spec.image_shape is not None and isinstance(data, ImageData)
 
     def resolve(
         self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
     ) -> tuple["ImageClass", ModelSpec]:
-        """The classes, and a head for them where the model has none, or is trained and has another."""
+        """Return the classes, and a head for them if the model has none, or is pretrained and has another."""
         assert isinstance(data, ImageData)
-        num_own = spec.head.num_classes if spec.head.classifies else 0
+        num_before = spec.head.num_classes if spec.head.classifies else 0
         names = self.labels or (class_names(Path(data.file)) if Path(data.file).is_dir() else ())
-        if num_own and labels is None and len(names) in (0, num_own):
+        if num_before and labels is None and len(names) in (0, num_before):
             return self.replace(labels=names), spec
         num_classes = int(_images(data, spec).labels.max()) + 1
-        chosen = names or (tuple(labels or ()) if num_classes == num_own else ())
+        chosen = names or (tuple(labels or ()) if num_classes == num_before else ())
         if chosen and len(chosen) < num_classes:
-            cause = f"names {len(chosen)} classes, and the images have {num_classes}"
+            cause = f"names {len(chosen)} classes, but the images have {num_classes}"
             raise SpecError("objective.labels", cause, "name all, or leave labels out")
         num_classes = len(chosen) or num_classes
-        return self.replace(labels=chosen), spec if num_own == num_classes else spec.with_class_head(num_classes)
+        return self.replace(labels=chosen), spec if num_before == num_classes else spec.with_class_head(num_classes)
 
     def build(self, inputs: ObjectiveInputs) -> "ImageClassObjective":
-        """The examples and the loss.
-
-        Raises:
-            DataError: the images are not of the size, or have more classes, than the model takes.
-        """
         assert isinstance(inputs.data, ImageData)
         images = _images(inputs.data, inputs.spec)
         _check_classes(images, inputs.data.file, inputs.spec)
@@ -67,8 +61,6 @@ class ImageClass(ObjectiveConfig):
 
 
 class ImageClassObjective(Objective):
-    """Images and the class of each."""
-
     unit = "image"
 
     def __init__(self, training: Images, validation: Images, batch_size: int, seed: int, config: ImageClass) -> None:
@@ -82,25 +74,22 @@ class ImageClassObjective(Objective):
         self.steps_per_epoch = self.batches.per_epoch
 
     def batch(self, step: int) -> Batch:
-        """Images (B, C, H, W) and their classes (B,)."""
+        """Return images (B, C, H, W) and classes (B,)."""
         return _tensors(self.batches.batch(step))
 
     def validation_batch(self, index: int) -> Batch:
-        places = np.arange(len(self.validation))[index * self.batches.batch_size :][: self.batches.batch_size]
-        return _tensors(self.validation.select(places))
+        rows = np.arange(len(self.validation))[index * self.batches.batch_size :][: self.batches.batch_size]
+        return _tensors(self.validation.select(rows))
 
     def guessing_loss(self, spec: ModelSpec) -> float:
-        """That of how often each class occurs."""
         return prior_loss(self.training_labels, self.validation.labels)
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """The images, and their classes."""
         images, labels = batch
         return {"images": images}, labels
 
 
 def _images(data: ImageData, spec: ModelSpec) -> Images:
-    """The images, of the size that the model is for."""
     if not data.file:
         raise SpecError("data.file", "no file is given", "name one with --images, or in the recipe")
     assert spec.image_shape is not None
@@ -114,7 +103,7 @@ def _images(data: ImageData, spec: ModelSpec) -> Images:
 
 def _check_classes(images: Images, file: str, spec: ModelSpec) -> None:
     if images.labels.max() >= spec.head.num_classes:
-        cause = f"holds class {images.labels.max()} and the model's {spec.head.num_classes} classes count from 0"
+        cause = f"holds class {images.labels.max()}, but the model has {spec.head.num_classes} classes, numbered from 0"
         raise DataError(file, cause, f"change either, as by --set spec.head.num_classes={images.labels.max() + 1}")
 
 

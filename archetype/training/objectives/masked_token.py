@@ -23,17 +23,16 @@ from archetype.training.objectives.text import TextObjective, corpus_of
 class MaskedToken(ObjectiveConfig):
     """Cross-entropy of masked tokens (Devlin 2018, section 3.1).
 
-    `mask_probability` of all tokens are chosen; of these, 8 in 10 become the mask, 1 any token, and 1 stays as it is.
+    Of the selected tokens, 80 % are replaced by the mask token and 10 % by a random token; 10 % stay unchanged.
 
     Attributes:
-        mask_probability: share of the tokens that are to be guessed.
+        mask_probability: fraction of tokens that are selected for prediction.
     """
 
     kind: Literal["masked_token"] = "masked_token"
     mask_probability: Annotated[float, Field(gt=0, lt=1)] = 0.15
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
-        """Whether the model has a masked-token head and the data are running text."""
         return spec.fills_masks and isinstance(data, RunningText)
 
     def num_ids(self, tokenizer: Tokenizer, sequence_length: int) -> int:
@@ -50,8 +49,7 @@ class MaskedTokenObjective(TextObjective):
     """Masked language modeling on windows of text.
 
     Args:
-        mask_id: id of the mask token.
-        vocab_size: the tokenizer's vocabulary size; random replacements are drawn from it.
+        vocab_size: of the tokenizer; random replacements are drawn from it.
     """
 
     def __init__(
@@ -70,15 +68,14 @@ class MaskedTokenObjective(TextObjective):
     def examples(self, windows: Tokens, step: int) -> Batch:
         """Return masked tokens and targets, both (B, T); tokens not selected have the target IGNORED."""
         generator, tokens = self.generator(step), windows[:, :-1]
-        order = generator.random(tokens.shape).argsort(axis=1)
-        chosen = order < max(1, round(self.config.mask_probability * tokens.shape[1]))
+        order = generator.random(tokens.shape).argsort(axis=1)  # so that each row has the same number of targets
+        selected = order < max(1, round(self.config.mask_probability * tokens.shape[1]))
         draw = generator.random(tokens.shape)
-        masked = np.where(chosen & (draw < 0.8), self.mask_id, tokens)
-        masked = np.where(chosen & (draw >= 0.9), generator.integers(self.vocab_size, size=tokens.shape), masked)
-        targets = np.where(chosen, tokens, IGNORED)
+        masked = np.where(selected & (draw < 0.8), self.mask_id, tokens)
+        masked = np.where(selected & (draw >= 0.9), generator.integers(self.vocab_size, size=tokens.shape), masked)
+        targets = np.where(selected, tokens, IGNORED)
         return torch.from_numpy(masked).long(), torch.from_numpy(targets).long()
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the masked tokens and the targets."""
         masked, targets = batch
         return {"tokens": masked}, targets

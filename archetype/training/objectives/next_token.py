@@ -24,15 +24,9 @@ class NextToken(ObjectiveConfig):
     kind: Literal["next_token"] = "next_token"
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
-        """Whether the model continues text and the data are running text."""
         return spec.continues_text and isinstance(data, RunningText)
 
     def build(self, inputs: ObjectiveInputs) -> "NextTokenObjective":
-        """Build the objective.
-
-        Raises:
-            SpecError: attention across documents is off, and a layer of the model carries state across documents.
-        """
         corpus = corpus_of(inputs, separates_documents=True)
         sizes = (inputs.batch_size, inputs.sequence_length, inputs.seed)
         if not isinstance(corpus, Documents):
@@ -44,14 +38,13 @@ class NextToken(ObjectiveConfig):
 
 
 class NextTokenObjective(TextObjective):
-    """Next-token prediction on windows of text, (B, T + 1): all tokens but the first are predicted."""
+    """Next-token prediction on windows of text, (B, T + 1)."""
 
     def __init__(self, corpus: Corpus | Documents, batch_size: int, sequence_length: int, seed: int) -> None:
         super().__init__(corpus, batch_size, sequence_length, seed)
         self.bytes_per_unit = corpus.bytes_per_token
 
     def examples(self, windows: Tokens, step: int) -> Batch:
-        """Return the windows as a tensor, (B, T + 1)."""
         return (torch.from_numpy(windows).long(),)
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
@@ -75,18 +68,16 @@ class PackedNextTokenObjective(NextTokenObjective):
         return self._tensors(self.batches.rows(step, self.corpus.separate))
 
     def validation_batch(self, index: int) -> Batch:
-        """Return rows of validation documents, as `batch` does."""
         first = index * self.batch_size
         return self._tensors(self.validation_windows.rows(slice(first, first + self.batch_size)))
 
     def _tensors(self, rows: PackedRows) -> Batch:
         targets = rows.tokens[:, 1:].astype(np.int64)
-        targets[np.arange(targets.shape[1]) >= rows.num_targets[:, None]] = IGNORED
+        targets[np.arange(targets.shape[1]) >= rows.num_targets[:, None]] = IGNORED  # padding
         targets[rows.document_ids[:, 1:] != rows.document_ids[:, :-1]] = IGNORED  # ids are all 0 unless separate
         arrays = (rows.tokens[:, :-1].astype(np.int64), targets, rows.document_ids[:, :-1].copy())
         return tuple(map(torch.from_numpy, arrays[: 3 if self.corpus.separate else 2]))
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the tokens, with document ids if the batch has them, and the targets."""
         tokens, targets, *ids = batch
         return {"tokens": tokens} | ({"document_ids": ids[0]} if ids else {}), targets

@@ -1,4 +1,4 @@
-"""Sequence to sequence: a target text, given its source."""
+"""Sequence to sequence: predict a target text from its source."""
 
 from typing import Literal
 
@@ -18,29 +18,26 @@ from archetype.training.objectives.base import IGNORED, Batch, Objective, Object
 
 @part
 class SequenceToSequence(ObjectiveConfig):
-    """Cross-entropy of each token of a target, given its source and the tokens before (Sutskever 2014).
-
-    `label_smoothing` is spread over the whole vocabulary (Szegedy 2015; Vaswani 2017).
+    """Cross-entropy of each target token, given the source and the tokens before it (Sutskever 2014).
 
     Attributes:
-        label_smoothing: share of the target that all tokens get.
+        label_smoothing: probability mass spread evenly over the vocabulary (Szegedy 2015; Vaswani 2017).
     """
 
     kind: Literal["sequence_to_sequence"] = "sequence_to_sequence"
     label_smoothing: Probability = 0.1
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
-        """An encoder-decoder, and pairs of texts."""
         return spec.writes_target and isinstance(data, PairData)
 
     def build(self, inputs: ObjectiveInputs) -> "SequenceToSequenceObjective":
-        """The examples and the loss; pairs with a side that is too long are left out."""
+        """Build the objective from the pairs whose sides both fit into the sequence length."""
         assert isinstance(inputs.data, PairData)
         longest = inputs.sequence_length
         sides = inputs.data.sides(inputs.texts)
         training, validation = (tokenized(*side, inputs.text_tokenizer, longest) for side in sides)
         if not len(training) or not len(validation):
-            cause = f"{len(training)} pairs to learn from and {len(validation)} held out fit into {longest} tokens"
+            cause = f"only {len(training)} training and {len(validation)} validation pairs fit into {longest} tokens"
             raise SpecError("data", cause, "give more pairs, or a longer sequence_length")
         num_pairs = sum(len(sources) for sources, _ in sides)
         counts = ExampleCounts(
@@ -55,7 +52,7 @@ class SequenceToSequence(ObjectiveConfig):
 
 
 class SequenceToSequenceObjective(Objective):
-    """Pairs of texts of similar length, padded at their ends."""
+    """Batches of text pairs with similar lengths, padded at the end."""
 
     def __init__(
         self, training: Pairs, validation: Pairs, description: str, batch_size: int, seed: int, label_smoothing: float
@@ -69,15 +66,15 @@ class SequenceToSequenceObjective(Objective):
         self.steps_per_epoch = self.batches.per_epoch
 
     def batch(self, step: int) -> Batch:
-        """Sources and targets, each with the number of tokens of every row."""
+        """Return source (B, S), its lengths (B,), target (B, T) and its lengths (B,)."""
         return _tensors(*self.batches.batch(step))
 
     def validation_batch(self, index: int) -> Batch:
-        places = np.arange(len(self.validation))[index * self.batches.batch_size :][: self.batches.batch_size]
-        return _tensors(*self.validation.rows(places))
+        indices = np.arange(len(self.validation))[index * self.batches.batch_size :][: self.batches.batch_size]
+        return _tensors(*self.validation.rows(indices))
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """Source and target without its last token, and the target's tokens after the first, without padding."""
+        """Return the source with the target but its last token, and the target but its first token."""
         source, source_num_tokens, target, num_tokens = batch
         inputs = {
             "source": source,
@@ -85,7 +82,7 @@ class SequenceToSequenceObjective(Objective):
             "target": target[:, :-1],
             "num_tokens": num_tokens - 1,
         }
-        targets = target[:, 1:]
+        targets = target[:, 1:]  # (B, T - 1)
         is_padding = torch.arange(targets.shape[1], device=targets.device) >= inputs["num_tokens"][:, None]
         return inputs, targets.masked_fill(is_padding, IGNORED)
 

@@ -22,13 +22,11 @@ from archetype.training.objectives.text import TextObjective, corpus_of
 
 @part
 class SpanCorruption(ObjectiveConfig):
-    """A text with spans cut out is the source, the spans are the target (Raffel 2019, section 3.1.4).
-
-    `noise_density` of all tokens are cut out, in spans of `mean_span_length` tokens on average.
+    """Predict the spans that were cut out of a text (Raffel 2019, section 3.1.4).
 
     Attributes:
-        noise_density: share of the tokens that are cut out.
-        mean_span_length: tokens of a span, on average.
+        noise_density: fraction of tokens that are cut out.
+        mean_span_length: mean number of tokens of a span.
     """
 
     kind: Literal["span_corruption"] = "span_corruption"
@@ -36,12 +34,12 @@ class SpanCorruption(ObjectiveConfig):
     mean_span_length: Annotated[float, Field(ge=1, le=1000)] = 3.0
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
-        """Whether the model is an encoder-decoder and the data are running text."""
         return spec.writes_target and isinstance(data, RunningText)
 
     def num_noise_tokens_and_spans(self, sequence_length: int) -> tuple[int, int]:
-        """Return how many tokens of a row are cut out, and in how many spans."""
+        """Return the number of tokens cut out of a row, and the number of spans."""
         cut = min(max(1, round(sequence_length * self.noise_density)), sequence_length - 1)
+        # each span follows a gap of at least one token
         return cut, min(max(1, round(cut / self.mean_span_length)), cut, sequence_length - cut)
 
     def num_ids(self, tokenizer: Tokenizer, sequence_length: int) -> int:

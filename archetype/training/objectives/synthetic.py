@@ -1,4 +1,4 @@
-"""The answers of a task whose examples are drawn."""
+"""Synthetic tasks: the loss is on the answers only."""
 
 import hashlib
 import json
@@ -25,22 +25,16 @@ from archetype.training.synthetic import Rows, SyntheticData
 
 @part
 class SyntheticTask(ObjectiveConfig):
-    """Cross-entropy of the answers alone."""
+    """Cross-entropy of the answers of a synthetic task."""
 
     kind: Literal["synthetic_task"] = "synthetic_task"
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
-        """A decoder, or an encoder-decoder where the task has sources."""
         if not isinstance(data, SyntheticData):
             return False
         return spec.writes_target if data.reads_source else spec.continues_text
 
     def build(self, inputs: ObjectiveInputs) -> "SyntheticObjective":
-        """The examples and the loss.
-
-        Raises:
-            SpecError: the model has too few ids or too short a context.
-        """
         assert isinstance(inputs.data, SyntheticData)
         for field, needed in (("vocab_size", inputs.data.num_ids), ("context_length", inputs.data.row_length)):
             size = getattr(inputs.spec, field)
@@ -50,13 +44,7 @@ class SyntheticTask(ObjectiveConfig):
 
 
 class SyntheticObjective(Objective):
-    """Rows that are drawn for each step, and others that are held out.
-
-    Args:
-        data: the task.
-        batch_size: rows of a step.
-        seed: of what the steps draw.
-    """
+    """Rows generated for each step from the seed, and fixed validation rows."""
 
     def __init__(self, data: SyntheticData, batch_size: int, seed: int) -> None:
         self.data, self.seed = data, seed
@@ -75,11 +63,11 @@ class SyntheticObjective(Objective):
         return self.held_out[index]
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """The tokens that are read, and the answers at the places before them."""
+        """Return the tokens, with the source if the task has one, and the answers."""
         tokens, targets, *source = batch
         if not source:
             return {"tokens": tokens}, targets
-        lengths = (targets != IGNORED).sum(1)
+        lengths = (targets != IGNORED).sum(1)  # with a source, all tokens but padding are answers
         return {"source": source[0], "source_num_tokens": source[1], "target": tokens, "num_tokens": lengths}, targets
 
 

@@ -67,6 +67,6 @@ def corpus_of(inputs: ObjectiveInputs, separates_documents: bool = False) -> Cor
     assert isinstance(inputs.data, RunningText)
     corpus = inputs.data.tokenized(inputs.texts, inputs.text_tokenizer)
     if isinstance(corpus, Documents) and corpus.separate and not separates_documents:
-        cause = "false is for the next token of a decoder alone"
+        cause = "false needs the objective next_token and a decoder"
         raise SpecError("data.cross_document_attention", cause, "leave it out")
     return corpus

@@ -1,4 +1,4 @@
-"""The class of a text, or a number that is said of it."""
+"""Text classification, and regression of a number from a text."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -20,6 +20,7 @@ from archetype.training.datasets import Data
 from archetype.training.examples import LabelledText, Records
 from archetype.training.objectives.base import (
     Batch,
+    Counts,
     LossOutput,
     Objective,
     ObjectiveConfig,
@@ -30,13 +31,13 @@ from archetype.training.objectives.base import (
 
 @part
 class TextClass(ObjectiveConfig):
-    """Cross-entropy of a text's class, by an encoder's first token or a decoder's last.
+    """Cross-entropy of a text's class, predicted from an encoder's first token or a decoder's last.
 
-    A head of other classes than those of the data is replaced by a new one.
+    A head with other classes than those of the data is replaced by a new one.
 
     Attributes:
-        labels: names of the classes in the order of their numbers (absent: the model's, or the data's in order).
-        label_smoothing: share of the target that all classes get.
+        labels: class names in the order of their ids (absent: those of the model, or of the data in order).
+        label_smoothing: probability mass spread evenly over all classes.
     """
 
     kind: Literal["text_class"] = "text_class"
@@ -44,13 +45,12 @@ class TextClass(ObjectiveConfig):
     label_smoothing: Probability = 0.0
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
-        """An encoder or a decoder, and texts with labels."""
         return spec.can_classify and spec.image_shape is None and isinstance(data, LabelledText)
 
     def resolve(
         self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
     ) -> tuple["TextClass", ModelSpec]:
-        """The classes, and a head for them where the model has another."""
+        """Return the classes, and a head for them if the model has another."""
         assert isinstance(data, LabelledText)
         names = {str(record["label"]) for part in data.split(texts) for record in part}
         num_classes = spec.head.num_classes if spec.head.classifies else 0
@@ -58,44 +58,32 @@ class TextClass(ObjectiveConfig):
         return self.replace(labels=chosen), spec if num_classes == len(chosen) else spec.with_class_head(len(chosen))
 
     def build(self, inputs: ObjectiveInputs) -> "LabelledTextObjective":
-        numbers = {name: number for number, name in enumerate(self.labels)}
-        return LabelledTextObjective(inputs, lambda label: numbers[str(label)], self.label_smoothing)
+        ids = {name: index for index, name in enumerate(self.labels)}
+        return LabelledTextObjective(inputs, lambda label: ids[str(label)], self.label_smoothing)
 
 
 @part
 class Regression(ObjectiveConfig):
-    """Mean squared error of a number that is said of a text, such as its rating."""
+    """Mean squared error of a number predicted from a text, such as a rating."""
 
     kind: Literal["regression"] = "regression"
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
-        """An encoder or a decoder, and texts with labels."""
         return spec.can_classify and spec.image_shape is None and isinstance(data, LabelledText)
 
     def resolve(
         self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
     ) -> tuple["Regression", ModelSpec]:
-        """A head for one value where the model has another."""
+        """Give the model a head with one output if it has another."""
         keeps_head = spec.head.classifies and spec.head.num_classes == 1
         return self, spec if keeps_head else spec.with_class_head(1)
 
     def build(self, inputs: ObjectiveInputs) -> "RegressionObjective":
-        """The examples and the loss.
-
-        Raises:
-            DataError: a label is not a number.
-        """
         return RegressionObjective(inputs, _number, 0.0)
 
 
 class LabelledTextObjective(Objective):
-    """Texts of similar length, padded at their ends, and the class of each.
-
-    Args:
-        inputs: has the texts.
-        read_label: a record's label as a number.
-        label_smoothing: of the cross-entropy while training.
-    """
+    """Batches of labelled texts with similar lengths, padded at the end; `read_label` converts labels to numbers."""
 
     unit = "text"
 
@@ -118,26 +106,23 @@ class LabelledTextObjective(Objective):
         self.steps_per_epoch = self.order.per_epoch
 
     def batch(self, step: int) -> Batch:
-        """Tokens (B, T), how many each row has (B,), and the labels (B,)."""
-        places = self.order.batch(step)
-        return self._batch([self.training[i] for i in places], self.labels[places])
+        """Return tokens (B, T), lengths (B,) and labels (B,)."""
+        indices = self.order.batch(step)
+        return self._batch([self.training[i] for i in indices], self.labels[indices])
 
     def validation_batch(self, index: int) -> Batch:
         rows = slice(index * self.order.batch_size, (index + 1) * self.order.batch_size)
         return self._batch(self.validation[rows], self.validation_labels[rows])
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """The texts, and their labels."""
         tokens, num_tokens, labels = batch
         return {"tokens": tokens, "num_tokens": num_tokens}, labels
 
     def guessing_loss(self, spec: ModelSpec) -> float:
-        """That of how often each class occurs."""
         return prior_loss(self.labels, self.validation_labels)
 
-    def num_targets(self, batch: Batch) -> int:
-        """One prediction for each text."""
-        return len(batch[0])
+    def target_counts(self, batch: Batch) -> Counts:
+        return (len(batch[0]),)
 
     def _batch(self, texts: list[Tokens], labels: Any) -> Batch:
         rows = Rows.of(texts)
@@ -145,16 +130,13 @@ class LabelledTextObjective(Objective):
 
 
 class RegressionObjective(LabelledTextObjective):
-    """Texts, and a number that is said of each."""
-
     loss_name = "mean squared error"
 
     def guessing_loss(self, spec: ModelSpec) -> float:
-        """That of the mean."""
+        """Return the variance of the validation labels about the training mean."""
         return float(np.square(self.validation_labels - self.labels.mean()).mean())
 
-    def compute_loss(self, model: nn.Module, batch: Batch) -> LossOutput:
-        """The mean of the squared differences."""
+    def compute_loss(self, model: nn.Module, batch: Batch, counts: Counts = ()) -> LossOutput:
         inputs, values = self.inputs_and_targets(batch)
         output = model(**inputs)
         loss = nn.functional.mse_loss(output.logits[:, 0].float(), values.float())
@@ -162,47 +144,48 @@ class RegressionObjective(LabelledTextObjective):
 
 
 def chosen_labels(
-    names: set[str], configured: tuple[str, ...], of_model: Sequence[str] | None, num_own: int, place: str
+    names: set[str], configured: tuple[str, ...], of_model: Sequence[str] | None, num_classes: int, place: str
 ) -> tuple[str, ...]:
-    """The names of the classes in the order of their numbers.
+    """Return the class names in the order of their ids.
 
     Args:
-        names: of the data.
-        configured: by the recipe; empty where it gives none.
-        of_model: the model's, where it has names.
-        num_own: classes of the model's head.
-        place: the file of the data.
+        names: classes of the data.
+        configured: classes of the recipe; empty if it has none.
+        of_model: class names of the pretrained model, if any.
+        num_classes: number of classes of the model's head.
+        place: the data file, for errors.
 
     Raises:
-        SpecError: a class of the data is not among those that are configured.
-        DataError: there is one class.
+        SpecError: a class of the data is missing in the recipe.
+        DataError: there is only one class.
     """
-    in_order = tuple(sorted(names, key=_by_number))
-    own = tuple(of_model or ()) or tuple(map(str, range(num_own)))
-    chosen = configured or (own if names <= set(own) else in_order)
+    in_order = tuple(sorted(names, key=_by_number))  # 2 before 10
+    names_of_head = tuple(of_model or ()) or tuple(map(str, range(num_classes)))
+    # the head is kept if it knows all classes of the data, even if it has more
+    chosen = configured or (names_of_head if names <= set(names_of_head) else in_order)
     if unknown := sorted(names - set(chosen)):
         cause = f"lacks the class {unknown[0]!r:.60} of the data"
         raise SpecError("objective.labels", cause, "add it, or leave labels out")
     if len(chosen) < 2:
-        raise DataError(place, f"has one class, {in_order[0]!r:.60}", "give texts of two classes at least")
+        raise DataError(place, f"has one class, {in_order[0]!r:.60}", "give texts of at least two classes")
     return chosen
 
 
 def tokenized_texts(records: Records, tokenizer: Tokenizer, longest: int) -> tuple[list[Tokens], int]:
-    """Each record's text between its special tokens, cut to `longest`, and how many were cut."""
+    """Tokenize the texts with special tokens, cut to `longest` tokens. Return them and the number of texts cut."""
     rows, num_cut = [], 0
-    around = len(tokenizer.add_special_tokens([]))
+    num_special = len(tokenizer.add_special_tokens([]))
     for record in records:
         ids = tokenizer.encode(str(record["text"]))
-        num_cut += len(ids) > longest - around
-        rows.append(np.array(tokenizer.add_special_tokens(ids[: longest - around]), dtype=np.int32))
+        num_cut += len(ids) > longest - num_special
+        rows.append(np.array(tokenizer.add_special_tokens(ids[: longest - num_special]), dtype=np.int32))
     if empty := [record["text"] for record, row in zip(records, rows, strict=True) if not len(row)]:
         raise DataError("data.examples", f"the text {empty[0]!r:.40} has no token", "remove it")
     return rows, num_cut
 
 
 def _by_number(name: str) -> tuple[int, str]:
-    """Classes that are whole numbers go by number, before others."""
+    # whole numbers by value, before all other names
     return (int(name), "") if name.isdecimal() and len(name) < 10 else (10**10, name)
 
 

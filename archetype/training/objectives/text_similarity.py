@@ -1,29 +1,30 @@
-"""Vectors whose similarity follows scores that people gave to pairs of texts."""
+"""Embeddings whose cosine similarity follows human scores of text pairs."""
 
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, mse_loss
 
 from archetype.spec.base import Positive
 from archetype.spec.kinds import part
+from archetype.training.chunked_loss import indices_where
 from archetype.training.datasets import Data
 from archetype.training.examples import Records, ScoredPairs
-from archetype.training.objectives.base import Batch, ObjectiveInputs
+from archetype.training.objectives.base import Batch, Counts, ObjectiveInputs
 from archetype.training.objectives.text_vectors import Examples, TextVectorConfig, TextVectorObjective
 
 
 @part
 class TextSimilarity(TextVectorConfig):
-    """The order of cosines is that of the scores (CoSENT, Huang 2024), or each cosine is its score (Reimers 2019).
+    """Rank the cosines of pairs like their scores (CoSENT, Huang 2024), or regress each score (Reimers 2019).
 
-    CoSENT is log(1 + sum exp(scale (cos_i - cos_j))) over all i and j of a batch of which j has the higher score.
+    CoSENT is log(1 + sum exp(scale (cos_i - cos_j))) over all pairs i, j of a batch in which j has the higher score.
 
     Attributes:
-        loss: cosent, or cosine for the mean squared difference, whose scores lie between -1 and 1.
-        scale: what CoSENT multiplies cosines by, the inverse of a temperature.
+        loss: cosent, or cosine for the mean squared error; its scores lie between -1 and 1.
+        scale: inverse temperature of CoSENT.
     """
 
     kind: Literal["text_similarity"] = "text_similarity"
@@ -31,7 +32,6 @@ class TextSimilarity(TextVectorConfig):
     scale: Positive = 20.0
 
     def takes(self, data: Data) -> bool:
-        """Pairs with scores."""
         return isinstance(data, ScoredPairs)
 
     def build(self, inputs: ObjectiveInputs) -> "TextSimilarityObjective":
@@ -39,8 +39,6 @@ class TextSimilarity(TextVectorConfig):
 
 
 class TextSimilarityObjective(TextVectorObjective):
-    """Pairs of texts and their scores."""
-
     def __init__(self, inputs: ObjectiveInputs, config: TextSimilarity) -> None:
         assert isinstance(inputs.data, ScoredPairs)
         self.config = config
@@ -48,15 +46,27 @@ class TextSimilarityObjective(TextVectorObjective):
         self.loss_name = "CoSENT" if config.loss == "cosent" else "mean squared error"
         super().__init__(inputs, *map(_examples, inputs.data.split(inputs.texts)))
 
-    def loss_of_vectors(self, vectors: list[Float[Tensor, "B D_s"]], labels: Batch) -> tuple[Tensor, int | None]:
-        """CoSENT of the batch, or the mean squared difference; nothing is right or wrong."""
-        scores, cosine = labels[0].to(vectors[0]), cosine_similarity(vectors[0], vectors[1])
+    def target_counts(self, batch: Batch) -> Counts:
+        """Return the number of rows, and the number of pairs of rows whose scores differ, which CoSENT compares."""
+        return len(batch[0]), int(_is_lower(batch[-1]).sum())
+
+    def loss_of_vectors(
+        self, vectors: list[Float[Tensor, "B D_s"]], labels: Batch, counts: Counts
+    ) -> tuple[Tensor, int | None]:
+        """Return CoSENT or the mean squared error of the batch; nothing is counted as correct."""
+        cosine = cosine_similarity(vectors[0], vectors[1])
         if self.config.loss == "cosine":
-            return mse_loss(cosine, scores), None
-        scaled = self.config.scale * cosine
-        is_lower = scores[:, None] < scores[None, :]
-        differences = (scaled[:, None] - scaled[None, :])[is_lower]
-        return torch.cat([scaled.new_zeros(1), differences]).logsumexp(0), None
+            return mse_loss(cosine, labels[0].to(cosine)), None
+        scaled, is_lower = self.config.scale * cosine, _is_lower(labels[0])
+        # not masked with -inf: a sum over all B * B pairs would round differently
+        selected = indices_where(is_lower.flatten(), counts[1] if counts else int(is_lower.sum()))
+        differences = (scaled[:, None] - scaled[None, :]).flatten().index_select(0, selected)
+        return torch.cat([scaled.new_zeros(1), differences]).logsumexp(0), None  # exp(0) is the 1 of log(1 + sum)
+
+
+def _is_lower(scores: Tensor) -> Bool[Tensor, "B B"]:
+    scores = scores.float()  # rounded alike on the host, where pairs are counted, and on the device
+    return scores[:, None] < scores[None, :]
 
 
 def _examples(records: Records) -> Examples:

@@ -1,4 +1,4 @@
-"""What objectives share that compare vectors of texts: their examples, the model's head, and the passes of a batch."""
+"""Base of objectives that compare embeddings: examples, the head of the model, and the passes of a batch."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -16,25 +16,24 @@ from archetype.data.pairs import OrderByLength, Pairs, Rows
 from archetype.models.spec import ModelSpec
 from archetype.training.datasets import Data
 from archetype.training.examples import Records
-from archetype.training.objectives.base import Batch, LossOutput, Objective, ObjectiveConfig, ObjectiveInputs
+from archetype.training.objectives.base import Batch, Counts, LossOutput, Objective, ObjectiveConfig, ObjectiveInputs
 from archetype.training.objectives.text_class import tokenized_texts
 
 
 class TextVectorConfig(ObjectiveConfig):
-    """Base of objectives for models with a head of kind sentence_embedding; another head is replaced by such a one."""
+    """Base of objectives for embedding models; a head of another kind is replaced by `sentence_embedding`."""
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
-        """A model that gives vectors of tokens, and the data."""
         return spec.embeds_tokens and self.takes(data)
 
     @abstractmethod
     def takes(self, data: Data) -> bool:
-        """Whether data are of the kind that is learned from."""
+        """Whether the objective can learn from data of this kind."""
 
     def resolve(
         self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
     ) -> tuple["TextVectorConfig", ModelSpec]:
-        """A head for vectors of texts where the model has another."""
+        """Give the model a sentence-embedding head if it has another."""
         return self, spec if spec.head.embeds else spec.with_sentence_head()
 
 
@@ -43,8 +42,8 @@ class Examples:
     """Rows of several texts each.
 
     Attributes:
-        columns: the first texts of all rows, the second ones, and so on.
-        labels: of the rows, where they have any.
+        columns: the first text of every row, then the second of every row, and so on.
+        labels: one per row, if the data have labels.
     """
 
     columns: list[list[str]]
@@ -52,13 +51,6 @@ class Examples:
 
 
 class TokenizedExamples:
-    """Examples as tokens.
-
-    Args:
-        examples: the texts.
-        inputs: has the tokenizer, and the most tokens of a text.
-    """
-
     def __init__(self, examples: Examples, inputs: ObjectiveInputs) -> None:
         lowercase = getattr(inputs.data, "lowercase", False)
         self.columns: list[list[Tokens]] = []
@@ -75,31 +67,21 @@ class TokenizedExamples:
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
-        """Tokens of the longest text of each row."""
+        """Length of the longest text of each row, in tokens."""
         lengths: npt.NDArray[np.int64] = np.array([[len(text) for text in rows] for rows in self.columns]).max(0)
         return lengths
 
-    def batch(self, places: npt.NDArray[np.int64]) -> Batch:
-        """For each column its tokens (B, T) and how many each row has (B,); then the labels (B,), where there are any.
-
-        Args:
-            places: of the rows.
-        """
+    def batch(self, indices: npt.NDArray[np.int64]) -> Batch:
+        """Return tokens (B, T) and lengths (B,) of each column, then the labels (B,) if there are any."""
         tensors: list[Tensor] = []
         for column in self.columns:
-            rows = Rows.of([column[place] for place in places])
+            rows = Rows.of([column[index] for index in indices])
             tensors += [torch.from_numpy(rows.tokens).long(), torch.from_numpy(rows.num_tokens)]
-        return (*tensors, *([] if self.labels is None else [torch.from_numpy(self.labels[places])]))
+        return (*tensors, *([] if self.labels is None else [torch.from_numpy(self.labels[indices])]))
 
 
 class TextVectorObjective(Objective):
-    """Rows of several texts each, of similar length, padded at their ends.
-
-    Args:
-        inputs: has the tokenizer, and the most tokens of a text.
-        training: to learn from.
-        validation: held out.
-    """
+    """Batches of rows with similar lengths, padded at the end."""
 
     unit = "pair"
 
@@ -111,11 +93,11 @@ class TextVectorObjective(Objective):
         self.fingerprint = Pairs(texts, [part.labels for part in both if part.labels is not None]).fingerprint
         num_cut = sum(part.num_cut for part in both)
         self.description = ExampleCounts(inputs.sequence_length, num_cut).described(f"{len(self.training):,} pairs")
+        # each column has a forward pass, and the activations of all are kept for the backward pass
         self.batch_shape = self.order.batch_size * len(training.columns), max(map(len, texts))
         self.num_validation_batches = -(-len(self.validation) // self.order.batch_size)
 
     def batch(self, step: int) -> Batch:
-        """The rows of a step; see `TokenizedExamples.batch`."""
         return self.training.batch(self.order.batch(step))
 
     def validation_batch(self, index: int) -> Batch:
@@ -123,37 +105,39 @@ class TextVectorObjective(Objective):
         return self.validation.batch(np.arange(first, min(first + self.order.batch_size, len(self.validation))))
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """The texts of the first column, and a target for each row."""
+        """Return the texts of the first column, and a target for each row."""
         return {"tokens": batch[0], "num_tokens": batch[1]}, torch.arange(len(batch[0]))
 
-    def num_targets(self, batch: Batch) -> int:
-        """One for each row."""
-        return len(batch[0])
+    def target_counts(self, batch: Batch) -> Counts:
+        return (len(batch[0]),)
 
-    def compute_loss(self, model: nn.Module, batch: Batch) -> LossOutput:
-        """A pass for each column of texts, and the loss of their vectors, in float32 at least."""
+    def compute_loss(self, model: nn.Module, batch: Batch, counts: Counts = ()) -> LossOutput:
+        """Embed each column in its own forward pass and compare the vectors in at least float32."""
         vectors, aux_losses = [], []
         for column in range(len(self.training.columns)):
             output = model(tokens=batch[2 * column], num_tokens=batch[2 * column + 1])
             vectors.append(output.text_vectors.to(torch.promote_types(output.text_vectors.dtype, torch.float32)))
             if output.aux_loss is not None:
                 aux_losses.append(output.aux_loss)
-        with torch.autocast(batch[0].device.type, enabled=False):
-            loss, num_correct = self.loss_of_vectors(vectors, batch[2 * len(vectors) :])
+        with torch.autocast(batch[0].device.type, enabled=False):  # bfloat16 has too few digits for cosines
+            loss, num_correct = self.loss_of_vectors(vectors, batch[2 * len(vectors) :], counts)
         if aux_losses:
             loss = loss + torch.stack(aux_losses).mean()
         return LossOutput(loss, len(batch[0]), None if loss.requires_grad else num_correct)
 
     @abstractmethod
-    def loss_of_vectors(self, vectors: list[Float[Tensor, "B D_s"]], labels: Batch) -> tuple[Tensor, int | None]:
-        """The loss of a batch, and how many rows were right, where that is counted.
+    def loss_of_vectors(
+        self, vectors: list[Float[Tensor, "B D_s"]], labels: Batch, counts: Counts
+    ) -> tuple[Tensor, int | None]:
+        """Return the loss of a batch, and the number of rows predicted correctly (None if not counted).
 
         Args:
-            vectors: of the texts of each column.
-            labels: one tensor (B,), where rows have labels.
+            vectors: one tensor for each column of texts.
+            labels: one tensor (B,), if rows have labels.
+            counts: `target_counts` of the batch (empty: read from the device).
         """
 
 
 def cosines(a: Float[Tensor, "B D_s"], b: Float[Tensor, "b D_s"]) -> Float[Tensor, "B b"]:
-    """The cosine of the angle between each vector of one kind and each of another."""
+    """Return the cosine of the angle between each vector of `a` and each of `b`."""
     return nn.functional.normalize(a, dim=-1) @ nn.functional.normalize(b, dim=-1).T

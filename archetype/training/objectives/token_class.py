@@ -1,4 +1,4 @@
-"""The class of each token of a text, such as whether it begins a name."""
+"""Token classification, such as named entity recognition."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -23,11 +23,11 @@ from archetype.training.objectives.text_class import chosen_labels
 class TokenClass(ObjectiveConfig):
     """Cross-entropy of the class of each word's first token (Devlin 2018, section 5.3).
 
-    A head of other classes than those of the data is replaced by a new one.
+    A head with other classes than those of the data is replaced by a new one.
 
     Attributes:
-        labels: names of the classes in the order of their numbers (absent: the model's, or the data's in order).
-        label_smoothing: share of the target that all classes get.
+        labels: class names in the order of their ids (absent: those of the model, or of the data in order).
+        label_smoothing: probability mass spread evenly over all classes.
     """
 
     kind: Literal["token_class"] = "token_class"
@@ -35,18 +35,17 @@ class TokenClass(ObjectiveConfig):
     label_smoothing: Probability = 0.0
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
-        """An encoder or a decoder, and words with labels."""
         return spec.can_classify and spec.image_shape is None and isinstance(data, LabelledTokens)
 
     def resolve(
         self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
     ) -> tuple["TokenClass", ModelSpec]:
-        """The classes, and a head for them where the model has another."""
+        """Return the classes, and a head for them if the model has another."""
         assert isinstance(data, LabelledTokens)
         names = {str(label) for part in data.split(texts) for record in part for label in record["labels"]}
-        num_own = spec.head.num_classes if spec.head.labels_tokens and not spec.head.marks_spans else 0
-        chosen = chosen_labels(names, self.labels, labels, num_own, data.examples[0])
-        keeps_head = num_own == len(chosen)
+        num_classes = spec.head.num_classes if spec.head.labels_tokens and not spec.head.marks_spans else 0
+        chosen = chosen_labels(names, self.labels, labels, num_classes, data.examples[0])
+        keeps_head = num_classes == len(chosen)
         return self.replace(labels=chosen), spec if keeps_head else spec.with_class_head(len(chosen), of_tokens=True)
 
     def build(self, inputs: ObjectiveInputs) -> "LabelledTokensObjective":
@@ -54,20 +53,14 @@ class TokenClass(ObjectiveConfig):
 
 
 class LabelledTokensObjective(Objective):
-    """Texts of similar length, padded at their ends, and the class of each word at its first token.
-
-    Args:
-        inputs: has the words and their labels.
-        labels: names of the classes in the order of their numbers.
-        label_smoothing: of the cross-entropy while training.
-    """
+    """Batches of texts with similar lengths, padded at the end; each word's class is at its first token."""
 
     def __init__(self, inputs: ObjectiveInputs, labels: tuple[str, ...], label_smoothing: float) -> None:
         assert isinstance(inputs.data, LabelledTokens)
         self.label_smoothing = label_smoothing
         training, validation = inputs.data.split(inputs.texts)
-        numbers = {name: number for number, name in enumerate(labels)}
-        read = (inputs.text_tokenizer, inputs.sequence_length, numbers)
+        class_ids = {name: index for index, name in enumerate(labels)}
+        read = (inputs.text_tokenizer, inputs.sequence_length, class_ids)
         self.training, num_cut = labelled_rows(training, *read)
         self.validation, num_cut_too = labelled_rows(validation, *read)
         rows = [*self.training, *self.validation]
@@ -82,31 +75,28 @@ class LabelledTokensObjective(Objective):
         self.steps_per_epoch = self.order.per_epoch
 
     def batch(self, step: int) -> Batch:
-        """Tokens (B, T), how many each row has (B,), and the class of each, or IGNORED (B, T)."""
+        """Return tokens (B, T), lengths (B,) and classes (B, T), IGNORED after the first token of a word."""
         return _batch([self.training[i] for i in self.order.batch(step)])
 
     def validation_batch(self, index: int) -> Batch:
         return _batch(self.validation[index * self.order.batch_size : (index + 1) * self.order.batch_size])
 
     def guessing_loss(self, spec: ModelSpec) -> float:
-        """That of how often each class occurs."""
         return prior_loss(*(_classes(rows) for rows in (self.training, self.validation)))
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """The texts, and the classes of their tokens."""
         tokens, num_tokens, classes = batch
         return {"tokens": tokens, "num_tokens": num_tokens}, classes
 
 
 def _classes(rows: list[Labelled]) -> Any:
-    """The classes that are learned, one after the other."""
-    classes = np.concatenate([of_row for _, of_row in rows])
+    classes = np.concatenate([classes for _, classes in rows])
     return classes[classes != IGNORED]
 
 
 def _batch(rows: list[Labelled]) -> Batch:
     tokens = Rows.of([ids for ids, _ in rows])
     classes: Any = np.full(tokens.tokens.shape, IGNORED, dtype=np.int64)
-    for row, (_, own) in zip(classes, rows, strict=True):
-        row[: len(own)] = own
+    for row, (_, classes_of_text) in zip(classes, rows, strict=True):
+        row[: len(classes_of_text)] = classes_of_text
     return torch.from_numpy(tokens.tokens).long(), torch.from_numpy(tokens.num_tokens), torch.from_numpy(classes)

@@ -1,4 +1,4 @@
-"""Optimizers as a recipe names them by `kind`, groups of parameters, and the state as named tensors."""
+"""Optimizers of a recipe by `kind`, parameter groups, and the optimizer state as named tensors."""
 
 from archetype.nn.parameter_roles import roles_of as roles_of
 from archetype.training.optimizers.base import Optimizer as Optimizer

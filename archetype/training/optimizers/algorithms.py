@@ -1,4 +1,4 @@
-"""Optimizers that torch lacks, or has in another form than training on every machine needs."""
+"""Optimizers that torch lacks or restricts to other devices."""
 
 import math
 from typing import Any
@@ -8,16 +8,12 @@ from torch import Tensor
 
 from archetype.machine.device import has_bfloat16
 
-TOGETHER = 2**22  # numbers of matrices that are made orthogonal in one call
-NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # of an odd polynomial that is steep at 0 and near 1 up to 1 (Jordan 2024)
+TOGETHER = 2**22  # elements of matrices orthogonalized in one call: small matrices leave cores idle
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # of an odd polynomial, steep at 0 and near 1 up to 1 (Jordan 2024)
 
 
 class Several(torch.optim.Optimizer):
-    """Optimizers of different parameters as one, with their groups and their state.
-
-    Args:
-        optimizers: which share no parameter.
-    """
+    """Optimizers of disjoint parameters as one, with shared groups and state."""
 
     def __init__(self, optimizers: list[torch.optim.Optimizer]) -> None:
         super().__init__([group for optimizer in optimizers for group in optimizer.param_groups], {})
@@ -26,14 +22,11 @@ class Several(torch.optim.Optimizer):
             optimizer.state = self.state
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Take a step of each."""
         for optimizer in self.optimizers:
             optimizer.step()
 
 
 class LionOptimizer(torch.optim.Optimizer):
-    """The optimizer of `Lion`."""
-
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Move every parameter by the learning rate, in the direction of the signs."""
@@ -48,15 +41,15 @@ class LionOptimizer(torch.optim.Optimizer):
                 momentum: Tensor = state["exp_avg"]
                 update = momentum.lerp(parameter.grad, 1 - beta1).sign_()
                 parameter.mul_(1 - rate * group["weight_decay"]).add_(update, alpha=-rate)
-                momentum.lerp_(parameter.grad, 1 - beta2)
+                momentum.lerp_(parameter.grad, 1 - beta2)  # after the update, which reads the momentum before it
 
 
 class MuonOptimizer(torch.optim.Optimizer):
-    """The optimizer of `Muon`: torch's, which however makes matrices orthogonal in bfloat16 on every machine."""
+    """Optimizer of `Muon`; torch's Muon orthogonalizes in bfloat16 on every device."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Move every matrix along its orthogonal momentum, as far as AdamW would (Liu 2025, equation 4)."""
+        """Move every matrix along its orthogonalized momentum, as far as AdamW would (Liu 2025, equation 4)."""
         for group in self.param_groups:
             of_one_shape: dict[tuple[Any, ...], list[Tensor]] = {}
             for parameter in group["params"]:
@@ -68,14 +61,12 @@ class MuonOptimizer(torch.optim.Optimizer):
                     self._move(parameters[first : first + count], group)
 
     def _move(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        """Move matrices of one shape."""
         x = torch.stack([self._update(parameter, group["momentum"], group["nesterov"]) for parameter in parameters])
         for parameter, direction in zip(parameters, orthogonalize(x, group["num_iterations"]), strict=True):
             parameter.mul_(1 - group["lr"] * group["weight_decay"])
             parameter.add_(direction, alpha=-group["lr"] * 0.2 * math.sqrt(max(parameter.shape)))
 
     def _update(self, parameter: Tensor, decay: float, nesterov: bool) -> Tensor:
-        """The momentum of a parameter's gradients, up to the present one."""
         assert parameter.grad is not None
         state = self.state[parameter]
         if not state:
@@ -85,13 +76,11 @@ class MuonOptimizer(torch.optim.Optimizer):
 
 
 def orthogonalize(x: Tensor, num_iterations: int) -> Tensor:
-    """Nearly the nearest orthogonal matrix of each, by the iteration of Newton and Schulz (Jordan 2024).
-
-    Matrices of one shape go together: on a processor the products of one keep few cores busy.
+    """Approximate the nearest orthogonal matrix of each, by the Newton-Schulz iteration (Jordan 2024).
 
     Args:
-        x: matrices, (number, rows, columns).
-        num_iterations: of which each takes three products.
+        x: matrices, (n, rows, columns).
+        num_iterations: of three products each.
 
     Returns:
         Matrices with the same singular vectors, and singular values between about 0.7 and 1.2.
@@ -99,15 +88,15 @@ def orthogonalize(x: Tensor, num_iterations: int) -> Tensor:
     a, b, c = NEWTON_SCHULZ
     is_wide = x.shape[-2] <= x.shape[-1]
     x = (x if is_wide else x.mT).to(orthogonal_dtype(x))
-    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
-    for _ in range(num_iterations):
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)  # singular values of at most 1
+    for _ in range(num_iterations):  # a X + (b X Xt + c (X Xt)^2) X
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x if is_wide else x.mT
 
 
 def orthogonal_dtype(matrices: Tensor) -> torch.dtype:
-    """bfloat16 where a device has instructions for it, as torch's Muon; elsewhere it takes ten times as long."""
+    """Return bfloat16 if the device has instructions for it, as torch's Muon; emulated, it takes ten times as long."""
     device = matrices.device.type
     if device == "meta":  # of a model that is planned for this machine
         device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -24,8 +24,8 @@ class Optimizer(Part):
     """Base of all optimizers.
 
     Attributes:
-        weight_decay: of matrices, times the learning rate.
-        groups: parameters with a learning rate or a weight decay of their own.
+        weight_decay: of matrices, relative to the learning rate.
+        groups: parameters with a separate learning rate or weight decay.
     """
 
     width_exponent: ClassVar[float | None] = (
@@ -52,7 +52,7 @@ class Optimizer(Part):
         """Return the trainable parameters with their settings, with muP scaling of hidden matrices if it is in use."""
         ratio = width_ratio(model)
         if ratio != 1.0 and self.width_exponent is None:
-            cause = f"mup has no rates for {type(self).__name__}"
+            cause = f"mup does not support {type(self).__name__}"
             raise SpecError("optimizer.kind", cause, "use adamw, muon, lion or adafactor, or another initialization")
         grouped = group_parameters(model, self.groups, self.weight_decay)
         return [

@@ -11,15 +11,15 @@ from archetype.spec.base import NotNegative, Positive, Spec
 
 
 class ParameterGroup(Spec):
-    """Parameters that learn otherwise than the rest.
+    """Parameters with a separate learning rate or weight decay.
 
     `parameters` is a role (embedding, norm, bias, hidden: the matrices of linear maps, head, or vector: the rest) or a
-    pattern of names such as blocks.*.q.weight. Of several groups that match, the last decides.
+    pattern of names such as blocks.*.q.weight. If several groups match a parameter, the last applies.
 
     Attributes:
-        parameters: a role, or a pattern of their names.
-        learning_rate_ratio: times the learning rate of the schedule.
-        weight_decay: times the learning rate (absent: the optimizer's on matrices, none on the rest).
+        parameters: a role or a name pattern.
+        learning_rate_ratio: factor on the learning rate of the schedule.
+        weight_decay: relative to the learning rate (absent: the optimizer's for matrices, 0 for the rest).
     """
 
     parameters: str
@@ -68,12 +68,12 @@ def group_parameters(model: nn.Module, groups: tuple[ParameterGroup, ...], weigh
         else:
             names = names_matching(model, [pattern], place)
         if not any(model.get_parameter(name).requires_grad for name in names):
-            raise SpecError(place, f"{pattern!r} is no parameter that is trained", f"use another of {', '.join(ROLES)}")
+            raise SpecError(place, f"{pattern!r} matches no trainable parameter", f"use one of {', '.join(ROLES)}")
         members.append(names)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             ratio, decay = 1.0, weight_decay if name in decayed else 0.0
-            for group, names in zip(groups, members, strict=True):
+            for group, names in zip(groups, members, strict=True):  # the last match decides
                 if name in names:
                     ratio = group.learning_rate_ratio
                     decay = decay if group.weight_decay is None else group.weight_decay

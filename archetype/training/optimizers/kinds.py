@@ -1,4 +1,4 @@
-"""The optimizers that a recipe can name."""
+"""Optimizers that a recipe can select."""
 
 import math
 from collections import Counter
@@ -21,13 +21,13 @@ from archetype.training.optimizers.groups import Grouped, torch_groups
 
 @part
 class AdamW(Optimizer):
-    """Adam with decoupled weight decay, which falls on matrices only (Loshchilov 2017).
+    """Adam with decoupled weight decay of matrices (Loshchilov 2017).
 
     Attributes:
-        weight_decay: of matrices, times the learning rate.
-        betas: decay of the means of gradients and of their squares.
+        weight_decay: of matrices, relative to the learning rate.
+        betas: decay of the means of gradients and of squared gradients.
         eps: added to the root of the mean square.
-        state_bits: of a number of the state; 8 in blocks of 256 (Dettmers 2021), which the extra `torchao` computes.
+        state_bits: bits per number of the state; 8 bits in blocks of 256 (Dettmers 2021) need the extra `torchao`.
     """
 
     kind: Literal["adamw"] = "adamw"
@@ -37,38 +37,38 @@ class AdamW(Optimizer):
     state_bits: Literal[8, 32] = 32
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        """AdamW, fused; that of torchao for a state of 8 bits."""
         groups, options = self.parameter_groups(model), dict[str, Any](betas=self.betas, eps=self.eps)
         if self.state_bits == 32:
             return torch.optim.AdamW(groups, lr=self.learning_rate, **options, fused=True)
         try:
             from torchao.optim import AdamW8bit
         except ImportError:
-            cause, remedy = "a state of 8 bits needs torchao", f"{install_command('torchao')}, or use 32"
+            cause, remedy = "an 8-bit state needs torchao", f"{install_command('torchao')}, or use 32"
             raise SpecError("optimizer.state_bits", cause, remedy) from None
         optimizer: torch.optim.Optimizer = AdamW8bit(groups, lr=self.learning_rate, **options)
         return optimizer
 
     def state_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """Two moments; small and odd parameters keep theirs in float32."""
+        """Bytes of two moments; an 8-bit state keeps small and odd parameters in float32."""
         sizes = [each.parameter.numel() for each in grouped]
         if self.state_bits == 32:
             return 8 * sum(sizes)
+        # 8-bit codes of two moments, and a float32 scale per block of 256
         return sum(2 * (size + size // 64) if size >= 4096 and size % 256 == 0 else 8 * size for size in sizes)
 
 
 @part
 class Muon(Optimizer):
-    """The gradient's momentum made orthogonal, for hidden matrices (Jordan 2024); AdamW for all other parameters.
+    """Orthogonalized momentum for hidden matrices (Jordan 2024), AdamW for all other parameters.
 
-    `learning_rate` is that of AdamW; an update of a matrix is scaled to the root mean square of AdamW's (Liu 2025), so
-    that the same rate and weight decay serve for both.
+    Updates of matrices are scaled to the root mean square of AdamW's updates (Liu 2025), so that both parts share the
+    learning rate and the weight decay.
 
     Attributes:
-        weight_decay: of matrices, times the learning rate.
+        weight_decay: of matrices, relative to the learning rate.
         momentum: decay of the mean of gradients.
-        nesterov: whether the update looks ahead by one step.
-        num_iterations: of Newton and Schulz, towards the nearest orthogonal matrix.
+        nesterov: whether to use Nesterov momentum.
+        num_iterations: number of Newton-Schulz iterations.
         betas: of AdamW.
         eps: of AdamW.
     """
@@ -83,7 +83,6 @@ class Muon(Optimizer):
     eps: Positive = 1e-8
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Both optimizers as one."""
         parts: dict[bool, list[Grouped]] = {True: [], False: []}
         for grouped in self.grouped(model):
             parts[_is_matrix(grouped)].append(grouped)
@@ -97,11 +96,11 @@ class Muon(Optimizer):
         return Several(optimizers)
 
     def state_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """One momentum of a matrix, two moments of the rest."""
+        """Bytes of one momentum per matrix and two moments of all other parameters."""
         return sum((4 if _is_matrix(each) else 8) * each.parameter.numel() for each in grouped)
 
     def workspace_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """Bytes for matrices of one shape: updates, alone and together; two more of each, and two of their products."""
+        """Bytes for matrices of one shape: updates, their stack, two more of its size, and two products."""
         matrices = [each.parameter for each in grouped if _is_matrix(each)]
         most, itemsize = 0, orthogonal_dtype(matrices[0]).itemsize if matrices else 0
         for shape, count in Counter(matrix.shape for matrix in matrices).items():
@@ -114,11 +113,11 @@ class Muon(Optimizer):
 
 @part
 class Adafactor(Optimizer):
-    """Squares of gradients by rows and columns only, no momentum (Shazeer 2018).
+    """Factored second moments, by rows and columns, without momentum (Shazeer 2018).
 
     Attributes:
         beta2_decay: exponent of the step in the decay of the mean square.
-        clip_threshold: root mean square of an update, above which it is scaled down.
+        clip_threshold: root mean square above which an update is scaled down.
     """
 
     share_of_adamw: ClassVar[float | None] = None  # relative to each matrix's own size: 1e-2 (Shazeer 2018, section 8)
@@ -133,7 +132,7 @@ class Adafactor(Optimizer):
         )
 
     def state_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """A number for each row and each column; for each number of a vector."""
+        """Bytes of one number per row and column of a matrix, and per element of a vector."""
         shapes = [each.parameter.shape for each in grouped]
         return sum(
             4 * math.prod(shape[:-2]) * (shape[-1] + shape[-2]) if len(shape) > 1 else 4 * math.prod(shape)
@@ -141,16 +140,15 @@ class Adafactor(Optimizer):
         )
 
     def workspace_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """The update, and the mean square that it is divided by."""
         return max((8 * each.parameter.numel() for each in grouped), default=0)
 
 
 @part
 class Lion(Optimizer):
-    """The sign of an interpolated momentum (Chen 2023, algorithm 2); takes a tenth of AdamW's learning rate.
+    """Sign of an interpolated momentum (Chen 2023, algorithm 2).
 
     Attributes:
-        weight_decay: of matrices, times the learning rate.
+        weight_decay: of matrices, relative to the learning rate.
         betas: weight of the momentum in the update, and its decay.
     """
 
@@ -164,21 +162,19 @@ class Lion(Optimizer):
         return LionOptimizer(self.parameter_groups(model), {"lr": self.learning_rate, "betas": self.betas})
 
     def state_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """Bytes of one momentum."""
         return sum(4 * each.parameter.numel() for each in grouped)
 
     def workspace_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """Bytes of the update."""
         return max((4 * each.parameter.numel() for each in grouped), default=0)
 
 
 @part
 class SGD(Optimizer):
-    """Stochastic gradient descent (Robbins 1951), with momentum.
+    """Stochastic gradient descent with momentum (Robbins 1951).
 
     Attributes:
         momentum: decay of the sum of gradients; 0 for none.
-        nesterov: whether the update looks ahead by one step (Nesterov 1983).
+        nesterov: whether to use Nesterov momentum (Nesterov 1983).
     """
 
     width_exponent: ClassVar[float | None] = None
@@ -194,14 +190,11 @@ class SGD(Optimizer):
         return torch.optim.SGD(groups, lr=self.learning_rate, momentum=self.momentum, nesterov=nesterov)
 
     def state_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """One momentum, or nothing."""
         return sum(4 * each.parameter.numel() for each in grouped) if self.momentum else 0
 
     def workspace_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """The gradient with its weight decay."""
         return max((4 * each.parameter.numel() for each in grouped), default=0)
 
 
 def _is_matrix(grouped: Grouped) -> bool:
-    """Whether Muon takes a parameter."""
     return grouped.role == "hidden" and grouped.parameter.dim() == 2

@@ -1,6 +1,6 @@
-"""Checkpoints that all processes write together, each its shards, by torch.distributed.checkpoint.
+"""Checkpoints that all processes write together, by torch.distributed.checkpoint.
 
-They are safetensors that say which slices they hold: any number of processes reads them, and one alone.
+The files are safetensors with slice metadata, so that any number of processes can read them.
 """
 
 from pathlib import Path
@@ -22,19 +22,17 @@ if TYPE_CHECKING:
 def write(
     processes: "ManyProcesses", folder: Path, step: int, pieces: dict[str, dict[str, Tensor]], *arguments: Any
 ) -> None:
-    """Write the shards of every process as one checkpoint, which appears whole or not at all.
+    """Write the shards of all processes as one checkpoint, which appears complete or not at all.
 
     Args:
-        processes: all of which call this, each in any one of its threads.
-        folder: of the run's checkpoints.
-        step: optimizer steps taken.
-        pieces: tensors, whole or in shards, by the name of their subfolder.
-        arguments: further ones of `checkpoints.write_with`.
+        processes: each calls this function, from any of its threads.
+        pieces: tensors, whole or sharded, by subfolder and name.
+        arguments: further arguments of `checkpoints.write_with`.
 
     Raises:
         CheckpointError: it cannot be written.
     """
-    is_told = False
+    is_told = False  # whether the other processes know the folder, and so no longer wait for it
 
     def fill(temporary: Path) -> list[str]:
         nonlocal is_told
@@ -69,7 +67,7 @@ def _save(folder: Path, pieces: dict[str, dict[str, Tensor]], group: dist.Proces
 
 
 def _tell(text: str, group: dist.ProcessGroup | None) -> str:
-    """The main process's text, broadcast to all."""
-    words = [text]
-    dist.broadcast_object_list(words, src=0, group=group)
-    return words[0]
+    """Broadcast a text of the main process."""
+    texts = [text]  # replaced in all processes but the main one
+    dist.broadcast_object_list(texts, src=0, group=group)
+    return texts[0]

@@ -1,6 +1,6 @@
-"""Context parallelism: each process has some positions of every row, and attention gathers keys and values of all.
+"""Context parallelism: each process has some positions of every row; attention gathers the keys and values of all.
 
-Gradients of what is gathered are summed and scattered behind attention (Dubey 2024, section 3.3.2).
+The gradients of gathered tensors are summed and scattered in the backward pass (Dubey 2024, section 3.3.2).
 """
 
 from torch import Tensor, nn
@@ -8,34 +8,30 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from archetype.nn.shared_rows import PositionShares
-from archetype.training.objectives.base import IGNORED, Batch, LossOutput, Objective
+from archetype.training.objectives.base import IGNORED, Batch, Counts, LossOutput, Objective
 
 
 class ContextParallel(PositionShares):
-    """The positions that this process computes of every row of a loss.
-
-    Args:
-        mesh: of the processes that share the positions.
-    """
+    """Share of this process in the positions of every row, on the mesh of the processes that share them."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         super().__init__(mesh.get_local_rank(), mesh.size())
         self.mesh = mesh
 
     def gather(self, x: Tensor) -> Tensor:
-        """All positions, the third dimension, in their order, of what each process has of them."""
-        shares = DTensor.from_local(x, self.mesh, [Shard(2)], run_check=False)
+        """Return all positions, in dimension 2 and in order, from the share of each process."""
+        shares = DTensor.from_local(x, self.mesh, [Shard(2)], run_check=False)  # (B, H, T / processes, d)
         gathered = shares.redistribute(self.mesh, [Replicate()]).to_local(grad_placements=[Partial()])
         return self.in_order(gathered)
 
-    def num_targets(self, objective: Objective, batch: Batch) -> int:
-        """How many predictions of a batch this process makes."""
-        return int((self.own(objective.inputs_and_targets(batch)[1]) != IGNORED).sum())
+    def target_counts(self, objective: Objective, batch: Batch) -> Counts:
+        """Return the number of targets at the positions of this process."""
+        return (int((self.own(objective.inputs_and_targets(batch)[1]) != IGNORED).sum()),)
 
-    def compute_loss(self, objective: Objective, model: nn.Module, batch: Batch) -> LossOutput:
-        """The loss of this process's positions of whole rows; where nothing is predicted there, of some number."""
+    def compute_loss(self, objective: Objective, model: nn.Module, batch: Batch, counts: Counts) -> LossOutput:
+        """Compute the loss of this process's positions; if none has a target, of an arbitrary one (its share is 0)."""
         inputs, targets = objective.inputs_and_targets(batch)
         targets = self.own(targets)
-        if not (targets != IGNORED).any():  # the mean of no losses is no number
-            targets[0, 0] = 0
-        return objective.loss_of(model, {**inputs, "shares": self}, targets)
+        if counts[0] == 0:  # the mean of no losses is undefined
+            targets[0, 0], counts = 0, (1,)
+        return objective.loss_of(model, {**inputs, "shares": self}, targets, counts)

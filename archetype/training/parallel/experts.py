@@ -1,4 +1,4 @@
-"""Expert parallelism: each process has some of the experts, and tokens travel to those they chose (Lepikhin 2020)."""
+"""Expert parallelism: each process has some experts, and tokens are sent to those they selected (Lepikhin 2020)."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,17 +15,17 @@ from archetype.training.parallel.tensor import distribute_parameters, restore, u
 
 
 class SharedExperts(Protocol):
-    """A module with a plan of experts that processes share."""
+    """Module with a plan of experts that processes share."""
 
     num_experts: int  # of this process
     exchange: Callable[[Tensor, Tensor], Tensor] | None
 
     def sorted_by_expert(self, x: Tensor, chosen: Tensor) -> Tensor:
-        """The outputs (N, k, D) of each token's experts, by the numbers that they have in this process."""
+        """Return the outputs (N, k, D) of each token's experts, `chosen` by their index in this process."""
 
 
 def share_experts(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
-    """Give each process of a mesh its experts, in place; every mixture of experts of the model."""
+    """Keep only this process's experts in every mixture of experts, in place. Return the shared modules."""
     shared: list[nn.Module] = []
     for module in model.modules():
         if (plan := plans_of(module).expert(mesh.size())) is not None:
@@ -38,33 +38,32 @@ def share_experts(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
 
 
 def exchange(experts: SharedExperts, plan: SplitPlan, mesh: DeviceMesh, x: Tensor, chosen: Tensor) -> Tensor:
-    """Send each token to the processes of its experts, and return what they send back, (N, k, D).
+    """Send each token to the processes of its experts. Return the experts' outputs, (N, k, D).
 
     Args:
-        experts: with the parameters of this process's experts.
-        plan: of the parameters.
-        mesh: of the processes that share the experts.
         x: tokens of this process, (N, D).
-        chosen: the experts of each token, (N, k).
+        chosen: global indices of each token's experts, (N, k).
     """
     assert isinstance(experts, nn.Module)
-    group, own, choices = mesh.get_group(), experts.num_experts, chosen.flatten()
-    order = choices.argsort(stable=True)  # by expert, and so by the process that has it
-    counts = torch.bincount(choices // own, minlength=mesh.size())
-    sizes = counts.tolist(), _sent(counts, [1] * mesh.size(), [1] * mesh.size(), group).tolist()
-    rows = _sent(x.index_select(0, order // chosen.shape[1]), *sizes, group)
-    numbers = _sent(choices[order] % own, *sizes, group)
+    group, num_local, choices = mesh.get_group(), experts.num_experts, chosen.flatten()
+    order = choices.argsort(stable=True)  # (N k,) by expert, and so by the process that has it
+    counts = torch.bincount(choices // num_local, minlength=mesh.size())  # tokens for each process
+    ones = [1] * mesh.size()
+    # read from the device: the shapes of the exchange depend on the router's choices, here and in the other processes
+    sent, received = torch.stack([counts, _sent(counts, ones, ones, group)]).tolist()
+    rows = _sent(x.index_select(0, order // chosen.shape[1]), sent, received, group)
+    local_ids = _sent(choices[order] % num_local, sent, received, group)
     swapped = [*use_local(experts, plan, 1)]
     try:
         # a process that nobody chose still takes part in its experts' gradients
-        outputs = experts.sorted_by_expert(rows, numbers[:, None])[:, 0] if len(rows) else _nothing(experts, rows)
+        outputs = experts.sorted_by_expert(rows, local_ids[:, None])[:, 0] if len(rows) else _nothing(experts, rows)
     finally:
         restore(swapped)
-    return _sent(outputs, sizes[1], sizes[0], group).index_select(0, order.argsort()).view(*chosen.shape, -1)
+    return _sent(outputs, received, sent, group).index_select(0, order.argsort()).view(*chosen.shape, -1)
 
 
 def _sent(tensor: Tensor, sizes: list[int], received: list[int], group: ProcessGroup) -> Tensor:
-    """The rows that all processes sent to this one, by an all-to-all exchange through which gradients travel back."""
+    """Exchange rows all-to-all, with gradients; `sizes` and `received` count the rows for and from each process."""
     if tensor.requires_grad:
         result = collectives.all_to_all_single_autograd(tensor.contiguous(), received, sizes, group)
     else:

@@ -1,4 +1,4 @@
-"""How many processes share the work and how, as a recipe says it."""
+"""Sizes of the process mesh, as `parallel` in a recipe sets them."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from archetype.training.recipe import Recipe
 
 
-PREDICTED_PER_POSITION = ("next_token", "masked_token")  # objectives, of rows that are all of one length
-ELEMENTWISE = (AdamW, Lion, SGD)  # optimizers whose step of a number depends on that number alone
+PREDICTED_PER_POSITION = ("next_token", "masked_token")  # objectives with rows of equal length
+ELEMENTWISE = (AdamW, Lion, SGD)  # optimizers whose update of an element depends on that element only
 
 
 class Parallel(Spec):
-    """The sizes of one mesh of processes; their product is the number of processes (all but `expert`).
+    """Sizes of the process mesh; their product, without `expert`, is the number of processes.
 
     Attributes:
-        data_parallel: copies of the model, each of which computes some rows of a batch (absent: what is left).
-        shard: processes that share a copy's weights, gradients and moments, and its rows (FSDP; Zhao 2023).
+        data_parallel: copies of the model, each for some rows of a batch (absent: as many as there are processes for).
+        shard: processes that share the weights, gradients, optimizer state and rows of a copy (FSDP; Zhao 2023).
         tensor: processes that share each matrix of a layer (Shoeybi 2019).
-        pipeline: processes that have some of the layers each (Huang 2018).
+        pipeline: stages of consecutive layers (Huang 2018).
         expert: processes of data_parallel, shard and context that share the experts (Lepikhin 2020).
-        context: processes that share the positions of each row, and a copy's weights with `shard` (Liu 2023).
-        schedule: of a pipeline's micro-batches.
+        context: processes that share the positions of each row, and with `shard` the weights (Liu 2023).
+        schedule: order of a pipeline's micro-batches.
     """
 
     sizes: ClassVar[tuple[str, ...]] = ("data_parallel", "shard", "context", "tensor", "pipeline")
@@ -44,53 +44,52 @@ class Parallel(Spec):
 
     @property
     def num_processes(self) -> int:
-        """How many processes it takes."""
         return math.prod(getattr(self, size) or 1 for size in self.sizes)
 
     @property
     def num_rows_shared(self) -> int:
-        """Among how many processes the rows of a batch are shared out."""
+        """Number of processes that share the rows of a batch."""
         return (self.data_parallel or 1) * self.shard
 
     @property
     def num_tokens_shared(self) -> int:
-        """Among how many processes the tokens of a batch are shared out."""
+        """Number of processes that share the tokens of a batch."""
         return self.num_rows_shared * self.context
 
     def resized(self, assignments: Sequence[str]) -> "Parallel":
-        """The same with other sizes, such as parallel.shard=4.
+        """Return the layout with other sizes, given as `parallel.shard=4`.
 
         Raises:
-            SpecError: an assignment is of something else.
+            SpecError: an assignment is not a size of `parallel`.
         """
-        if others := [text for text in assignments if not text.startswith("parallel.")]:
+        if others := [assignment for assignment in assignments if not assignment.startswith("parallel.")]:
             raise SpecError(
-                "--set", f"a resumed run keeps its recipe, and {others[0]!r} would change it", "leave it out"
+                "--set", f"a resumed run keeps its recipe, which {others[0]!r} would change", "leave it out"
             )
         data = self.dump()
         put(data, [text.removeprefix("parallel.") for text in assignments])
         return Parallel.parse(data)
 
     def for_world(self, num_processes: int) -> "Parallel":
-        """The same sizes with as many copies of the model as there are processes for.
+        """Return the layout with as many copies of the model as the number of processes allows.
 
         Raises:
-            SpecError: they do not fit.
+            SpecError: the sizes do not fit.
         """
         sizes = ", ".join(f"{name} {size}" for name in self.sizes if (size := getattr(self, name)) not in (None, 1))
         if self.data_parallel is None and num_processes % self.num_processes == 0:
             return self.replace(data_parallel=num_processes // self.num_processes)
         if self.num_processes != num_processes:
             multiple = " or a multiple" if self.data_parallel is None else ""
-            cause = f"{sizes} takes {self.num_processes} processes{multiple}, and torchrun has started {num_processes}"
+            cause = f"{sizes} needs {self.num_processes} processes{multiple}, but torchrun has started {num_processes}"
             raise SpecError("parallel", cause, "change the sizes or --nproc-per-node")
         return self
 
     def check(self, spec: ModelSpec, recipe: "Recipe") -> None:
-        """Refuse sizes that do not fit a model or the rest of a recipe.
+        """Refuse sizes that the model or the rest of the recipe does not support.
 
         Raises:
-            SpecError: names the size and what it does not divide, or what does not go with it.
+            SpecError: names the size, and what it does not divide or cannot be combined with.
         """
         self._check_weights(recipe)
         for path, part in _contents(spec):
@@ -102,52 +101,48 @@ class Parallel(Spec):
         if self.pipeline > 1:
             self._check_pipeline(spec, recipe.batch_size, recipe.micro_batch_size or 1)
         if self.expert > 1 and self.tensor > 1:
-            cause = "experts are shared among processes of data_parallel and shard, or cut by tensor, not both"
+            cause = "cannot be combined with parallel.tensor"
             raise SpecError("parallel.expert", cause, "make one of the two 1")
         if self.num_tokens_shared % self.expert:
             sizes = "data_parallel, shard and context" if self.context > 1 else "data_parallel and shard"
             cause = f"{self.expert} does not divide the {self.num_tokens_shared} processes of {sizes}"
-            raise SpecError("parallel.expert", cause, "they share the experts; change one of the sizes")
+            raise SpecError("parallel.expert", cause, "change one of the sizes")
         if self.num_rows_shared > recipe.batch_size:
-            cause = f"{recipe.batch_size} rows are fewer than the {self.num_rows_shared} processes that share them"
+            cause = f"{recipe.batch_size} rows are too few for {self.num_rows_shared} processes"
             raise SpecError("batch_size", cause, "raise it, or start fewer processes")
 
     def _check_weights(self, recipe: "Recipe") -> None:
-        """Refuse what needs more of the weights than one process holds."""
         if self.num_processes > 1 and recipe.weights_dtype != "float32":
-            raise SpecError("weights_dtype", "one process alone has masters of its weights", "leave it out")
+            raise SpecError("weights_dtype", "bfloat16 weights cannot be trained by several processes", "leave it out")
         if recipe.adapter is not None and max(self.tensor, self.pipeline) > 1:
-            raise SpecError("adapter", "stands beside whole matrices, and these are cut", "use data_parallel and shard")
+            raise SpecError("adapter", "cannot be combined with tensor or pipeline", "use data_parallel and shard")
         if self.pipeline > 1 and recipe.objective is not None and recipe.objective.kind != "next_token":
-            cause = f"stages compute the loss of next tokens, and this is {recipe.objective.kind}"
+            cause = f"supports the objective next_token only, not {recipe.objective.kind}"
             raise SpecError("parallel.pipeline", cause, "use data_parallel and shard")
         are_cut = max(self.shard, self.tensor, self.expert) > 1
         if recipe.ema_decay is not None and (are_cut or self.pipeline > 1):
-            raise SpecError("ema_decay", "is averaged over whole weights, and these are cut", "use data_parallel alone")
+            raise SpecError("ema_decay", "needs whole weights, but parallel splits them", "use data_parallel alone")
         optimizer = recipe.optimizer
         if are_cut and (not isinstance(optimizer, ELEMENTWISE) or getattr(optimizer, "state_bits", 32) != 32):
-            cause = "needs whole matrices, and these are cut"
+            cause = "needs whole matrices, but parallel splits them"
             raise SpecError("optimizer", cause, "use adamw, lion or sgd in 32 bits, or data_parallel alone")
         if recipe.compile and max(self.tensor, self.expert, self.context) > 1:
-            cause = "blocks whose matrices, experts or positions are shared are not compiled"
+            cause = "cannot be combined with tensor, expert or context parallelism"
             raise SpecError("compile", cause, "leave it out")
-        if recipe.adapter is not None and self.tensor > 1:
-            raise SpecError("parallel.tensor", "adapters are not cut", "use data_parallel or shard")
 
     def _check_context(self, spec: ModelSpec, recipe: "Recipe") -> None:
-        """Only attention may look at other positions than its own."""
         objective, length = recipe.objective, recipe.sequence_length or spec.context_length
         kind = "next_token" if objective is None else objective.kind
         if not spec.shares_positions or kind not in PREDICTED_PER_POSITION:
-            cause = f"rows are shared out that decoders or encoders learn token by token, not {kind} of a {spec.kind}"
-            raise SpecError("parallel.context", cause, "make it 1; shard, tensor and recompute make room too")
+            cause = f"supports next_token and masked_token of decoders and encoders, not {kind} of a {spec.kind}"
+            raise SpecError("parallel.context", cause, "make it 1; shard, tensor and recompute save memory too")
         if self.pipeline > 1:
-            raise SpecError("parallel.context", "stages pass on whole rows", "make context or pipeline 1")
+            raise SpecError("parallel.context", "cannot be combined with pipeline", "make one of them 1")
         if spec.further_stack is not None:
-            cause = "further_tokens read a later token of the row, which another process may have"
+            cause = "further_tokens read later tokens of the row, which other processes may hold"
             raise SpecError("parallel.context", cause, "make it 1, or leave further_tokens out")
         if length % (pieces := 2 * self.context):
-            cause = f"{length} tokens are not {pieces} equal pieces, two for each process of parallel.context"
+            cause = f"{length} tokens do not split into {pieces} equal pieces, two for each process of context"
             raise SpecError("sequence_length", cause, f"use a multiple of {pieces}")
         for path, part in _contents(spec):
             if (reason := part.needs_whole_rows) is not None:
@@ -155,51 +150,49 @@ class Parallel(Spec):
 
     def _check_pipeline(self, spec: ModelSpec, batch_size: int, micro_batch_size: int) -> None:
         if (field := next(filter(None, (stack.reads_tokens_at for stack in spec.stacks)), None)) is not None:
-            cause = f"{field} reads ids of tokens, which do not go from stage to stage"
+            cause = f"{field} reads token ids, which stages do not pass on"
             raise SpecError("parallel.pipeline", cause, "make it 1")
         if not spec.divides_into_stages:
-            cause = "stages are made of decoders whose head has its own table, and whose layers share nothing"
+            cause = "needs a decoder with an untied head, whose layers share no weights"
             raise SpecError("parallel.pipeline", cause, "make it 1, or head.tied false")
         if self.shard > 1 or self.expert > 1:
-            cause = "stages are not cut into shards"
-            raise SpecError("parallel.pipeline", cause, "use data_parallel and tensor beside it")
+            cause = "cannot be combined with shard or expert"
+            raise SpecError("parallel.pipeline", cause, "combine it with data_parallel and tensor")
         if spec.further_stack is not None:
-            cause = "further_tokens read what the first stage and the last one give"
+            cause = "further_tokens need the first and the last stage"
             raise SpecError("parallel.pipeline", cause, "make it 1, or leave further_tokens out")
         has_table = any(stack.relative_bias is not None for stack in spec.stacks)
         if has_table or any(part.adds_to_loss for _, part in _contents(spec)):
-            cause = "what layers share (relative positions, a balance loss) does not go from stage to stage"
+            cause = "stages do not pass on relative position tables or balance losses"
             raise SpecError("parallel.pipeline", cause, "make it 1")
         if self.pipeline > spec.num_layers:
-            cause = f"{self.pipeline} stages are more than {spec.num_layers} layers"
+            cause = f"{self.pipeline} stages are too many for {spec.num_layers} layers"
             raise SpecError("parallel.pipeline", cause, "use at most one for each layer")
         for stack in spec.stacks:
             self._check_stages(stack)
         if batch_size % (rows := self.num_rows_shared * micro_batch_size):
-            cause = f"a batch of {batch_size} rows is no number of micro-batches of {rows}"
+            cause = f"a batch of {batch_size} rows cannot be split into micro-batches of {rows}"
             raise SpecError("parallel.pipeline", cause, "change batch_size or micro_batch_size")
         if self.schedule == "1f1b" and (count := batch_size // rows) < self.pipeline:
-            cause = f"1f1b takes a micro-batch for each of {self.pipeline} stages, and these rows are {count}"
+            cause = f"1f1b needs {self.pipeline} micro-batches, one per stage, but the batch has {count}"
             raise SpecError("parallel.pipeline", cause, "raise batch_size, lower micro_batch_size, or use gpipe")
 
     def _check_stages(self, stack: StackView) -> None:
-        """Refuse layers that need of another stage what does not go from one to the next."""
         if not stack.residual.is_sum:
-            cause = f"{stack.residual.dump()['kind']} does not go from stage to stage"
+            cause = f"stages do not pass on residual {stack.residual.dump()['kind']}"
             raise SpecError("parallel.pipeline", cause, "make it 1, or leave residual out")
         if (used := stack.used_of_other_stage(self.pipeline)) is not None:
-            cause = f"layer {used[0]} uses the weights of layer {used[1]}, which stand in another stage"
+            cause = f"layer {used[0]} uses the weights of layer {used[1]}, which is in another stage"
             raise SpecError("parallel.pipeline", cause, "make it 1, or let layers of one stage share weights")
 
 
 def _contents(spec: ModelSpec) -> Iterator[tuple[str, InLayout]]:
-    """The contents of every block of a model, those side by side one by one, with their paths."""
     for stack in filter(None, (*spec.stacks, spec.further_stack)):
         yield from ((path, part) for _, path, part in stack.parts())
 
 
-def _check_divides(size: str, number: int, name: str, total: int) -> None:
-    if total % number:
-        divisors = [str(divisor) for divisor in range(2, total + 1) if total % divisor == 0]
+def _check_divides(size: str, divisor: int, name: str, total: int) -> None:
+    if total % divisor:
+        divisors = [str(count) for count in range(2, total + 1) if total % count == 0]
         remedy = f"use {', '.join(divisors)} or 1" if divisors else "use 1"
-        raise SpecError(f"parallel.{size}", f"{number} does not divide the {total} of {name}", remedy)
+        raise SpecError(f"parallel.{size}", f"{divisor} does not divide the {total} of {name}", remedy)

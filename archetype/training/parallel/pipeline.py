@@ -1,4 +1,4 @@
-"""Pipeline parallelism: each process has some of the layers, and micro-batches go from one to the next (Huang 2018)."""
+"""Pipeline parallelism: each process has some layers and passes micro-batches to the next process (Huang 2018)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,43 +11,30 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 
 from archetype.models.build import Model
 from archetype.roles.parallel import plans_of
-from archetype.training.objectives.base import Batch, LossOutput, Objective, cross_entropy_loss
+from archetype.training.objectives.base import Batch, Counts, LossOutput, Objective, cross_entropy_loss
 
 SCHEDULES: dict[str, type[ScheduleGPipe] | type[Schedule1F1B]] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
-NO_LOSS = LossOutput(torch.zeros(()), 0, 0)  # of a stage that is not the last
+NO_LOSS = LossOutput(torch.zeros(()), 0, 0)  # of all stages but the last
 
 
 class Pipeline:
-    """The stages of a model, one of which is this process's.
-
-    Args:
-        model: whole; only the stage's layers stay.
-        mesh: of the stages.
-        schedule: of micro-batches.
-        device: of this process.
-    """
+    """The stage of this process in a pipeline; all layers of other stages are removed from `model`."""
 
     def __init__(self, model: Model, mesh: DeviceMesh, schedule: str, device: torch.device) -> None:
         self.schedule, self.device = SCHEDULES[schedule], device
-        self.group, self.number, self.num_stages = mesh.get_group(), mesh.get_local_rank(), mesh.size()
-        layers = plans_of(model).stage(self.number, self.num_stages)
+        self.group, self.stage, self.num_stages = mesh.get_group(), mesh.get_local_rank(), mesh.size()
+        layers = plans_of(model).stage(self.stage, self.num_stages)
         assert layers is not None
         self.layers: Any = layers
         self.width, self.dtype = layers.model.spec.d_model, model.dtype
         self.judge: Callable[[Tensor, Tensor], Tensor] | None = None  # the loss of a micro-batch's logits and targets
         self._schedules: dict[tuple[int, ...], ScheduleGPipe | Schedule1F1B] = {}
 
-    def train(self, objective: Objective, part: Batch, rows: int, weight: float) -> LossOutput:
-        """Forward and backward of all micro-batches; gradients are those of the loss times a weight.
-
-        Args:
-            objective: says the targets, and how the last stage's logits are judged.
-            part: the rows of this process.
-            rows: of a micro-batch.
-            weight: of the mean loss over this part's targets.
-        """
-        (tokens,), targets = objective.inputs_and_targets(part)[0].values(), objective.inputs_and_targets(part)[1]
-        total = max(1, int((targets >= 0).sum()))
+    def train(self, objective: Objective, part: Batch, counts: Counts, rows: int, weight: float) -> LossOutput:
+        """Run all micro-batches of `rows` rows, forward and backward; gradients are those of weight times the loss."""
+        inputs, targets = objective.inputs_and_targets(part)
+        (tokens,) = inputs.values()
+        total = max(1, counts[0])
 
         def judge(logits: Tensor, targets: Tensor) -> Tensor:
             output = cross_entropy_loss(logits, targets, objective.label_smoothing)
@@ -56,25 +43,26 @@ class Pipeline:
 
         self.judge, schedule = judge, self._schedule(tokens.shape, len(tokens) // rows)
         losses: list[Tensor] = []
-        inputs = (tokens,) if self.layers.is_first else ()
+        stage_inputs = (tokens,) if self.layers.is_first else ()  # later stages receive theirs
         if not self.layers.is_last:
-            schedule.step(*inputs, return_outputs=False)
+            schedule.step(*stage_inputs, return_outputs=False)
             return LossOutput(torch.zeros((), device=self.device, requires_grad=True), 0, None)
-        schedule.step(*inputs, target=targets, losses=losses, return_outputs=False)
+        schedule.step(*stage_inputs, target=targets, losses=losses, return_outputs=False)
         mean = torch.stack([loss.detach() for loss in losses]).sum() / weight
-        return LossOutput(mean.requires_grad_(), total, None)  # its gradients are there already
+        return LossOutput(mean.requires_grad_(), total, None)  # without a graph: its gradients are computed
 
     def evaluate(self, objective: Objective, part: Batch) -> LossOutput:
-        """One forward pass; the last stage has the loss."""
-        (tokens,), targets = objective.inputs_and_targets(part)[0].values(), objective.inputs_and_targets(part)[1]
+        """Run one forward pass; only the last stage returns the loss."""
+        inputs, targets = objective.inputs_and_targets(part)
+        (tokens,) = inputs.values()
         x = tokens
         if not self.layers.is_first:
             x = torch.empty(*tokens.shape, self.width, dtype=self.dtype, device=self.device)
-            dist.recv(x, group=self.group, group_src=self.number - 1)
-        y: Tensor = self.layers(x)
+            dist.recv(x, group=self.group, group_src=self.stage - 1)
+        y: Tensor = self.layers(x)  # (B, T, D), of the last stage the logits (B, T, V)
         if self.layers.is_last:
             return cross_entropy_loss(y, targets)
-        dist.send(y.to(self.dtype).contiguous(), group=self.group, group_dst=self.number + 1)
+        dist.send(y.to(self.dtype).contiguous(), group=self.group, group_dst=self.stage + 1)
         return NO_LOSS
 
     def _judged(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -84,6 +72,6 @@ class Pipeline:
     def _schedule(self, shape: torch.Size, micro_batches: int) -> ScheduleGPipe | Schedule1F1B:
         key = (*shape, micro_batches)
         if key not in self._schedules:
-            stage = PipelineStage(self.layers, self.number, self.num_stages, self.device, group=self.group)
+            stage = PipelineStage(self.layers, self.stage, self.num_stages, self.device, group=self.group)
             self._schedules[key] = self.schedule(stage, micro_batches, loss_fn=self._judged, scale_grads=False)
         return self._schedules[key]

@@ -1,4 +1,4 @@
-"""Processes that train one model together: which rows each computes, and what they tell each other."""
+"""Processes that train one model together: their rows, and the exchanges between them."""
 
 import logging
 import os
@@ -25,8 +25,9 @@ from archetype.errors import ArchetypeError, DataError
 from archetype.io.lock import locked
 from archetype.models.build import Model
 from archetype.models.spec import ModelSpec
+from archetype.nn.buffers import copy_buffers, restore_buffers
 from archetype.runs import checkpoints
-from archetype.training.objectives.base import Batch, LossOutput, Objective
+from archetype.training.objectives.base import Batch, Counts, LossOutput, MicroBatch, Objective
 from archetype.training.optimizers import restore_optimizer
 from archetype.training.parallel import checkpoint
 from archetype.training.parallel.context import ContextParallel
@@ -42,17 +43,17 @@ if TYPE_CHECKING:
     from archetype.training.state import TrainState
 
 T = TypeVar("T")
-MESH = ("pipeline", "data_parallel", "shard", "context", "tensor")  # the last are nearest, and speak the most
-WEIGHTS_MESH = ("pipeline", "data_parallel", "shard", "tensor")  # where those of context are more of shard
+MESH = ("pipeline", "data_parallel", "shard", "context", "tensor")  # the last dimensions exchange most, so are closest
+WEIGHTS_MESH = ("pipeline", "data_parallel", "shard", "tensor")  # the processes of context shard weights too
 EXPERT_MESH = ("pipeline", "copies", "expert", "tensor")
-LOST = re.compile(r"gloo/|Connection (closed|reset|refused)|Broken pipe")  # of errors where another process ends
+LOST = re.compile(r"gloo/|Connection (closed|reset|refused)|Broken pipe")  # errors after another process ended
 log = logging.getLogger(__name__)
 PATIENCE = timedelta(hours=6)  # for the main process to read and tokenize all data
 
 
 @contextmanager
 def process_group(device: torch.device) -> Iterator[tuple["ManyProcesses", torch.device]]:
-    """The processes that torchrun has started, and this one's device, within the block."""
+    """Join the processes that torchrun has started, and yield them with this process's device."""
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
@@ -63,14 +64,14 @@ def process_group(device: torch.device) -> Iterator[tuple["ManyProcesses", torch
     except ArchetypeError:
         if dist.get_rank() == 0:
             raise
-        raise SystemExit(2) from None  # the main process says it
+        raise SystemExit(2) from None  # the main process reports it
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and LOST.search(str(error)) is None:
             raise
         if not _is_first_to_say():
             raise SystemExit(2) from None
-        cause = "one of the processes that share this run has ended"
-        raise DataError("torchrun", cause, "see what it or the system said, then go on with --resume") from None
+        cause = "another process of this run has ended"
+        raise DataError("torchrun", cause, "see its output or the system log, then continue with --resume") from None
     finally:
         # gloo's thread frees Python objects of the last exchange, for which it needs the interpreter's lock; torch
         # holds that lock while a group that is freed waits for the thread
@@ -79,16 +80,15 @@ def process_group(device: torch.device) -> Iterator[tuple["ManyProcesses", torch
 
 
 def _silence_hints() -> None:
-    """Keep what torch says to those who write layouts from those who use them; `--verbose` shows it."""
     if not log.isEnabledFor(logging.INFO):
         logging.getLogger("torch.distributed").setLevel(logging.ERROR)
         warnings.filterwarnings("ignore", module=r"torch\.distributed\.")
 
 
 def _is_first_to_say() -> bool:
-    """Whether no other process has said yet that one is lost; without the one that they meet at, each says it."""
+    """Return whether this process is the first to report the loss of another; true if the store is gone."""
     try:
-        # asked for first: the store's own client prints where in C++ it failed
+        # checked first, since the store's client would print a C++ stack trace
         socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), timeout=5).close()
         return bool(dist.distributed_c10d._get_default_store().add("archetype/lost", 1) == 1)
     except (OSError, RuntimeError):
@@ -99,10 +99,7 @@ class ManyProcesses(Processes):
     """Processes on one mesh.
 
     Each computes its rows of the same global batch. Losses are shares of the mean over all targets of that batch, and
-    gradients are summed, so that a step is that of one process.
-
-    Args:
-        device: of this process.
+    gradients are summed, so that a step equals that of a single process.
     """
 
     is_alone = False
@@ -113,19 +110,19 @@ class ManyProcesses(Processes):
         self.size, self.micro_batch_size, self.share = 1, 1, 1.0
         self.pipeline: Pipeline | None = None
         self.context: ContextParallel | None = None
-        self.saving: dist.ProcessGroup | None = None  # of the threads that write checkpoints while others compute
+        self.saving: dist.ProcessGroup | None = None  # for threads that write checkpoints while training goes on
 
     def check(self, recipe: "Recipe", spec: ModelSpec) -> None:
         layout = recipe.parallel.for_world(dist.get_world_size())
         layout.check(spec, recipe)
 
     def building_device(self, recipe: "Recipe", device: torch.device) -> torch.device:
-        """The meta device, where no process holds the whole model."""
+        """Return the meta device if no process holds the whole model."""
         layout = recipe.parallel
         return torch.device("meta") if max(layout.shard, layout.tensor, layout.expert, layout.pipeline) > 1 else device
 
     def begin(self, begin: "Callable[[], TrainState]", join: "Callable[[], TrainState]") -> "TrainState":
-        """The state of a run that the main process begins and the others join; the model is then shared out."""
+        """Start or resume a run in the main process, let the others join it, and distribute the model."""
         state = self.together(begin if self.is_main else lambda: None)
         joined = self.together(lambda: None if self.is_main else join())
         state = state or joined
@@ -134,29 +131,23 @@ class ManyProcesses(Processes):
         return state
 
     def together(self, action: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
-        """The result of an action of every process; where it fails in one, all end.
-
-        Args:
-            action: of this process.
-            group: in which they speak of it; the threads that write checkpoints have their own.
-        """
         error: Exception | None = None
         try:
             result = action()
         except Exception as caught:
             error = caught
-        failed = self._most(0 if error is None else 1, group)
+        failed = self._largest(0 if error is None else 1, group)
         if error is not None:
             raise error
         if failed:
-            raise SystemExit(2)  # the process where it failed says why
+            raise SystemExit(2)  # reported by the process in which it failed
         return result
 
     def all(self, condition: bool) -> bool:
-        return not self._most(0 if condition else 1)
+        return not self._largest(0 if condition else 1)
 
     def arrange(self, state: "TrainState") -> None:
-        """Share out the model and the optimizer of a state that was begun or resumed, on one mesh."""
+        """Distribute the model and the optimizer of a state over the mesh."""
         state.processes, layout = self, state.recipe.parallel.for_world(dist.get_world_size())
         sizes = tuple(getattr(layout, name) for name in MESH)
         mesh = init_device_mesh(self.device.type, sizes, mesh_dim_names=MESH)
@@ -168,11 +159,11 @@ class ManyProcesses(Processes):
         state.objective.chunks_logits = layout.tensor == 1
         if state.objective.compares_rows and self.size > 1:
             rows = min(state.recipe.micro_batch_size or state.recipe.batch_size, state.recipe.batch_size // self.size)
-            state.notes = (*state.notes, f"each row is compared with those that its process computes at once: {rows}")
+            state.notes = (*state.notes, f"a row is compared with the {rows} rows of its forward pass only")
         self.holds_all = layout.shard == layout.tensor == layout.expert == layout.pipeline == 1
         self.writes_checkpoints = self.is_main or not self.holds_all
         self.saving = dist.new_group(timeout=PATIENCE, backend="gloo")
-        state.background.finished()  # what the main process saved before the others came
+        state.background.finished()  # saved by the main process before the others joined
         self.ddp = data_parallel(state, self.tokens_group) if self.holds_all else None
         self.context = ContextParallel(mesh["context"]) if layout.context > 1 else None
         if self.holds_all:
@@ -180,7 +171,7 @@ class ManyProcesses(Processes):
         state.notes = (*state.notes, *share_model(state.model, layout, self.device, state.recipe.dtype))
         self.pipeline = None
         if layout.pipeline > 1:
-            from archetype.training.parallel.pipeline import Pipeline  # torch takes two seconds to load its own
+            from archetype.training.parallel.pipeline import Pipeline  # importing torch's pipelines takes two seconds
 
             self.pipeline = Pipeline(state.model, self.stages, layout.schedule, self.device)
         if state.model.device.type == "meta":
@@ -198,42 +189,43 @@ class ManyProcesses(Processes):
             moments = shared_alike(state.unread.optimizer(), state.model)
             restore_optimizer(state.model, state.optimizer, moments)
 
-    def parts(self, objective: Objective, batch: Batch, rows: int | None) -> list[tuple[Batch, float]]:
-        """The rows of a batch that this process computes, in as many parts as all others have.
+    def parts(self, objective: Objective, batch: Batch, rows: int | None) -> list[MicroBatch]:
+        """Return the micro-batches of this process, equally many in every process.
 
-        Where they have fewer rows than it takes, some part is a row that does not count.
+        If a process has too few rows, it computes one with share 0, since all processes must take part in exchanges.
         """
-        if self.pipeline is not None:  # whose micro-batches are parts of one part
+        if self.pipeline is not None:  # splits its rows into micro-batches itself
             self.micro_batch_size, rows = rows or 1, None
         total = len(batch[0])
-        own = -(-total // self.size)
-        step = min(rows or own, own)
+        num_rows = -(-total // self.size)
+        step = min(rows or num_rows, num_rows)
         parts = []
-        count = max(1, objective.num_targets(batch))
-        num_targets = partial(self.context.num_targets, objective) if self.context else objective.num_targets
-        for first in range(self.row * own, (self.row + 1) * own, step):
-            last = min(first + step, (self.row + 1) * own, total)
+        total_targets = max(1, objective.num_targets(batch))
+        target_counts = partial(self.context.target_counts, objective) if self.context else objective.target_counts
+        for first in range(self.row * num_rows, (self.row + 1) * num_rows, step):
+            last = min(first + step, (self.row + 1) * num_rows, total)
             part = tuple(tensor[first:last] if first < last else tensor[:1] for tensor in batch)
-            parts.append((part, num_targets(part) / count if first < last else 0.0))
-        self.share = parts[0][1]
+            counts = target_counts(part)
+            parts.append(MicroBatch(part, counts[0] / total_targets if first < last else 0.0, counts))
+        self.share = parts[0].share
         return parts
 
     def accumulating(self, is_last: bool) -> AbstractContextManager[Any]:
-        """Gradients of copies meet in the backward pass of the last part; those of shards in each."""
+        """Synchronize gradients of copies in the backward pass of the last micro-batch only; FSDP does so in each."""
         return nullcontext() if self.ddp is None or is_last else self.ddp.no_sync()
 
-    def compute_loss(self, objective: Objective, model: nn.Module, part: Batch) -> LossOutput:
-        """One forward pass of a part: through DDP where copies of the whole model are trained, or through stages."""
+    def compute_loss(self, objective: Objective, model: nn.Module, part: Batch, counts: Counts) -> LossOutput:
+        """Run one forward pass, through DDP or the pipeline stages if there are any."""
         if self.pipeline is not None and not model.training:
             return self.pipeline.evaluate(objective, part)
         if self.pipeline is not None:
-            return self.pipeline.train(objective, part, self.micro_batch_size, self.share)
+            return self.pipeline.train(objective, part, counts, self.micro_batch_size, self.share)
         model = self.ddp if self.ddp is not None and model.training else model
         compute_loss = partial(self.context.compute_loss, objective) if self.context else objective.compute_loss
-        return compute_loss(model, part)
+        return compute_loss(model, part, counts)
 
     def clip_gradients(self, parameters: list[nn.Parameter], max_norm: float) -> Tensor:
-        """Clip the gradients to a norm over all their shards. Return the norm before, a scalar on this device."""
+        """Clip the gradients to a norm over all shards. Return the norm before, a scalar on this device."""
         parameters = [parameter for parameter in parameters if parameter.grad is not None]
         if self.pipeline is not None and self.size > 1:
             for gradient in (local(parameter.grad) for parameter in parameters if parameter.grad is not None):
@@ -252,16 +244,26 @@ class ManyProcesses(Processes):
             torch.nn.utils.clip_grads_with_norm_(group, max_norm, norm)
         return norm
 
+    def read(
+        self, losses: list[Tensor], shares: list[float], num_targets: float, norm: Tensor
+    ) -> tuple[float, float, float]:
+        loss = torch.zeros((), dtype=torch.float64, device=self.device)
+        for mean, share in zip(losses, shares, strict=True):
+            loss += mean.double() * share
+        sums = torch.stack([loss, torch.full_like(loss, num_targets)])
+        dist.all_reduce(sums, group=self.measured.get_group())  # on the device, so that nothing is read before
+        loss_read, num_targets, norm_read = torch.cat([sums, norm.double()[None]]).tolist()
+        return loss_read, num_targets, norm_read
+
     def sum(self, *numbers: float) -> tuple[float, ...]:
-        """The sums over the processes that compute different rows."""
         sums = torch.tensor(numbers, dtype=torch.float64, device=self.device)
         dist.all_reduce(sums, group=self.measured.get_group())
         return tuple(sums.tolist())
 
     @property
     def first_signal(self) -> Callable[[int | None], int | None]:
-        """All processes ask each other at every step."""
-        return lambda received: self._most(received or 0) or None
+        """Exchange signals at every step; each process returns the largest."""
+        return lambda received: self._largest(received or 0) or None
 
     @contextmanager
     def _main_locks(self, folder: Path) -> Iterator[None]:
@@ -270,11 +272,11 @@ class ManyProcesses(Processes):
             yield
 
     def locked(self, folder: Path) -> AbstractContextManager[None]:
-        """The main process holds the lock."""
+        """Hold the lock of the run in the main process."""
         return self._main_locks(folder)
 
     def whole(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Whole tensors on the CPU in the main process; the others help to gather them."""
+        """Return gathered tensors on the CPU of the main process; the other processes take part in the exchange."""
         if self.holds_all:
             return tensors
         complete = gathered(tensors, self.is_main or self.pipeline is not None)
@@ -295,22 +297,21 @@ class ManyProcesses(Processes):
         average: dict[str, Tensor] | None,
         keep: int,
     ) -> None:
-        """The main process writes what it holds; what is in shards every process writes, into one checkpoint."""
+        """Write whole tensors in the main process; write shards in every process, into one checkpoint."""
         if self.holds_all:
             super().write_checkpoint(folder, step, weights, optimizer, provenance, average, keep)
         else:
             pieces = {checkpoints.WEIGHTS: weights, checkpoints.MOMENTS: optimizer}
             checkpoint.write(self, folder, step, pieces, provenance, keep)
 
-    def _most(self, number: int, group: dist.ProcessGroup | None = None) -> int:
-        """The largest of all processes' numbers."""
-        numbers = torch.tensor(number)
-        dist.all_reduce(numbers, dist.ReduceOp.MAX, group)
-        return int(numbers)
+    def _largest(self, value: int, group: dist.ProcessGroup | None = None) -> int:
+        largest = torch.tensor(value)  # on the host, exchanged by gloo, so that no device is read
+        dist.all_reduce(largest, dist.ReduceOp.MAX, group)
+        return int(largest)
 
 
 def data_parallel(state: "TrainState", group: dist.ProcessGroup) -> DistributedDataParallel:
-    """The model of a state, its gradients summed over the copies of a group."""
+    """Wrap the model in DDP so that gradients are summed over the copies of a group."""
 
     def total(buffer: Tensor) -> torch.futures.Future[Tensor]:
         summed: torch.futures.Future[Tensor] = dist.all_reduce(buffer, group=group, async_op=True).get_future()
@@ -319,44 +320,37 @@ def data_parallel(state: "TrainState", group: dist.ProcessGroup) -> DistributedD
     unused = unused_parameters(state)
     if unused:
         names = f"{', '.join(unused[:3])}{f' and {len(unused) - 3} more' if len(unused) > 3 else ''}"
-        state.notes = (*state.notes, f"no part in the loss, and none in training, have {names}")
+        state.notes = (*state.notes, f"not trained, since the loss does not depend on them: {names}")
         for name in unused:
             state.model.get_parameter(name).requires_grad_(False)
     ddp = DistributedDataParallel(state.model, process_group=group)
-    ddp.register_comm_hook(None, lambda _, bucket: total(bucket.buffer()))  # DDP's own would divide them
+    # a sum: DDP's default divides the gradients by the number of copies
+    ddp.register_comm_hook(None, lambda _, bucket: total(bucket.buffer()))
     return ddp
 
 
 def unused_parameters(state: "TrainState") -> list[str]:
-    """Parameters that the loss of a row gives no gradient, such as a pooler's that no head reads: DDP would wait."""
-    model, buffers = state.model, [(buffer, buffer.clone()) for buffer in state.model.buffers()]
+    """Return the trainable parameters that get no gradient, such as an unused pooler's: DDP would wait for them."""
+    model, buffers = state.model, copy_buffers(state.model)
     row = tuple(tensor[:1].to(model.device) for tensor in state.objective.batch(state.step))
     state.objective.compute_loss(model, row).loss.backward()
     unused = [name for name, weight in model.named_parameters() if weight.requires_grad and weight.grad is None]
     model.zero_grad(set_to_none=True)
-    for buffer, before in buffers:
-        buffer.copy_(before)
+    restore_buffers(buffers)
     return unused
 
 
 def share_model(model: Model, layout: Parallel, device: torch.device, dtype: str) -> list[str]:
-    """Share out a model in place: matrices, experts, then every block's weights.
+    """Distribute a model in place: matrices, experts, then the weights of every block. Return notes for the user.
 
-    Args:
-        model: whole, or on the meta device.
-        layout: the sizes.
-        device: of this process.
-        dtype: that products are computed in; weights are gathered in it, and gradients meet in float32.
-
-    Returns:
-        What to say of it.
+    Products and gathered weights have the data type `dtype`; gradients are reduced in float32.
     """
     sizes = layout.pipeline, layout.data_parallel or 1, layout.shard * layout.context, layout.tensor
     mesh = init_device_mesh(device.type, sizes, mesh_dim_names=WEIGHTS_MESH)
     notes: list[str] = []
     if layout.tensor > 1 and (whole_parts := share_tensors(model, mesh["tensor"])):
         names = f"{', '.join(whole_parts[:3])}{f' and {len(whole_parts) - 3} more' if len(whole_parts) > 3 else ''}"
-        notes.append(f"parallel.tensor: every process computes {names} whole")
+        notes.append(f"parallel.tensor: not split: {names}")
     if layout.num_tokens_shared > 1 and layout.pipeline == 1:
         copies = mesh["shard"] if layout.data_parallel == 1 else mesh["data_parallel", "shard"]
         blocks = _blocks(model)
@@ -366,8 +360,8 @@ def share_model(model: Model, layout: Parallel, device: torch.device, dtype: str
             sizes = layout.pipeline, layout.num_tokens_shared // layout.expert, layout.expert, layout.tensor
             experts = init_device_mesh(device.type, sizes, mesh_dim_names=EXPERT_MESH)
             meshes = [(module, experts["copies"]) for module in share_experts(model, experts["expert"])] + meshes
-        for module, own in meshes:
-            fully_shard(module, mesh=own, mp_policy=policy)
+        for module, module_mesh in meshes:
+            fully_shard(module, mesh=module_mesh, mp_policy=policy)
             assert isinstance(module, FSDPModule)
             module.set_gradient_divide_factor(1.0)  # losses are shares of the mean: their gradients are summed
             module.set_force_sum_reduction_for_comms(True)
@@ -375,7 +369,7 @@ def share_model(model: Model, layout: Parallel, device: torch.device, dtype: str
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:
-    """The members of a model's lists, but for lists inside them; a block that several layers share is one."""
+    """Return the members of the model's outermost lists of modules, each of which FSDP gathers separately."""
     lists: list[str] = []
     blocks: list[nn.Module] = []
     for path, module in model.named_modules():

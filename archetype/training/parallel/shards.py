@@ -1,4 +1,4 @@
-"""A process's shards of tensors: drawn, read from a checkpoint, or gathered from all processes."""
+"""Shards of tensors: initialized, read from a checkpoint, or gathered from all processes."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,19 +17,13 @@ from archetype.models.initialization import OwnTensor, initialize_tensor, own_te
 
 @torch.no_grad()
 def materialize(model: Model, device: torch.device, seed: int, weights: Path | None = None) -> None:
-    """Give a model on the meta device this process's shards of its tensors.
+    """Replace the meta tensors of a model with this process's shards, initialized, or read from `weights`.
 
-    Each is drawn or read whole on the host, one after the other, so that the values are those of a model that was built
-    whole, and no more is held than the shards and one tensor.
-
-    Args:
-        model: changed in place.
-        device: of this process.
-        seed: of the weights, where they are drawn.
-        weights: a file or a folder of slices to read them from (absent: they are drawn).
+    Tensors are initialized or read whole on the host, one at a time: the values equal those of a model built whole, and
+    memory holds only the shards and one tensor.
 
     Raises:
-        CheckpointError: a tensor is missing there, or has another shape.
+        CheckpointError: a tensor is missing or has another shape.
     """
     tensors = None if weights is None else Tensors.single(weights)
     model.to_empty(device=device)
@@ -43,13 +37,13 @@ def _complete(own: OwnTensor, model: Model, seed: int, tensors: Tensors | None) 
         initialize_tensor(own._replace(tensor=drawn), model.spec.initialization, model.spec.num_layers, seed)
         return drawn
     if own.name not in tensors.names() or tensors.shape(own.name) != tuple(own.tensor.shape):
-        cause = f"the checkpoint does not have it in the shape {tuple(own.tensor.shape)}"
+        cause = f"is missing in the checkpoint, or does not have the shape {tuple(own.tensor.shape)}"
         raise CheckpointError(own.name, cause, "restore the checkpoint")
     return (tensors.mapped if own.tensor.is_floating_point() else tensors.stored)(own.name)
 
 
 def shared_alike(tensors: Iterable[tuple[str, Tensor]], model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """State of an optimizer, each tensor of a parameter's shape in shards as the parameter is."""
+    """Shard the tensors of an optimizer state like their parameters; tensors of other shapes stay whole."""
     parameters = dict(model.named_parameters())
     for name, tensor in tensors:
         parameter = parameters.get(name.rpartition(":")[0])
@@ -62,7 +56,7 @@ def shared_alike(tensors: Iterable[tuple[str, Tensor]], model: nn.Module) -> Ite
 
 
 def own_share(tensor: Tensor, parameter: Tensor) -> Tensor:
-    """The shard of a whole tensor, cut as a parameter is, that is this process's; all where that is not cut."""
+    """Return this process's shard of a whole tensor, split like the parameter."""
     if not isinstance(parameter, DTensor):
         return tensor
     sizes, offsets = compute_local_shape_and_global_offset(tensor.shape, parameter.device_mesh, parameter.placements)
@@ -70,7 +64,7 @@ def own_share(tensor: Tensor, parameter: Tensor) -> Tensor:
 
 
 def by_mesh(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Parameters that are alike in shards: one operation of many tensors takes no others beside them."""
+    """Group parameters by mesh and placement, since a multi-tensor operation takes only one kind."""
     groups: dict[Any, list[nn.Parameter]] = {}
     for parameter in parameters:
         key = (parameter.device_mesh, parameter.placements) if isinstance(parameter, DTensor) else None
@@ -79,7 +73,7 @@ def by_mesh(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 
 def gathered(tensors: dict[str, Tensor], keeps: bool) -> dict[str, Tensor]:
-    """Whole tensors on the CPU, one after the other, for the process that keeps them."""
+    """Return whole tensors on the CPU, gathered one at a time; empty if this process does not keep them."""
     result = {}
     for name, tensor in tensors.items():
         complete = whole(tensor.detach())
@@ -89,10 +83,10 @@ def gathered(tensors: dict[str, Tensor], keeps: bool) -> dict[str, Tensor]:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """The share of a tensor that this process has."""
+    """Return this process's shard of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A tensor of which every process has a share, gathered."""
+    """Gather a tensor from its shards."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -1,9 +1,9 @@
-"""Tensor parallelism: each matrix is shared among processes, by the plan of its part (Shoeybi 2019).
+"""Tensor parallelism: processes share each matrix, by the plan of its part (Shoeybi 2019).
 
-The processes of a group have the same vectors. A part with a plan computes its own heads, features or experts' features
-from them, and the sum of what all processes computed is its output: one all-reduce in its forward pass and one, of the
-gradients of its input, in backward. Inside, every parameter is this process's share, a plain tensor, so that no module
-knows of it. A part without a plan is computed whole in every process.
+All processes of a group have the same input vectors. A part with a plan computes its share of the heads, experts or
+features, and the outputs of all processes are summed: one all-reduce in the forward pass and one, for the gradients of
+the input, in the backward pass. Inside a part, parameters are plain tensors, so that modules need no special code.
+Every process computes parts without a plan in full.
 """
 
 from collections.abc import Iterator
@@ -17,11 +17,11 @@ from torch.distributed.tensor.parallel import ParallelStyle, RowwiseParallel, pa
 
 from archetype.roles.parallel import Cut, SplitPlan, TablePlan, Whole, plans_of
 
-Swapped = tuple[nn.Module, str, Any]  # whose parameter, by name, is what
+Swapped = tuple[nn.Module, str, Any]  # module, name, parameter
 
 
 class InShares(ParallelStyle):
-    """A part that all processes compute, each with its share of the parameters."""
+    """Part that each process computes with its shard of the parameters."""
 
     def __init__(self, plan: SplitPlan) -> None:
         super().__init__()
@@ -39,14 +39,14 @@ class InShares(ParallelStyle):
         def after(module: nn.Module, inputs: Any, output: Any) -> Any:
             restore(swapped)
             swapped.clear()
-            return None if output is None else self._output(output, mesh)  # None: an exception is on its way
+            return None if output is None else self._output(output, mesh)  # None: the forward pass raised an exception
 
         module.register_forward_pre_hook(before)
         module.register_forward_hook(after, always_call=True)
         return module
 
     def _input(self, value: Any, mesh: DeviceMesh) -> Any:
-        """What all processes read alike, whose gradient is the sum of theirs; of a table that is cut, the own rows."""
+        """Return an input as a plain tensor; its gradient is summed over the processes."""
         if isinstance(value, DTensor):
             return value.to_local()
         if not isinstance(value, Tensor) or not value.is_floating_point():
@@ -54,7 +54,7 @@ class InShares(ParallelStyle):
         return DTensor.from_local(value, mesh, [Replicate()], run_check=False).to_local(grad_placements=[Partial()])
 
     def _output(self, output: Tensor, mesh: DeviceMesh) -> Tensor:
-        """The sum of all processes' outputs, or all features of which each gave some, (B, T, F)."""
+        """Return the sum of all outputs, or the concatenation of their features, (B, T, F)."""
         if self.plan.gathered is None:
             shares = DTensor.from_local(output, mesh, [Partial()], run_check=False)
         else:
@@ -65,17 +65,17 @@ class InShares(ParallelStyle):
 
 
 def distribute_parameters(module: nn.Module, mesh: DeviceMesh, plan: SplitPlan) -> None:
-    """Make the planned parameters of a module DTensors, of which this process holds its share."""
+    """Replace the planned parameters of a module by DTensors."""
     for path, kind in plan.parameters.items():
         owner, name = _owner(module, path)
         if owner is not None and (parameter := owner._parameters.get(name)) is not None:
-            places = [Shard(kind.dim) if isinstance(kind, Cut) else Replicate()]
-            share = distribute_tensor(parameter.detach(), mesh, places, src_data_rank=None)
+            placements = [Shard(kind.dim) if isinstance(kind, Cut) else Replicate()]
+            share = distribute_tensor(parameter.detach(), mesh, placements, src_data_rank=None)
             owner._parameters[name] = nn.Parameter(share, parameter.requires_grad)
 
 
 def use_local(module: nn.Module, plan: SplitPlan, size: int) -> Iterator[Swapped]:
-    """Put this process's shares in the places of parameters; what was there before."""
+    """Replace the parameters of a module by this process's shards. Yield what they replaced."""
     for path, kind in plan.parameters.items():
         owner, name = _owner(module, path)
         parameters: dict[str, Any] = {} if owner is None else owner._parameters
@@ -85,20 +85,21 @@ def use_local(module: nn.Module, plan: SplitPlan, size: int) -> Iterator[Swapped
                 parameters[name] = parameter.to_local()
             else:
                 whole = parameter.to_local(grad_placements=[Partial()])
+                # outputs are summed over processes, so what is added once is divided by their number
                 parameters[name] = whole / size if kind is Whole.ONCE else whole
 
 
 def restore(swapped: list[Swapped]) -> None:
-    """Put back the parameters in whose places shares were."""
+    """Put the original parameters back."""
     for owner, name, parameter in swapped:
         owner._parameters[name] = parameter
 
 
 def share_tensors(model: nn.Module, mesh: DeviceMesh) -> list[str]:
-    """Share the matrices of a model among the processes of a mesh.
+    """Split the matrices of a model among the processes of a mesh.
 
     Returns:
-        The paths of parts that have parameters and no plan.
+        Paths of the parts with matrices but without a plan.
     """
     styles: dict[str, ParallelStyle] = {}
     for path, module in model.named_modules():
@@ -112,7 +113,6 @@ def share_tensors(model: nn.Module, mesh: DeviceMesh) -> list[str]:
 
 
 def _is_replicated(path: str, module: nn.Module, styles: dict[str, ParallelStyle]) -> bool:
-    """Whether a part has matrices of its own that every process computes with whole."""
     inside = any(path == name or path.startswith(f"{name}.") for name in styles)
     matrices = [parameter for parameter in module.parameters(recurse=False) if parameter.dim() > 1]
     return bool(matrices) and not inside

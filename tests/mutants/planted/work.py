@@ -40,7 +40,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
     "training/loop.py": [
         ("*weights.values()], recipe.max_grad_norm)", "*weights.values()], 2 * recipe.max_grad_norm)"),
         ("recipe.seed * 1_000_003 + state.step", "state.step"),
-        ("buffer.copy_(before)", "pass"),
+        ("restore_buffers(buffers)", "pass"),
         ("optimizer.zero_grad(set_to_none=True)", "pass"),
         ('state.step, recipe.steps)\n', 'state.step + 1, recipe.steps)\n'),
     ],
@@ -81,7 +81,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
     ],
     "training/objectives/masked_token.py": [
         ("draw >= 0.9", "draw >= 0.8"),
-        ("np.where(chosen, tokens, IGNORED)", "tokens"),
+        ("np.where(selected, tokens, IGNORED)", "tokens"),
     ],
     "training/objectives/sequence_to_sequence.py": [
         ('>= inputs["num_tokens"][:, None]', '> inputs["num_tokens"][:, None]'),

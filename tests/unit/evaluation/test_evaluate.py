@@ -81,9 +81,21 @@ def test_translations_are_scored_as_by_sacrebleu_and_targets_by_the_plain_sum(tm
     (tmp_path / "pairs.jsonl").write_text("\n".join(lines))
     assert archetype.evaluate(lm, data=tmp_path / "pairs.jsonl", num_beams=1).record() == score
     assert f"{score['chrf']:.2f}" in printed(tmp_path / "model", "--data", tmp_path / "pairs.jsonl", "--num-beams", 1)
-    (tmp_path / "pairs.jsonl").write_text(json.dumps({"source": "a", "target": "z" * 40}))
-    with pytest.raises(ArchetypeError, match="pair 1: has a side of 41 tokens and the model's context holds 30; cut"):
-        lm.evaluate(tmp_path / "pairs.jsonl")
+
+
+def test_a_pair_too_long_is_named_by_its_line_with_empty_pairs_counted(tmp_path: Path) -> None:
+    sides = {"source": ["", "b", "", "a"], "target": ["x", "y", "", "z" * 40]}
+    for side, lines in sides.items():
+        (tmp_path / side).write_text("\n".join(lines))
+    (tmp_path / "pairs.csv").write_text(f'source,target\n" ",x\n"b\nb",y\n\na,{"z" * 40}\n')
+    cause = "has a side of 41 tokens and the model's context holds 30; cut it into sentences"
+    for data, place in (
+        ((tmp_path / "source", tmp_path / "target"), f"{tmp_path}/source, {tmp_path}/target: line 4"),
+        (tmp_path / "pairs.csv", "pairs.csv: line 6"),
+    ):
+        with pytest.raises(ArchetypeError) as caught:
+            translator().evaluate(data)
+        assert str(caught.value).endswith(f"{place}: {cause}")
 
 
 def test_classes_of_images_are_reported_from_files_and_folders(tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ def test_formats_that_have_no_word_for_it_refuse_it() -> None:
 def test_layouts_that_part_what_it_reads_are_refused() -> None:
     for size in ("context", "pipeline"):
         recipe = Recipe.parse({"parallel": {size: 2}, "batch_size": 4})
-        with pytest.raises(SpecError, match=f"parallel.{size}: further_tokens read"):
+        with pytest.raises(SpecError, match=f"parallel.{size}: further_tokens "):
             Parallel.parse({size: 2}).check(with_further("one"), recipe)
     with pytest.raises(SpecError, match=r"3 does not divide the 2 of further_tokens.block.mixer.num_heads"):
         model = with_further("two, another block", "layers[*].mixer.num_heads=6", "layers[*].mixer.num_kv_heads=3",

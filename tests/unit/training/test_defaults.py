@@ -187,7 +187,7 @@ def test_settings_that_cannot_do_well_are_said_once(tmp_path: Path, recipe: Reci
     high = recipe.replace(steps=60, optimizer=AdamW(learning_rate=1.0), schedule=Cosine(warmup_steps=1))
     run(start(tmp_path / "high", high, CPU), events.append)
     (text,) = texts_of(events)  # it recovers as the rate falls
-    assert text.startswith("the loss of 6 steps, ") and ", is worse than that of guessing, 5.55: a learning" in text
+    assert text.startswith("the loss of 6 steps, ") and ", is worse than guessing, 5.55: a learning" in text
     assert text.endswith("a learning rate of 1 is too high; stop, and start again with a lower one")
     events.clear()
     run(start(tmp_path / "slow", recipe.replace(steps=4, schedule=Cosine(warmup_steps=8)), CPU), events.append)
@@ -271,7 +271,7 @@ def test_a_trained_model_gets_a_rate_that_suits_what_is_tuned(tmp_path: Path, te
                 assert tuned == pytest.approx(rate * (5 if adapter else 1), rel=0.1), (name, kind, adapter)
                 what = f"a {adapter} adapter: 0.5" if adapter else "fine-tuning: 0.1"
                 why = "width 64" if kind in ("adamw", "muon", "lion") else f"the default of {kind}"
-                assert f"learning_rate {tuned:g} ({what} of what suits random weights, by {why})" in chosen
+                assert f"learning_rate {tuned:g} ({what} of the rate for random weights, by {why})" in chosen
                 said, chosen = assemble(file, fields, ["optimizer.learning_rate=0.5"], pretrained=pretrained)
                 assert said.optimizer.learning_rate == 0.5 and "learning_rate" not in chosen
     (tmp_path / "labelled.csv").write_text("text,label\na,b\nc,d\n")

@@ -103,7 +103,7 @@ def test_no_token_is_predicted_from_another_document_where_none_is_seen(file: Pa
 @pytest.mark.parametrize("spec", [ENCODER, transformer_pair()], ids=["masked", "spans"])
 def test_other_objectives_learn_from_documents(file: Path, tmp_path: Path, spec: dict[str, object]) -> None:
     assert len(steps(start(tmp_path / "run", recipe(file, "documents", False, spec=spec, steps=2), CPU))) == 2
-    with pytest.raises(SpecError, match=r"data.cross_document_attention: false is for the next token of a decoder"):
+    with pytest.raises(SpecError, match=r"data.cross_document_attention: false needs the objective next_token"):
         start(tmp_path / "other", recipe(file, "documents", True, spec=spec, steps=2), CPU)
 
 

@@ -223,7 +223,7 @@ def test_two_who_resume_never_train_the_same_run(tmp_path: Path, short: Recipe) 
                 run(second, lambda event: None)
 
     assert run(first, while_it_runs) is None
-    with pytest.raises(ArchetypeError, match="another process has trained this run to step 2 meanwhile; resume it"):
+    with pytest.raises(ArchetypeError, match="another process has trained this run to step 2; resume it"):
         run(second, lambda event: None)
     assert not list((tmp_path / "run").glob(".*"))
 

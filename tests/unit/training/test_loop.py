@@ -14,7 +14,7 @@ from archetype.runs import checkpoints as checkpoints
 from archetype.training.evaluate import evaluate
 from archetype.training.loop import take_step, train
 from archetype.training.metrics import Evaluated, Saved, Step
-from archetype.training.objectives.base import Batch, LossOutput
+from archetype.training.objectives.base import Batch, Counts, LossOutput
 from archetype.training.optimizers import AdamW, optimizer_tensors
 from archetype.training.recipe import Recipe
 from archetype.training.setup import resume, start
@@ -43,8 +43,8 @@ def break_loss(state: TrainState, monkeypatch: pytest.MonkeyPatch, where: str) -
     """From now on the loss, or only its gradient, is no number."""
     real = state.objective.compute_loss
 
-    def broken(model: torch.nn.Module, batch: Batch) -> LossOutput:
-        output = real(model, batch)
+    def broken(model: torch.nn.Module, batch: Batch, counts: Counts) -> LossOutput:
+        output = real(model, batch, counts)
         # sqrt at zero: the loss stays finite and its gradient is infinite
         return replace(
             output, loss=output.loss * torch.nan if where == "loss" else output.loss + (output.loss * 0).sqrt()

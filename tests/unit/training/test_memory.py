@@ -29,7 +29,7 @@ def test_too_many_rows_are_refused_with_the_most_that_fit(
     monkeypatch.setattr(memory, "free_memory", lambda device: 2**23)
     message = refusal(recipe.replace(batch_size=100_000, dtype="float32"), tmp_path / "run")
     match = re.fullmatch(
-        r"batch_size: a step on 100,000 rows of 16 tokens takes [\d.]+ GiB, and 8.00 MiB are free; use at most (\d+), "
+        r"batch_size: a step on 100,000 rows of 16 tokens needs [\d.]+ GiB, but 8.00 MiB are free; use at most (\d+), "
         r"or --micro-batch-size (\d+), which accumulates gradients over the rows, or --force",
         message,
     )
@@ -48,8 +48,8 @@ def test_too_many_rows_are_refused_with_the_most_that_fit(
     assert refusal(more, tmp_path / "run").startswith(f"micro_batch_size: a step on {at_once + 1} rows of 16 tokens")
     start(tmp_path / "forced", recipe, CPU, force=True)
     monkeypatch.setattr(memory, "free_memory", lambda device: 2**10)
-    assert "are free, too few for one row; use a smaller model" in refusal(recipe, tmp_path / "run")
-    with pytest.raises(SpecError, match="too few for one row"):
+    assert "are free, too little for one row; use a smaller model" in refusal(recipe, tmp_path / "run")
+    with pytest.raises(SpecError, match="too little for one row"):
         resume(tmp_path / "forced", CPU)
     assert resume(tmp_path / "forced", CPU, force=True).step == 0
 

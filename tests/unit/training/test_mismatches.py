@@ -136,7 +136,7 @@ def test_pictures_that_the_model_does_not_take_are_named(all_recipes: dict[str, 
         "change either, as by --set spec.num_channels=1 --set spec.image_size=8"
     )
     fewer = images.replace(spec=vision() | {"head": {"kind": "classification", "num_classes": 2}})
-    assert refusal(fewer, tmp_path) == f"{file}: holds class 2 and the model's 2 classes count from 0; " + (
+    assert refusal(fewer, tmp_path) == f"{file}: holds class 2, but the model has 2 classes, numbered from 0; " + (
         "change either, as by --set spec.head.num_classes=3"
     )
     assert refusal(images.replace(data=ImageData()), tmp_path) == (
@@ -152,7 +152,7 @@ def test_a_side_that_is_missing_is_named(all_recipes: dict[str, Recipe], tmp_pat
 
 def test_pairs_that_all_are_too_long_are_told(all_recipes: dict[str, Recipe], tmp_path: Path) -> None:
     assert refusal(all_recipes["pairs"].replace(sequence_length=1), tmp_path) == (
-        "data: 0 pairs to learn from and 0 held out fit into 1 tokens; give more pairs, or a longer sequence_length"
+        "data: only 0 training and 0 validation pairs fit into 1 tokens; give more pairs, or a longer sequence_length"
     )
 
 

@@ -184,7 +184,7 @@ def test_a_group_that_matches_nothing_is_refused_before_a_run_is_written(tmp_pat
     ):
         start(tmp_path / "run", wrong, torch.device("cpu"))
     frozen = Recipe.parse(recipe.dump() | {"optimizer": {"groups": groups[:1]}, "trainable": ["blocks"]})
-    with pytest.raises(SpecError, match=r"optimizer.groups\[0\].parameters: 'head' is no parameter that is trained"):
+    with pytest.raises(SpecError, match=r"optimizer.groups\[0\].parameters: 'head' matches no trainable parameter"):
         start(tmp_path / "run", frozen, torch.device("cpu"))
     assert not (tmp_path / "run").exists()
 

@@ -132,7 +132,7 @@ def test_a_trained_vision_encoder_gets_a_head_for_the_classes_of_a_folder(tmp_pa
         assert {name for name in weights if not torch.equal(weights[name], trained.get(name, torch.zeros(())))} == {
             name for name in weights if name.startswith("classifier.")
         }
-        assert "its weights but classifier, which begin at random" in state.notes[0]
+        assert "its weights except classifier, which are random" in state.notes[0]
         run(state, lambda event: None)
         lm = loading.load(tmp_path / f"tuned {folder}")
         assert lm.labels == classes

@@ -151,7 +151,7 @@ def test_two_processes_train_what_one_trains(recipe: Recipe, tmp_path: Path) -> 
     train_in(2, [(str(copies[name]), None, {"sizes": [f"parallel.{n}" for n in others[name]]}) for name in others])
     for copy in copies.values():
         check_equal(copy, tmp_path / "dense")
-    with pytest.raises(SpecError, match=r"its sizes take 2 processes and this is one; start it by torchrun"):
+    with pytest.raises(SpecError, match=r"its sizes need 2 processes, but only one is running; start it with torchrun"):
         setup.resume(unfinished(tmp_path / "tensor", 4), CPU)
 
 
@@ -241,12 +241,12 @@ def test_the_verb_in_two_processes_is_killed_stopped_and_resumed(recipe: Recipe,
     ("sizes", "num_processes", "message"),
     [
         ({"tensor": 3}, 3, "parallel.tensor: 3 does not divide the 4 of layers[0].mixer.num_heads; use 2, 4 or 1"),
-        ({"shard": 2}, 3, "parallel: shard 2 takes 2 processes or a multiple, and torchrun has started 3"),
-        ({"data_parallel": 2, "shard": 2}, 2, "parallel: data_parallel 2, shard 2 takes 4 processes, and torchrun has"),
+        ({"shard": 2}, 3, "parallel: shard 2 needs 2 processes or a multiple, but torchrun has started 3"),
+        ({"data_parallel": 2, "shard": 2}, 2, "parallel: data_parallel 2, shard 2 needs 4 processes, but torchrun has"),
         ({"shard": 4, "expert": 3}, 4, "parallel.expert: 3 does not divide the 4 of layers[0].feedforward.num_experts"),
-        ({"shard": 8}, 8, "batch_size: 7 rows are fewer than the 8 processes that share them"),
-        ({"pipeline": 2}, 2, "parallel.pipeline: a batch of 7 rows is no number of micro-batches of 2"),
-        ({"pipeline": 2, "shard": 2}, 4, "parallel.pipeline: stages are not cut into shards"),
+        ({"shard": 8}, 8, "batch_size: 7 rows are too few for 8 processes"),
+        ({"pipeline": 2}, 2, "parallel.pipeline: a batch of 7 rows cannot be split into micro-batches of 2"),
+        ({"pipeline": 2, "shard": 2}, 4, "parallel.pipeline: cannot be combined with shard or expert"),
     ],
 )
 def test_sizes_that_do_not_fit(recipe: Recipe, sizes: dict[str, int], num_processes: int, message: str) -> None:
@@ -279,7 +279,7 @@ def test_a_process_that_dies_ends_the_other_with_one_line(
     lines = (tmp_path / "out").read_text().splitlines()
     own = [line for line in lines if not line.startswith(("decoder", "chosen", "step", "device"))]
     assert len(own) == 1, lines
-    assert own[0].startswith("archetype: torchrun: one of the processes that share this run has ended; see what")
+    assert own[0].startswith("archetype: torchrun: another process of this run has ended; see its")
 
 
 def test_hints_to_those_who_write_layouts_do_not_reach_those_who_use_them(caplog: pytest.LogCaptureFixture) -> None:
@@ -307,7 +307,7 @@ def test_stages_without_a_micro_batch_for_each_are_refused(recipe: Recipe) -> No
     sizes.check(spec, recipe.replace(batch_size=8))
     with pytest.raises(SpecError) as caught:
         sizes.check(spec, recipe)
-    cause = "1f1b takes a micro-batch for each of 2 stages, and these rows are 1"
+    cause = "1f1b needs 2 micro-batches, one per stage, but the batch has 1"
     assert str(caught.value) == f"parallel.pipeline: {cause}; raise batch_size, lower micro_batch_size, or use gpipe"
 
 
@@ -325,10 +325,18 @@ def test_what_context_parallelism_refuses(recipe: Recipe) -> None:
             recipe,
             layout,
         ),
-        "parallel.context: rows are shared out that decoders": (pair(), recipe, layout),
-        "parallel.context: stages pass on whole rows": (attending(), recipe, bigger),
-        "sequence_length: 18 tokens are not 4 equal": (attending(), recipe.replace(sequence_length=18), layout),
-        "compile: blocks whose matrices": (attending(), recipe.replace(compile=True), layout),
+        "parallel.context: supports next_token and masked_token of decoders": (pair(), recipe, layout),
+        "parallel.context: cannot be combined with pipeline": (attending(), recipe, bigger),
+        "sequence_length: 18 tokens do not split into 4 equal": (
+            attending(),
+            recipe.replace(sequence_length=18),
+            layout,
+        ),
+        "compile: cannot be combined with tensor, expert or context": (
+            attending(),
+            recipe.replace(compile=True),
+            layout,
+        ),
     }
     for message, (spec, other, sizes) in refused.items():
         with pytest.raises(SpecError) as caught:
@@ -341,10 +349,10 @@ def test_what_needs_whole_weights_is_refused_where_they_are_cut(recipe: Recipe) 
     assert isinstance(recipe.spec, dict)
     spec = parse({"vocab_size": 256} | recipe.spec)
     refused = {
-        "optimizer: needs whole matrices, and": recipe.replace(optimizer=Muon()),
+        "optimizer: needs whole matrices, but": recipe.replace(optimizer=Muon()),
         "optimizer: needs whole matrices": recipe.replace(optimizer=AdamW(state_bits=8)),
-        "ema_decay: is averaged over whole weights": recipe.replace(ema_decay=0.9),
-        "weights_dtype: one process alone has masters": recipe.replace(weights_dtype="bfloat16"),
+        "ema_decay: needs whole weights": recipe.replace(ema_decay=0.9),
+        "weights_dtype: bfloat16 weights cannot be trained by several": recipe.replace(weights_dtype="bfloat16"),
     }
     for message, other in refused.items():
         with pytest.raises(SpecError) as caught:

@@ -117,7 +117,7 @@ def test_a_finished_run_goes_on_for_more_steps(tmp_path: Path, recipe: Recipe) -
     assert run(state, events.append) is None
     assert [event.step for event in events if isinstance(event, Step)] == [13, 14, 15, 16]
     (notice,) = (event for event in events if isinstance(event, Notice))
-    assert notice.text == "the schedule now spans 16 steps: the learning rate goes on from 0.00023, not 0.0001"
+    assert notice.text == "the schedule now spans 16 steps: the learning rate continues at 0.00023 instead of 0.0001"
     assert read_recipe(folder / "recipe.yaml").steps == resume(folder, CPU).step == 16
     assert state.run.weights_file.exists()
 

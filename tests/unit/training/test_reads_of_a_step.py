@@ -1,66 +1,85 @@
-"""A step waits for the device once, however many micro-batches it has: losses are read where they are logged."""
+"""A step waits for the device once, however many micro-batches it has: losses are read where they are logged.
+
+Two reads more are inherent, since values of the device are shapes: the number of tokens of each expert, and the number
+of vectors without padding that BatchNorm sees.
+"""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from archetype.training.loop import take_step
-from archetype.training.processes import ALONE, Processes
+from archetype.models.build import build
+from archetype.models.file import parse
+from archetype.nn.buffers import copy_buffers
+from archetype.training.optimizers import AdamW
+from archetype.training.recipe import Recipe
 from archetype.training.setup import start
-from tests.helpers.recipes import recipes
+from tests.helpers.objectives import objective_recipes
+from tests.helpers.reads import CPU, Case, reads_in, reads_of_a_step
+from tests.helpers.recipes import BATCH, EXPERTS, decoder
 
-OPERATORS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero", "aten::masked_select"}
-METHODS = {"tolist", "numpy", "cpu"}  # read a tensor on the CPU without an operator
-
-
-class Operators(TorchDispatchMode):
-    """Collects operators whose result on the host depends on values of the device."""
-
-    def __init__(self, names: list[str]) -> None:
-        super().__init__()
-        self.names = names
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        is_masked = func.name() == "aten::index.Tensor" and any(
-            i is not None and i.dtype == torch.bool for i in args[1]
-        )
-        if func.name().split(".")[0] in OPERATORS or is_masked:
-            self.names.append(func.name())
-        return func(*args, **kwargs or {})
+ONCE = ["tolist"]  # the losses of all micro-batches with the gradient norm
+OF_EXPERTS = ["tolist"]  # in each layer of experts, tokens of each expert
+OF_PADDED_NORM = ["aten::index.Tensor"]  # in each norm
+PLAIN = (
+    "mamba", "encoder", "spans", "pairs", "images", "images, batch norm", "batch norm", "further tokens", "cosent",
+    "cosine", "contrastive", "chat", "packed chat", "dpo", "classes", "regression", "masked tokens", "moving average",
+)  # fmt: skip
+CHUNKED = ("mamba", "masked tokens", "further tokens", "chat", "packed chat", "spans", "pairs")
 
 
-class Methods(TorchFunctionMode):
-    """Collects methods that read a tensor without such an operator."""
-
-    def __init__(self, names: list[str]) -> None:
-        super().__init__()
-        self.names = names
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") in METHODS:
-            self.names.append(func.__name__)
-        return func(*args, **kwargs or {})
+@pytest.mark.parametrize(("kind", "in_chunks"), [(kind, False) for kind in PLAIN] + [(kind, True) for kind in CHUNKED])
+def test_a_step_is_read_once_after_all_of_its_micro_batches(tmp_path: Path, kind: str, in_chunks: bool) -> None:
+    recipe = objective_recipes(tmp_path)[kind]
+    for rows in (None, max(2, recipe.batch_size // 4)):
+        state = start(tmp_path / f"run {rows}", recipe.replace(micro_batch_size=rows), CPU)
+        assert reads_of_a_step(state, in_chunks) == ONCE
 
 
-@pytest.mark.parametrize("kind", ["mamba", "encoder", "pairs", "images, batch norm"])
-def test_a_step_is_read_once_after_all_of_its_micro_batches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    recipe = recipes(tmp_path)[kind]
-    counted = []
-    for rows in (None, max(1, recipe.batch_size // 4)):
-        state = start(tmp_path / f"run {rows}", recipe.replace(micro_batch_size=rows), torch.device("cpu"))
-        take_step(state)
-        parts = ALONE.parts(state.objective, state.objective.batch(state.step), rows)  # counted before, on the host
-        assert len(parts) == (1 if rows is None else 4)
-        names: list[str] = []
-        with monkeypatch.context() as patch, Methods(names), Operators(names):
-            patch.setattr(Processes, "parts", lambda *arguments, parts=parts: parts)
-            take_step(state)
-        counted.append(names)
-    once = ["tolist", "aten::_local_scalar_dense"]  # all losses with the norm, then the number of targets
-    assert counted == [once, once]
+@pytest.mark.parametrize(("kind", "inherent"), [("experts", OF_EXPERTS * 2), ("padded batch norm", OF_PADDED_NORM * 3)])
+def test_shapes_are_read_once_for_each_part_that_needs_them(tmp_path: Path, kind: str, inherent: list[str]) -> None:
+    recipe = objective_recipes(tmp_path)[kind]
+    state = start(tmp_path / "run", recipe, CPU)
+    assert reads_of_a_step(state) == inherent + ONCE
+    rows = recipe.batch_size // 2
+    state = start(tmp_path / "halves", recipe.replace(micro_batch_size=rows), CPU)
+    assert reads_of_a_step(state) == inherent * 2 + ONCE
+
+
+@pytest.mark.slow  # starts processes
+def test_several_processes_read_once(tmp_path: Path) -> None:
+    recipes = objective_recipes(tmp_path)
+    dense = decoder(dropout=0.0, mixer={"kind": "attention", "num_heads": 2})
+    text = recipes["further tokens"].replace(spec=dense, steps=4, micro_batch_size=2, optimizer=AdamW())
+    separate = text.replace(spec=dense | {"head": {"kind": "language_model", "tied": False}})
+    experts = text.replace(spec=decoder(dropout=0.0, feedforward=EXPERTS))
+    cases: dict[str, tuple[Recipe, dict[str, Any], bool]] = {
+        "ddp": (text, {}, False),
+        "ddp, chunks": (recipes["masked tokens"], {}, True),
+        "ddp, further tokens": (recipes["further tokens"], {}, True),
+        "ddp, cosent": (recipes["cosent"], {}, False),
+        "fsdp": (text, {"shard": 2}, False),
+        "tensor": (text, {"tensor": 2}, False),
+        "context": (text, {"context": 2}, False),
+        "context, chunks": (text, {"context": 2}, True),
+        "pipeline": (separate, {"pipeline": 2}, False),
+        "experts": (experts, {"shard": 2, "expert": 2}, False),
+    }
+    runs: list[Case] = [
+        (str(tmp_path / name), recipe.replace(parallel=sizes), in_chunks)
+        for name, (recipe, sizes, in_chunks) in cases.items()
+    ]
+    reads = [dict(zip(cases, process, strict=True)) for process in reads_in(2, runs, tmp_path)]
+    once = dict.fromkeys(cases, ONCE)
+    # in each layer of each of two micro-batches: tokens of each process, then of each expert here
+    assert reads == [once | {"experts": ["tolist", *OF_EXPERTS] * 2 * 2 + ONCE}] * 2
+
+
+@pytest.mark.parametrize(("router", "constant"), [({"kind": "hash"}, "table"), ({"expert_bias": True}, "correction")])
+def test_only_running_statistics_are_copied_for_a_skipped_step(router: dict[str, Any], constant: str) -> None:
+    experts = EXPERTS | {"router": {"kind": "softmax"} | router, "balance_loss": 0.0}
+    model = build(parse(decoder(norm=BATCH, feedforward=experts) | {"vocab_size": 9}), seed=0)
+    copied = {id(buffer) for buffer, _ in copy_buffers(model)}
+    kinds = {name.rpartition(".")[2]: id(buffer) in copied for name, buffer in model.named_buffers()}
+    assert kinds == {"running_mean": True, "running_var": True, constant: False}

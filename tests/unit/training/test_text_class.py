@@ -77,7 +77,7 @@ def test_other_classes_get_a_new_head_that_learns_beside_an_adapter(labelled: di
     tuned = recipe_of(other, "bert-tiny", adapter=LoRA(rank=2))
     state = start(tmp_path / "tuned", tuned, CPU, pretrained=pretrained)
     assert not torch.equal(state.model.classifier.weight, pretrained.model.classifier.weight)  # type: ignore[union-attr]
-    assert state.recipe.trainable == ("classifier",) and "classifier, which begin at random" in state.notes[0]
+    assert state.recipe.trainable == ("classifier",) and "classifier, which are random" in state.notes[0]
     trained = {name.rpartition(".")[2] for name, p in state.model.named_parameters() if p.requires_grad}
     assert trained == {"lora_A", "lora_B", "weight", "bias"}
     assert loading.load(tmp_path / "tuned").labels == ("bad", "fine")
@@ -103,7 +103,7 @@ def test_a_value_is_estimated(labelled: dict[str, Path], tmp_path: Path, capsys:
     [
         ("text,label\n", {}, "holds no record; write one with text, label on each line"),
         ("text,label\na,\nb,c\n", {}, r"line 2: has no label; give it a label: \{\"text\": ..., \"label\": ...\}"),
-        ("text,label\na,b\nc,b\n", {}, "has one class, 'b'; give texts of two classes at least"),
+        ("text,label\na,b\nc,b\n", {}, "has one class, 'b'; give texts of at least two classes"),
         ("text,label\na,b\n", {}, "holds one record"),
         ("text,label\na,b\nc,d\n", {"objective": Regression()}, "the label '.' is not a number; use objective text_c"),
         ("text,label\na,b\nc,d\n", {"objective": {"kind": "text_class", "labels": ["b"]}}, "lacks the class 'd'"),

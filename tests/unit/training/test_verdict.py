@@ -35,13 +35,13 @@ def measured(losses: list[float], held_out: float) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("losses", "held_out", "text"),
     [
-        ([2.1, 9.0, 30.0], 32.95, "held-out loss of 32.95, worse than guessing (2.00): a learning rate of 10"),
-        ([2.1], 9.0, "held-out loss of 9.00, worse than guessing (2.00): a learning rate of 10 is too high"),
-        ([1.9], math.nan, "held-out loss of nan, worse than guessing (2.00): a learning rate of 10 is too high"),
-        ([0.8, 1.2, 1.4, 1.4], 1.5, "held-out loss of 1.50, after 0.80 at its start: a learning rate of 10 is"),
+        ([2.1, 9.0, 30.0], 32.95, "validation loss of 32.95, worse than guessing (2.00): a learning rate of 10"),
+        ([2.1], 9.0, "validation loss of 9.00, worse than guessing (2.00): a learning rate of 10 is too high"),
+        ([1.9], math.nan, "validation loss of nan, worse than guessing (2.00): a learning rate of 10 is too high"),
+        ([0.8, 1.2, 1.4, 1.4], 1.5, "validation loss of 1.50, and started at 0.80: a learning rate of 10 is"),
         ([2.1, 3.0, 4.0], 1.99, ""),  # it has recovered
-        ([2.2, 2.1], 2.15, "held-out loss of 2.15, worse than guessing (2): 2 steps at a learning rate of 10 are"),
-        ([2.1, 0.1], 4.0, "held-out loss of 4, worse than guessing (2): after a training loss of 0.1, it knows its"),
+        ([2.2, 2.1], 2.15, "validation loss of 2.15, worse than guessing (2): 2 steps at a learning rate of 10 are"),
+        ([2.1, 0.1], 4.0, "validation loss of 4, worse than guessing (2): with a training loss of 0.1, the model has"),
         ([2.1, 1.5], 1.9, ""),
         ([0.8, 0.85, 0.9], 1.9, ""),
     ],
@@ -115,7 +115,7 @@ def test_a_rate_of_10_is_one_line_a_status_and_a_sentence_of_the_report(tmp_path
     assert done.exit_code == 1
     said = [line for line in done.stderr.splitlines() if "a learning rate of 10 is too high" in line]
     assert len(said) == 2 and "stop, and start again with a lower one" in said[0]
-    assert said[1].startswith("ends at a held-out loss of ") and "worse than guessing (5.5" in said[1]
+    assert said[1].startswith("ends at a validation loss of ") and "worse than guessing (5.5" in said[1]
     assert done.stderr.index(said[0]) < done.stderr.index("step     8  held out")
     assert f"This run {said[1]}." in (tmp_path / "run" / "report.html").read_text()
     assert archetype.load(tmp_path / "run").generate("the", max_new_tokens=2) is not None  # it stays

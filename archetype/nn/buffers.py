@@ -1,0 +1,25 @@
+"""Copies of the buffers that a forward pass may change, such as the running statistics of BatchNorm."""
+
+from torch import Tensor, nn
+
+Copies = list[tuple[Tensor, Tensor]]  # each buffer with a copy of its values
+
+
+def copy_buffers(module: nn.Module) -> Copies:
+    """Copy the buffers of a module and its submodules.
+
+    A submodule names the buffers that no forward pass writes to in its class attribute `constant_buffers`; they are
+    left out, so that a model without running statistics copies nothing.
+    """
+    return [
+        (buffer, buffer.clone())
+        for part in module.modules()
+        for name, buffer in part.named_buffers(recurse=False)
+        if name not in getattr(part, "constant_buffers", ())
+    ]
+
+
+def restore_buffers(copies: Copies) -> None:
+    """Write the copied values back."""
+    for buffer, before in copies:
+        buffer.copy_(before)
