@@ -11,7 +11,8 @@ from pydantic import Field, model_validator
 from archetype.data.held_out import Split
 from archetype.errors import SpecError, nearest
 from archetype.io.yaml import read_mapping
-from archetype.spec.base import Flag, Spec, cut, fingerprint, invalid
+from archetype.spec.base import Flag, Spec, fingerprint
+from archetype.spec.errors import cut, invalid
 from archetype.spec.serialize import document_schema
 from archetype.studies.parts import TYPES, AnyPart, ScalingLawPart, TrainedPart
 from archetype.studies.settings import is_text

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, ValidationError
 from archetype.errors import DataError
 from archetype.io.files import read_json
 from archetype.machine.environment import now
-from archetype.spec.base import in_words, path
+from archetype.spec.errors import in_words, path
 from archetype.studies.calibration import read_calibration
 from archetype.studies.evidence import CONTROL_FAILED, NOT_SHOWN
 from archetype.studies.experiment import Experiment
