@@ -91,8 +91,7 @@ class Experiment(Spec):
     def hash(self) -> str:
         """Hash of everything fixed before the runs, including the models and recipes the file names.
 
-        For experiments without text, or with the end held out, it equals that of earlier versions, which had no
-        `split`.
+        The default `split` is hashed and the end is not, as in the reports of this repository.
         """
         other = fingerprint(self.replace(split=type(self).model_fields["split"].default))
         if self.split == "end" or not self.reads_text:

@@ -113,7 +113,7 @@ def _summary(recipe: Recipe, cost: CostReport, steps: list[dict[str, Any]], line
     measured = next((line for line in reversed(lines) if "peak_flops" in line), None)
     if measured and seconds and not cost.spec.reads_source:
         rate = step_flops(recipe, cost.spec, cost.batch, cost.length) * len(steps) / seconds
-        peak = Peak(measured["peak_flops"], measured.get("peak_path", "torch.mm")).raised(rate)  # once only torch.mm
+        peak = Peak(measured["peak_flops"], measured["peak_path"]).raised(rate)
         path = html.escape(peak.path)
         figures["MFU"] = f"{rate / peak.rate:.1%} of {peak.rate / 1e9:,.0f} GFLOP/s, measured by {path}"
     return f"<dl>{''.join(f'<div><dt>{key}</dt><dd>{value}</dd></div>' for key, value in figures.items())}</dl>"
