@@ -36,7 +36,8 @@ from archetype.roles.embedding import AnyTokenEmbedding
 from archetype.roles.head import NextTokenHead
 from archetype.roles.norm import AnyNorm
 from archetype.roles.pattern import MaskContext, PatternRule
-from archetype.spec.base import Flag, Index, Length, Positive, Probability, Size, WideSize, invalid
+from archetype.spec.base import Flag, Index, Length, Positive, Probability, Size, WideSize
+from archetype.spec.errors import invalid
 from archetype.weights.linear import Linear, Table
 
 if TYPE_CHECKING:

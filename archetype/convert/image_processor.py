@@ -14,7 +14,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from archetype.errors import CheckpointError, DataError, NotObeyed, SpecError
 from archetype.io.yaml import read_mapping
-from archetype.spec.base import Finite, Flag, Positive, Size, Spec, invalid
+from archetype.spec.base import Finite, Flag, Positive, Size, Spec
+from archetype.spec.errors import invalid
 
 FILE = "preprocessor_config.json"
 NESTED_FILE = "processor_config.json"  # of multimodal models; its image section takes precedence

@@ -16,7 +16,7 @@ class ReportCosts:
 
     def __init__(self, report: CostReport) -> None:
         self.report = report
-        self.model: ModelCost = report.memory_cost.cost
+        self.model: ModelCost = report.cost
         self.rows = {row.module: row for row in report.rows}
         self.untaken = set(self.rows)
         further = self.model.further_tokens

@@ -41,15 +41,15 @@ def fits(report: CostReport, available: int) -> list[Fit]:
         report: cost report of the model.
         available: bytes of memory.
     """
-    cost, source = report.memory_cost, report.source_length
+    memory, source = report.memory_cost, report.source_length
     needs: dict[str, Callable[[int, int], int]] = {
-        "inference": lambda rows, tokens: cost.weights + cost.state(rows, tokens, source),
-        "training": lambda rows, tokens: cost.training_peak(cost.saved_activations(rows, tokens, source).peak),
-        "training, activation checkpointing": lambda rows, tokens: cost.training_peak(
-            cost.saved_activations(rows, tokens, source).peak_recomputed
+        "inference": lambda rows, tokens: memory.weights + memory.state(rows, tokens, source),
+        "training": lambda rows, tokens: memory.training_peak(memory.saved_activations(rows, tokens, source).peak),
+        "training, activation checkpointing": lambda rows, tokens: memory.training_peak(
+            memory.saved_activations(rows, tokens, source).peak_recomputed
         ),
     }
-    max_length = cost.cost.max_length or UNLIMITED
+    max_length = report.cost.max_length or UNLIMITED
     fits = []
     for use, need in needs.items():
         rows = largest(lambda rows, need=need: need(rows, report.length) <= available, UNLIMITED)  # type: ignore[misc]
@@ -63,7 +63,7 @@ def fit_table(report: CostReport, fitting: list[Fit]) -> Table:
     rows = []
     for use, *sizes in fitting:
         rows.append([use, *("no limit" if size is None else f"{size:,}" for size in sizes)])
-    if report.memory_cost.cost.reads == "images":
+    if report.cost.reads == "images":
         return Table(["", "images"], [row[:2] for row in rows])
     batch = f"{report.batch} {'row' if report.batch == 1 else 'rows'}"
     return Table(["", f"rows of {report.length:,} tokens", f"tokens of {batch}"], rows)

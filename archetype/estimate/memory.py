@@ -13,8 +13,7 @@ from archetype.cost.formula import constant
 from archetype.cost.work import FLOAT32, INT64, ComputeType, Work
 from archetype.dtypes import WeightTypes, bytes_of, state_bytes
 from archetype.estimate.rows import Row, module_rows, num_parameters
-from archetype.models.cost import model_cost
-from archetype.models.spec import ModelSpec
+from archetype.models.cost import ModelCost
 
 
 class SavedActivations(NamedTuple):
@@ -53,7 +52,7 @@ class MemoryCost:
     """Memory of a model for any batch and length.
 
     Args:
-        model: the specification.
+        cost: of the model.
         dtype: data type of the weights, or one per tensor; training computes in bfloat16 for types of two bytes.
         state_dtype: data type of the state (absent: that of matrix products).
 
@@ -61,9 +60,9 @@ class MemoryCost:
         SpecError: a data type is unknown.
     """
 
-    def __init__(self, model: ModelSpec, dtype: str | WeightTypes, state_dtype: str | None = None) -> None:
+    def __init__(self, cost: ModelCost, dtype: str | WeightTypes, state_dtype: str | None = None) -> None:
         self.types = dtype if isinstance(dtype, WeightTypes) else WeightTypes.uniform(dtype)
-        self.cost, self.state_dtype = model_cost(model), state_dtype or self.types.numbers
+        self.cost, self.state_dtype = cost, state_dtype or self.types.numbers
         self.itemsize, self.compute_dtype = bytes_of(self.types.numbers), compute_dtype(self.types.numbers)
         state_bytes(1, self.state_dtype)  # raises for an unknown type
 

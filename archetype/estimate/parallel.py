@@ -259,7 +259,7 @@ class Planner:
 
     def _activations(self, layout: Layout, rows: int, recomputes: bool) -> float:
         """Return the activation bytes of one stage's blocks; tensor parallelism replicates norms and product inputs."""
-        cost, forward = self.report.memory_cost.cost, Work(constant(rows), constant(self.length), "forward")
+        cost, forward = self.report.cost, Work(constant(rows), constant(self.length), "forward")
         work = forward.in_training(compute_dtype(self.dtype))
         inputs = rows * self.length * self.width
         keys = rows * self._keys(layout) * (1 - 1 / layout.context)  # of other devices
@@ -281,7 +281,7 @@ class Planner:
         if layout.context == 1:
             return 0.0
         numbers = 0.0
-        for stack in self.report.memory_cost.cost.stacks:
+        for stack in self.report.cost.stacks:
             for group in stack.groups:
                 for mixer in group.cost.mixer.each():
                     cut = layout.tensor if mixer.divides_state else 1

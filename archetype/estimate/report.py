@@ -13,7 +13,7 @@ from archetype.dtypes import WeightTypes
 from archetype.errors import SpecError, enumeration
 from archetype.estimate.memory import MemoryCost
 from archetype.estimate.rows import COLUMNS, Column, Row, module_rows, num_parameters
-from archetype.models.cost import model_cost
+from archetype.models.cost import ModelCost, model_cost
 from archetype.models.spec import ModelSpec
 from archetype.table import Table, quantity, size
 
@@ -47,6 +47,7 @@ class CostReport:
     dtype: str
     attention: AttentionPairs
     rows: tuple[Row, ...]
+    cost: ModelCost
     memory_cost: MemoryCost  # for any batch and length
     source_length: int | None = None  # tokens per source (None: no source, or as long as the target)
 
@@ -105,7 +106,7 @@ class CostReport:
     @property
     def _further_flops(self) -> Formula:
         """FLOPs of the forward pass that only training computes (further tokens)."""
-        further = self.memory_cost.cost.further_tokens
+        further = self.cost.further_tokens
         return ZERO if further is None else further.flops(self._forward)
 
     @property
@@ -125,12 +126,12 @@ class CostReport:
     @property
     def state_name(self) -> str:
         """Name of the state; for hybrids, the state of each kind of mixer."""
-        return ", ".join(self.memory_cost.cost.state_names)
+        return ", ".join(self.cost.state_names)
 
     @property
     def workload(self) -> str:
         """Input of a pass in words, such as `8 x 1,024 tokens`."""
-        if self.memory_cost.cost.reads == "images":
+        if self.cost.reads == "images":
             return f"{self.batch:,} image{'s' * (self.batch > 1)} of {self.length:,} positions"
         source = "" if self.source_length is None else f" and sources of {self.source_length:,}"
         return f"{self.batch} x {self.length:,} tokens{source}"
@@ -147,7 +148,7 @@ class CostReport:
 
     @cached_property
     def _mixing(self) -> list["_Mixing"]:
-        cost, mixing = self.memory_cost.cost, []
+        cost, mixing = self.cost, []
         work = cost.stack_work(self._forward)
         for stack in cost.stacks:
             length, decodes = work[stack.prefix].length, stack in cost.decoding_stacks
@@ -214,7 +215,7 @@ class CostReport:
         return Table(headings[:columns], [row[:columns] for row in rows], text_columns=2)
 
     def _flops_table(self) -> Table:
-        columns = 4 if self.memory_cost.cost.generates else 3
+        columns = 4 if self.cost.generates else 3
         counted = [row for row in self.rows if row.forward or row.decode]
         rows = [[row.module, self._text(row, "forward"), _flops(row.forward), _flops(row.decode)] for row in counted]
         rows += [["total", "", _flops(self.flops["forward"]), _flops(self.flops["decode"])]] if rows else []
@@ -327,16 +328,17 @@ def cost_report(
             raise SpecError(name, f"{count} is too small", "use at least 1")
     if source_length is not None and not model.reads_source:
         raise SpecError("source_length", f"{model.name or 'the model'} reads no source", "leave it out, or give length")
-    memory = MemoryCost(model, dtype, state_dtype)
-    if memory.cost.reads == "images" and length != model.context_length:
+    cost = model_cost(model)
+    memory = MemoryCost(cost, dtype, state_dtype)
+    if cost.reads == "images" and length != model.context_length:
         cause = f"an image has {model.context_length:,} positions in {model.name or 'this model'}, not {length:,}"
         raise SpecError("length", cause, "leave it out, or change image_size or patch_size")
     for name, count in lengths.items():
-        if count > (most := memory.cost.max_length or count):
+        if count > (most := cost.max_length or count):
             cause = f"{count:,} tokens are more than the {most:,} positions that {model.name or 'the model'} has"
             raise SpecError(name, cause, f"use at most {most:,}")
-    rows = module_rows(memory.cost, batch, length, attention, source=source_length)
-    return CostReport(model, batch, length, memory.types.name, attention, tuple(rows), memory, source_length)
+    rows = module_rows(cost, batch, length, attention, source=source_length)
+    return CostReport(model, batch, length, memory.types.name, attention, tuple(rows), cost, memory, source_length)
 
 
 def common_length(models: Sequence[ModelSpec]) -> int | None:
@@ -370,7 +372,7 @@ def comparison_table(names: Sequence[str], reports: Sequence[CostReport]) -> Tab
 
 def _of_text(report: CostReport, flops: int) -> str:
     """Return the FLOPs per sequence as text; empty for images, which have no tokens."""
-    return "" if report.memory_cost.cost.reads == "images" else _flops(flops // report.batch)
+    return "" if report.cost.reads == "images" else _flops(flops // report.batch)
 
 
 def _flops(count: int) -> str:

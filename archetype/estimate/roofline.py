@@ -72,7 +72,7 @@ def too_large(report: CostReport, device: Device) -> list[TooLarge]:
 def phase_times(report: CostReport, device: Device) -> list[PhaseTime]:
     """Return the times of all phases of a model, assuming enough memory."""
     flops, tokens, state = report.allowed_flops, report.batch * report.length, report.state["bytes"]
-    memory, model, numbers = report.memory, report.memory_cost.cost, report.memory_cost.types.numbers
+    memory, model, numbers = report.memory, report.cost, report.memory_cost.types.numbers
     optimizer = (2 + 1 + ADAMW_PASSES) * FLOAT32 * report.parameters["total"]
     held = memory["weights"] + state
     phases = [("forward", weights_read(report, tokens), tokens, memory["weights"])]

@@ -21,8 +21,8 @@ from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.models.file import parse
 from archetype.models.spec import ModelSpec
 from archetype.parts.head.spec import LanguageModelHead, NoHead
-from archetype.spec.base import explain
 from archetype.spec.edit import differences
+from archetype.spec.errors import explain
 
 # Fields that change no output of a finished model; a format that has no word for them loses nothing.
 HEAD_FIELDS = ("head", "pooling", "pooler", "pooler_activation")  # of an encoder: what follows its last layer

@@ -15,7 +15,7 @@ from archetype.errors import CheckpointError
 from archetype.families.rules import Rule, rule
 from archetype.models.decoder.spec import Decoder
 from archetype.models.further_tokens.spec import FurtherTokens
-from archetype.spec.base import inside
+from archetype.spec.errors import inside
 
 # Tables of the model that a file repeats in such a layer, and the parameters that they repeat.
 TABLES = (

@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from archetype.spec.base import Named, Positive, Spec
+from archetype.spec.base import Positive, Spec
+from archetype.spec.kinds import Named
 from archetype.spec.sizes import Width
 
 __all__ = ["GPT2Initialization", "Initialization", "MuPInitialization", "NormalInitialization", "XavierInitialization"]

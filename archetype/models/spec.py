@@ -8,7 +8,7 @@ from pydantic import model_validator
 from archetype.models.initialization_spec import Initialization
 from archetype.models.stack.spec import StackView
 from archetype.parts.head.spec import NoHead
-from archetype.spec.base import invalid
+from archetype.spec.errors import invalid
 from archetype.spec.kinds import ByKind, Part, load_all_kinds
 
 __all__ = ["CausalSpec", "ModelSpec", "leaves_vocabulary_open"]

@@ -5,7 +5,8 @@ from typing import Annotated, ClassVar
 from archetype.roles.content import Content
 from archetype.roles.parallel import NeedsWholeRows
 from archetype.roles.position import AttentionSizes
-from archetype.spec.base import Spec, invalid
+from archetype.spec.base import Spec
+from archetype.spec.errors import invalid
 from archetype.spec.kinds import ByKind, Part
 
 __all__ = ["Mixer"]

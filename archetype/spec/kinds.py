@@ -12,7 +12,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from archetype.errors import SpecError, enumeration
-from archetype.spec.base import Spec, as_mapping, cut, invalid, with_known_keys
+from archetype.spec.base import Spec
+from archetype.spec.errors import cut, invalid, with_known_keys
 from archetype.spec.registry import load_kinds
 from archetype.spec.synonyms import nearest_kind
 
@@ -232,3 +233,19 @@ class ByKind:
 def _has_defaults(cls: type[Part]) -> bool:
     """Whether a kind needs no further fields."""
     return not any(field.is_required() for field in cls.model_fields.values())
+
+
+class Named:
+    """Metadata of a union by `kind`: a string stands for the member of that name with all its defaults."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(as_mapping, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        members = handler(cast(CoreSchema, schema.get("schema", schema)))
+        return {"anyOf": [members, {"enum": list(members["discriminator"]["mapping"])}]}
+
+
+def as_mapping(value: Any) -> Any:
+    """Return the mapping that a string stands for: rotary is {kind: rotary}."""
+    return {"kind": value} if isinstance(value, str) else value

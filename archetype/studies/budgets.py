@@ -61,11 +61,8 @@ def budget_rows(comparison: Mapping[str, Any], others: Sequence[str]) -> list[li
     """Return table rows of all arms' losses at equal tokens and FLOPs, with differences and intervals."""
     rows = []
     for row in comparison["budgets"]:
-        if row["budget"] not in BUDGETS:  # older reports also compare seconds, which depend on load
-            continue
-        differences = row.get("differences") or {others[0]: row["difference"]}  # older reports tested one arm only
         losses = [f"{row['losses'][arm]:.4f}" for arm in comparison["values"]]
-        against = ["{:+.4f} [{:+.4f}, {:+.4f}]".format(*differences[other]) for other in others]
+        against = ["{:+.4f} [{:+.4f}, {:+.4f}]".format(*row["differences"][other]) for other in others]
         rows.append([f"{quantity(row['amount'])}{row['budget']}", *losses, *against])
     return rows
 

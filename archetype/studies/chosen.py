@@ -160,7 +160,7 @@ def _tokens(study: TrainedStudy, minutes: float, workers: int) -> tuple[int, str
     rest, seconds = _runs(study) * fixed, _runs(study) * sum(time.load * time.step for time in times)
     at_once = min(workers, num_cores())
     steps = max(minutes * 60 * at_once - rest, 0.0) / seconds
-    if not steps >= MIN_STEPS:
+    if steps < MIN_STEPS:
         cause = f"{minutes:g} leave {steps:.0f} steps to each of {_runs(study) * len(arms)} runs"
         raise SpecError("--minutes", cause, f"give {math.ceil((rest + MIN_STEPS * seconds) / 60 / at_once)} or more")
     by_time = steps * tokens_per_step(arms[0])

@@ -77,7 +77,7 @@ def prepare(source: str | dict[str, Any], folder: Path, store: Path, where: Spli
     data = _parsed(recipe)
     assert isinstance(data, TextData)
     digest = hashlib.sha256(text.encode()).hexdigest()
-    if data.split != "end":  # stores of earlier versions have only this split
+    if data.split != "end":  # a corpus with its end held out has the hash of its text
         digest = hashlib.sha256(f"{digest} {data.split}".encode()).hexdigest()
     place = Path("corpora") / digest[:16]
     if not (store / place / "test.txt").is_file():

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from archetype.spec.base import Positive, invalid
+from archetype.spec.base import Positive
+from archetype.spec.errors import invalid
 from archetype.studies.statistics import Interval
 
 SHOWN, NO_DIFFERENCE, NOT_SHOWN = "shown", "no difference shown", "not shown at this scale"

@@ -11,7 +11,8 @@ from pydantic import Field, model_validator
 from archetype.data.held_out import Split
 from archetype.errors import SpecError, nearest
 from archetype.io.yaml import read_mapping
-from archetype.spec.base import Flag, Spec, cut, fingerprint, invalid
+from archetype.spec.base import Flag, Spec, fingerprint
+from archetype.spec.errors import cut, invalid
 from archetype.spec.serialize import document_schema
 from archetype.studies.parts import TYPES, AnyPart, ScalingLawPart, TrainedPart
 from archetype.studies.settings import is_text
@@ -90,8 +91,7 @@ class Experiment(Spec):
     def hash(self) -> str:
         """Hash of everything fixed before the runs, including the models and recipes the file names.
 
-        For experiments without text, or with the end held out, it equals that of earlier versions, which had no
-        `split`.
+        The default `split` is hashed and the end is not, as in the reports of this repository.
         """
         other = fingerprint(self.replace(split=type(self).model_fields["split"].default))
         if self.split == "end" or not self.reads_text:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, ValidationError
 from archetype.errors import DataError
 from archetype.io.files import read_json
 from archetype.machine.environment import now
-from archetype.spec.base import in_words, path
+from archetype.spec.errors import in_words, path
 from archetype.studies.calibration import read_calibration
 from archetype.studies.evidence import CONTROL_FAILED, NOT_SHOWN
 from archetype.studies.experiment import Experiment
@@ -84,7 +84,7 @@ class SeedLosses(BaseModel):
 
 
 class ReportedComparison(BaseModel):
-    """Results on one corpus and size; reports of earlier versions have no losses."""
+    """Results on one corpus and size."""
 
     name: str
     curves: dict[str, Band]
@@ -102,12 +102,9 @@ class Cost(BaseModel):
 class ReportedPart(AnyPart):
     """Fields of a trained part that an extension needs."""
 
-    reason: str
     claimed: str
-    effect: Effect
     control: str
-    arm: str
-    tests: list[ReportedTest] = []
+    tests: list[ReportedTest] = Field(min_length=1)
     comparisons: list[ReportedComparison] = Field(min_length=1)
     tuning: Tuning
     limits: list[str]
@@ -123,11 +120,6 @@ class ReportedPart(AnyPart):
     def others(self) -> set[str]:
         """Names of the further comparisons."""
         return {comparison.name for comparison in self.comparisons[1:]}
-
-    def each_test(self) -> list[ReportedTest]:
-        """Return the tests of all arms; older reports have a single one."""
-        of_part = ReportedTest(arm=self.arm, verdict=self.verdict, reason=self.reason, effect=self.effect)
-        return self.tests or [of_part]
 
     def trials(self) -> Trials | None:
         """Return the trials as in a study; None if nothing was tuned."""
@@ -196,7 +188,7 @@ class ReportExtension:
         others, first = study.others(trials, reported.others), reported.decided_on
         evidence = [(comparison.name, study.evidence(trials, comparison)) for comparison in others]
         has_failed, tests = self._has_learned_nothing(study, reported), []
-        for test, before in zip(reported.each_test(), part.get("tests") or [{"effect": part["effect"]}], strict=True):
+        for test, before in zip(reported.tests, part["tests"], strict=True):
             verdict, reason = test.verdict, test.reason
             if verdict != NOT_SHOWN and has_failed:  # a rule added after the report was written
                 verdict, reason = NOT_SHOWN, f"{CONTROL_FAILED}: {reported.control} learned no more than a guess"
@@ -249,10 +241,6 @@ def _trained_parts(file: Path, data: Mapping[str, Any]) -> tuple[Experiment, lis
         field, (cause, _) = path(error.errors()[0]["loc"]), in_words(error.errors()[0])
         raise DataError(str(file), f"is no report in full mode: {field} {cause}", WRITE_ANEW) from None
     experiment = Experiment.parse(report.experiment)
-    # older reports have no `split` and hold out the end
-    earlier = experiment.replace(split="end") if experiment.reads_text else experiment
-    if earlier.hash == report.hash:
-        experiment = earlier
     if experiment.hash != report.hash:
         cause = f"its experiment has the hash {experiment.hash}, not {report.hash}"
         raise DataError(str(file), cause, "make the report anew with `archetype compare run`")

@@ -6,7 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Discriminator, Tag, model_validator
 
 from archetype.errors import nearest
-from archetype.spec.base import Size, Spec, cut, invalid
+from archetype.spec.base import Size, Spec
+from archetype.spec.errors import cut, invalid
 from archetype.spec.kinds import ByKind
 from archetype.studies.decisions import Decision
 from archetype.studies.settings import (

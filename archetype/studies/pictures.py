@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from archetype.studies.chart import Chart
+from archetype.chart import Chart
 from archetype.studies.fit import Law
 
 

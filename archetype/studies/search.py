@@ -20,7 +20,8 @@ from archetype.data.held_out import Split
 from archetype.errors import ArchetypeError, SpecError
 from archetype.io.yaml import read_mapping
 from archetype.machine.environment import environment, now
-from archetype.spec.base import Positive, Size, Spec, fingerprint, invalid
+from archetype.spec.base import Positive, Size, Spec, fingerprint
+from archetype.spec.errors import invalid
 from archetype.studies.arms import Arm, build_arms, quantities
 from archetype.studies.corpora import prepare
 from archetype.studies.experiment import put_files_in_place

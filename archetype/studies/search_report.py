@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from archetype.chart import Chart
 from archetype.io import atomic
-from archetype.studies.chart import Chart
 from archetype.studies.markdown import markdown_table
 from archetype.studies.report import file_name
 from archetype.table import Table

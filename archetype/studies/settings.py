@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from archetype.spec.base import MAX_LENGTH, Finite, Length, Size, Spec, invalid
+from archetype.spec.base import MAX_LENGTH, Finite, Length, Size, Spec
+from archetype.spec.errors import invalid
 
 MAX_RUNS = 10_000  # limit per part; our largest published parts need a few hundred
 SUFFIXES = {"k": 1e3, "M": 1e6, "G": 1e9}

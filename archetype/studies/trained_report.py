@@ -15,7 +15,7 @@ Part = Mapping[str, Any]
 
 def trained_lines(part: Part) -> list[str]:
     """Return the lines of a trained part in Markdown."""
-    tests = tests_of(part)
+    tests = part["tests"]
     lines = [*(f"- {sentence}" for sentence in part.get("sentences", ())), ""]
     lines += [markdown_table(*_tests_table(part)), "", _figures_table(tests), ""]
     if losses := _losses_table(part):
@@ -50,15 +50,10 @@ def matched_table(arms: Mapping[str, Any]) -> str:
     return str(Table(("arm", *(name.replace("_", " ") for name in MATCHED)), _matched_rows(arms)))
 
 
-def tests_of(part: Part) -> list[dict[str, Any]]:
-    """Return the tests of all arms; older reports have a single one."""
-    return part.get("tests") or [{name: part[name] for name in ("arm", "verdict", "reason", "effect")}]
-
-
 def _tests_table(part: Part) -> tuple[Sequence[str], list[list[str]]]:
     is_share = part["decide"]["kind"] not in ("slope", "within")
     rows = []
-    for test in tests_of(part):
+    for test in part["tests"]:
         effect = test["effect"]
         texts = [None if value is None else f"{value:+.4g}" for value in effect["effect"]]
         mean, (low, high) = texts[0] or "none", (text or "without end" for text in texts[1:])
@@ -70,7 +65,7 @@ def _tests_table(part: Part) -> tuple[Sequence[str], list[list[str]]]:
 
 
 def _losses_table(part: Part) -> tuple[Sequence[str], list[list[str]]] | None:
-    """Return headings and final losses of each arm; None for an older report."""
+    """Return headings and final losses of each arm; None where the report has none."""
     first = part["comparisons"][0]
     if "losses" not in first:
         return None
@@ -140,7 +135,7 @@ def _trial_lines(tuning: Mapping[str, Any]) -> list[str]:
 
 def _others(part: Part) -> Iterable[str]:
     for comparison in part["comparisons"][1:]:
-        for test in tests_of(part):
+        for test in part["tests"]:
             yield f"{test['arm']} on {comparison['name']}: {_difference(part, test['arm'], comparison)}"
 
 

@@ -15,6 +15,7 @@ from archetype.estimate.fit import largest
 from archetype.estimate.memory import MemoryCost, SavedActivations
 from archetype.machine.memory import free_memory
 from archetype.models.build import build_on_meta
+from archetype.models.cost import model_cost
 from archetype.models.spec import ModelSpec
 from archetype.parts.adapter.module import install
 from archetype.table import size
@@ -58,7 +59,8 @@ class StepMemoryCost:
     def __init__(self, recipe: Recipe, spec: ModelSpec) -> None:
         self.recipe, self.spec = recipe, spec
         self.is_bfloat16 = recipe.weights_dtype == "bfloat16"
-        self.cost = MemoryCost(spec, "bfloat16" if self.is_bfloat16 else recipe.dtype)
+        self.cost = model_cost(spec)
+        self.memory = MemoryCost(self.cost, "bfloat16" if self.is_bfloat16 else recipe.dtype)
         self.model = model = build_on_meta(spec)
         self.num_blocks = len(blocks_of(model))
         if recipe.adapter is not None:
@@ -80,10 +82,10 @@ class StepMemoryCost:
         weights = self.num_parameters * (FLOAT32 + (BFLOAT16 if self.is_bfloat16 else 0))
         weights += gradients if recipe.ema_decay is not None else 0
         optimizer = recipe.optimizer.state_bytes(self.grouped)
-        saved = self.cost.saved_activations(rows, length)
+        saved = self.memory.saved_activations(rows, length)
         held, logits = self._loss(saved)
         outside = saved.embedding_and_head - saved.num_logits * saved.logits - held
-        copies = 0 if self.is_bfloat16 else self.cost.cast_weights
+        copies = 0 if self.is_bfloat16 else self.memory.cast_weights
         if self.share_of_blocks_with_gradients == 0:  # only the head is trained; save its inputs
             outside, copies = rows * length * FLOAT32 * getattr(self.spec, "d_model", 0), 0
         num_recomputed = number_recomputed(recipe.recompute, self.num_blocks)
@@ -95,7 +97,7 @@ class StepMemoryCost:
         # activations and hold only gradients.
         again = saved.largest_block if num_recomputed else 0
         behind = gradients if accumulates else int((1 - of_recomputed) * gradients)
-        head = self.cost.cost.head
+        head = self.cost.head
         tied = FLOAT32 * head.num_weights if head.tied else 0  # separate gradients of embedding and head
         # A step can peak at four moments, and which is highest depends on the recipe:
         # 1. between the forward and the backward pass: all activations and logits, and gradients accumulated so far;
@@ -116,16 +118,16 @@ class StepMemoryCost:
 
     def _loss(self, saved: SavedActivations) -> tuple[int, int]:
         """Return saved logits that chunking avoids (soft cap only), and the peak of the loss, both in bytes."""
-        head, logits, count = self.cost.cost.head, saved.logits, saved.num_logits
+        head, logits, count = self.cost.head, saved.logits, saved.num_logits
         if not head.vocab_size:
             return 0, 3 * logits  # the gradient of a classifier's small weight is negligible
         if logits <= LARGE_LOGITS:
             return 0, count * logits + saved.loss_gradient
         num_tokens = logits // FLOAT32 // head.vocab_size
         chunk = min(num_tokens, chunk_rows(head.vocab_size)) * head.vocab_size
-        copies = FLOAT32 * (3 if head.has_softcap else 1) + (0 if self.cost.compute_dtype == "float32" else BFLOAT16)
+        copies = FLOAT32 * (3 if head.has_softcap else 1) + (0 if self.memory.compute_dtype == "float32" else BFLOAT16)
         gradients = count * FLOAT32 * (head.num_weights + num_tokens * head.num_features)
-        never_held = count * logits // FLOAT32 * self.cost.itemsize if head.has_softcap else 0
+        never_held = count * logits // FLOAT32 * self.memory.itemsize if head.has_softcap else 0
         return never_held, gradients + chunk * copies
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from archetype.chart import Chart
 from archetype.data.skipping import sentence
 from archetype.errors import DataError, one_line
 from archetype.estimate.report import CostReport, cost_report
@@ -23,14 +24,11 @@ from archetype.training.report_sentences import sentences
 from archetype.training.step_flops import step_flops
 from archetype.training.verdict import verdict
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 260, 60, 34, 12, 12  # of a picture and its margins
 MAX_POINTS = 400  # of a curve
-NUM_TICKS = 5
+MAX_DOTS = 50  # a longer curve has no dots
 STYLE = """
-:root { color-scheme: light dark; --paper: #ffffff; --ink: #1b1f24; --soft: #626a73; --line: #d8dee4; --a: #0a58ca;
-  --b: #c2410c; --c: #15803d; }
-@media (prefers-color-scheme: dark) { :root { --paper: #14171a; --ink: #e6e9ec; --soft: #9aa4ae; --line: #333a41;
-  --a: #6ea8fe; --b: #fb923c; --c: #4ade80; } }
+:root { color-scheme: light dark; --paper: #ffffff; --ink: #1b1f24; --soft: #626a73; --line: #d8dee4; }
+@media (prefers-color-scheme: dark) { :root { --paper: #14171a; --ink: #e6e9ec; --soft: #9aa4ae; --line: #333a41; } }
 body { background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; max-width: 760px;
   margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.5rem; overflow-wrap: anywhere; } h2 { font-size: 1.1rem; margin: 2rem 0 0.5rem; }
@@ -40,9 +38,7 @@ th { color: var(--soft); font-weight: 500; }
 dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: 0.8rem; }
 dt { color: var(--soft); font-size: 0.85rem; } dd { margin: 0; font-size: 1.15rem; }
 pre { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; padding: 0.6rem; font-size: 0.85rem; }
-svg { width: 100%; height: auto; } svg text { fill: var(--soft); font-size: 11px; }
-.axis { stroke: var(--line); } .curve { fill: none; stroke-width: 1.6; }
-.key { font-size: 0.85rem; color: var(--soft); }
+svg { width: 100%; height: auto; }
 """
 
 
@@ -81,12 +77,12 @@ def _page(run: Run) -> str:
     sections = [
         ("", "".join(f"<p>{html.escape(sentence)}</p>" for sentence in told)),
         ("", _summary(recipe, cost, steps, lines)),
-        ("Loss", _loss_picture(lines)),
+        ("Loss", _loss_chart(lines)),
         ("Held-out examples", _evaluations(lines)),
         ("What it writes", _table(("step", "sample"), samples) if samples else ""),
-        ("Learning rate", _picture({"learning rate": _series(steps, "learning_rate")})),
-        ("Gradient norm", _picture({"norm, before clipping": _series(steps, "gradient_norm")})),
-        ("Predictions a second", _picture({"predictions a second": _series(steps, "per_second")})),
+        ("Learning rate", _chart("learning rate", {"scheduled": _series(steps, "learning_rate")})),
+        ("Gradient norm", _chart("norm", {"before clipping": _series(steps, "gradient_norm")})),
+        ("Predictions a second", _chart("predictions a second", {"measured": _series(steps, "per_second")})),
         ("Cost", _cost(cost)),
         ("Recipe", f"<pre>{html.escape(mapping_to_yaml(recipe.dump()))}</pre>"),
         ("Architecture", f"<pre>{html.escape(to_yaml(spec))}</pre>"),
@@ -117,15 +113,15 @@ def _summary(recipe: Recipe, cost: CostReport, steps: list[dict[str, Any]], line
     measured = next((line for line in reversed(lines) if "peak_flops" in line), None)
     if measured and seconds and not cost.spec.reads_source:
         rate = step_flops(recipe, cost.spec, cost.batch, cost.length) * len(steps) / seconds
-        peak = Peak(measured["peak_flops"], measured.get("peak_path", "torch.mm")).raised(rate)  # once only torch.mm
+        peak = Peak(measured["peak_flops"], measured["peak_path"]).raised(rate)
         path = html.escape(peak.path)
         figures["MFU"] = f"{rate / peak.rate:.1%} of {peak.rate / 1e9:,.0f} GFLOP/s, measured by {path}"
     return f"<dl>{''.join(f'<div><dt>{key}</dt><dd>{value}</dd></div>' for key, value in figures.items())}</dl>"
 
 
-def _loss_picture(lines: list[dict[str, Any]]) -> str:
+def _loss_chart(lines: list[dict[str, Any]]) -> str:
     training, held_out, final = curves(lines)
-    return _picture({"training": training, "held out": held_out, "all that is held out": final})
+    return _chart("loss", {"training": training, "held out": held_out, "all that is held out": final})
 
 
 def _evaluations(lines: list[dict[str, Any]]) -> str:
@@ -170,37 +166,8 @@ def _series(steps: list[dict[str, Any]], field: str) -> Curve:
     return [line["step"] for line in steps], [line[field] for line in steps]
 
 
-def _picture(labelled: dict[str, Curve]) -> str:
-    """Curves by their labels as inline SVG; empty where there are none."""
-    pairs = {label: zip(*curve, strict=True) for label, curve in labelled.items()}
-    points = {label: [(x, y) for x, y in some if math.isfinite(y)] for label, some in pairs.items()}
-    points = {label: some for label, some in points.items() if some}
-    if not points:
-        return ""
-    xs, ys = ([point[axis] for some in points.values() for point in some] for axis in (0, 1))
-    first, last, low, high = min(xs), max(max(xs), min(xs) + 1), min(ys), max(ys)
-    low, high = (low - abs(low) / 100 - 1e-12, high + abs(high) / 100 + 1e-12) if high == low else (low, high)
-
-    def place(x: float, y: float) -> tuple[float, float]:
-        across = LEFT + (x - first) / (last - first) * (WIDTH - LEFT - RIGHT)
-        return across, TOP + (high - y) / (high - low) * (HEIGHT - TOP - BOTTOM)
-
-    marks = []
-    for number in range(NUM_TICKS):
-        x, y = (a + (b - a) * number / (NUM_TICKS - 1) for a, b in ((first, last), (low, high)))
-        across, down = place(x, y)
-        marks.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{down:.1f}" y2="{down:.1f}"/>')
-        marks.append(f'<text x="{LEFT - 6}" y="{down + 4:.1f}" text-anchor="end">{y:.4g}</text>')
-        anchor = "end" if number == NUM_TICKS - 1 else "middle"
-        marks.append(f'<text x="{across:.1f}" y="{HEIGHT - 14}" text-anchor="{anchor}">{x:,.0f}</text>')
-    marks.append(f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 1}" text-anchor="end">step</text>')
-    keys = []
-    for color, (label, some) in zip("abc", points.items(), strict=False):
-        line = " ".join(f"{across:.1f},{down:.1f}" for across, down in (place(*point) for point in some))
-        marks.append(f'<polyline class="curve" stroke="var(--{color})" points="{line}"/>')
-        if len(some) <= 50:
-            dots = (place(*point) for point in some)
-            marks += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="var(--{color})"/>' for x, y in dots]
-        keys.append(f'<span style="color: var(--{color})">&#9632;</span> {label}: {some[-1][1]:.4g}')
-    svg = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{", ".join(points)}">{"".join(marks)}</svg>'
-    return f'{svg}<div class="key">{" &emsp; ".join(keys)}</div>'
+def _chart(y_name: str, curves: dict[str, Curve]) -> str:
+    """Curves by their labels as inline SVG, with their last values; empty where there are none."""
+    lines = {f"{label}: {ys[-1]:.4g}": (xs, ys) for label, (xs, ys) in curves.items() if ys}
+    dots = {label: (xs, ys) for label, (xs, ys) in lines.items() if len(xs) <= MAX_DOTS}
+    return Chart("step", y_name, lines, dots).svg()

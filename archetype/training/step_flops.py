@@ -32,7 +32,7 @@ def step_flops(recipe: Recipe, spec: ModelSpec, rows: int, length: int | None) -
     of_head = sum(row.forward for row in report.rows if not row.in_block)
     of_weights = forward - of_scores
     added, roles = adapter_parameters(model), roles_of(model)
-    multiplied = ("hidden", "head", *(("embedding",) if cost.cost.cost.head.tied else ()))
+    multiplied = ("hidden", "head", *(("embedding",) if cost.cost.head.tied else ()))
     weights = [model.get_parameter(name) for name, role in roles.items() if role in multiplied and name not in added]
     trained = sum(w.numel() for w in weights if w.requires_grad) / max(1, sum(w.numel() for w in weights))
     num_added = sum(model.get_parameter(name).numel() for name in added)

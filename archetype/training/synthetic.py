@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
-from archetype.spec.base import Size, invalid
+from archetype.spec.base import Size
+from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.training.datasets import Data
 

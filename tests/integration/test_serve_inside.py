@@ -31,6 +31,7 @@ from archetype.generate import Event
 from archetype.inspection import Inspection
 from archetype.inspection.way import way
 from archetype.models.build import build
+from archetype.models.cost import model_cost
 from archetype.models.vision.module import VisionEncoder
 from archetype.runs.directory import Run, write_run_spec
 from archetype.runs.listing import MetricsFile, downsampled
@@ -312,7 +313,7 @@ def test_counted_state_is_the_allocated_one_part_by_part(server: Served) -> None
             spec = loaded(name).spec
             for length in (1, 7, 64):
                 total = sum(part.nbytes(4) for part in state_parts(spec, length))
-                assert total == MemoryCost(spec, "float32").state(1, length)
+                assert total == MemoryCost(model_cost(spec), "float32").state(1, length)
             if name in ("bert", "vit"):
                 continue
             body = {"model": name, "prompt": TEXT[:9], "max_tokens": 3, "temperature": 0}

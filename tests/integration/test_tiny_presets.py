@@ -19,6 +19,7 @@ from archetype.estimate.memory import MemoryCost
 from archetype.generate import Beam
 from archetype.models.build import Model, build
 from archetype.models.causal import CausalModel
+from archetype.models.cost import model_cost
 from archetype.models.encoder.module import Encoder
 from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.models.vision.module import VisionEncoder
@@ -101,7 +102,7 @@ def test_its_state_takes_what_is_counted(name: str, length: int) -> None:
             state = model.new_state(tokens(2, length), capacity=length, dtype=dtype)
         else:
             state = model.new_state(2, length, dtype)
-        assert state.nbytes == MemoryCost(preset, str(dtype).removeprefix("torch.")).state(2, length)
+        assert state.nbytes == MemoryCost(model_cost(preset), str(dtype).removeprefix("torch.")).state(2, length)
 
 
 # What must hold of its logits, past every window.

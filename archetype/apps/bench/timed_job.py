@@ -224,7 +224,7 @@ def least_time(
     if is_pair and phase == "prefill":  # the source, its keys and values, and the first step of the target
         flops = sum(row.prefill for row in report.rows if not row.decode) + report.flops["decode"]
     if is_pair and phase == "decode":
-        numbers = report.memory_cost.cost.stacks[1].state(max(1, new // 2), source=prompt)
+        numbers = report.cost.stacks[1].state(max(1, new // 2), source=prompt)
         state = rows * numbers * report.memory_cost.itemsize
     if phase != "train":
         stored = report if weights is None else cost_report(spec, rows, length, weights)

@@ -301,7 +301,7 @@ def _usage(error: typer.TyperException) -> str:
     message, invalid = error.format_message(), error.__cause__
     if type(invalid).__name__ != "ValidationError":  # by which typer converts values
         return message
-    from archetype.spec.base import in_words
+    from archetype.spec.errors import in_words
 
     detail: Any = invalid.errors(include_url=False)[0]  # type: ignore[union-attr]
     if detail["type"] == "value_error":  # no member of a choice: typer's own words

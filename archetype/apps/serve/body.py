@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from archetype.apps.serve.errors import ApiError, unsupported
 from archetype.errors import nearest
-from archetype.spec.base import in_words, path
+from archetype.spec.errors import in_words, path
 
 TAGS = ("str", "int", "list", "dict", "bool")  # pydantic's names of the types of a union
 # What stands where one of several types may: pydantic names an error of each.

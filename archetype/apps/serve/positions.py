@@ -12,6 +12,7 @@ from archetype.apps.serve.spec_problems import Problem, Problems, problems
 from archetype.apps.serve.specs import Count, SpecRequest, read
 from archetype.errors import SpecError
 from archetype.estimate.memory import MemoryCost
+from archetype.models.cost import model_cost
 from archetype.models.spec import ModelSpec
 from archetype.models.stack.spec import StackView
 from archetype.parts.pattern.spec import Full
@@ -52,8 +53,9 @@ def positions(models: Models, body: PositionRequest) -> Positions | Problems:
     """Return positions and pattern of each kind of layer; the model's position embedding, and its state."""
     try:
         model = read(models, body)
-        memory = MemoryCost(model, body.dtype)
-        length, most = body.length or model.context_length, memory.cost.max_length
+        cost = model_cost(model)
+        memory = MemoryCost(cost, body.dtype)
+        length, most = body.length or model.context_length, cost.max_length
         if most is not None and length > most:
             raise SpecError("length", f"{length:,} is more than this model's {most:,} positions", "ask for fewer")
     except SpecError as error:
@@ -68,13 +70,12 @@ def positions(models: Models, body: PositionRequest) -> Positions | Problems:
         "most": most,
         "embedding": _embedding(model, length),
         "layers": _layers(model, length),
-        "state": _state(memory, length),
+        "state": _state(memory, length, most),
     }
 
 
-def _state(memory: MemoryCost, length: int) -> dict[str, Any]:
+def _state(memory: MemoryCost, length: int, most: int | None) -> dict[str, Any]:
     """Bytes of one row's state at growing lengths."""
-    most = memory.cost.max_length
     lengths = [point for point in points(length) if point and (most is None or point <= most)]
     values = [memory.state(1, tokens) for tokens in lengths]
     return {

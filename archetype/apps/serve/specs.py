@@ -179,7 +179,7 @@ def fitting(report: CostReport) -> list[dict[str, Any]]:
 
     Nothing where a part's cost is measured on its module: at the lengths that are tried its passes would take for ever.
     """
-    costs = [group.cost for stack in report.memory_cost.cost.stacks for group in stack.groups]
+    costs = [group.cost for stack in report.cost.stacks for group in stack.groups]
     if any(part.is_measured for cost in costs for part in cost.contents.values()):
         return []
     return [{"memory": f"{size} GiB"} | one._asdict() for size in (8, 24, 80) for one in fits(report, size * 2**30)]

@@ -19,8 +19,8 @@ from archetype.models.spec import ModelSpec
 from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP
 from archetype.roles.activation import Activation
-from archetype.spec.base import explain
 from archetype.spec.edit import differences
+from archetype.spec.errors import explain
 
 Value = str | int | float | bool
 Keys = dict[str, Value]

@@ -42,7 +42,8 @@ from archetype.parts.position.spec import Learned, NoPosition
 from archetype.roles.mixer import Mixer
 from archetype.roles.norm import Norm
 from archetype.roles.position import EmbeddingPosition
-from archetype.spec.base import MAX_LENGTH, explain
+from archetype.spec.base import MAX_LENGTH
+from archetype.spec.errors import explain
 
 USUAL_CONTEXT = 2048
 SCALED_EMBEDDING = ("scale_embedding", "mup_enabled")  # whether token vectors are multiplied by sqrt(d_model)

@@ -12,7 +12,8 @@ from archetype.roles.feedforward import AnyFeedForward, FeedForward
 from archetype.roles.mixer import AnyMixer, Mixer
 from archetype.roles.norm import AnyNorm, Norm
 from archetype.roles.wiring import AnyWiring, Wiring
-from archetype.spec.base import Flag, Index, Positive, Probability, Spec, invalid
+from archetype.spec.base import Flag, Index, Positive, Probability, Spec
+from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 
 __all__ = ["Block", "NoMixer", "OutputNorm", "ParallelResidual", "Plain", "PostNorm", "PreNorm", "SandwichNorm"]

@@ -17,7 +17,7 @@ from archetype.roles.embedding import AnyTokenEmbedding
 from archetype.roles.head import DecoderHead
 from archetype.roles.norm import AnyNorm
 from archetype.roles.residual import AnyResidual, ResidualSum
-from archetype.spec.base import invalid
+from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Context, Vocabulary, Width
 

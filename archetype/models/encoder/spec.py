@@ -18,7 +18,8 @@ from archetype.roles.embedding import AnyTokenEmbedding
 from archetype.roles.head import EncoderHead
 from archetype.roles.norm import AnyNorm
 from archetype.roles.residual import AnyResidual, ResidualSum
-from archetype.spec.base import Flag, invalid
+from archetype.spec.base import Flag
+from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Context, Vocabulary, Width
 

@@ -13,7 +13,8 @@ from archetype.parts.norm.spec import NoNorm
 from archetype.parts.recurrent.spec import GRU, LSTM, RNN
 from archetype.roles.embedding import AnyPairEmbedding
 from archetype.roles.head import PairHead
-from archetype.spec.base import Spec, invalid
+from archetype.spec.base import Spec
+from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Context, Vocabulary, Width
 

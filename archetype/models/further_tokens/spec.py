@@ -6,7 +6,8 @@ from archetype.models.block.spec import Block
 from archetype.models.stack.spec import StackView
 from archetype.parts.norm.spec import NoNorm, RMSNorm
 from archetype.roles.norm import VectorNorm
-from archetype.spec.base import NotNegative, Size, Spec, invalid
+from archetype.spec.base import NotNegative, Size, Spec
+from archetype.spec.errors import invalid
 
 __all__ = ["FurtherTokens"]
 

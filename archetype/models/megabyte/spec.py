@@ -10,7 +10,8 @@ from archetype.models.spec import CausalSpec
 from archetype.models.stack.spec import SizedStack, StackView
 from archetype.parts.head.spec import LanguageModelHead
 from archetype.roles.head import NextTokenHead
-from archetype.spec.base import Size, WideSize, invalid
+from archetype.spec.base import Size, WideSize
+from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Context
 

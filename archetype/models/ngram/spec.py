@@ -10,7 +10,8 @@ from archetype.parts.activation.spec import Tanh
 from archetype.parts.head.spec import LanguageModelHead
 from archetype.roles.activation import AnyActivation
 from archetype.roles.head import NextTokenHead
-from archetype.spec.base import Size, invalid
+from archetype.spec.base import Size
+from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Context, Vocabulary, WideWidth, Width
 

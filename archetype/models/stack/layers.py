@@ -6,7 +6,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PlainSerializer, SerializationInfo
 
 from archetype.models.block.spec import Block
-from archetype.spec.base import EACH_LAYER, Flag, Size, Spec, invalid
+from archetype.spec.base import EACH_LAYER, Flag, Size, Spec
+from archetype.spec.errors import invalid
 from archetype.spec.repeats import MAX_LAYERS, runs
 
 __all__ = ["Layers", "Repeat"]

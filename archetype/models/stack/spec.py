@@ -13,7 +13,8 @@ from archetype.roles.norm import AnyNorm
 from archetype.roles.parallel import stage_layers
 from archetype.roles.residual import AnyResidual, Residual, ResidualSum
 from archetype.roles.wiring import Wiring
-from archetype.spec.base import Spec, inside, invalid
+from archetype.spec.base import Spec
+from archetype.spec.errors import inside, invalid
 from archetype.spec.sizes import Width
 
 __all__ = ["SizedStack", "Stack", "StackView"]

@@ -17,7 +17,8 @@ from archetype.roles.embedding import ForPatches
 from archetype.roles.head import VisionHead
 from archetype.roles.norm import AnyNorm
 from archetype.roles.residual import AnyResidual, ResidualSum
-from archetype.spec.base import Flag, Size, invalid
+from archetype.spec.base import Flag, Size
+from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Width
 

@@ -15,7 +15,8 @@ from archetype.roles.parallel import NeedsWholeRows
 from archetype.roles.pattern import AnyPattern, pattern_rule
 from archetype.roles.position import AnyMixerPosition, AttentionSizes
 from archetype.roles.selection import AnyKeySelection
-from archetype.spec.base import MAX_SIZE, Flag, LayerIndex, Length, Positive, Probability, Spec, inside, invalid
+from archetype.spec.base import MAX_SIZE, Flag, LayerIndex, Length, Positive, Probability, Spec
+from archetype.spec.errors import inside, invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Heads, HeadWidth, ScoreScale, Width
 

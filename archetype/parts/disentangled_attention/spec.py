@@ -9,7 +9,8 @@ from archetype.parts.norm.spec import NoNorm
 from archetype.roles.mixer import Mixer
 from archetype.roles.norm import AnyNorm
 from archetype.roles.position import AttentionSizes
-from archetype.spec.base import Flag, Length, Probability, Size, Spec, invalid
+from archetype.spec.base import Flag, Length, Probability, Size, Spec
+from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Heads
 

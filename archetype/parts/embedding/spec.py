@@ -9,7 +9,8 @@ from archetype.parts.position.spec import NoPosition
 from archetype.roles.embedding import TokenEmbedding
 from archetype.roles.norm import AnyNorm, VectorNorm
 from archetype.roles.position import AnyEmbeddingPosition
-from archetype.spec.base import MAX_SIZE, Flag, Positive, Probability, Spec, invalid
+from archetype.spec.base import MAX_SIZE, Flag, Positive, Probability, Spec
+from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Width
 

@@ -9,7 +9,8 @@ from archetype.parts.feedforward.spec import Expert
 from archetype.parts.router.spec import SoftmaxRouter
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.router import AnyRouter
-from archetype.spec.base import Flag, NotNegative, Size, Spec, invalid
+from archetype.spec.base import Flag, NotNegative, Size, Spec
+from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Width
 

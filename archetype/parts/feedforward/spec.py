@@ -6,8 +6,8 @@ from pydantic import Field
 
 from archetype.roles.activation import AnyActivation
 from archetype.roles.feedforward import FeedForward
-from archetype.spec.base import Flag, Named, Positive, Spec
-from archetype.spec.kinds import part
+from archetype.spec.base import Flag, Positive, Spec
+from archetype.spec.kinds import Named, part
 from archetype.spec.sizes import WideWidth, Width
 
 __all__ = ["MLP", "EightThirds", "Expert", "GatedMLP", "NoFeedForward"]

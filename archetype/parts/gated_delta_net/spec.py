@@ -6,7 +6,8 @@ from typing import ClassVar, Literal
 from pydantic import model_validator
 
 from archetype.roles.mixer import Mixer
-from archetype.spec.base import Flag, Positive, Size, invalid
+from archetype.spec.base import Flag, Positive, Size
+from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Heads, HeadWidth
 

@@ -12,8 +12,9 @@ from archetype.roles.norm import VectorNorm
 from archetype.roles.parallel import NeedsWholeRows
 from archetype.roles.position import AttentionSizes
 from archetype.roles.selection import AnyKeySelection
-from archetype.spec.base import Flag, Named, Probability, Spec, invalid
-from archetype.spec.kinds import part
+from archetype.spec.base import Flag, Probability, Spec
+from archetype.spec.errors import invalid
+from archetype.spec.kinds import Named, part
 from archetype.spec.sizes import Heads, HeadWidth, ScoreScale, Width
 
 __all__ = ["DirectQuery", "LatentAttention", "LowRankQuery", "Query"]

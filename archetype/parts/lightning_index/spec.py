@@ -10,7 +10,8 @@ from archetype.parts.position.spec import Rotary
 from archetype.roles.norm import VectorNorm
 from archetype.roles.position import AttentionSizes
 from archetype.roles.selection import KeySelection
-from archetype.spec.base import NotNegative, Size, invalid
+from archetype.spec.base import NotNegative, Size
+from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Heads, HeadWidth
 

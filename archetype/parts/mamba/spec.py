@@ -8,7 +8,8 @@ from pydantic import model_validator
 from archetype.parts.norm.spec import NoNorm
 from archetype.roles.mixer import Mixer
 from archetype.roles.norm import VectorNorm
-from archetype.spec.base import Flag, Positive, Size, invalid
+from archetype.spec.base import Flag, Positive, Size
+from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Width
 

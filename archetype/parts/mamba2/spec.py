@@ -7,7 +7,8 @@ from pydantic import model_validator
 
 from archetype.parts.mamba.spec import check_steps
 from archetype.roles.mixer import Mixer
-from archetype.spec.base import Flag, NotNegative, Positive, Size, invalid
+from archetype.spec.base import Flag, NotNegative, Positive, Size
+from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 from archetype.spec.sizes import Heads, HeadWidth
 

@@ -5,7 +5,8 @@ from typing import ClassVar, Literal, TypeVar
 from pydantic import model_validator
 
 from archetype.roles.norm import Norm
-from archetype.spec.base import Flag, Positive, Probability, invalid
+from archetype.spec.base import Flag, Positive, Probability
+from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 
 __all__ = ["BatchNorm", "LayerNorm", "NoNorm", "RMSNorm"]

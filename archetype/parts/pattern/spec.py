@@ -6,7 +6,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from archetype.roles.pattern import Pattern
-from archetype.spec.base import MAX_SIZE, Flag, Size, invalid
+from archetype.spec.base import MAX_SIZE, Flag, Size
+from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 
 __all__ = ["BigBird", "Chunked", "Fixed", "Full", "GlobalWindow", "Strided", "Window"]

@@ -5,8 +5,9 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from archetype.roles.position import EmbeddingPosition, MixerPosition
-from archetype.spec.base import MAX_SIZE, Flag, Length, Named, Positive, Size, Spec, invalid
-from archetype.spec.kinds import part
+from archetype.spec.base import MAX_SIZE, Flag, Length, Positive, Size, Spec
+from archetype.spec.errors import invalid
+from archetype.spec.kinds import Named, part
 from archetype.spec.sizes import HeadWidth
 
 __all__ = [

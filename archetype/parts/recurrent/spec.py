@@ -3,7 +3,8 @@
 from typing import ClassVar, Literal
 
 from archetype.roles.mixer import Mixer
-from archetype.spec.base import Flag, invalid
+from archetype.spec.base import Flag
+from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 
 __all__ = ["GRU", "LSTM", "RNN"]

@@ -5,7 +5,8 @@ from typing import ClassVar, Literal
 from pydantic import model_validator
 
 from archetype.roles.router import Router
-from archetype.spec.base import Flag, invalid
+from archetype.spec.base import Flag
+from archetype.spec.errors import invalid
 from archetype.spec.kinds import part
 
 __all__ = ["HashRouter", "LinearRouter", "SigmoidRouter", "SoftmaxRouter"]

@@ -9,7 +9,8 @@ from archetype.roles.content import Content
 from archetype.roles.feedforward import AnyFeedForward, FeedForward
 from archetype.roles.mixer import AnyMixer, Mixer
 from archetype.roles.parallel import NeedsWholeRows
-from archetype.spec.base import Finite, inside, invalid
+from archetype.spec.base import Finite
+from archetype.spec.errors import inside, invalid
 from archetype.spec.kinds import Part, part
 
 __all__ = ["FeedForwardsTogether", "MixersTogether"]

@@ -19,7 +19,7 @@ from archetype.cost.registry import Complexity, MixerCost, NormCost
 from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
-from archetype.spec.base import invalid
+from archetype.spec.errors import invalid
 from archetype.spec.kinds import Part
 from tests.helpers import registered
 

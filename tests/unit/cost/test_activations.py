@@ -8,6 +8,7 @@ from archetype import families, spec
 from archetype.cost.work import ComputeType
 from archetype.estimate.memory import MemoryCost, SavedActivations
 from archetype.models.build import build
+from archetype.models.cost import model_cost
 from archetype.training.objectives.base import cross_entropy_loss
 from tests.helpers.kernels import kernels
 from tests.helpers.live_bytes import LiveBytes
@@ -43,12 +44,12 @@ def saved_by_autograd(model: spec.Decoder, compute_dtype: ComputeType) -> int:
 
 
 def activations(model: spec.Decoder, batch: int, length: int, compute_dtype: ComputeType) -> SavedActivations:
-    return MemoryCost(model, compute_dtype).saved_activations(batch, length)
+    return MemoryCost(model_cost(model), compute_dtype).saved_activations(batch, length)
 
 
 def counted(model: spec.Decoder, compute_dtype: ComputeType) -> int:
     """With the copies of weights, which autograd keeps too."""
-    memory = MemoryCost(model, compute_dtype)
+    memory = MemoryCost(model_cost(model), compute_dtype)
     return memory.saved_activations(BATCH, LENGTH).saved + memory.cast_weights
 
 
@@ -154,7 +155,7 @@ def test_the_peak_of_a_training_step_is_within_a_tenth_of_what_is_measured(compu
         ("gpt2-tiny", 256, 8, 128), ("llama-tiny", 16_000, 1, 4), ("mixtral-tiny", 2_000, 4, 64),
     ):  # fmt: skip
         model = spec.assign(families.preset(name), [f"vocab_size={vocab_size}"])
-        predicted = MemoryCost(model, compute_dtype).memory(batch, length)["training_peak"]
+        predicted = MemoryCost(model_cost(model), compute_dtype).memory(batch, length)["training_peak"]
         assert predicted == pytest.approx(measured_peak(model, batch, length, compute_dtype), rel=0.1), (name, batch)
 
 

@@ -13,6 +13,7 @@ from archetype.estimate.fit import fits, largest, parse_size
 from archetype.estimate.memory import MemoryCost
 from archetype.estimate.roofline import chooses_experts, predict, time_table, too_large, weights_read
 from archetype.machine.hardware import DEVICES, Device, device
+from archetype.models.cost import model_cost
 from tests.helpers.specs import ALL
 
 GIB = 2**30
@@ -39,7 +40,7 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 def test_the_largest_batch_and_text_fit_and_one_more_does_not() -> None:
     preset, available = families.preset("llama-3.2-1b"), 24 * GIB
     inference, training, recomputed = fits(cost.cost_report(preset, 1, 2048), available)
-    memory_cost, weights = MemoryCost(preset, "bfloat16"), 2 * cost.total_parameters(preset)
+    memory_cost, weights = MemoryCost(model_cost(preset), "bfloat16"), 2 * cost.total_parameters(preset)
 
     def decoding(rows: int, tokens: int) -> int:
         return weights + memory_cost.state(rows, tokens)

@@ -17,6 +17,7 @@ from archetype.errors import CheckpointError, SpecError
 from archetype.estimate.memory import MemoryCost
 from archetype.estimate.report import cost_report
 from archetype.models.build import build
+from archetype.models.cost import model_cost
 from archetype.models.decoder.module import Decoder
 from archetype.nn.context import ForwardContext
 from archetype.spec import assign
@@ -111,7 +112,7 @@ def test_a_loss_saves_about_what_is_counted(dtype: str) -> None:
             loss = objective().compute_loss(model, (tokens(LENGTH + 1),))
         assert loss.num_targets == ROWS * LENGTH
         nbytes = sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
-        memory = MemoryCost(with_further(name), dtype)
+        memory = MemoryCost(model_cost(with_further(name)), dtype)
         expected = memory.saved_activations(ROWS, LENGTH).saved + memory.cast_weights
         assert expected == pytest.approx(nbytes, rel=0.05), name
 

@@ -17,6 +17,7 @@ from archetype.estimate.memory import MemoryCost
 from archetype.estimate.report import cost_report
 from archetype.generate.step import DecodeStep, prefill
 from archetype.models.build import build
+from archetype.models.cost import model_cost
 from archetype.models.decoder.module import Decoder
 from archetype.nn.shared_rows import PositionShares
 from archetype.tokenizers import train_tokenizer
@@ -304,7 +305,8 @@ def test_recomputed_blocks_change_no_bit() -> None:
 
 
 def test_recomputed_blocks_hold_what_they_leave() -> None:
-    saved = [MemoryCost(model, "float32").saved_activations(3, 20) for model in (gemma(), gemma(None, None))]
+    models = gemma(), gemma(None, None)
+    saved = [MemoryCost(model_cost(model), "float32").saved_activations(3, 20) for model in models]
     assert saved[0].block_inputs - saved[1].block_inputs == 2 * 2 * 3 * 20 * 8 * 4  # keys and values of two layers
     assert saved[0].blocks < saved[1].blocks
 

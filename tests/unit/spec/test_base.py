@@ -10,7 +10,8 @@ from hypothesis import given
 import archetype
 from archetype import families, spec
 from archetype.errors import SpecError
-from archetype.spec.base import TAGS_LIKE_FIELDS, Spec
+from archetype.spec.base import Spec
+from archetype.spec.errors import FIELD_NAMES, TAGS_LIKE_FIELDS
 from tests.helpers.examples import examples
 from tests.helpers.strategies import decoders
 
@@ -76,4 +77,4 @@ def test_no_kind_is_named_like_a_field() -> None:
         spec.parse({"kind": "decoder", "layers": [{"wiring": {"kind": "parallel", "window": 3}, "mixer": "attention"}]})
     assert "layers[0].wiring.window" in str(error.value)
     assert not {kind.__name__ for kind in classes} & fields
-    assert fields <= Spec.field_names  # which has those of other tests' parts, too
+    assert fields <= FIELD_NAMES  # which has those of other tests' parts, too

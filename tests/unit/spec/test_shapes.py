@@ -10,8 +10,9 @@ from pydantic import ValidationError
 from archetype.convert.source import open_spec
 from archetype.errors import SpecError
 from archetype.spec import describe
-from archetype.spec.base import Spec, explain
+from archetype.spec.base import Spec
 from archetype.spec.edit import assign
+from archetype.spec.errors import explain
 from archetype.spec.kinds import ByKind, Part, load_all_kinds
 from tests.helpers.cases import case
 

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import archetype
 from archetype.api.samples import sample
 from archetype.apps.cli.main import app
+from archetype.chart import COLOURS
 from archetype.errors import DataError
 from archetype.runs.directory import Run
 from archetype.runs.peaks import Peak
@@ -23,6 +24,8 @@ from archetype.training.report_page import write_report
 from archetype.training.setup import start
 from tests.helpers.recipes import recipes
 
+NAMESPACE = "http://www.w3.org/2000/svg"  # a name, which no reader fetches
+MARKS = ("circle", "line", "polyline", "rect")  # without a closing tag
 ARGUMENTS = {
     "tokenizer": "bytes", "steps": 6, "batch_size": 4, "sequence_length": 16, "overrides": ["evaluate_every=3"],
 }  # fmt: skip
@@ -49,11 +52,11 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         self.fetched += [f"{tag} {name}" for name, _ in attributes if name in ("src", "href", "srcset", "data")]
         self.fetched += [tag] if tag in ("script", "link", "img", "iframe", "object", "i", "b") else []
-        if tag not in ("meta", "circle", "line", "polyline"):
+        if tag not in ("meta", *MARKS):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        if tag not in ("circle", "line", "polyline"):
+        if tag not in MARKS:
             assert self.open.pop() == tag
 
 
@@ -61,7 +64,7 @@ def test_a_trained_run_has_a_page_that_needs_nothing_else(run: Run) -> None:
     page = run.report_file.read_text()
     parsed = Page(page)
     assert (parsed.open, parsed.fetched) == ([], [])
-    assert not re.search(r"url\(|@import|http", page)
+    assert not re.search(r"url\(|@import|http", page.replace(NAMESPACE, ""))
     assert "prefers-color-scheme: dark" in page and "&lt;i&gt;run" in page and "mapping" not in page
     lines = metrics.read(run.metrics_file)
     texts = [line["sample"] for line in lines if "sample" in line]
@@ -80,7 +83,7 @@ def test_curves_stand_where_their_values_are(run: Run) -> None:
     svg = re.findall(r"<svg.*?</svg>", run.report_file.read_text())
     losses = [line["loss"] for line in metrics.read(run.metrics_file) if "loss" in line]
     picture = ElementTree.fromstring(svg[0])
-    line = next(mark for mark in picture.iter("polyline") if mark.get("stroke") == "var(--a)")
+    line = next(mark for mark in picture.iter(f"{{{NAMESPACE}}}polyline") if mark.get("stroke") == COLOURS[0])
     heights = np.array([float(point.split(",")[1]) for point in line.get("points", "").split()])
     slope = (heights[1:] - heights[:-1]) / (np.array(losses[1:]) - np.array(losses[:-1]))
     assert len(heights) == 6 and np.allclose(slope, slope[0], rtol=0.2) and slope[0] < 0

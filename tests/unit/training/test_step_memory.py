@@ -98,7 +98,7 @@ def test_a_plan_says_what_a_run_takes_and_writes_nothing(tmp_path: Path, recipe:
     cast, whole_numbers = (
         StepMemoryCost(recipe.replace(dtype=dtype), state.model.spec) for dtype in ("bfloat16", "float32")
     )
-    assert whole_numbers.step(16, 16).weight_copies == 0 < cast.step(16, 16).weight_copies == cast.cost.cast_weights
+    assert whole_numbers.step(16, 16).weight_copies == 0 < cast.step(16, 16).weight_copies == cast.memory.cast_weights
     assert half.fits and half.is_measured and half.seconds > 0
     assert half.to_json()["memory"]["peak"] == half.memory.peak
     text = str(half.table())

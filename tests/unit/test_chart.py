@@ -2,7 +2,7 @@
 
 from xml.etree import ElementTree
 
-from archetype.studies.chart import COLOURS, HEIGHT, WIDTH, Chart
+from archetype.chart import COLOURS, HEIGHT, WIDTH, Chart
 
 NAME = "{http://www.w3.org/2000/svg}"
 

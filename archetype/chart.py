@@ -1,4 +1,4 @@
-"""Draw lines, points and bands as an SVG chart that is readable on light and dark backgrounds."""
+"""Charts of lines, points and bands as SVG that is readable on light and dark backgrounds."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,9 +44,9 @@ class Chart:
             return ""
         labels = [*dict.fromkeys((*self.lines, *self.points))]
         marks, x, y = axes.marks(), LEFT, HEIGHT + ROW
-        for number, label in enumerate(labels):
-            hue = 240 - 240 * number // max(1, len(labels) - 1)  # many labels are in an order: blue to red
-            colour = COLOURS[number] if len(labels) <= len(COLOURS) else f"hsl({hue} 65% 50%)"
+        for index, label in enumerate(labels):
+            hue = 240 - 240 * index // max(1, len(labels) - 1)  # many labels are in an order: blue to red
+            colour = COLOURS[index] if len(labels) <= len(COLOURS) else f"hsl({hue} 65% 50%)"
             if label in self.bands:
                 xs, low, high = self.bands[label]
                 around = axes.pairs([*xs, *reversed(xs)], [*low, *reversed(high)])
@@ -80,9 +80,7 @@ class _Axes:
         curves += [(xs, end) for xs, *ends in chart.bands.values() for end in ends]
         self.drawn = [pair for xs, ys in curves for pair in zip(xs, ys, strict=True) if self._is_drawn(*pair)]
         if self.drawn:
-            xs, ys = (
-                [*map(*one)] for one in ((self._x, [x for x, _ in self.drawn]), (self._y, [y for _, y in self.drawn]))
-            )
+            xs, ys = [self._x(x) for x, _ in self.drawn], [self._y(y) for _, y in self.drawn]
             self.first, self.low = min(xs), min(ys)
             self.last = max(xs) if max(xs) > self.first else self.first + 1
             self.high = max(ys) if max(ys) > self.low else self.low + max(abs(self.low) / 100, 1e-9)
@@ -90,12 +88,12 @@ class _Axes:
     def marks(self) -> list[str]:
         """Return ticks with labels, grid lines and axis names as SVG."""
         marks = []
-        for number in range(NUM_TICKS):
-            part = number / (NUM_TICKS - 1)
+        for tick in range(NUM_TICKS):
+            part = tick / (NUM_TICKS - 1)
             x, y = self.first + (self.last - self.first) * part, self.low + (self.high - self.low) * part
             x, y = 10**x if self.chart.log_x else x, 10**y if self.chart.log_y else y
-            across, down = self._place(x, y)
-            anchor = "end" if number == NUM_TICKS - 1 else "middle"
+            across, down = self._pixel(x, y)
+            anchor = "end" if tick == NUM_TICKS - 1 else "middle"
             marks += [
                 f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{down:.1f}" y2="{down:.1f}"/>',
                 f'<text x="{LEFT - 6}" y="{down + 4:.1f}" text-anchor="end">{_tick(y)}</text>',
@@ -106,9 +104,9 @@ class _Axes:
 
     def pairs(self, xs: Values, ys: Values) -> list[tuple[float, float]]:
         """Return pixel positions (from left, from top) of the pairs that can be drawn."""
-        return [self._place(*pair) for pair in zip(xs, ys, strict=True) if self._is_drawn(*pair)]
+        return [self._pixel(*pair) for pair in zip(xs, ys, strict=True) if self._is_drawn(*pair)]
 
-    def _place(self, x: float, y: float) -> tuple[float, float]:
+    def _pixel(self, x: float, y: float) -> tuple[float, float]:
         across = LEFT + (self._x(x) - self.first) / (self.last - self.first) * (WIDTH - LEFT - RIGHT)
         return across, TOP + (self.high - self._y(y)) / (self.high - self.low) * (HEIGHT - TOP - BOTTOM)
 
