@@ -264,7 +264,7 @@ def evaluate(
     Args:
         model: anything that `load` takes, or what it returned.
         text: the text itself, for `.loss` in nats a token, `.perplexity`, `.bits_per_byte` and `.accuracy`.
-        data: examples with what is right, as `LanguageModel.evaluate` takes them: texts or images with their classes,
+        data: examples with what is right, as the method `evaluate` takes them: texts or images with their classes,
             texts with values, or sources with targets.
         tasks: names, YAML files, or folders of them.
         settings: for a text, `length`, the tokens per window (default: the model's context), and `stride`, the tokens
@@ -276,10 +276,23 @@ def evaluate(
     """
     if [text, data, tasks].count(None) != 2:
         raise SpecError("evaluate", "takes one kind of data", "give text, data or tasks")
+    from archetype.api.causal_lm import CausalLM
+    from archetype.api.image_encoder import ImageEncoder
+    from archetype.api.seq2seq_lm import Seq2SeqLM
+    from archetype.api.text_classifier import TextClassifier
+
     lm = load(model) if isinstance(model, str | Path) else model
     if text is not None:
-        return lm.score(text, **settings)
-    return lm.evaluate(data, **settings) if data is not None else lm.evaluate_tasks(list(tasks or ()), **settings)
+        return lm.expect(CausalLM).score(text, **settings)
+    if data is None:
+        return lm.expect(CausalLM).evaluate_tasks(list(tasks or ()), **settings)
+    if isinstance(lm, Seq2SeqLM):
+        return lm.evaluate(data, **settings)
+    if isinstance(data, tuple) or settings:
+        raise SpecError("data", "pairs and beam search need an encoder-decoder", "give one file, and no beam settings")
+    if isinstance(lm, TextClassifier | ImageEncoder):
+        return lm.evaluate(data)
+    raise SpecError("data", "the model has no classes, values or targets", "give a text that it is to predict")
 
 
 def train(

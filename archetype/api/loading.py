@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from archetype.api.language_model import LanguageModel
+from archetype.api.text_embedder import TextEmbedder
+from archetype.api.text_generator import TextGenerator
 from archetype.convert import hf_folder
 from archetype.convert.gguf.header import is_gguf
 from archetype.convert.gguf.read import read_gguf
@@ -119,7 +121,7 @@ def load(
         unpack_without_kernels(lm.model)
         move_to_huge_pages(lm.model)
     if deterministic:
-        lm.make_deterministic()
+        lm.expect(TextGenerator).make_deterministic()
     log.info("loaded %s: %r", folder, lm)
     return lm
 
@@ -166,7 +168,7 @@ def open_pretrained(folder: Path) -> Pretrained:
         lm.template,
         lm.family,
         lm.open_image_processor,
-        lm.sentence_settings if lm.spec.head.embeds else None,
+        lm.sentence_settings if isinstance(lm, TextEmbedder) and lm.spec.head.embeds else None,
         save,
     )
 

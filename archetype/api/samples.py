@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 
 from archetype.api.language_model import LanguageModel
+from archetype.api.seq2seq_lm import Seq2SeqLM
+from archetype.api.text_generator import TextGenerator
 from archetype.errors import ArchetypeError, one_line
 from archetype.training.objectives.base import IGNORED, Batch
 from archetype.training.objectives.masked_token import MaskedTokenObjective
@@ -37,11 +39,13 @@ def _write(lm: LanguageModel, state: TrainState) -> str:
     match state.objective:
         case NextTokenObjective() as objective:
             prompt = _decode(lm, objective.validation_batch(0)[0][0, :PROMPT_TOKENS])
-            return prompt + lm.generate(prompt, max_new_tokens=NEW_TOKENS, temperature=0.8, seed=state.step)
+            return prompt + lm.expect(TextGenerator).generate(
+                prompt, max_new_tokens=NEW_TOKENS, temperature=0.8, seed=state.step
+            )
         case SequenceToSequenceObjective() as objective:
             source, num_tokens, *_ = objective.validation_batch(0)
             text = _decode(lm, source[0, : int(num_tokens[0]) - 1])  # without the token that ends it
-            return f"{text} -> {lm.translate(text, num_beams=1)}"
+            return f"{text} -> {lm.expect(Seq2SeqLM).translate(text, num_beams=1)}"
         case MaskedTokenObjective() as objective:
             return _filled(lm, objective, objective.validation_batch(0))
         case _:
