@@ -155,14 +155,14 @@ def generate(
         print_json({"prompts": texts, "texts": continuations, "settings": lm.settings(**settings).dump(full=True)})
     elif len(texts) == 1:
         engine = lm.engine(**guesses)
-        _print_stream(lm, engine, texts[0], settings, shown="" if lm.spec.kind == "encoder_decoder" else texts[0])
+        _print_stream(lm, engine, texts[0], settings, shown="" if lm.spec.reads_source else texts[0])
         _print_speed(engine)
     else:
         engine = lm.engine(len(texts), **guesses)
         requests = [engine.submit(text, id=number, **settings) for number, text in enumerate(texts, start=1)]
         print_device(lm.model.device)
         for prompt, request in zip(texts, requests, strict=True):
-            shown = "" if lm.spec.kind == "encoder_decoder" else prompt
+            shown = "" if lm.spec.reads_source else prompt
             print(f"{shown}{request.result()}\n")
         _print_speed(engine)
 
