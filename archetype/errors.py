@@ -70,6 +70,10 @@ class DataError(ArchetypeError):
     """Text, tokens or a tokenizer that cannot be used."""
 
 
+class WrongKind(SpecError, AttributeError):
+    """A method that another kind of model has; `hasattr` is False for it."""
+
+
 class Notice(UserWarning):
     """What somebody should know of a file that was read all the same; the message says it in one line."""
 

@@ -25,9 +25,6 @@ from archetype.generate.generation_config import (
 )
 from archetype.io import atomic
 from archetype.io.tensors import SHARD_BYTES
-from archetype.models.causal import CausalModel
-from archetype.models.decoder.module import Decoder
-from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.nn.parameter_names import names_matching
 from archetype.runs.directory import Run, read_adapter, read_run_model
 from archetype.runs.origin import read_origin
@@ -54,18 +51,17 @@ def export(
     """Write a language model as a folder for other programs, then read it back and compare every tensor.
 
     Args:
-        lm: the language model.
         folder: must not exist, or be empty; nothing is left there if writing fails.
         family: the published format (default: as loaded, or the first that can express the model).
-        shard_bytes: the size above which the weights are split into several files.
-        format: "hf" for transformers and what reads its folders, "gguf" for llama.cpp, "archetype-hf" for transformers
-            with `archetype.hf`, which can express every model; "torch-export" and "onnx" for a program of the whole
-            pass, which needs no Archetype.
-        type: of a GGUF file, such as "q4_k_m" (default: the model's own).
-        allow_different_tokens: write a file too by which llama.cpp, or transformers, cuts some texts otherwise than the
-            tokenizer does, with a warning that names one.
-        with_code: of archetype-hf, also write a file by which transformers finds the classes itself, where it is told
-            to trust the folder's code (trust_remote_code); Archetype must be installed there.
+        shard_bytes: maximal size of a file of weights.
+        format: "hf" for transformers and programs that read its folders, "gguf" for llama.cpp, "archetype-hf" for
+            transformers with `archetype.hf`, which can express every model; "torch-export" and "onnx" for a program of
+            the whole forward pass, which does not need Archetype.
+        type: type of the weights of a GGUF file, such as "q4_k_m" (default: the model's).
+        allow_different_tokens: only warn, with an example, if llama.cpp or transformers will tokenize some texts
+            differently.
+        with_code: for archetype-hf, also write a file with which transformers finds the classes if it is told to trust
+            the folder's code (trust_remote_code); Archetype must be installed there.
         card: what README.md says besides the specification.
 
     Returns:
@@ -79,18 +75,18 @@ def export(
             "format", f"there is no {format!r:.40}", f"use one of {', '.join(get_args(ExportFormat))}"
         )
     if type is not None and format != "gguf":
-        raise CheckpointError("--type", "is for GGUF alone", "add --format gguf, or use --dtype")
+        raise CheckpointError("--type", "applies to GGUF files only", "add --format gguf, or use --dtype")
     if with_code and format != "archetype-hf":
-        raise CheckpointError("--with-code", "is for archetype-hf alone", "leave it out")
+        raise CheckpointError("--with-code", "applies to archetype-hf only", "leave it out")
     if family is not None and family not in published():
         raise CheckpointError("family", f"{family!r} is not a published format", f"use one of {', '.join(designs())}")
     if family is not None and _takes_all(format):
-        raise CheckpointError("family", f"{format} is a format of its own", "leave out one of them")
+        raise CheckpointError("family", f"cannot be combined with format {format}", "leave out one of them")
     if shard_bytes is not None and is_program(format):
         raise CheckpointError("shard_bytes", f"a program of {format} is one file", "leave it out")
     chosen = _family(lm, family, format)
     if format != "gguf" and is_packed(lm.model):
-        cause = "its matrices are packed, which the format does not hold"
+        cause = "its matrices are packed, which the format cannot store"
         raise CheckpointError("model", cause, "export the model that it was made from, or use --format gguf")
     if format != "gguf":
         chosen.format.config_for(lm.spec)  # refuses before anything is written
@@ -98,16 +94,16 @@ def export(
     special = _special_ids(lm)
     with atomic.new_folder(Path(folder)) as temporary:
         if format == "gguf":
-            own = {name: id for name, id in lm.special.items() if name == "pad_token_id"}
-            ids = own | {name: id for name, id in special.items() if name == "decoder_start_token_id"}
-            ids["eos_token_id"] = lm.ends
+            ids: dict[str, Any] = {"eos_token_id": lm.ends}
+            ids |= {name: id for name, id in lm.special.items() if name == "pad_token_id"}
+            ids |= {name: id for name, id in special.items() if name == "decoder_start_token_id"}
             gguf.write_gguf(
                 lm.model, chosen, lm.tokenizer, temporary / gguf.FILE, lm.template, ids, type, allow_different_tokens
             )
             return chosen
         config = special | _label_names(lm)
         if chosen is OWN and (extensions := extensions_of([lm.spec])):
-            config["extensions"] = [one.model_dump(mode="json") for one in extensions]
+            config["extensions"] = [extension.model_dump(mode="json") for extension in extensions]
         if is_program(format):
             atomic.write_json(temporary / "config.json", chosen.format.config_for(lm.spec) | config)
             write_program(lm.model, format, temporary)
@@ -115,7 +111,7 @@ def export(
             if with_code:
                 config["auto_map"] = write_own_code(temporary, chosen.format.architecture_of(lm.spec))
             hf_folder.write_model(lm.model, chosen, temporary, config, shard_bytes or SHARD_BYTES, left_out)
-        if isinstance(lm.model, CausalModel | EncoderDecoder):
+        if lm.spec.is_causal or lm.spec.reads_source:
             atomic.write_json(temporary / GENERATION_CONFIG, special | generation_config(lm.sampling, lm.generation))
         if lm.spec.image_shape is not None:
             pictures = lm.image_processor or numbers_as_they_are(*lm.spec.image_shape).contents()
@@ -154,7 +150,7 @@ def export_adapter(folder: Path, to: str | Path, family: str | None = None) -> F
         CheckpointError: the run does not exist, has no adapter, or the format cannot express it.
     """
     if not folder.is_dir():
-        raise CheckpointError(str(folder), "there is no such folder", "give a run directory that has an adapter")
+        raise CheckpointError(str(folder), "there is no such folder", "give a run directory with an adapter")
     run = Run(folder)
     if (file := read_adapter(run)) is None:
         raise CheckpointError(str(folder), "has no adapter", "leave out --adapter-only, which exports the model")
@@ -168,14 +164,12 @@ def export_adapter(folder: Path, to: str | Path, family: str | None = None) -> F
 
 
 def _takes_all(format: ExportFormat) -> bool:
-    """Return whether a format can express every specification, because its config.json contains the specification."""
+    # Its config.json contains the specification.
     return format == "archetype-hf" or is_program(format)
 
 
 def _family(lm: LanguageModel, name: str | None, format: ExportFormat) -> Family:
-    """The family whose format is written: the named one, that of its folder (of which llama.cpp knows registered ones
-    only), or the first that can express the model.
-    """
+    # The named family, that of the model's folder (for llama.cpp only a registered one), or the first that fits.
     if _takes_all(format):
         return OWN
     if name is not None:
@@ -185,10 +179,7 @@ def _family(lm: LanguageModel, name: str | None, format: ExportFormat) -> Family
 
 
 def _special_ids(lm: LanguageModel) -> dict[str, Any]:
-    """Return the special token ids for config.json; null if there is none.
-
-    The target of an encoder-decoder starts with its end token, unless the files say otherwise.
-    """
+    # For config.json. The target of an encoder-decoder starts with its end token, unless the files say otherwise.
     ids: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     if lm.tokenizer is not None:
         eos = lm.tokenizer.eos
@@ -196,15 +187,13 @@ def _special_ids(lm: LanguageModel) -> dict[str, Any]:
         if eos and lm.spec.reads_source:
             ids |= {"pad_token_id": eos[0], "decoder_start_token_id": eos[0]}
     ids |= {name: value for name, value in lm.special.items() if value is not None}
-    if isinstance(lm.model, Decoder) and lm.model.classifier is not None and ids["pad_token_id"] is None:
-        ids["pad_token_id"] = (
-            lm.tokenizer.eos[0] if lm.tokenizer and lm.tokenizer.eos else 0
-        )  # by which it finds the last
+    if lm.spec.is_causal and lm.spec.head.has_classes and ids["pad_token_id"] is None:
+        # transformers classifies the last token that is not padding
+        ids["pad_token_id"] = lm.tokenizer.eos[0] if lm.tokenizer and lm.tokenizer.eos else 0
     return ids
 
 
 def _label_names(lm: LanguageModel) -> dict[str, dict[str, str | int]]:
-    """Return the class names for config.json, if the model has any."""
     if not lm.labels:
         return {}
     return {

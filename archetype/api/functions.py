@@ -52,9 +52,7 @@ def presets() -> list[str]:
 def diff(first: Source, second: Source) -> list[Change]:
     """Return every field in which two specifications differ, as (path, first value, second value).
 
-    Args:
-        first: anything that `load_spec` takes.
-        second: anything that `load_spec` takes.
+    Both may be anything that `load_spec` takes.
 
     Raises:
         ArchetypeError: a specification is invalid.
@@ -107,11 +105,11 @@ def draw(
 ) -> Drawing:
     """Draw an architecture; a notebook shows it, `.save("it.svg")` or `.save("it.png")` writes it.
 
-    Repeated blocks are folded, the residual stream is a rail, shapes are in letters, each box has a bar of its cost.
+    Repeated blocks are folded, the residual stream is a rail, shapes are symbols, and each box has a bar for its cost.
 
     Args:
         source: anything that `load_spec` takes.
-        other: a second specification to draw next to it, with additions, removals and changes coloured and listed.
+        other: a second one to draw next to it, with additions, removals and changes coloured and listed.
         measure: quantity shown by the bars: parameters, active parameters, FLOPs or bytes of the weights.
         batch: batch size, for FLOPs.
         length: tokens per sequence (default: the context length; of two, the shorter).
@@ -128,9 +126,9 @@ def draw(
     from archetype.diagram.compare import compared
     from archetype.estimate.report import common_length, cost_report
 
-    specs = [load_spec(one) for one in (source, other) if one is not None]
+    specs = [load_spec(given) for given in (source, other) if given is not None]
     length = common_length(specs) if length is None else length
-    reports = [cost_report(one, batch, length, dtype) for one in specs]
+    reports = [cost_report(spec, batch, length, dtype) for spec in specs]
     if aspect is not None and len(specs) == 1:
         return Drawing(draw_in(reports[0], measure, aspect))
     scenes = [draw(report, measure) for report in reports]
@@ -158,9 +156,9 @@ def build(
     from archetype.machine.device import resolve_device
     from archetype.models.build import build
 
-    known = dtype_of(dtype)
-    assert known is not None
-    return build(load_spec(source), seed, resolve_device(device, allow_meta=True), known)
+    torch_dtype = dtype_of(dtype)
+    assert torch_dtype is not None
+    return build(load_spec(source), seed, resolve_device(device, allow_meta=True), torch_dtype)
 
 
 def load(
@@ -174,14 +172,16 @@ def load(
     deterministic: bool = False,
     accept_unproved: bool = False,
 ) -> LanguageModel:
-    """Load a model with its tokenizer.
+    """Load a model with its tokenizer, as an object of the class for its kind: `CausalLM`, `TextEncoder` and so on.
+
+    For a type checker, name the class: `archetype.CausalLM.load(folder)` has the same arguments.
 
     Args:
         folder: a run directory (spec.yaml), a Hugging Face folder (config.json), or the name of a model on
             huggingface.co, owner/name or owner/name@revision.
         dtype: type of the weights, such as "bfloat16" (default: as stored).
         device: auto (a GPU where there is one), cpu, cuda, cuda:N or mps.
-        allow_pickle: also read pytorch_model.bin, with an unpickler that creates nothing but tensors.
+        allow_pickle: also read pytorch_model.bin, with an unpickler that can only create tensors.
         overrides: assignments path=value, as for `archetype set`, to the specification of a Hugging Face folder; they
             replace assumptions about a family that is not registered, such as "fused_order=qkv".
         weights: "int8" or "int4" quantizes matrices to 8 or 4 bits in groups of 32, about a quarter or an eighth of
@@ -222,8 +222,8 @@ def tokenizer(folder: str | Path) -> Tokenizer:
     """Open a tokenizer: `.encode(text)`, `.decode(ids)`, `.vocab_size`.
 
     Args:
-        folder: with a tokenizer.json, tokenizer.model or any other that `archetype tokenizer` writes or reads; such a
-            file itself; of a run, its folder `tokenizer`; or owner/name or owner/name@revision on huggingface.co.
+        folder: a folder with a tokenizer.json, tokenizer.model or another tokenizer file, such as the folder
+            `tokenizer` of a run; the file; or owner/name or owner/name@revision on huggingface.co.
 
     Raises:
         DataError: the tokenizer does not exist, or is damaged.
@@ -263,23 +263,37 @@ def evaluate(
 
     Args:
         model: anything that `load` takes, or what it returned.
-        text: the text itself, for `.loss` in nats a token, `.perplexity`, `.bits_per_byte` and `.accuracy`.
-        data: examples with what is right, as `LanguageModel.evaluate` takes them: texts or images with their classes,
-            texts with values, or sources with targets.
-        tasks: names, YAML files, or folders of them.
+        text: the text, for `.loss` in nats per token, `.perplexity`, `.bits_per_byte` and `.accuracy`.
+        data: labelled examples, as the model's method `evaluate` takes them: texts or images with classes, texts with
+            values, or sources with targets.
+        tasks: task names, YAML files, or folders of YAML files.
         settings: for a text, `length`, the tokens per window (default: the model's context), and `stride`, the tokens
-            between two windows (default: half a window). For pairs, fields of `Beam`, such as num_beams=1. For tasks,
-            `num_fewshot`, the examples before each question, and `limit`, the questions per task.
+            between the starts of two windows (default: half a window). For pairs, fields of `Beam`, such as
+            num_beams=1. For tasks, `num_fewshot`, the examples before each question, and `limit`, the questions per
+            task.
 
     Raises:
         ArchetypeError: the model cannot be evaluated this way, or the data are invalid.
     """
     if [text, data, tasks].count(None) != 2:
         raise SpecError("evaluate", "takes one kind of data", "give text, data or tasks")
+    from archetype.api.causal_lm import CausalLM
+    from archetype.api.image_encoder import ImageEncoder
+    from archetype.api.seq2seq_lm import Seq2SeqLM
+    from archetype.api.text_classifier import TextClassifier
+
     lm = load(model) if isinstance(model, str | Path) else model
     if text is not None:
-        return lm.score(text, **settings)
-    return lm.evaluate(data, **settings) if data is not None else lm.evaluate_tasks(list(tasks or ()), **settings)
+        return lm.expect(CausalLM).score(text, **settings)
+    if data is None:
+        return lm.expect(CausalLM).evaluate_tasks(list(tasks or ()), **settings)
+    if isinstance(lm, Seq2SeqLM):
+        return lm.evaluate(data, **settings)
+    if isinstance(data, tuple) or settings:
+        raise SpecError("data", "pairs and beam search need an encoder-decoder", "give one file, and no beam settings")
+    if isinstance(lm, TextClassifier | ImageEncoder):
+        return lm.evaluate(data)
+    raise SpecError("data", "the model has no classes, values or targets", "give a text that it is to predict")
 
 
 def train(
@@ -309,7 +323,7 @@ def train(
         spec: anything that `load_spec` takes (default: a small decoder).
         start_from: pretrained model with its tokenizer; anything that `load` takes.
         recipe: a recipe file; the other arguments override its fields.
-        steps: optimizer steps.
+        steps: number of optimizer steps.
         minutes: approximate training time, instead of steps.
         batch_size: sequences per step.
         sequence_length: tokens per sequence.
@@ -376,14 +390,14 @@ def export(
         lm: what `load` returned.
         folder: must not exist, or be empty; nothing is left there if writing fails.
         family: the published format, such as "llama" (default: as loaded, or the first that can express the model).
-        shard_bytes: the size above which the weights are split into several files.
-        format: "hf" for transformers and what reads its folders, "gguf" for llama.cpp, "archetype-hf" for transformers
-            after `import archetype.hf`, which takes every model; "torch-export" and "onnx" for a program of the whole
-            pass, from tokens to logits, which needs no Archetype.
-        type: of a GGUF file, such as "q4_k_m"; norms and vectors are in f32 (default: the model's own).
-        allow_different_tokens: write a file though llama.cpp, or transformers, cuts some texts otherwise by it, with a
-            warning.
-        with_code: of archetype-hf, a file by which transformers finds the classes where the folder's code is trusted.
+        shard_bytes: maximal size of a file of weights.
+        format: "hf" for transformers and programs that read its folders, "gguf" for llama.cpp, "archetype-hf" for
+            transformers after `import archetype.hf`, which can express every model; "torch-export" and "onnx" for a
+            program of the whole forward pass, from tokens to logits, which does not need Archetype.
+        type: type of the weights of a GGUF file, such as "q4_k_m"; norms and vectors are in f32 (default: the model's).
+        allow_different_tokens: only warn if llama.cpp or transformers will tokenize some texts differently.
+        with_code: for archetype-hf, also write a file with which transformers finds the classes if it is told to trust
+            the folder's code.
 
     Raises:
         CheckpointError: names the field that the format cannot express, or the file that cannot be written.

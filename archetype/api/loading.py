@@ -1,4 +1,4 @@
-"""Language models read from run directories, Hugging Face folders, GGUF files, adapters and names of the hub."""
+"""Loading of run directories, Hugging Face folders, GGUF files, adapters, and models of huggingface.co."""
 
 import logging
 from collections.abc import Sequence
@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from archetype.api.language_model import LanguageModel
+from archetype.api.text_embedder import TextEmbedder
+from archetype.api.text_generator import TextGenerator
 from archetype.convert import hf_folder
 from archetype.convert.gguf.header import is_gguf
 from archetype.convert.gguf.read import read_gguf
@@ -63,29 +65,14 @@ def load(
 ) -> LanguageModel:
     """Load the model and tokenizer of a run directory, a Hugging Face folder, a GGUF file, or one of huggingface.co.
 
-    An adapter is merged into its model's matrices.
+    An adapter is merged into its model's matrices. Other arguments, errors and warnings as for `archetype.load`.
 
     Args:
         folder: holds spec.yaml (a run), config.json (Hugging Face) or adapter_config.json (an adapter of peft, which
-            says where its base is); a GGUF file, any part of several; or the name of a model on the hub, owner/name or
+            names its base); a GGUF file, any part of several; or the name of a model on huggingface.co, owner/name or
             owner/name@revision.
-        dtype: type of the weights (default: as stored; of a GGUF file's blocks float32, which holds their numbers).
-        device: where the weights go.
-        allow_pickle: also read pytorch_model.bin, with an unpickler that creates nothing but tensors.
-        overrides: assignments path=value to the specification that a folder's or a file's keys describe, or of
-            layouts that they do not show.
-        weights: int8 or int4 for matrices of 8 or 4 bits, lossless for bfloat16 in 12 (default: as stored).
-        mapped: whether weights may stay in their file, mapped into memory, as what reads them once alone needs.
-        further_tokens: read the layers of a Hugging Face folder that predict tokens after the next, which are left out
-            otherwise; those of a run are read as its specification says.
-        deterministic: have the logits of each text that is continued or scored depend on that text alone, to the bit.
-        accept_unproved: read a family that is not registered though nothing can prove what is assumed of it.
-
-    Raises:
-        ArchetypeError: names the file and what is wrong with it.
-
-    Warns:
-        UnknownFamily: the family is not registered; the message says what was inferred, and from what.
+        dtype: type of the weights (default: as stored; float32 for quantized tensors of a GGUF file).
+        mapped: let weights stay memory-mapped files, for callers that read them only once.
     """
     if weights is not None:
         check_type(weights)  # refused before anything is read
@@ -114,42 +101,38 @@ def load(
     if weights is not None:
         lm.pack(weights)
     if device.type == "cpu":
-        library()  # what is said of the kernels is said before any text
+        library()  # warns about missing kernels before any text is printed
     if not mapped:
         unpack_without_kernels(lm.model)
         move_to_huge_pages(lm.model)
     if deterministic:
-        lm.make_deterministic()
+        lm.expect(TextGenerator).make_deterministic()
     log.info("loaded %s: %r", folder, lm)
     return lm
 
 
 def names_weights(source: str | Path) -> bool:
-    """Whether a name is that of a folder, a GGUF file or the hub, and not of a preset or a specification's file."""
-    place = Path(source)
-    return (
-        place.is_dir()
-        or is_gguf(place)
-        or (not place.is_file() and place.suffix not in SUFFIXES and hub.is_name(place))
-    )
+    """Return whether this names a folder, a GGUF file or a model of the hub, and not a preset or specification."""
+    path = Path(source)
+    return path.is_dir() or is_gguf(path) or (not path.is_file() and path.suffix not in SUFFIXES and hub.is_name(path))
 
 
 def build_untrained(source: str | Path, seed: int = 0, dtype: torch.dtype | None = None) -> LanguageModel:
-    """A preset or a specification's file as a model with random weights; the same seed gives the same ones."""
+    """Build a preset or a specification file with random weights; the same seed gives the same weights."""
     model = build(open_spec(source), seed, dtype=dtype or torch.float32)
     return LanguageModel(model.spec, model.eval())
 
 
 def open_pretrained(folder: Path) -> Pretrained:
-    """A model to train further.
+    """Load a model to train further.
 
     Raises:
-        CheckpointError: it has packed matrices.
+        CheckpointError: its matrices are packed.
     """
     lm = load(folder, mapped=True)
     if is_packed(lm.model):
         cause = "has packed matrices, which cannot be trained"
-        raise CheckpointError(str(folder), cause, "begin with the model that it was made from")
+        raise CheckpointError(str(folder), cause, "start from the model that it was made from")
 
     def save(
         to: Path, model: Model, tokenizer: Tokenizer | None, labels: tuple[str, ...], pictures: dict[str, Any] | None
@@ -166,7 +149,7 @@ def open_pretrained(folder: Path) -> Pretrained:
         lm.template,
         lm.family,
         lm.open_image_processor,
-        lm.sentence_settings if lm.spec.head.embeds else None,
+        lm.sentence_settings if isinstance(lm, TextEmbedder) and lm.spec.head.embeds else None,
         save,
     )
 
@@ -221,34 +204,28 @@ def _load_peft(
     overrides: Sequence[str],
     accept_unproved: bool,
 ) -> LanguageModel:
-    """The base that an adapter names, by its path from here or from the folder, with the adapter merged."""
     base = _base_of(folder)
     try:
         lm = load(base, dtype, device, allow_pickle, overrides, accept_unproved=accept_unproved)
     except CheckpointError as error:
         if error.place != str(base):
             raise
-        place = f"{folder / ADAPTER_CONFIG}: base_model_name_or_path"
-        raise CheckpointError(
-            place, f"{base} {error.cause}", "name the model that the adapter was trained on"
-        ) from None
+        field = f"{folder / ADAPTER_CONFIG}: base_model_name_or_path"
+        remedy = "name the model that the adapter was trained on"
+        raise CheckpointError(field, f"{base} {error.cause}", remedy) from None
     model = merge_peft(lm.model, lm.family or family_for(lm.spec), folder)
     return replace(lm, spec=model.spec, model=model)
 
 
 def _base_of(adapter: Path) -> Path:
-    """The base of an adapter's folder, which may have another adapter.
-
-    Raises:
-        CheckpointError: following the bases of bases leads back to the folder.
-    """
+    # The path is relative to the working directory or to the folder. The base may be an adapter, too.
     folders = [adapter]
     while (folders[-1] / ADAPTER_CONFIG).is_file() and not (folders[-1] / "config.json").is_file():
         base = Path(read_adapter_config(folders[-1]).base)
         base = folders[-1] / base if (folders[-1] / base).is_dir() else base
         if any(base.exists() and base.samefile(folder) for folder in folders):
-            place = f"{folders[-1] / ADAPTER_CONFIG}: base_model_name_or_path"
-            raise CheckpointError(place, "names its own adapter as the base", "name the model that it was trained on")
+            field = f"{folders[-1] / ADAPTER_CONFIG}: base_model_name_or_path"
+            raise CheckpointError(field, "names its own adapter as the base", "name the model that it was trained on")
         folders.append(base)
     return folders[1]
 
@@ -287,7 +264,6 @@ def _load_hf(
 
 
 def _open_tokenizer(folder: Path) -> Tokenizer | None:
-    """The folder's tokenizer; None where the folder has no file of one."""
     try:
         return open_tokenizer(folder)
     except DataError as error:

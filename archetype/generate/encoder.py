@@ -38,7 +38,7 @@ class Prediction:
 
 
 @torch.inference_mode()
-def fill(model: Encoder, tokenizer: Tokenizer, text: str, top: int = 5) -> list[list[Prediction]]:
+def fill(model: Encoder | Decoder, tokenizer: Tokenizer, text: str, top: int = 5) -> list[list[Prediction]]:
     """Predict the most likely tokens for every [MASK] of a text, in order.
 
     Raises:

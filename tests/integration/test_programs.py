@@ -130,9 +130,9 @@ def test_another_program_is_noticed_and_nothing_is_left(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"family": "llama"}, "family: onnx is a format of its own; leave out one of them"),
+        ({"family": "llama"}, "family: cannot be combined with format onnx; leave out one of them"),
         ({"shard_bytes": 2**20}, "shard_bytes: a program of onnx is one file; leave it out"),
-        ({"type": "q8_0"}, "--type: is for GGUF alone; add --format gguf, or use --dtype"),
+        ({"type": "q8_0"}, "--type: applies to GGUF files only; add --format gguf, or use --dtype"),
     ],
 )
 def test_options_of_other_formats_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:

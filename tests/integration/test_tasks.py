@@ -74,7 +74,7 @@ def test_translate_refuses_in_one_line(archetype: Command, translator: Path, enc
     message = refused(archetype, "translate", translator, "one", "two " * 200)
     assert message.startswith("text 2: has ") and message.endswith("; cut it into sentences")
     assert refused(archetype, "translate", encoder, "one") == (
-        "model: a model of kind encoder cannot do this; it can fill, embed or classify texts"
+        "model: a model of kind encoder with head masked_language_model cannot do this; it can fill or embed texts"
     )
     done = archetype("translate", translator, input=b"one\n\xff", text=False)
     assert done.returncode == 2
@@ -104,7 +104,7 @@ def test_fill_and_embed_refuse_in_one_line(archetype: Command, encoder: Path) ->
     message = refused(archetype, "embed", encoder, "one", "")
     assert message.startswith("text 2: has 0 tokens and the model's context holds 1 to ")
     assert refused(archetype, "generate", encoder, "a") == (
-        "model: a model of kind encoder cannot do this; it can fill, embed or classify texts"
+        "model: a model of kind encoder with head masked_language_model cannot do this; it can fill or embed texts"
     )
 
 
@@ -124,7 +124,7 @@ def test_images_are_learned_and_a_run_of_them_goes_on(archetype: Command, folder
         f"{folder / 'large.npz'}: its images are 1 x 9 x 9 and the model takes 1 x 8 x 8; change either"
     )
     assert refused(archetype, "embed", folder / "vision", "a") == (
-        "model: a model of kind vision_encoder cannot do this; it can classify images"
+        "model: a model of kind vision_encoder with head classification cannot do this; it can classify images"
     )
 
 

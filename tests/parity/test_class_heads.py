@@ -79,7 +79,7 @@ def test_a_pair_names_the_class_of_a_text_as_transformers(
         with torch.no_grad():
             expected = theirs(input_ids=ids, decoder_input_ids=target).logits.softmax(-1)
         assert distance(lm.classify(text), expected) < 1e-5
-    with pytest.raises(SpecError, match="an encoder-decoder with a head for classes cannot do this; use classify"):
+    with pytest.raises(SpecError, match="with head classification cannot do this; it can classify texts"):
         lm.translate("a")
     with pytest.raises(CheckpointError, match=r"only kind (language_model|rms) can be written here"):
         archetype.export(lm, tmp_path / "gguf", "t5", format="gguf")

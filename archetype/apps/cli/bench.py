@@ -55,6 +55,7 @@ def bench(
     """
     import torch
 
+    from archetype.api.text_generator import TextGenerator
     from archetype.apps.bench.jobs import Workload
     from archetype.apps.bench.peers import opened
     from archetype.apps.bench.timed_job import measure, open_model
@@ -85,7 +86,7 @@ def bench(
                 unpack_without_kernels(lm.model)
                 move_to_huge_pages(lm.model)
             if deterministic:
-                lm.make_deterministic()
+                lm.expect(TextGenerator).make_deterministic()
             measured = measure(lm, workload, dtype, weights, repeat, peers)
     rows, prompt, new = workload.sizes
     settings = {

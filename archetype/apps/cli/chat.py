@@ -18,7 +18,7 @@ from archetype.errors import ArchetypeError, DataError, nearest
 from archetype.settings.generation import Sampling
 
 if TYPE_CHECKING:
-    from archetype.api.language_model import LanguageModel
+    from archetype.api.causal_lm import CausalLM
     from archetype.generate import Engine
     from archetype.tokenizers.chat_template import Message
 
@@ -57,11 +57,18 @@ def chat(
     """
     show_warnings()
     settings = values_of(SETTINGS, options)
-    from archetype.api.functions import load
+    from archetype.api.causal_lm import CausalLM
     from archetype.generate import Engine
 
     Sampling.parse(settings)  # a wrong setting is refused before a large model is read
-    lm = load(model, dtype, device, overrides=overrides or (), weights=weights, accept_unproved=accept_unproved)
+    lm = CausalLM.load(
+        model,
+        dtype=dtype,
+        device=device,
+        overrides=overrides or (),
+        weights=weights,
+        accept_unproved=accept_unproved,
+    )
     if template is not None:
         lm.use_template(template)
     if lm.template is None:
@@ -94,7 +101,7 @@ class Conversation:
         ArchetypeError: the model does not answer, or its template refuses the system message.
     """
 
-    def __init__(self, lm: "LanguageModel", engine: "Engine", settings: dict[str, Any], system: str | None) -> None:
+    def __init__(self, lm: "CausalLM", engine: "Engine", settings: dict[str, Any], system: str | None) -> None:
         self._lm, self._engine, self._settings = lm, engine, settings
         self.messages: list[Message] = []
         self._begin(system)

@@ -37,7 +37,8 @@ def demo(
     with out.status("loading PyTorch"):
         import torch
 
-        from archetype.api.functions import cost_report, load
+        from archetype.api.causal_lm import CausalLM
+        from archetype.api.functions import cost_report
         from archetype.apps.cli.progress import raise_if_interrupted, run_with_progress
         from archetype.data.library_text import library_text
         from archetype.data.text_files import read_joined
@@ -60,7 +61,7 @@ def demo(
     out.print(f"[bold]Training[/]   about {minutes:g} minutes; Ctrl-C stops after a step, and the run can be resumed")
     raise_if_interrupted(state, run_with_progress(state, curve_height=1, samples=False))
     print(PROMPT, end="")
-    for piece in load(folder).stream(PROMPT, max_new_tokens=120, temperature=0.7, seed=1):
+    for piece in CausalLM.load(folder).stream(PROMPT, max_new_tokens=120, temperature=0.7, seed=1):
         print(re.sub(r"\s+", " ", piece), end="", flush=True)  # in one line
     print()
     out.print("\n[bold]Try next[/]")

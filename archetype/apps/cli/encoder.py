@@ -8,7 +8,7 @@ from archetype.apps.cli.options import Device, Dtype, Json, Model
 from archetype.apps.cli.output import print_device, print_json, show_warnings
 
 if TYPE_CHECKING:
-    from archetype.api.language_model import LanguageModel
+    from archetype.api.text_encoder import TextEncoder
 
 INPUTS = typer.Argument(
     metavar="TEXT... | IMAGE...",
@@ -25,9 +25,9 @@ def fill(
     as_json: Json = False,
 ) -> None:
     """Predict the masked tokens of a text."""
-    from archetype.api.functions import load
+    from archetype.api.text_encoder import TextEncoder
 
-    lm = load(model, dtype, device)
+    lm = TextEncoder.load(model, dtype=dtype, device=device)
     masks = lm.fill(text, top)
     if as_json:
         print_json({"text": text, "masks": [[vars(prediction) for prediction in mask] for mask in masks]})
@@ -58,9 +58,9 @@ def embed(
     as_json: Json = False,
 ) -> None:
     """Embed texts; without --json, print their cosine similarities."""
-    from archetype.api.functions import load
+    from archetype.api.text_embedder import TextEmbedder
 
-    lm = load(model, dtype, device)
+    lm = TextEmbedder.load(model, dtype=dtype, device=device)
     vectors = lm.embed(texts, pooling, normalized=False if raw else None, prompt=prompt)
     if as_json:
         rows = zip(texts, vectors.tolist(), strict=True)
@@ -85,14 +85,20 @@ def classify(
     """Classify texts, tokens or images, with probabilities."""
     show_warnings()
     from archetype.api.functions import load
+    from archetype.api.image_encoder import ImageEncoder
+    from archetype.api.text_classifier import TextClassifier
+    from archetype.api.text_encoder import TextEncoder
 
     lm = load(model, dtype, device)
     is_images = lm.spec.reads_images or (inputs[0].endswith(".npz") and len(inputs) == 1)
-    batch = lm.images(*inputs) if is_images else inputs
-    if lm.spec.head.labels_tokens and not is_images:
-        _print_token_classes(lm, inputs, as_json)
+    if is_images:
+        encoder = lm.expect(ImageEncoder)
+        probabilities = encoder.classify(encoder.images(*inputs))
+    elif lm.spec.head.labels_tokens:
+        _print_token_classes(lm.expect(TextEncoder), inputs, as_json)
         return
-    probabilities = lm.classify(batch)
+    else:
+        probabilities = lm.expect(TextClassifier).classify(inputs)
     best, is_value = probabilities.max(-1), probabilities.shape[1] == 1
     names = [lm.labels[label] if lm.labels else label for label in best.indices.tolist()]
     if as_json:
@@ -117,9 +123,9 @@ def answer(
     as_json: Json = False,
 ) -> None:
     """Answer a question with a span of a text and its probability."""
-    from archetype.api.functions import load
+    from archetype.api.text_encoder import TextEncoder
 
-    lm = load(model, dtype, device)
+    lm = TextEncoder.load(model, dtype=dtype, device=device)
     span = lm.answer(question, text, max_tokens)
     if as_json:
         print_json({"question": question, "answer": span._asdict()})
@@ -128,7 +134,7 @@ def answer(
     print(f"{span.text} {span.probability:.1%}")
 
 
-def _print_token_classes(lm: "LanguageModel", texts: list[str], as_json: bool) -> None:
+def _print_token_classes(lm: "TextEncoder", texts: list[str], as_json: bool) -> None:
     """A line for each token; an empty one between texts."""
     answers = lm.classify_tokens(texts)
     if as_json:

@@ -23,7 +23,7 @@ from archetype.apps.cli.output import print_device, print_json, show_warnings
 from archetype.settings.generation import Beam
 
 if TYPE_CHECKING:
-    from archetype.api.language_model import LanguageModel
+    from archetype.api.causal_lm import CausalLM
     from archetype.evaluation.score import Score
     from archetype.table import Table
 
@@ -100,7 +100,10 @@ def evaluate(
 ) -> None:
     """Evaluate a model: loss, accuracy, BLEU and chrF, retrieval, correlation, or lm-eval tasks."""
     show_warnings()
+    from archetype.api.causal_lm import CausalLM
+    from archetype.api.functions import evaluate as evaluate_model
     from archetype.api.functions import load
+    from archetype.api.text_embedder import TextEmbedder
     from archetype.apps.cli.progress import preparation_bar
     from archetype.data.text_files import read_texts
     from archetype.errors import SpecError
@@ -131,26 +134,28 @@ def evaluate(
 
     if tasks is not None:
         with contextlib.redirect_stdout(sys.stderr):  # what lm-eval prints
-            scores = lm.evaluate_tasks(tasks.split(","), num_fewshot, limit)
+            scores = lm.expect(CausalLM).evaluate_tasks(tasks.split(","), num_fewshot, limit)
         show(scores.record(), scores)
     elif texts:
         with preparation_bar("reading", "windows"):
-            records = {name: _score(lm, name, one, stride, length).record() for name, one in texts.items()}
+            records = {
+                name: _score(lm.expect(CausalLM), name, one, stride, length).record() for name, one in texts.items()
+            }
         show({"texts": [{"file": name} | record for name, record in records.items()]}, _table(records))
     else:
         report: Any  # with a record() and a table
         with preparation_bar("reading", "texts"):
             if retrieval is not None:
-                report = lm.evaluate_retrieval(retrieval, recall_at or RECALL_AT)
+                report = lm.expect(TextEmbedder).evaluate_retrieval(retrieval, recall_at or RECALL_AT)
             elif correlation is not None:
-                report = lm.evaluate_similarity(correlation)
+                report = lm.expect(TextEmbedder).evaluate_similarity(correlation)
             else:
                 pair = None if source is None or target is None else (source, target)
-                report = lm.evaluate(pair or data or "", **beam)
+                report = evaluate_model(lm, data=pair or data or "", **beam)
         show(report.record(), report)
 
 
-def _score(lm: "LanguageModel", file: str, texts: list[str], stride: int | None, length: int | None) -> "Score":
+def _score(lm: "CausalLM", file: str, texts: list[str], stride: int | None, length: int | None) -> "Score":
     """The score of a file's texts, each read by itself."""
     from archetype.errors import ArchetypeError
     from archetype.evaluation.score import together

@@ -22,7 +22,8 @@ from archetype.apps.cli.output import print_device, print_json, show_warnings
 from archetype.settings.generation import Beam, Sampling
 
 if TYPE_CHECKING:
-    from archetype.api.language_model import Draft, LanguageModel
+    from archetype.api.causal_lm import CausalLM
+    from archetype.api.text_generator import Draft, TextGenerator
     from archetype.apps.cli.prompt_file import Prompt
     from archetype.generate import Engine
     from archetype.tokenizers.chat_template import Message
@@ -116,16 +117,17 @@ def generate(
 
     settings = values_of(SAMPLING, options)
     settings |= {name: read_text(file) for name, file in (("json_schema", json_schema), ("lark", lark)) if file}
-    from archetype.api.functions import load
+    from archetype.api.causal_lm import CausalLM
+    from archetype.api.text_generator import TextGenerator
     from archetype.generate import Engine
 
     Sampling.parse(settings)  # a wrong setting is refused before a large model is read
 
-    def open_model() -> "LanguageModel":
-        lm = load(
+    def open_model() -> "TextGenerator":
+        lm = TextGenerator.load(
             model,
-            dtype,
-            device,
+            dtype=dtype,
+            device=device,
             overrides=overrides or (),
             weights=weights,
             further_tokens=draft == SELF,
@@ -145,7 +147,7 @@ def generate(
     texts = [_standard_input() if prompt == "-" else prompt for prompt in prompts or [""]]
     lm = open_model()
     if chat:
-        _print_answers(lm, [_conversation(system, text) for text in texts], settings, as_json)
+        _print_answers(lm.expect(CausalLM), [_conversation(system, text) for text in texts], settings, as_json)
         return
     guesses: dict[str, Any] = {"draft": _draft(draft, dtype, device), "lookup": lookup}
     if as_json:
@@ -153,14 +155,14 @@ def generate(
         print_json({"prompts": texts, "texts": continuations, "settings": lm.settings(**settings).dump(full=True)})
     elif len(texts) == 1:
         engine = lm.engine(**guesses)
-        _print_stream(lm, engine, texts[0], settings, shown="" if lm.spec.kind == "encoder_decoder" else texts[0])
+        _print_stream(lm, engine, texts[0], settings, shown="" if lm.spec.reads_source else texts[0])
         _print_speed(engine)
     else:
         engine = lm.engine(len(texts), **guesses)
         requests = [engine.submit(text, id=number, **settings) for number, text in enumerate(texts, start=1)]
         print_device(lm.model.device)
         for prompt, request in zip(texts, requests, strict=True):
-            shown = "" if lm.spec.kind == "encoder_decoder" else prompt
+            shown = "" if lm.spec.reads_source else prompt
             print(f"{shown}{request.result()}\n")
         _print_speed(engine)
 
@@ -188,14 +190,14 @@ def translate(
 ) -> None:
     """Translate source texts, one line each."""
     show_warnings()
-    from archetype.api.functions import load
+    from archetype.api.seq2seq_lm import Seq2SeqLM
 
     settings = values_of(BEAM, options)
     Beam.parse(settings)  # a wrong setting is refused before a model is read
     if input is not None and output is not None:
         _translate_file(model, input, output, settings, (dtype, weights, device), as_json)
         return
-    lm = load(model, dtype, device, weights=weights)
+    lm = Seq2SeqLM.load(model, dtype=dtype, device=device, weights=weights)
     sources = texts or _lines()
     targets: list[str] = []
     for start in range(0, len(sources), LINES_AT_ONCE):
@@ -210,7 +212,7 @@ def translate(
 
 
 def _print_stream(
-    lm: "LanguageModel", engine: "Engine", prompt: str | list[int], settings: dict[str, Any], shown: str = ""
+    lm: "TextGenerator", engine: "Engine", prompt: str | list[int], settings: dict[str, Any], shown: str = ""
 ) -> None:
     """Print what is shown of the prompt, and its continuation as it comes."""
     first = not engine.stats().finished
@@ -230,7 +232,7 @@ def _print_speed(engine: "Engine") -> None:
 
 
 def _generate_file(
-    lm: "LanguageModel",
+    lm: "TextGenerator",
     engine: "Engine",
     prompts: list["Prompt"],
     output: Path,
@@ -258,12 +260,13 @@ def _translate_file(
     options: tuple[str | None, str | None, str],
     as_json: bool,
 ) -> None:
-    from archetype.api.functions import load
+    from archetype.api.seq2seq_lm import Seq2SeqLM
     from archetype.apps.cli.source_file import read_sources, translate_file
 
     sources = read_sources(input)  # wrong lines are refused before a large model is read
     dtype, weights, device = options
-    summary = translate_file(load(model, dtype, device, weights=weights), sources, output, settings)
+    lm = Seq2SeqLM.load(model, dtype=dtype, device=device, weights=weights)
+    summary = translate_file(lm, sources, output, settings)
     if as_json:
         print_json({"output": str(output)} | summary)
     print(
@@ -288,7 +291,7 @@ def _conversation(system: str | None, text: str) -> list["Message"]:
 
 
 def _print_answers(
-    lm: "LanguageModel", conversations: list[list["Message"]], settings: dict[str, Any], as_json: bool
+    lm: "CausalLM", conversations: list[list["Message"]], settings: dict[str, Any], as_json: bool
 ) -> None:
     if as_json:
         answers = [{"messages": messages, "text": lm.chat(messages, **settings)} for messages in conversations]

@@ -57,6 +57,7 @@ def inspect(
     gates of recurrent layers, and attribution of a logit.
     """
     from archetype.api.functions import load
+    from archetype.api.image_encoder import ImageEncoder
     from archetype.errors import SpecError, nearest
     from archetype.inspection.inspection import VIEWS
     from archetype.inspection.view import SUFFIXES
@@ -71,7 +72,7 @@ def inspect(
     if view == "attribution" and head is not None:
         raise SpecError("--head", "cannot be combined with --view attribution, which shows all heads", "leave it out")
     lm = load(model, dtype, device)
-    inspection = lm.inspect(lm.images(text)[0] if lm.spec.reads_images else text, target)
+    inspection = lm.inspect(lm.images(text)[0] if isinstance(lm, ImageEncoder) else text, target)
     shown: View
     if corrupt is not None:
         shown = inspection.patching(lm.inputs(corrupt, target))

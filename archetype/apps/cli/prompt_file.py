@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from archetype.api.language_model import LanguageModel
+from archetype.api.causal_lm import CausalLM
+from archetype.api.text_generator import TextGenerator
 from archetype.apps.cli.made_with import MadeWith, made_with, model_hash
 from archetype.apps.cli.output import print_device
 from archetype.apps.cli.record_file import Line, append_records, read_records_with_ids
@@ -30,7 +31,7 @@ class Prompt(Line):
     messages: list[Message] | None
     settings: dict[str, Any]
 
-    def ids(self, lm: LanguageModel, engine: Engine, settings: dict[str, Any]) -> list[int]:
+    def ids(self, lm: TextGenerator, engine: Engine, settings: dict[str, Any]) -> list[int]:
         """Its tokens, once they and the settings are checked.
 
         Raises:
@@ -39,7 +40,7 @@ class Prompt(Line):
         try:
             engine.grammar(lm.settings(**settings | self.settings))
             return engine.prompts.encode(
-                (self.text or "") if self.messages is None else lm.encode_chat([*self.messages])
+                (self.text or "") if self.messages is None else lm.expect(CausalLM).encode_chat([*self.messages])
             )
         except ArchetypeError as error:
             raise error.at(self.place) from None
@@ -86,7 +87,7 @@ def _is_conversation(messages: Any) -> bool:
 
 
 def generate_file(
-    lm: LanguageModel, engine: Engine, prompts: list[Prompt], output: Path, settings: dict[str, Any]
+    lm: TextGenerator, engine: Engine, prompts: list[Prompt], output: Path, settings: dict[str, Any]
 ) -> dict[str, int | float]:
     """Continue the prompts that the output does not have yet; append a line for each as it finishes.
 
@@ -130,7 +131,7 @@ def generate_file(
 
 
 def _finished_requests(
-    lm: LanguageModel, engine: Engine, prompts: list[Prompt], settings: dict[str, Any]
+    lm: TextGenerator, engine: Engine, prompts: list[Prompt], settings: dict[str, Any]
 ) -> Iterator[Request]:
     """Each request as it ends; of those to come, few are encoded in advance."""
     upcoming, unfinished = iter(prompts), 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from archetype.api.language_model import LanguageModel
+from archetype.api.seq2seq_lm import Seq2SeqLM
 from archetype.apps.cli.made_with import REMEDY, MadeWith, difference, made_with, model_hash
 from archetype.apps.cli.output import print_device
 from archetype.apps.cli.record_file import Line, append_records, finished_records, read_records_with_ids
@@ -49,7 +49,7 @@ def _source(data: dict[str, Any], id: int | str, place: str) -> Source:
 
 
 def translate_file(
-    lm: LanguageModel, sources: list[Source], output: Path, settings: dict[str, Any]
+    lm: Seq2SeqLM, sources: list[Source], output: Path, settings: dict[str, Any]
 ) -> dict[str, int | float]:
     """Translate the sources that the output does not have yet, those of like lengths together.
 
@@ -68,7 +68,7 @@ def translate_file(
     Raises:
         ArchetypeError: a source is too long, or a file cannot be used; nothing was translated then.
     """
-    lm.translate([])  # refuses another kind of model, or one without a tokenizer
+    lm.translate([])  # refuses a model without a tokenizer
     model, beam = model_hash(lm), lm.beam(**settings).dump(full=True)
 
     def of(source: Source) -> MadeWith:
@@ -110,7 +110,7 @@ def translate_file(
     return {"before": before, "finished": finished, "targets_per_second": round(speed(), 1)}
 
 
-def _length(lm: LanguageModel, source: Source) -> int:
+def _length(lm: Seq2SeqLM, source: Source) -> int:
     """Tokens of a source.
 
     Raises:

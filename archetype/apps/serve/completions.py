@@ -5,6 +5,7 @@ from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
+from archetype.api.seq2seq_lm import Seq2SeqLM
 from archetype.apps.serve.answers import CompletionLogprobs, Envelope, Enveloped, LogprobColumns, Usage, joined, usage
 from archetype.apps.serve.errors import ApiError, api_error, encode_json, event, unsupported
 from archetype.apps.serve.exchange import PING, Exchange
@@ -223,7 +224,8 @@ async def _translate(model: ServedModel, body: CompletionRequest, exchange: Exch
     Raises:
         ApiError: the model does not translate, or the body sets an option that beam search lacks.
     """
-    if not model.translates:
+    lm = model.lm
+    if not isinstance(lm, Seq2SeqLM):
         raise unsupported("use_beam_search", "only a translator searches with beams")
     sources = [source for source in body.prompts() if isinstance(source, str)]
     if len(sources) < len(body.prompts()):
@@ -237,7 +239,7 @@ async def _translate(model: ServedModel, body: CompletionRequest, exchange: Exch
     targets = [Translation(is_cut=True) for _ in sources]
     try:
         if most != 0:
-            steps = model.lm.translations(sources, **beam)
+            steps = lm.translations(sources, **beam)
             while (step := await model.worker.run(lambda: next(steps))) is None:
                 pass
             targets = step

@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 from typing_extensions import TypedDict
 
+from archetype.api.image_encoder import ImageEncoder
+from archetype.api.text_classifier import TextClassifier
+from archetype.api.text_embedder import TextEmbedder
 from archetype.apps.serve.answers import Envelope, Enveloped, Usage
 from archetype.apps.serve.completions import encode
 from archetype.apps.serve.errors import ApiError, api_error
@@ -30,9 +33,6 @@ from archetype.data.picture import picture_size
 from archetype.errors import ArchetypeError
 from archetype.generate import Pooling
 from archetype.generate.encoder import check_lengths, of_like_lengths
-from archetype.models.decoder.module import Decoder
-from archetype.models.encoder.module import Encoder
-from archetype.models.encoder_decoder.module import EncoderDecoder
 
 
 class Embedding(TypedDict):
@@ -64,6 +64,7 @@ async def embeddings(exchange: Exchange, body: EmbeddingRequest) -> Embeddings:
     """Answer with an embedding of each text."""
     async with exchange.app.models.use(body.model) as model:
         model.check("embeddings")
+        lm = model.lm.expect(TextEmbedder)
         inputs = _check_inputs(as_list(body.input))
         rows = await model.worker.text(lambda: _rows(model, inputs, body.pooling))
         head, width = model.lm.spec.head, getattr(model.lm.spec, "d_model", 0)
@@ -72,7 +73,7 @@ async def embeddings(exchange: Exchange, body: EmbeddingRequest) -> Embeddings:
         check_answer(nbytes, f"{len(rows):,} vectors of {width:,} numbers", "input")
         with model.memory.hold(MEMORY_OF_JSON * nbytes, "the answer", "input"):
             vectors = await _in_slices(
-                model, rows, lambda places: model.lm.embed([rows[n] for n in places], body.pooling, body.normalize)
+                model, rows, lambda places: lm.embed([rows[n] for n in places], body.pooling, body.normalize)
             )
     data: list[Embedding] = [
         {"object": "embedding", "index": index, "embedding": _vector(vector, body.encoding_format)}
@@ -88,16 +89,18 @@ async def classify(exchange: Exchange, body: ClassifyRequest) -> Classes:
         inputs = [body.input] if isinstance(body.input, str) else list(body.input)
         _check_inputs(inputs)
         count = 0
-        if model.lm.spec.reads_images:
+        lm = model.lm
+        if isinstance(lm, ImageEncoder):
             urls = [one.image_url.url if isinstance(one, ImagePart) else str(one) for one in inputs]
             answers = await _classes_of_pictures(model, urls)
         else:
+            lm = lm.expect(TextClassifier)
             if not all(isinstance(one, str) for one in inputs):
                 raise ApiError("invalid_value", "input: this model classifies texts; send texts", "input")
             texts = [str(one) for one in inputs]
             tokens = await model.worker.text(lambda: [_encode_text(model, text) for text in texts])
             count = sum(map(len, tokens))
-            answers = await _in_slices(model, tokens, lambda places: model.lm.classify([texts[n] for n in places]))
+            answers = await _in_slices(model, tokens, lambda places: lm.classify([texts[n] for n in places]))
     envelope = Envelope(model, "classify", "list")
     data = list[ClassProbabilities]()
     for index, row in enumerate(answers.tolist()):
@@ -119,7 +122,7 @@ async def _in_slices(model: ServedModel, rows: list[list[int]], work: Callable[[
         ApiError: a text is wrong.
     """
     order, results = list[int](), list[Tensor]()
-    assert isinstance(model.lm.model, Encoder | Decoder | EncoderDecoder)
+    assert isinstance(model.lm, TextEmbedder | TextClassifier)
     try:
         check_lengths(model.lm.model, rows)
         for places in of_like_lengths(list(map(len, rows))):
@@ -137,7 +140,9 @@ async def _classes_of_pictures(model: ServedModel, urls: list[str]) -> Tensor:
         some = urls[start : start + PICTURES_AT_ONCE]
         batch = await model.worker.text(lambda: torch.stack([picture(model, url) for url in some]))  # noqa: B023
         try:
-            results.append((await model.worker.run(partial(model.lm.classify, batch))).float().cpu())
+            results.append(
+                (await model.worker.run(partial(model.lm.expect(ImageEncoder).classify, batch))).float().cpu()
+            )
         except Exception as error:
             raise api_error(error, "input") from None
     return torch.cat(results)
@@ -152,10 +157,10 @@ def _check_inputs(inputs: list[Any]) -> list[Any]:
 
 
 def _rows(model: ServedModel, texts: list[str | Ids], pooling: Pooling | None) -> list[list[int]]:
-    """Tokenize texts as `LanguageModel.embed` does."""
+    """Tokenize texts as `TextEmbedder.embed` does."""
     checked = [encode(model, text) if isinstance(text, list) else text for text in texts]
     try:
-        return model.lm.embedding_tokens(checked, pooling)
+        return model.lm.expect(TextEmbedder).embedding_tokens(checked, pooling)
     except Exception as error:
         raise api_error(error, "input") from None
 
@@ -198,6 +203,6 @@ def picture(model: ServedModel, url: str) -> Tensor:
             cause = f"a picture of {width:,} x {height:,} has more than {PICTURE_PIXELS:,} pixels"
             raise ApiError("invalid_value", f"input: {cause}; make it smaller", "input")
         with model.memory.hold(width * height * BYTES_OF_PIXEL, f"a picture of {width:,} x {height:,}", "input"):
-            return model.lm.image(data)
+            return model.lm.expect(ImageEncoder).image(data)
     except ArchetypeError as error:  # of the picture, or of how the model says that it is prepared
         raise ApiError("invalid_value", str(error), "input") from None

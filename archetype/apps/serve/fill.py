@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from archetype.api.text_encoder import TextEncoder
 from archetype.apps.serve.body import Body
 from archetype.apps.serve.errors import ApiError, api_error
 from archetype.apps.serve.exchange import Exchange
@@ -31,12 +32,13 @@ class Filled(TypedDict):
 async def fill(exchange: Exchange, body: FillRequest) -> Filled:
     """Answer with the predictions of each [MASK], in order."""
     async with exchange.app.models.use(body.model) as model:
-        if model.lm.spec.kind != "encoder":
-            raise ApiError("invalid_value", f"model: {model.name} is no encoder, and fills no masks", "model")
+        lm = model.lm
+        if not isinstance(lm, TextEncoder):
+            raise ApiError("invalid_value", f"model: {model.name} is not an encoder and cannot fill masks", "model")
         count = body.text.count(MASK) * body.top
         check_answer(count * FILLED_BYTES, f"{count:,} predictions", "top")
         try:
-            slots = await model.worker.run(lambda: model.lm.fill(body.text, body.top))
+            slots = await model.worker.run(lambda: lm.fill(body.text, body.top))
         except ArchetypeError as error:
             raise api_error(error, "text") from None
     return {"model": model.name, "slots": [[asdict(prediction) for prediction in slot] for slot in slots]}

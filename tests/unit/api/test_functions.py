@@ -9,17 +9,19 @@ from types import ModuleType
 import pytest
 
 import archetype
+from archetype.api.kinds import KINDS
 from archetype.errors import ArchetypeError
 from archetype.spec import fingerprint
 from archetype.tokenizers import train_tokenizer
 
-FUNCTIONS = sorted(set(archetype.__all__) - {"ArchetypeError", "Engine", "LanguageModel", "__version__"})
+CLASSES = {"ArchetypeError", "Engine", "LanguageModel", *(kind.__name__ for kind in KINDS)}
+FUNCTIONS = sorted(set(archetype.__all__) - CLASSES - {"__version__"})
 
 
 def test_every_name_is_listed_and_importable() -> None:
     assert set(archetype.__all__) <= set(dir(archetype))
     assert {"build", "cost_report", "export", "load", "load_spec"} <= set(FUNCTIONS)
-    assert inspect.isclass(archetype.LanguageModel) and inspect.isclass(archetype.Engine)
+    assert all(inspect.isclass(getattr(archetype, name)) for name in CLASSES)
     assert archetype.ArchetypeError is ArchetypeError
     with pytest.raises(AttributeError, match="module 'archetype' has no attribute 'laod'"):
         getattr(archetype, "laod")  # noqa: B009
@@ -89,7 +91,7 @@ def test_models_are_listed_compared_saved_and_evaluated(tmp_path: Path) -> None:
 def test_a_language_model_is_summarized() -> None:
     spec = archetype.load_spec("llama-tiny").replace(name="<b>&")
     lm = archetype.LanguageModel(spec, archetype.build(spec), train_tokenizer("bytes", "a", None))
-    assert repr(lm) == ("<LanguageModel <b>&, decoder, 123,712 parameters, float32, cpu, bytes tokenizer of 256 ids>")
+    assert repr(lm) == ("<DecoderLM <b>&, decoder, 123,712 parameters, float32, cpu, bytes tokenizer of 256 ids>")
     html = lm._repr_html_()
     assert html.startswith("<table>") and "&lt;b&gt;&amp;" in html and "<b>" not in html
     assert "123,712 parameters" in html

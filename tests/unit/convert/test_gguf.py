@@ -158,7 +158,7 @@ def test_the_type_of_the_file_may_be_another_than_the_models(tmp_path: Path) -> 
             {"format": "gguf", "type": "q5_1"},
             f"--type: 'q5_1' is not known; use one of {', '.join(FILE_TYPES)}",
         ),
-        ({"type": "q8_0"}, "--type: is for GGUF alone; add --format gguf, or use --dtype"),
+        ({"type": "q8_0"}, "--type: applies to GGUF files only; add --format gguf, or use --dtype"),
         ({"format": "pt"}, "format: there is no 'pt'; use one of hf, gguf, archetype-hf, torch-export, onnx"),
     ):
         with pytest.raises(CheckpointError) as caught:

@@ -135,13 +135,13 @@ def test_a_text_is_scored_with_its_accuracy_and_cut_where_it_has_a_class(tmp_pat
     with pytest.raises(ArchetypeError, match="'good' is none of the model's classes, 0, 1; name the classes as in"):
         lm.evaluate(tmp_path / "texts.csv")
     with pytest.raises(ArchetypeError, match="pairs and beam search need an encoder-decoder"):
-        lm.evaluate(tmp_path / "texts.csv", num_beams=2)
+        archetype.evaluate(lm, data=tmp_path / "texts.csv", num_beams=2)
 
 
 def test_what_cannot_be_evaluated_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = build_untrained("llama-tiny")
     with pytest.raises(ArchetypeError, match="the model has no classes, values or targets; give a text that it is to"):
-        lm.evaluate(tmp_path / "texts.csv")
+        archetype.evaluate(lm, data=tmp_path / "texts.csv")
     for arguments, message in (
         (["--text", "a", "--data", "b"], "evaluate: takes one kind of data; give FILE, --text, --data"),
         (["--data", "a", "--stride", "4"], "--stride: has no effect without --text or FILE; add it, or"),

@@ -10,7 +10,6 @@ import torch
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import ndcg_score
 
-import archetype
 from archetype import spec
 from archetype.api.language_model import LanguageModel
 from archetype.convert.sentence_transformers.files import SentenceSettings
@@ -144,7 +143,7 @@ def test_a_model_is_scored_by_the_cosines_of_its_vectors(tmp_path: Path) -> None
     prompts = {"prompts": {"query": "Q: ", "passage": "P: "}, "default_prompt_name": None}
     lm = LanguageModel(described, randomize(build(described)).eval(), train_tokenizer("bytes", "", None))
     lm.sentence_files = {"config_sentence_transformers.json": json.dumps(prompts).encode()}
-    queries = archetype.LanguageModel.embed(lm, [f"Q: {text}" for text in SAME.queries], normalized=True)
+    queries = lm.embed([f"Q: {text}" for text in SAME.queries], normalized=True)
     documents = lm.embed([f"P: {text}" for text in SAME.documents], normalized=True)
     expected = replace(retrieval_score(queries, documents, SAME.relevant, (2,)), examples=ExampleCounts(32))
     assert lm.evaluate_retrieval(beir(tmp_path / "beir", "q1\tone\t1\nq1\tfive\t1\nq2\tfour\t1\n"), (2,)) == expected

@@ -152,7 +152,7 @@ def test_a_text_is_scored_as_it_was_written() -> None:
             "a step of this model has __bool__ on the host in MegaByte, so that",
         ),
         ("llama", torch.float64, "there are no native kernels for float64 on cpu here; use float32 or bfloat16"),
-        ("bert", torch.float32, "a model of kind encoder cannot do this"),
+        ("bert", torch.float32, "a model of kind encoder with head masked_language_model cannot do this"),
     ],
 )
 def test_what_cannot_be_promised_is_refused(kind: str, dtype: torch.dtype, message: str) -> None:

@@ -230,7 +230,7 @@ def test_the_longest_text_and_small_letters_of_a_pretrained_model_are_obeyed(
     batches = resume(tmp_path / "second", CPU).objective.batch(3), state.objective.batch(3)
     assert all(torch.equal(one, other) for one, other in zip(*batches, strict=True))
     bare = build(parse(MODELS["decoder"] | {"vocab_size": 9}))
-    with pytest.raises(ArchetypeError, match="no head for vectors of texts, and no prompts"):
+    with pytest.raises(ArchetypeError, match="no sentence embedding head, and so no prompts"):
         LanguageModel(bare.spec, bare).embed([[1]], prompt="query")
 
 

@@ -1,0 +1,82 @@
+"""Models that continue text from left to right."""
+
+from collections.abc import Iterator
+from typing import Unpack
+
+from archetype import evaluation
+from archetype.api.text_embedder import TextEmbedder
+from archetype.api.text_generator import TextGenerator
+from archetype.errors import DataError
+from archetype.evaluation import Score, TaskScores
+from archetype.models.decoder.module import Decoder
+from archetype.models.megabyte.module import MegaByte
+from archetype.models.ngram.module import NGram
+from archetype.settings.generation import SamplingFields
+from archetype.tokenizers.chat_template import Message
+
+
+class CausalLM(TextGenerator):
+    """A model that continues text from left to right."""
+
+    model: Decoder | NGram | MegaByte
+
+    @property
+    def _purpose(self) -> str:
+        return "generate or score texts"
+
+    def chat(self, messages: list[Message], **sampling: Unpack[SamplingFields]) -> str:
+        """Answer a conversation.
+
+        Args:
+            messages: dicts with the keys role (system, user or assistant) and content.
+            sampling: fields of `Sampling`.
+
+        Raises:
+            DataError: the model has no chat template, or the template refuses these messages.
+        """
+        return "".join(self.stream_chat(messages, **sampling))
+
+    def stream_chat(self, messages: list[Message], **sampling: Unpack[SamplingFields]) -> Iterator[str]:
+        """Answer a conversation piece by piece; arguments and errors as for `chat`."""
+        return self.engine(1).submit(self.encode_chat(messages), continues=False, **sampling).pieces()
+
+    def encode_chat(self, messages: list[Message]) -> list[int]:
+        """Return the token ids of a conversation up to the model's answer; errors as for `chat`."""
+        tokenizer = self._tokenizer()
+        if self.template is None:
+            cause = "the folder has none: this model continues texts and was not made to answer"
+            raise DataError("chat template", cause, "generate without chat")
+        return tokenizer.encode_with_special_tokens(self.template.render(messages))
+
+    def score(self, text: str, stride: int | None = None, length: int | None = None) -> Score:
+        """Compute loss per token, perplexity and bits per byte of a text of any length.
+
+        Args:
+            stride: tokens between the starts of two windows (default: half of `length`).
+            length: tokens per window (default: the model's context, or less for a large vocabulary).
+        """
+        return evaluation.score(self.model, self._tokenizer(), text, stride, length)
+
+    def evaluate_tasks(self, tasks: list[str], num_fewshot: int | None = None, limit: int | None = None) -> TaskScores:
+        """Evaluate on tasks of EleutherAI's lm-eval harness.
+
+        Args:
+            tasks: task names, YAML files, or folders of YAML files.
+            num_fewshot: examples before each question (default: the task's).
+            limit: questions per task (default: all).
+
+        Raises:
+            ArchetypeError: lm-eval is not installed, or a task does not exist.
+        """
+        self._tokenizer()  # refused before lm-eval is imported
+        return evaluation.evaluate_tasks(self, tasks, num_fewshot, limit)
+
+
+class DecoderLM(CausalLM, TextEmbedder):
+    """A causal language model that also embeds texts: a decoder with a language model head."""
+
+    model: Decoder
+
+    @property
+    def _purpose(self) -> str:
+        return "generate, score or embed texts"

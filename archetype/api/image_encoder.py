@@ -1,0 +1,64 @@
+"""Models that classify images."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from archetype import evaluation, generate
+from archetype.api.language_model import LanguageModel
+from archetype.convert.image_processor import ImageProcessor
+from archetype.data.images import has_pixels, open_pictures, picture_numbers
+from archetype.evaluation import ClassReport
+from archetype.models.vision.module import VisionEncoder
+
+
+class ImageEncoder(LanguageModel):
+    """A vision transformer."""
+
+    model: VisionEncoder
+
+    @property
+    def _purpose(self) -> str:
+        return "classify images"
+
+    def images(self, *files: str | Path) -> Tensor:
+        """Read images as `classify` takes them, (B, channels, height, width).
+
+        Args:
+            files: image files, or .npz files with an array `images` of pixels or of model inputs.
+
+        Raises:
+            ArchetypeError: a file is not an image, or nothing describes how pixels become model inputs.
+        """
+        size, paths = self.model.spec.image_shape, [Path(file) for file in files]
+        images = [open_pictures(path, *size, self._processor_of(path)) for path in paths]
+        return torch.cat([torch.from_numpy(numbers) for numbers in images])
+
+    def image(self, data: bytes) -> Tensor:
+        """Read the image in the bytes of a file, (channels, height, width); errors as for `images`."""
+        size = self.model.spec.image_shape
+        return torch.from_numpy(picture_numbers(data, *size, self.open_image_processor()))
+
+    def classify(self, images: Tensor) -> Tensor:
+        """Return class probabilities of images, or the value that a regression head predicts.
+
+        Args:
+            images: (B, channels, height, width), from `images`.
+
+        Returns:
+            Probabilities, (B, classes), or values, (B, 1).
+        """
+        return generate.classify_pictures(self.model, images)
+
+    def evaluate(self, data: str | Path) -> ClassReport:
+        """Evaluate classes against labelled images.
+
+        Args:
+            data: .npz file, or a folder with a subfolder for each class.
+        """
+        return evaluation.evaluate_images(self.model, Path(data), self.labels, self._processor_of(Path(data)))
+
+    def _processor_of(self, path: Path) -> ImageProcessor | None:
+        # A file of model inputs needs no processor, so that one with unsupported steps does not matter.
+        return self.open_image_processor() if has_pixels(path) else None
