@@ -27,7 +27,6 @@ def activation(choice: Activation) -> Function:
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """GELU approximated by a tanh."""
     return nn.functional.gelu(x, approximate="tanh")
 
 
@@ -49,8 +48,7 @@ def swish(choice: spec.Swish) -> Function:
 
 
 def _computed_by(function: Function, kind: type[Activation]) -> None:
-    """Register a function for a kind without fields."""
-
+    # a kind without fields: every instance computes the same function
     def make(choice: Activation) -> Function:
         return function
 

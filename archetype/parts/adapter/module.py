@@ -33,14 +33,14 @@ class LoRALinear(Linear):
         self.lora_B = nn.Parameter(self.weight.new_empty(self.out_features, adapter.rank))
 
     def reset(self, generator: torch.Generator | None) -> None:
-        """Initialize A as torch initializes a linear layer, and B to 0, so that nothing changes at first."""
+        # A as torch initializes a linear layer; B is 0, so that outputs do not change at first
         bound = 1 / math.sqrt(self.in_features)
         with torch.no_grad():
             self.lora_A.uniform_(-bound, bound, generator=generator)
             self.lora_B.zero_()
 
     def change(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... F"]:
-        """Return the low-rank output, which is added to the layer's."""
+        """Return (alpha / rank) dropout(x) A^T B^T."""
         x = dropout(x, self.dropout, self.training)
         return project(project(x, self.lora_A), self.lora_B) * self.scale
 
@@ -60,7 +60,7 @@ class DoRALinear(LoRALinear):
         self.magnitude = nn.Parameter(self.weight.new_empty(self.out_features))
 
     def reset(self, generator: torch.Generator | None) -> None:
-        """Initialize as LoRA, with the row norms of W as magnitudes."""
+        # as LoRA; the magnitudes are the row norms of W
         super().reset(generator)
         with torch.no_grad():
             self.magnitude.copy_(self.weight.norm(dim=1))
@@ -75,7 +75,6 @@ class DoRALinear(LoRALinear):
         return y if self.bias is None else y + self.bias
 
     def matrix(self) -> Float[Tensor, "F D"]:
-        """Return the equivalent single matrix."""
         return self.row_scale()[:, None] * super().matrix()
 
 
@@ -83,14 +82,12 @@ MODULES: dict[type[spec.Adapter], type[LoRALinear]] = {spec.LoRA: LoRALinear, sp
 
 
 def adapted(model: nn.Module) -> Iterator[tuple[str, LoRALinear]]:
-    """Yield the adapted linear layers by name."""
     for name, module in model.named_modules():
         if isinstance(module, LoRALinear):
             yield name, module
 
 
 def adapter_parameters(model: nn.Module) -> set[str]:
-    """Return the names of all adapter parameters."""
     return {
         f"{name}.{own}"
         for name, module in adapted(model)

@@ -15,7 +15,6 @@ from archetype.spec.registry import provides
 
 
 def attention(part: PartTrace) -> AttentionSteps:
-    """Return the attention steps of all heads of self-attention or cross-attention."""
     module = part.module
     q, k, v = (part.activations[name] for name in "qkv")
     if isinstance(module, CrossAttention):
@@ -31,7 +30,7 @@ def attention(part: PartTrace) -> AttentionSteps:
 
 
 def _replace_global(steps: AttentionSteps, part: PartTrace) -> None:
-    """Replace the rows of global tokens, which have their own projections."""
+    # global tokens have their own projections
     module = part.module
     assert part.context is not None
     q, k, v = (part.activations[f"{name}_global"] for name in "qkv")

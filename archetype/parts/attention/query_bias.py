@@ -14,7 +14,7 @@ from archetype.parts.position.module import QueryBias
 
 
 class QueryBiasedPairs(MaskedPairs):
-    """A mask of (B, H, T, S) numbers, computed from the queries themselves; its bias is a `QueryBias`."""
+    """Attention with a bias that is computed from the queries (`QueryBias`): a mask (B, H, T, S) of numbers."""
 
     def masked(
         self, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext

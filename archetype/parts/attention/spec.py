@@ -249,16 +249,14 @@ class Attention(Mixer):
         return self
 
     def source(self, layer: int) -> int | None:
-        """Return the layer whose keys and values it reads; None if it has its own."""
         return self.keys_from if self.keys_from is None or self.keys_from >= 0 else layer + self.keys_from
 
     @property
     def own(self) -> "Attention":
-        """The same attention with keys and values of its own."""
         return self if self.keys_from is None else self.model_copy(update={"keys_from": None})
 
     def check_source(self, source: Mixer, width: int) -> None:
-        """Require equal keys in the source layer, at the positions that this layer's pattern sees."""
+        # the source's keys must have the same form, at the positions that this layer's pattern sees
         with inside("keys_from"):
             super().check_source(source, width)
             assert isinstance(source, Attention)
@@ -278,7 +276,6 @@ class Attention(Mixer):
         self.position.scaling.check(self.position.dim or head_dim)
 
     def check(self, width: int, causal: bool) -> None:
-        """Require heads that divide the width, and no look-ahead in a decoder."""
         if self.head_dim is None:
             if width % self.num_heads:
                 cause = f"{self.num_heads} does not divide d_model {width}"
@@ -305,27 +302,23 @@ class Attention(Mixer):
 
     @property
     def stack_bias(self) -> tuple[RelativeBias, int] | None:
-        """The bias table shared by all layers, and the number of heads, for relative biases."""
         return (self.position, self.num_heads) if isinstance(self.position, RelativeBias) else None
 
     def widened(self, factor: int) -> "Attention":
-        """Return attention with more heads of the same size and scale."""
         kv_heads = None if self.num_kv_heads is None else factor * self.num_kv_heads
         return self.replace(num_heads=factor * self.num_heads, num_kv_heads=kv_heads)
 
     def sizes(self, d_model: int) -> AttentionSizes:
-        """Return all sizes for a model of width `d_model`."""
         head_dim = self.head_dim or d_model // self.num_heads
         rotary_dim = (self.position.dim or head_dim) if isinstance(self.position, Rotary) else 0
         return AttentionSizes(self.num_heads, self.num_kv_heads or self.num_heads, head_dim, rotary_dim, d_model)
 
     def attention_sizes(self, width: int) -> AttentionSizes:
-        """Return all sizes, as `sizes` does."""
         return self.sizes(width)
 
     @property
     def needs_whole_rows(self) -> NeedsWholeRows | None:
-        """Why context parallelism is impossible: scaling by length, or projections of global tokens."""
+        # neither scaling by length nor projections of global tokens work on a part of a sequence
         if self.keys_follow_length:
             cause = "follows the length of a row, of which a process sees a part"
             return NeedsWholeRows("position.scaling", cause, "use another scaling, or make parallel.context 1")
@@ -339,22 +332,19 @@ class Attention(Mixer):
 
     @property
     def tokens_read_by(self) -> str | None:
-        """The value embedding table, if there is one."""
         return None if self.value_embedding is None else "value_embedding"
 
     @property
     def adds_to_loss(self) -> bool:
-        """Whether its index has a training loss of its own."""
         return self.index is not None and self.index.adds_to_loss
 
     @property
     def sizes_to_divide(self) -> Mapping[str, Mapping[str, int]]:
-        """Numbers of heads, which tensor parallelism divides."""
         return {"tensor": {"num_heads": self.num_heads, "num_kv_heads": self.num_kv_heads or self.num_heads}}
 
     @property
     def separates_documents(self) -> bool:
-        """Whether a mask separates documents; not with scaling by length or global projections."""
+        # a mask separates them, except with scaling by length or global projections
         if pattern_rule(self.pattern).depends_on_length:
             return False
         return not (self.projects_globally or self.keys_follow_length)
@@ -366,10 +356,8 @@ class Attention(Mixer):
 
     @property
     def keys_follow_length(self) -> bool:
-        """Whether rotary angles change as the sequence grows."""
         return isinstance(self.position, Rotary) and self.position.scaling.follows_length
 
     @property
     def rereads_past(self) -> int | None:
-        """Length beyond which the scaling of positions requires a new prefill."""
         return self.position.scaling.rereads_past if isinstance(self.position, Rotary) else None

@@ -29,7 +29,7 @@ class TiledPairs(MaskedPairs):
 
 
 class PairsByLength(TiledPairs):
-    """A pattern whose pairs depend on the length of the sequence: padded sequences are attended to length by length."""
+    """Patterns whose pairs depend on the sequence length: padded batches are computed one length at a time."""
 
     def attend(
         self, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext

@@ -78,19 +78,16 @@ class DisentangledAttention(Mixer):
 
     @property
     def num_products(self) -> int:
-        """Number of products in a score."""
         return 1 + self.content_to_position + self.position_to_content
 
     @property
     def stack_bias(self) -> tuple[RelativeVectors, int]:
-        """Table of relative positions that all layers share."""
         return self.vectors, self.num_heads
 
     def attention_sizes(self, width: int) -> AttentionSizes:
         return AttentionSizes(self.num_heads, self.num_heads, width // self.num_heads, 0)
 
     def check(self, width: int, causal: bool) -> None:
-        """Check that heads divide the width, and refuse decoders, since each position sees later ones."""
         if width % self.num_heads:
             invalid("num_heads", f"{self.num_heads} does not divide d_model {width}", "use a divisor of it")
         if causal:

@@ -80,16 +80,13 @@ class Embedding(TokenEmbedding):
 
     @property
     def layer_features(self) -> int:
-        """Width of the per-layer vectors."""
         return 0 if self.per_layer is None else self.per_layer.features
 
     def check(self, width: int) -> None:
-        """Check that the positions fit the width."""
         self.position.check(self.added_width or width)
 
     @property
     def table_width(self) -> int | None:
-        """Width of the token table."""
         return self.width
 
 
@@ -112,7 +109,6 @@ class PairEmbedding(Embedding):
     source: Embedding | None = None
 
     def check(self, width: int) -> None:
-        """Check that the positions of both sides fit the width."""
         super().check(width)
         if self.source is not None:
             self.source.check(width)

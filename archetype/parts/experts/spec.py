@@ -73,28 +73,25 @@ class MixtureOfExperts(FeedForward):
     @model_validator(mode="before")
     @classmethod
     def _one_expert_keeps_its_weight(cls, data: Any) -> Any:
-        """Weigh a single expert by its affinity, as in Switch: a renormalized weight of 1 trains no router."""
+        # as in Switch: a renormalized weight would always be 1 and train no router
         if isinstance(data, Mapping) and data.get("experts_per_token") == 1 and "router" not in data:
             return {**data, "router": SoftmaxRouter()}
         return data
 
     def always_said(self) -> tuple[str, ...]:
-        """Return the router of a single expert, which has another default."""
+        # the router of a single expert has another default
         return ("router",) if self.experts_per_token == 1 else ()
 
     @property
     def tokens_read_by(self) -> str | None:
-        """The router, if it routes by token id."""
         return "router" if self.router.routes_tokens else None
 
     @property
     def adds_to_loss(self) -> bool:
-        """Whether the balance loss has a weight."""
         return self.balance_loss > 0
 
     @property
     def sizes_to_divide(self) -> Mapping[str, Mapping[str, int]]:
-        """Return the number of experts."""
         return {"expert": {"num_experts": self.num_experts}}
 
     @model_validator(mode="after")

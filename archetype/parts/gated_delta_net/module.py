@@ -54,7 +54,7 @@ class GatedDeltaNet(nn.Module):
         self.o = Linear(values, place.d_model, bias=False)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Initialize steps and rates as in Mamba-2."""
+        # steps and rates as in Mamba-2
         if name == "dt_bias":
             draw_steps(tensor, 0.001, 0.1, generator)
         else:
@@ -62,13 +62,11 @@ class GatedDeltaNet(nn.Module):
         return True
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> MatrixState:
-        """Return a state of zeros; its size does not depend on the capacity."""
         sizes = self.spec.num_heads, self.spec.head_dim, self.spec.v_head_dim
         memory = torch.zeros(batch, *sizes, dtype=dtype, device=device)
         return MatrixState(self.conv.new_state(batch, dtype, device), memory)
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        """Process the new positions, continuing from the cache; padding is skipped."""
         state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
         assert isinstance(state, MatrixState)
         mixer, exact = self.spec, torch.promote_types(x.dtype, torch.float32)

@@ -71,7 +71,7 @@ class TransformCost:
         return {f"{self.head}.dense": 2 * vectors * self.d * self.width} if self.part else {}
 
     def saved_activations(self, work: TrainingWork, vectors: int) -> int:
-        """Bytes saved: the layer's output, its activation, and what its norm saves."""
+        # the dense layer's output, its activation, and what the norm saves
         if self.part is None or self.norm is None:
             return 0
         saved = 1 if self.part.activation.is_absent else 2
@@ -105,7 +105,7 @@ class LanguageModelHeadCost(HeadCost):
         return self.transform.flops(tokens) | {"lm_head": 2 * tokens * self.vocabulary * self.width}
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes of the input, of the layer before the logits, and of logits that are capped."""
+        # the input, the layer before the logits, and capped logits
         saved = work.input_bytes(self.d.value) + self.transform.saved_activations(work, work.tokens)
         return saved + (work.tokens * self.vocabulary.value * work.itemsize if self.has_softcap else 0)
 

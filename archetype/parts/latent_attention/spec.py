@@ -96,27 +96,24 @@ class LatentAttention(Mixer):
 
     @property
     def needs_whole_rows(self) -> NeedsWholeRows | None:
-        """What forces whole sequences per process: nothing but an index, since latents can be gathered."""
+        # latents can be gathered from other processes, an index's choice cannot
         return None if self.index is None else self.index.needs_whole_rows
 
     @property
     def adds_to_loss(self) -> bool:
-        """Whether its index has a loss."""
         return self.index is not None and self.index.adds_to_loss
 
     @property
     def separates_documents(self) -> bool:
-        """True: a mask separates packed documents."""
+        # by a mask
         return True
 
     @property
     def head_dim(self) -> int:
-        """Width of a head's query and key."""
         return self.qk_nope_head_dim + self.qk_rope_head_dim
 
     @property
     def sizes(self) -> AttentionSizes:
-        """Heads and widths as needed by rotary positions."""
         return AttentionSizes(self.num_heads, self.num_heads, self.head_dim, self.qk_rope_head_dim)
 
     def query_features(self, d_model: int) -> int:

@@ -69,11 +69,9 @@ class LightningIndex(KeySelection):
 
     @property
     def adds_to_loss(self) -> bool:
-        """Whether its loss has a weight."""
         return self.loss_weight > 0
 
     @property
     def sizes(self) -> AttentionSizes:
-        """Heads and widths as needed by rotary positions."""
         rotary_dim = 0 if self.position is None else self.position.dim or self.head_dim
         return AttentionSizes(self.num_heads, 1, self.head_dim, rotary_dim)

@@ -25,7 +25,6 @@ NAMES: NameTable = (
 
 
 def read(tensors: CheckpointMixer) -> Mamba:
-    """Read sizes from the rates, the steps and the convolution."""
     check_activation(tensors)
     inner, state_size = tensors.shape("A_log")
     rank, d_model = tensors.shape("dt_proj.weight")[1], tensors.d_model

@@ -34,7 +34,7 @@ class StepProjection(nn.Linear):
         self.spec = mixer
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Initialize steps log-uniform in [dt_min, dt_max]; the token's part gets variance 1/3 (Gu 2023, 3.6)."""
+        # steps are log-uniform in [dt_min, dt_max]; the token's part gets variance 1/3 (Gu 2023, section 3.6)
         if name == "weight":
             bound = self.in_features**-0.5
             tensor.uniform_(-bound, bound, generator=generator)
@@ -77,7 +77,7 @@ class Mamba(nn.Module):
         self.dt_norm, self.b_norm, self.c_norm = (build_norm(mixer.norm, size) for size in self.sizes)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Initialize rates to -1 ... -Z in every channel (S4D-Real, Gu 2022), and the skip connection D to 1."""
+        # rates -1 ... -Z in every channel (S4D-Real, Gu 2022); D is 1
         if name == "A_log":
             tensor.copy_(torch.arange(1, self.spec.state_size + 1, device=tensor.device).log())
         else:
@@ -85,12 +85,10 @@ class Mamba(nn.Module):
         return True
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> MambaState:
-        """Return a state of zeros; its size does not depend on the capacity."""
         hidden = torch.zeros(batch, self.out_proj.in_features, self.spec.state_size, dtype=dtype, device=device)
         return MambaState(self.conv.new_state(batch, dtype, device), hidden)
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        """Process the new positions, continuing from the cache; padding is skipped."""
         state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
         assert isinstance(state, MambaState)
         u, gate = self.in_proj(x).chunk(2, dim=-1)  # (B, T, I) each

@@ -12,7 +12,6 @@ ENDLESS = (float("inf"), "Infinity", {"__float__": "Infinity"})  # spellings in 
 
 
 def read(tensors: CheckpointMixer) -> Mamba2:
-    """Read sizes from the rates, the norm and the convolution; groups and chunks from keys."""
     check_activation(tensors)
     (num_heads,), (inner,) = tensors.shape("A_log"), tensors.shape("norm.weight")
     channels, _, kernel = tensors.shape("conv.weight")

@@ -53,7 +53,7 @@ class Mamba2(nn.Module):
         self.out_proj = Linear(mixer.inner, place.d_model, bias=mixer.bias)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Initialize steps as in Mamba, rates uniform from 1 to 16 (Dao 2024, section 7.1), and D to 1."""
+        # steps as in Mamba, rates uniform from 1 to 16 (Dao 2024, section 7.1), D is 1
         match name:
             case "dt_bias":
                 draw_steps(tensor, self.spec.dt_min, self.spec.dt_max, generator)
@@ -64,13 +64,11 @@ class Mamba2(nn.Module):
         return True
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> MatrixState:
-        """Return a state of zeros; its size does not depend on the capacity."""
         sizes = self.spec.num_heads, self.spec.state_size, self.spec.head_dim
         memory = torch.zeros(batch, *sizes, dtype=dtype, device=device)
         return MatrixState(self.conv.new_state(batch, dtype, device), memory)
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        """Process the new positions, continuing from the cache; padding is skipped."""
         state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
         assert isinstance(state, MatrixState)
         mixer = self.spec

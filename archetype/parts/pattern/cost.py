@@ -33,7 +33,6 @@ class PatternCost(PartCost):
 
     @property
     def symbols(self) -> set[Symbol]:
-        """Symbols of the sizes in the complexity."""
         match self.part:
             case spec.Window(size=window) | spec.Chunked(size=window):
                 sizes = {"W": window}
@@ -81,7 +80,6 @@ class PatternCost(PartCost):
         return 2 * symbol("A", pairs)
 
     def cache_length(self, length: int) -> int:
-        """Return the number of positions cached after `length` tokens."""
         return self.rule.cache_length(length)
 
     def tile_shapes(self, work: TrainingWork) -> list[Shape]:

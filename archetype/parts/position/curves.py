@@ -83,7 +83,7 @@ def _relative_bias(position: RelativeBias, place: Place) -> Curves:
 
 @provides("curves", Rotary)
 def _rotary(position: Rotary, place: Place) -> Curves:
-    """Return the waves, and the decay of scores with this scaling and with each other kind."""
+    # the decay of scores with this scaling, and with each other kind for comparison
     assert place.sizes is not None
     dim, length, own = place.sizes.rotary_dim, place.length, position.scaling
     factor = getattr(own, "factor", 4.0)
@@ -117,7 +117,7 @@ def _rotary(position: Rotary, place: Place) -> Curves:
 
 
 def _waves(angles: list[float], length: int) -> dict[str, Any]:
-    """Return cosines of some pairs, fast ones first, leaving out waves too short to draw."""
+    # cosines of some pairs, fast ones first, without waves too short to draw
     places = points(length)
     shortest = POINTS_OF_A_TURN * length / len(places)
     drawn = [pair for pair, angle in enumerate(angles) if 2 * math.pi / angle >= shortest] or [len(angles) - 1]

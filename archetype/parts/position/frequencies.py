@@ -78,8 +78,7 @@ def attention_factor(scaling: spec.RotaryScaling) -> float:
 
 
 def _yarn_attention_factor(scaling: spec.YarnScaling) -> float:
-    """Return the given factor, or the ratio of mscale's, or 0.1 ln(factor) + 1 (Peng 2023, equation 22)."""
-
+    # the given factor, or the ratio of mscale's, or 0.1 ln(factor) + 1 (Peng 2023, equation 22)
     def temperature(mscale: float) -> float:
         return 0.1 * mscale * math.log(scaling.factor) + 1.0 if scaling.factor > 1 else 1.0
 

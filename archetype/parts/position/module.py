@@ -96,7 +96,6 @@ class Rotary(Rotation):
     def forward(
         self, x: Float[Tensor, "B H T P"], positions: Int[Tensor, "b T"], context: ForwardContext
     ) -> Float[Tensor, "B H T P"]:
-        """Rotate queries or keys at `positions`."""
         where = "queries" if positions is context.positions else "keys"
         cos, sin = context.cached((where, self.key, x.dtype), lambda: self.tables(positions, context, x.dtype))
         if (y := fused.rotate(x, cos, sin, self.spec.interleaved)) is not None:
@@ -151,13 +150,12 @@ def _scaled(position: spec.Rotary, rotary_dim: int, ends: Lengths) -> Float[Tens
 
 
 def _frequencies(theta: float, dim: int, device: torch.device) -> Float[Tensor, "R2"]:
-    """Return theta^(-2p/dim) for each of the dim/2 pairs."""
     exponents = torch.arange(0, dim, 2, device=device, dtype=torch.int64).float() / dim
     return 1.0 / theta**exponents
 
 
 def _dynamic(theta: float, dim: int, scaling: spec.DynamicScaling, ends: Lengths) -> Float[Tensor, "B R2"]:
-    """NTK-aware: theta (factor n / n0 - (factor - 1))^(R / (R - 2)) for a request of n tokens, n >= n0."""
+    # NTK-aware: theta (factor n / n0 - (factor - 1))^(R / (R - 2)) for a request of n tokens, n >= n0
     length = ends.clamp(min=scaling.original_context_length).float()[:, None]
     growth = scaling.factor * length / scaling.original_context_length - (scaling.factor - 1)
     grown = theta * growth ** (dim / (dim - 2)) if dim > 2 else torch.full_like(growth, theta)
@@ -166,7 +164,7 @@ def _dynamic(theta: float, dim: int, scaling: spec.DynamicScaling, ends: Lengths
 
 
 def _yarn(plain: Float[Tensor, "1 R2"], theta: float, dim: int, scaling: spec.YarnScaling) -> Float[Tensor, "1 R2"]:
-    """Blend f / factor and f by a ramp over the pairs that turn beta_slow to beta_fast times (Peng 2023, eq. 23)."""
+    # blend f / factor and f by a ramp over the pairs that turn beta_slow to beta_fast times (Peng 2023, eq. 23)
     low, high = yarn_ramp(theta, dim, scaling)
     ramp = (torch.arange(dim // 2, device=plain.device) - low) / ((high - low) or 0.001)
     interpolated = ramp.clamp(0, 1)
@@ -174,14 +172,14 @@ def _yarn(plain: Float[Tensor, "1 R2"], theta: float, dim: int, scaling: spec.Ya
 
 
 def _llama3(plain: Float[Tensor, "1 R2"], scaling: spec.Llama3Scaling) -> Float[Tensor, "1 R2"]:
-    """Divide long wavelengths by factor, keep short ones, blend between (Llama 3.1's reference code)."""
+    # divide long wavelengths by factor, keep short ones, blend between (Llama 3.1's reference code)
     turns = scaling.original_context_length * plain / (2 * math.pi)  # per trained context length
     unscaled = ((turns - scaling.low_frequency_factor) / scaling.band).clamp(0, 1)
     return plain / scaling.factor * (1 - unscaled) + plain * unscaled
 
 
 def _longrope(theta: float, dim: int, scaling: spec.LongRopeScaling, ends: Lengths) -> Float[Tensor, "b R2"]:
-    """1 / (divisor theta^(2p/dim)), with the divisors for each request's current length."""
+    # 1 / (divisor theta^(2p/dim)), with the divisors for each request's current length
     short, long = (
         torch.tensor(factors, dtype=torch.float32, device=ends.device)[None]
         for factors in (scaling.short_factors, scaling.long_factors)
@@ -208,7 +206,7 @@ class Alibi(ScoreBias):
         return torch.tensor(self.slopes, device=keys.device)[:, None, None] * -distance
 
     def _rounded(self, positions: Int[Tensor, "b T"]) -> Float[Tensor, "b H T"]:
-        """Return m_h i in bfloat16, as Falcon adds for a key at i; subtracting the query's value changes no weight."""
+        # m_h i in bfloat16, as Falcon adds for a key at i; subtracting the query's value changes no weight
         slopes = torch.tensor(self.slopes, device=positions.device).bfloat16()
         return (slopes[:, None] * positions[:, None, :]).float()
 
@@ -257,13 +255,11 @@ class TransformerXL(QueryBias):
         self.projection = Linear(sizes.d_model, sizes.num_kv_heads * sizes.head_dim, bias=False)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Initialize u and v to zero."""
         if name.endswith("_bias"):
             tensor.zero_()
         return name.endswith("_bias")
 
     def shifted(self, q: Float[Tensor, "B H T P"]) -> Float[Tensor, "B H T P"]:
-        """Return q + u."""
         return q + self.content_bias[:, None]
 
     def forward(

@@ -57,7 +57,6 @@ class Sinusoidal(EmbeddingPosition):
     offset: Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)] = 0
 
     def check(self, width: int) -> None:
-        """Check that features can be paired."""
         if width % 2:
             invalid("d_model", f"{width} features cannot be paired for sinusoidal positions", "use an even number")
 
@@ -193,16 +192,13 @@ class LongRopeScaling(Scaling):
 
     @property
     def follows_length(self) -> bool:
-        """Whether the two lists differ."""
         return self.short_factors != self.long_factors
 
     @property
     def rereads_past(self) -> int | None:
-        """The original length, if the lists differ and `rereads` is set."""
         return self.original_context_length if self.rereads and self.follows_length else None
 
     def check(self, rotary_dim: int) -> None:
-        """Check that there is a divisor for each pair."""
         for name, factors in (("short_factors", self.short_factors), ("long_factors", self.long_factors)):
             if len(factors) != rotary_dim // 2:
                 cause = f"{len(factors)} are not one for each of {rotary_dim // 2} pairs of rotated features"

@@ -21,7 +21,7 @@ class Projection(WithMatrix):
     parameter_roles: ClassVar = {"weight": "hidden"}
 
     def forward(self, x: Float[Tensor, "N D"], context: ForwardContext | None = None) -> Float[Tensor, "N E"]:
-        """Compute logits in at least float32: rounding could change which expert is selected."""
+        # at least float32: rounding could change which expert is selected
         dtype = torch.promote_types(x.dtype, torch.float32)
         with torch.autocast(x.device.type, enabled=False):
             bias = None if self.bias is None else self.bias.to(dtype)
@@ -64,7 +64,6 @@ def softmax(logits: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
 
 
 def sqrt_softplus(logits: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
-    """Return sqrt(softplus(x))."""
     return nn.functional.softplus(logits).sqrt()
 
 
@@ -95,7 +94,7 @@ class HashRouter(nn.Module):
         self.register_buffer("table", torch.empty(place.vocab_size, place.experts_per_token, dtype=torch.long))
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Draw distinct experts for each id, all choices equally likely."""
+        # distinct experts, all choices equally likely
         numbers = torch.empty(len(tensor), self.num_experts, device=tensor.device)
         tensor.copy_(numbers.uniform_(generator=generator).argsort(-1)[:, : tensor.shape[1]])
         return True
@@ -116,7 +115,6 @@ class HashRouter(nn.Module):
         return x.new_zeros(len(x), self.num_experts, dtype=torch.promote_types(x.dtype, torch.float32))
 
     def affinities(self, logits: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
-        """Return the weights that experts would get."""
         return self.affinity(logits)
 
     def experts_of(self, context: ForwardContext) -> Int[Tensor, "N k"]:

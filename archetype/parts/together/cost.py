@@ -25,7 +25,6 @@ class TogetherCost(ContentCost):
         return self._joined([part.active_parameters() for part in self.parts])
 
     def tables(self) -> Counts:
-        """Width of the tables by token id, by part."""
         return self._joined([part.tables() for part in self.parts])
 
     def saved_activations(self, work: TrainingWork) -> int:
@@ -36,11 +35,9 @@ class TogetherCost(ContentCost):
 
     @property
     def state_name(self) -> str:
-        """Names of the states."""
         return ", ".join(dict.fromkeys(part.state_name for part in self.parts if part.state(1)))
 
     def each(self) -> Iterator[ContentCost]:
-        """Yield the costs of the parts and of the parts inside them."""
         for part in self.parts:
             yield from part.each()
 
@@ -86,7 +83,6 @@ class FeedForwardsTogetherCost(TogetherCost, FeedForwardCost):
         return self._joined([part.flops(tokens) for part in self.parts])
 
     def hidden_gradient(self, work: TrainingWork) -> int:
-        """Bytes of the parts' largest hidden gradient."""
         largest: int = max(part.hidden_gradient(work) for part in self.parts)
         return largest
 

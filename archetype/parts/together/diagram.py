@@ -35,7 +35,7 @@ def together(part: MixersTogether | FeedForwardsTogether, modules: frozenset[str
 
 
 def _moved(cell: Cell, start: str, columns: float) -> Cell:
-    """Rename a part's cell by its module and move it to the right."""
+    # named by the part's module, and moved to the right
     inputs = []
     for reading in cell.inputs:
         name, at, column = reading.partition("@")
