@@ -63,7 +63,7 @@ class ModelsAsBuilt:
         for place in counted:
             if counted[place] != built[place]:
                 cause = f"its cost counts {counted[place]:,} parameters, and its module has {built[place]:,}"
-                raise SpecError(place, cause, "correct its cost, or register none: its module is counted then")
+                raise SpecError(place, cause, "correct its cost, or register none so that its module is counted")
 
 
 def _place(name: str, counted: Container[str]) -> str:

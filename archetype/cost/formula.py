@@ -137,7 +137,7 @@ def symbol(name: str, value: int, part: "Spec | None" = None) -> Formula:
     meaning = (part.letters if part else {}).get(name) or LEGEND.get(name)
     if meaning is None:
         where = f"{type(part).__name__}.letters" if part else "symbol"
-        raise SpecError(where, f"the letter {name} has no meaning", f"say it: letters = {{{name!r}: ...}}")
+        raise SpecError(where, f"the letter {name} has no meaning", f"describe it: letters = {{{name!r}: ...}}")
     return Formula({((Symbol(name, value, meaning), 1),): 1})
 
 

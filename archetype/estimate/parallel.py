@@ -106,7 +106,7 @@ class Cluster(NamedTuple):
         """
         nodes, _, devices = text.lower().partition("x")
         if not nodes.isdecimal() or not devices.isdecimal() or not 0 < int(nodes) * int(devices) <= MAX_DEVICES:
-            cause = f"{text!r} is not a number of machines and of devices in each, together at most {MAX_DEVICES:,}"
+            cause = f"{text!r} does not give machines and devices per machine, at most {MAX_DEVICES:,} devices in total"
             raise SpecError("--plan", cause, "write it as 2x8")
         return cls(device, int(nodes), int(devices))
 
@@ -338,7 +338,7 @@ def best_steps(planner: Planner, sizes: Mapping[str, int] | None = None) -> list
         least = min(steps, key=lambda step: step.memory, default=None)
         needs = "" if least is None else f"; the least is {size(least.memory)} a device, by {least.layout}"
         cause = f"no layout of {planner.cluster.devices} x {planner.cluster.device.name} fits{needs}"
-        raise SpecError("--plan", cause, "take more devices, a smaller batch or shorter rows")
+        raise SpecError("--plan", cause, "use more devices, a smaller batch or shorter sequences")
     return fitting
 
 

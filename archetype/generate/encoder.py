@@ -43,18 +43,18 @@ def fill(model: Encoder, tokenizer: Tokenizer, text: str, top: int = 5) -> list[
 
     Raises:
         DataError: the text has no [MASK], or is longer than the model's context; or `top` is below 1.
-        SpecError: the model's head does not name tokens, or its vocabulary has no mask.
+        SpecError: the model's head does not predict masked tokens, or its vocabulary has no mask.
     """
     if not model.spec.fills_masks:
-        cause = f"a head of kind {model.spec.head.kind} does not name tokens"
+        cause = f"a head of kind {model.spec.head.kind} does not predict masked tokens"
         raise SpecError("head", cause, "use a model with head masked_language_model")
     if top < 1:
         raise DataError("top", f"{top} is below 1", "ask for at least one prediction")
     if MASK not in text:
-        raise DataError("text", f"has no {MASK}", f"write {MASK} for each token that is to be guessed")
+        raise DataError("text", f"has no {MASK}", f"write {MASK} in place of each token to predict")
     mask = mask_id(tokenizer)
     if mask >= model.spec.vocab_size:
-        cause = f"{model.spec.vocab_size} ids hold no mask beside the tokenizer's {tokenizer.vocab_size}"
+        cause = f"{model.spec.vocab_size} ids leave no id for a mask token after the tokenizer's {tokenizer.vocab_size}"
         raise SpecError("vocab_size", cause, "use a model that was trained on masked tokens")
     row = tokenizer.add_special_tokens(_with_masks(tokenizer, text, mask))
     check_lengths(model, [row])
@@ -122,7 +122,7 @@ def embed(
     elif pooling not in get_args(Pooling):
         raise SpecError("pooling", f"there is no {pooling!r:.40}", nearest(str(pooling), get_args(Pooling)))
     if pooling == "first" and isinstance(model, Decoder):
-        raise SpecError("pooling", "a decoder's first token has seen no other", "use last or mean")
+        raise SpecError("pooling", "a decoder's first token sees no other token", "use last or mean")
 
     def pooled(tokens: Tokens, num_tokens: Lengths) -> Float[Tensor, "B D"]:
         if isinstance(model, Decoder) and pooling == "last":
@@ -265,7 +265,7 @@ def check_lengths(model: Encoder | Decoder | EncoderDecoder, rows: list[list[int
         DataError: there are no rows, or one is empty or longer than the context.
     """
     if not rows:
-        raise DataError("texts", "there are none", "give at least one")
+        raise DataError("texts", "is empty", "give at least one")
     for number, ids in enumerate(rows, start=1):
         if not 0 < len(ids) <= model.spec.context_length:
             cause = f"has {len(ids)} tokens and the model's context holds 1 to {model.spec.context_length}"

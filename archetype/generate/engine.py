@@ -90,7 +90,7 @@ class Engine:
         speculative_tokens: int = 4,
     ) -> None:
         if not isinstance(lm.model, GenerativeModel):
-            cause = f"{type(lm.model).__name__} does not continue texts"
+            cause = f"{type(lm.model).__name__} cannot generate text"
             raise SpecError("model", cause, "load a decoder or an encoder-decoder")
         for name, size, least in (("slots", slots, 1), ("prefix_bytes", prefix_bytes, 0)):
             if size < least:
@@ -170,7 +170,7 @@ class Engine:
         with self._changed:
             name = next(self._ids) if id is None else id
             if name in self._unfinished:
-                raise SpecError("id", f"{name!r:.80} is another unfinished request", "choose another")
+                raise SpecError("id", f"{name!r:.80} is the id of another unfinished request", "choose another")
             request = Request(self, name, ids, window, settings, logprobs, stops, stream, sampler, limit, spelled)
             request.group, request.special_in_text = group, special_in_text
             self._unfinished[name] = request
@@ -271,7 +271,7 @@ class Engine:
             SpecError: the model is an encoder-decoder, whose texts have no probability without a source.
         """
         if not isinstance(self.model, CausalModel):
-            cause = "an encoder-decoder gives no text a probability without its source"
+            cause = "an encoder-decoder cannot score a text without its source"
             raise SpecError("model", cause, "score texts with a decoder")
         scores = []
         for number, text in enumerate(texts, start=1):

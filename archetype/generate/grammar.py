@@ -26,7 +26,7 @@ MAX_KEPT = 2**28  # bytes of all cached grammars
 MAX_SECONDS = 2.0  # CPU time to compile a grammar and try it out
 TEXT_SECONDS, TOKEN_SECONDS = 0.25, 0.001  # CPU time for a whole sequence, and for each of its tokens
 SLOW = f"takes more than {TEXT_SECONDS:g} s and {1e3 * TOKEN_SECONDS:g} ms for each token of a text"
-FEWER_WAYS = "give one with fewer ways to read the same text"
+FEWER_WAYS = "use a less ambiguous one"
 TRIED = 32  # tokens generated to try out a compiled grammar
 LANES = 2  # grammars compiled concurrently, so that a large one does not block the next
 _free = LifoQueue[Confined]()  # last in, first out: the process used last is already running
@@ -109,7 +109,7 @@ class Grammar:
         count = min(vocab_size, self._num_tokens)
         forbidden[:count] = torch.from_numpy(bits[:count] == 0)
         if bool(forbidden.all()):
-            cause = "allows nothing here that this model's tokens can write"
+            cause = "allows none of this model's tokens at this point"
             raise SpecError(self._compiled.kind, cause, "allow other characters, or use another model")
         return forbidden
 
@@ -147,8 +147,8 @@ class GrammarCompiler:
         except ImportError:
             raise DataError("llguidance", "is not installed", install_command("grammar")) from None
         if tokenizer.kind == "words":
-            cause = "joins words by spaces that no token holds, so that no grammar can be followed"
-            raise DataError("tokenizer", cause, "use a model of bytes, characters or pieces of words")
+            cause = "joins words with spaces that no token contains, so that grammars cannot be enforced"
+            raise DataError("tokenizer", cause, "use a model with byte, character or subword tokens")
         self._library, self._num_tokens = llguidance, tokenizer.vocab_size
         self._vocabulary = Vocabulary(tokenizer, ends)
         wrapped = llguidance.TokenizerWrapper(self._vocabulary)

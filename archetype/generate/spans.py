@@ -47,7 +47,7 @@ def answer(
         DataError: question and text exceed the model's context, or the tokenizer does not encode pairs.
     """
     if not model.spec.head.marks_spans:
-        cause = f"a head of kind {model.spec.head.kind} marks no answer"
+        cause = f"a head of kind {model.spec.head.kind} does not mark answer spans"
         raise SpecError("head", cause, "use a model with head span, such as a *ForQuestionAnswering")
     pair = tokenizer.encode_pair(question, text)
     if len(pair.ids) > model.spec.context_length:

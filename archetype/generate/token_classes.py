@@ -29,7 +29,7 @@ def names_of_classes(model: Encoder | Decoder, labels: Sequence[str]) -> tuple[s
     """
     head: Any = model.spec.head
     if not head.labels_tokens or head.marks_spans:
-        cause = f"a head of kind {head.kind} gives no token a class"
+        cause = f"a head of kind {head.kind} does not classify tokens"
         raise SpecError("head", cause, "use a model with head token_classification")
     return tuple(labels) or tuple(str(number) for number in range(head.num_classes))
 

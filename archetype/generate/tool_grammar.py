@@ -28,7 +28,7 @@ def tool_grammar(form: ToolForm, functions: Mapping[str, Schema], special: Mappi
         SpecError: the template's notation or a schema cannot be expressed as a grammar.
     """
     if form.quotes != JSON_QUOTES:
-        cause = "cannot be asked for: this model's template writes arguments in a notation of its own"
+        cause = "is not supported: this model's template writes arguments in its own notation"
         raise SpecError("tool_choice", cause, "use auto")
     rules = _Rules(form, special, has_one)
     return "\n".join(rules.all({name: schema or NO_ARGUMENTS for name, schema in functions.items()}))
@@ -66,7 +66,7 @@ class _Rules:
         form, pairs = self._form, self._form.pairs
         assert pairs is not None
         if not self._shared:
-            raise SpecError("tool_choice", "cannot be asked for: nothing ends a value in this template", "use auto")
+            raise SpecError("tool_choice", "is not supported: this template does not delimit values", "use auto")
         properties, required = schema.get("properties", {}), schema.get("required", ())
         cut = len(self._shared)
         for place, (key, about) in enumerate(properties.items()):
@@ -96,7 +96,7 @@ class _Rules:
             yield f"{rule}: ({' | '.join(map(self._literal, written))}) {shared}"
             return
         if limits := [name for name in UNWRITTEN if name in about]:
-            cause = f"cannot be asked for: this model writes {key!r} without quotes, where {limits[0]} is not checked"
+            cause = f"is not supported: this model writes {key!r} without quotes, where {limits[0]} is not checked"
             raise SpecError("tool_choice", cause, "leave that out of the schema, or use auto")
         yield f"{rule}[suffix={shared}]: /(.|\\n)*/"
 

@@ -64,9 +64,9 @@ class Vocabulary:
             elif (written := self.tokenizer.decode(ids)) != text:
                 cause = f"would be {written!r:.80} in this tokenizer's tokens"
             elif not self._can_end and any(other != text and other.startswith(text) for other in known):
-                cause = "begins another one, and the tokenizer has no token that ends a text"
+                cause = "is a prefix of another choice, and the tokenizer has no end token"
             elif not self._can_end and not text:
-                cause = "is empty, and the tokenizer has no token that ends a text"
+                cause = "is empty, and the tokenizer has no end token"
             else:
                 continue
             raise SpecError("choices", f"{text!r:.80} {cause}", "leave it out, or write it otherwise")

@@ -56,7 +56,7 @@ def module_class(part: Spec) -> type[nn.Module]:
     """
     if (module := provided("module", type(part))) is not None:
         return cast(type[nn.Module], module)
-    cause = f"no module computes a {type(part).__name__}"
+    cause = f"no module is registered for {type(part).__name__}"
     raise SpecError(getattr(part, "kind", ""), cause, "register one: archetype.register(SPEC, module=MODULE)")
 
 

@@ -55,5 +55,5 @@ def leave(residual: Residual, stream: Tensor) -> Vectors:
 
 def _stream_class(residual: Residual) -> type[ResidualStream]:
     module = module_class(residual)
-    assert issubclass(module, ResidualStream), f"{module.__name__} is no ResidualStream"
+    assert issubclass(module, ResidualStream), f"{module.__name__} is not a ResidualStream"
     return module

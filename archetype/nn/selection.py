@@ -84,7 +84,7 @@ def build_selection(index: KeySelection | None, place: Place, query_features: in
     if index is None:
         return None
     module = module_class(index)(index, place, query_features)
-    assert isinstance(module, KeySelector), f"{type(module).__name__} is no KeySelector"
+    assert isinstance(module, KeySelector), f"{type(module).__name__} is not a KeySelector"
     return module
 
 

@@ -24,7 +24,7 @@ class FeedForward(Content, Part):
         """Why context parallelism is impossible, if it keeps a state."""
         if self.separates_documents:
             return None
-        cause = f"{getattr(self, 'kind', 'a part')} reads rows in order, and parallel.context cuts them"
+        cause = f"{getattr(self, 'kind', 'a part')} reads sequences in order, and parallel.context splits them"
         return NeedsWholeRows("", cause, "use a part without a state, or make parallel.context 1")
 
 

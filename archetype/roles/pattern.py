@@ -134,7 +134,7 @@ def pattern_rule(pattern: Pattern) -> PatternRule[Any]:
     """
     rule = provided("rule", type(pattern))
     if rule is None:
-        cause = f"{type(pattern).__name__} has no rule of which positions see each other"
+        cause = f"{type(pattern).__name__} has no rule for which positions see each other"
         raise SpecError("pattern", cause, "give one: archetype.register(..., rule=...)")
     return cast(PatternRule[Any], rule(pattern))
 

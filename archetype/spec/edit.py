@@ -209,7 +209,7 @@ def _items(key: slice | tuple[int, ...], items: Any, target: str) -> list[int]:
             raise SpecError(target, f"there is no item {missing}", f"use 0 to {count - 1}, or * for all")
         return [index % count for index in key]
     if key.step == 0 or not (places := list(range(count))[key]):
-        raise SpecError(target, f"no item of {count} is named", "write [0], [-1], [0,2], [::4] or [*]")
+        raise SpecError(target, f"selects none of {count} items", "write [0], [-1], [0,2], [::4] or [*]")
     return places
 
 
@@ -237,7 +237,7 @@ def _restacked(layers: list[Any], num_layers: Any, target: str) -> list[Any]:
     if not isinstance(num_layers, int) or isinstance(num_layers, bool) or not 0 < num_layers <= MAX_LAYERS:
         raise SpecError(target, f"{num_layers!r} is not a count", f"use a whole number from 1 to {MAX_LAYERS}")
     if not isinstance(layers, list) or not all(isinstance(layer, dict) for layer in layers):
-        raise SpecError(target, "the layers are no list of blocks", "give blocks first")
+        raise SpecError(target, "layers is not a list of blocks", "give blocks first")
     if (stack := restacked(layers, num_layers)) is None:
         raise SpecError(target, "the stack has no single pattern to repeat", "set layers[i] one by one")
     return [deepcopy(layer) for layer in stack]

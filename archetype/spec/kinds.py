@@ -177,7 +177,7 @@ class ByKind:
             if isinstance(word, str) and missing:
                 from archetype.spec.example import example
 
-                invalid("", f"{word} alone does not say {enumeration(missing)}", f"write {example(cls)}")
+                invalid("", f"{word} needs {enumeration(missing)}", f"write {example(cls)}")
             raise with_known_keys(error, cls) from None
 
     def _remedy(self, value: Any) -> str:

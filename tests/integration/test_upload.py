@@ -197,7 +197,7 @@ LONG = ("bench", "parity")  # of which only the control is run here
 CANNOT = (
     "cannot do this",
     "names no class",
-    "marks no answer",
+    "does not mark answer spans",
     "was not made to answer",
     "not a chat model",
 )  # of another kind of model

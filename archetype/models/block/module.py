@@ -66,8 +66,8 @@ class Block(nn.Module):
             SpecError: the mixer has no state, such as one of an extension that only reads whole sequences.
         """
         if self.mixer is not None and not hasattr(self.mixer, "new_state"):
-            cause = "keeps no state, so that no text is continued token by token"
-            raise SpecError(type(self.mixer).__name__, cause, "give it new_state, as docs/adding_a_part.md says")
+            cause = "keeps no state, so the model cannot generate token by token"
+            raise SpecError(type(self.mixer).__name__, cause, "implement new_state, as in docs/adding_a_part.md")
         states: list[LayerState | None] = []
         for content in (self.mixer, self.feedforward):
             new_state = getattr(content, "new_state", None)

@@ -32,12 +32,12 @@ def check_documents_are_separate(
         SpecError: the model is not a decoder, or has a layer that mixes documents (named in the message).
     """
     if not isinstance(model, DecoderSpec):
-        raise SpecError(field, f"texts of one row are not kept apart by a model of kind {model.kind}", remedy)
+        raise SpecError(field, f"a model of kind {model.kind} does not separate packed documents", remedy)
     for place, content in _contents(model):
         for part in content.each():
             if not part.separates_documents:
                 kind = getattr(part, "kind", "a part")
-                cause = f"what {kind} computes of a document depends on the others of its row"
+                cause = f"{kind} does not separate packed documents"
                 remedy = f"{remedy}, or use full attention or a window in every layer"
                 raise SpecError(place, cause, remedy)
 
@@ -95,7 +95,9 @@ class Decoder(Stack, CausalModel):
         if document_ids is not None:
             check_documents_are_separate(self.spec)
             if state is not None:
-                raise SpecError("document_ids", "stand beside a state, which is that of one text", "give one of them")
+                raise SpecError(
+                    "document_ids", "cannot be combined with a state, which holds a single document", "give one of them"
+                )
         lengths = state.lengths if state else None
         context = ForwardContext.of(tokens, lengths, num_tokens, document_ids, self.observer).shared_by(shares)
         embedded = self.embedding(context.own(tokens), context)

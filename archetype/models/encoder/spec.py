@@ -100,5 +100,5 @@ class Encoder(EndsWithNorm, ModelSpec):
     @model_validator(mode="after")
     def _late_pooling_is_of_logits(self) -> Self:
         if self.pooling == "late" and (self.pooler or not self.head.classifies):
-            invalid("pooling", "late pooling is of the logits of classes, without a pooler", "use first or mean")
+            invalid("pooling", "late pooling averages class logits and needs no pooler", "use first or mean")
         return self

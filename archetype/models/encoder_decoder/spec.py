@@ -116,7 +116,7 @@ class EncoderDecoder(ModelSpec):
     def _check_all_is_read(self) -> None:
         """Require that all of the encoder affects its states: with only a bridge, the rest is never trained."""
         last, place = self.encoder.layers[-1], f"encoder.layers[{len(self.encoder.layers) - 1}]"
-        cause, remedy = "the decoder reads the encoder's states alone", "or give a block of the decoder cross_attention"
+        cause, remedy = "the decoder reads only the encoder's states", "or give a block of the decoder cross_attention"
         if not self.encoder.final_norm.is_absent:
             invalid("encoder.final_norm", f"{cause}, so this is never trained", f"use kind none, {remedy}")
         if not last.feedforward.is_absent:

@@ -64,7 +64,7 @@ def _expanded(index: int, item: dict[str, Any], start: int) -> list[Any]:
         invalid(f"[{index}].repeat", f"the stack has more than {MAX_LAYERS} layers", "use fewer")
     if not item.get("shared", False):
         if item.get("reinject", False):
-            invalid(f"[{index}].reinject", "what is read again is what shared layers read first", "add shared: true")
+            invalid(f"[{index}].reinject", "only shared layers can read their input again", "add shared: true")
         return [*group] * times
     repetition = [
         {**(block if isinstance(block, dict) else dict(block)), "weights_of": start + offset}

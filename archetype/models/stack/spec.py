@@ -122,14 +122,14 @@ class StackView(NamedTuple):
             place, attention = self.field(index), block.cross_attention
             if attention is not None and not self.crosses:
                 remedy = "leave it out, or use kind encoder_decoder"
-                invalid(f"{place}.cross_attention", "there is no encoder to look at", remedy)
+                invalid(f"{place}.cross_attention", "the model has no encoder", remedy)
             parts = {"mixer": block.mixer} | ({} if attention is None else {"cross_attention": attention})
             for name, part in parts.items():
                 with inside(f"{place}.{name}"):
                     part.check(self.d_model, self.causal and name == "mixer")
             self._check_source(index, block)
             if not (self.residual.is_sum or block.wiring.adds_to_stream):
-                cause = f"{self.residual.dump()['kind']} is written to by addition, and {place}.wiring does not add"
+                cause = f"{self.residual.dump()['kind']} adds outputs to the stream, and {place}.wiring does not"
                 invalid(f"{self.prefix}residual", cause, "use pre_norm, sandwich, output_norm or parallel")
         self._check_tokens()
         tables = _relative_biases(self.layers)
@@ -142,12 +142,12 @@ class StackView(NamedTuple):
         """Refuse parts that look up token ids in a stack that reads vectors only."""
         for _, path, part in self.parts():
             if not self.vocab_size and (field := part.tokens_read_by) is not None:
-                cause = "it is looked up by ids of tokens, and these layers read vectors alone"
+                cause = "it needs token ids, and these layers read only vectors"
                 invalid(f"{path}.{field}", cause, "leave it out")
             if part.layer_features not in (0, self.layer_features):
                 own = f"has {self.layer_features}" if self.layer_features else "gives these layers nothing"
-                cause = f"it reads {part.layer_features} features beside the stream, and the embedding {own}"
-                invalid(f"{path}.features", cause, "say the same in embedding.per_layer.features, or leave it out")
+                cause = f"it reads {part.layer_features} features per layer, and the embedding {own}"
+                invalid(f"{path}.features", cause, "use the same embedding.per_layer.features, or leave it out")
         if self.layer_features and not self.readers:
             invalid(
                 "embedding.per_layer", "no layer reads it", "give a block feedforward: {kind: per_layer_input, ...}"
@@ -178,10 +178,10 @@ class StackView(NamedTuple):
         place = f"{self.prefix}layers[{index}]"
         if block.weights_of >= index:
             remedy = f"use less than {index}" if index else "leave it out"
-            invalid(f"{place}.weights_of", f"{block.weights_of} is no earlier layer", remedy)
+            invalid(f"{place}.weights_of", f"{block.weights_of} is not an earlier layer", remedy)
         first = self.layers[block.weights_of]
         if first.weights_of is not None:
-            cause = f"layer {block.weights_of} has no weights of its own"
+            cause = f"layer {block.weights_of} shares weights itself"
             invalid(f"{place}.weights_of", cause, f"use {first.weights_of}")
         if block.own != first:
             names = [name for name in type(block).model_fields if getattr(block.own, name) != getattr(first, name)]

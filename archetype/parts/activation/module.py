@@ -22,7 +22,7 @@ def activation(choice: Activation) -> Function:
     """
     if (make := provided("module", type(choice))) is not None:
         return cast(Function, make(choice))
-    cause = f"nothing computes a {type(choice).__name__}"
+    cause = f"no function is registered for {type(choice).__name__}"
     raise SpecError("activation", cause, "register it: archetype.register(SPEC, module=FUNCTION)")
 
 

@@ -112,11 +112,11 @@ def install(model: nn.Module, adapter: spec.Adapter, seed: int = 0) -> None:
         names = {name for name in linears if pattern.matches(name) or pattern.matches(name.rpartition(".")[2])}
         if not names:
             remedy = f"use some of {', '.join(sorted({name.rpartition('.')[2] for name in linears}))}"
-            raise SpecError("adapter.targets", f"{target!r:.60} names no linear map of this model", remedy)
+            raise SpecError("adapter.targets", f"{target!r:.60} matches no linear layer of this model", remedy)
         targets |= names
     for name in sorted(targets):
         if isinstance(linears[name].weight, PackedMatrix):
-            raise SpecError(name, "is packed in few bits, which no adapter stands beside", "use the model of floats")
+            raise SpecError(name, "is quantized, and adapters need float weights", "use the unquantized model")
         module = MODULES[type(adapter)](linears[name], adapter)
         if module.weight.device.type != "meta":
             module.reset(generator_for(seed, f"{name}.lora_A", module.weight.device))

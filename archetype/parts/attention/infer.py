@@ -157,7 +157,7 @@ def _gate(tensors: CheckpointMixer, heads: int) -> OutputGate | None:
     if beside:
         _doubled_query(tensors)
     per_head = not beside and tensors.shapes["gate.weight"][0] == heads
-    why = "no file says what is made of the gate on attention's result"
+    why = "no file says which activation attention's gate has"
     activation = tensors.settle("gate_activation", ("sigmoid", "softplus"), why)
     return OutputGate(per="head" if per_head else "feature", activation=activation)
 
@@ -180,7 +180,7 @@ def _doubled_query(tensors: CheckpointMixer) -> DoubledQuery:
 def _fused_order(tensors: CheckpointMixer) -> FusedOrder:
     name = tensors.names["qkv.weight"]
     usual = "qkv_per_head" if HEAD_BY_HEAD in name else "qkv"
-    why = f"no file says how queries, keys and values lie in {name.split('.')[-2]}"
+    why = f"no file says how queries, keys and values are ordered in {name.split('.')[-2]}"
     values = sorted(get_args(FusedOrder), key=lambda one: one != usual)
     order: FusedOrder = tensors.settle("fused_order", tuple(values), why)
     return order

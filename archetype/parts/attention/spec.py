@@ -195,12 +195,12 @@ class Attention(Mixer):
         if self.score == "additive":
             for name, value in (("scale", self.scale), ("softcap", self.softcap)):
                 if value is not None:
-                    invalid(name, "an additive score is bounded and has none", f"leave {name} out, or use score dot")
+                    invalid(name, "does not apply to additive scores", f"leave {name} out, or use score dot")
             if isinstance(self.position, Rotary):
-                cause = "turning queries and keys means something in their product only"
+                cause = "rotary positions only affect dot products of queries and keys"
                 invalid("position", cause, "use relative_bias or alibi, or score dot")
             if self.index is not None:
-                invalid("index", "additive scores are computed of all keys", "leave index out, or use score dot")
+                invalid("index", "additive scores are computed for all keys", "leave index out, or use score dot")
             if not is_full:
                 invalid("pattern", "additive scores are computed in full", "use pattern full, or score dot")
         if self.position.reads_queries:
@@ -211,10 +211,10 @@ class Attention(Mixer):
                 "keys_from": self.keys_from is not None,
             }
             for field in (name for name, is_said in own.items() if is_said):
-                cause = f"{self.position.kind} positions add to the scores of all keys, those of this layer"
+                cause = f"{self.position.kind} positions need dot-product scores of all keys of this layer"
                 invalid(field, cause, f"leave {field} out, or use other positions")
         if self.index is not None and not is_full:
-            cause = f"keys are chosen among all before a query, and pattern {self.pattern.dump()['kind']} has others"
+            cause = f"an index selects among all earlier keys, and pattern {self.pattern.dump()['kind']} allows others"
             invalid("index", cause, "leave index out, or use pattern full")
         if self.qk_norm_after_rope and (
             not isinstance(self.position, Rotary) or self.qk_norm.is_absent or self.qk_norm_over == "all"
@@ -222,14 +222,14 @@ class Attention(Mixer):
             cause = "needs rotary positions and a qk_norm of each head"
             invalid("qk_norm_after_rope", cause, "leave it out, or give both")
         if isinstance(self.position, Alibi) and isinstance(self.pattern, GlobalWindow | BigBird):
-            cause = "alibi fades distant tokens, and global tokens are there to be seen from far"
+            cause = "alibi suppresses distant tokens, and global tokens must be visible everywhere"
             invalid("position", cause, "use learned positions in the embedding, or pattern window")
         if self.projects_globally:
             if self.keys_follow_length:
-                cause = "scaling that follows the length has no global projections"
+                cause = "scaling by sequence length does not support global projections"
                 invalid("position.scaling", cause, "use another scaling")
             if self.value_embedding is not None:
-                cause = "the values of global projections have no table"
+                cause = "global projections have no value embedding"
                 invalid("value_embedding", cause, "leave it out, or use global_projections: false")
         return self
 
@@ -239,12 +239,12 @@ class Attention(Mixer):
             return self
         if self.bias.k or self.bias.v:
             remedy = "use {q: true, o: true}, or no bias"
-            invalid("bias", "keys and values of another layer have the biases of that one", remedy)
+            invalid("bias", "keys and values of another layer already have that layer's biases", remedy)
         if self.value_embedding is not None:
             invalid("value_embedding", "keys_from reads the values of another layer", "leave it or keys_from out")
         if self.index is not None or self.projects_globally:
             name = "pattern.global_projections" if self.index is None else "index"
-            cause = "it has keys of its own, and keys_from reads those of another layer"
+            cause = "it needs its own keys, and keys_from reads those of another layer"
             invalid(name, cause, f"leave {name} or keys_from out")
         return self
 
@@ -261,7 +261,7 @@ class Attention(Mixer):
             super().check_source(source, width)
             assert isinstance(source, Attention)
             if source.index is not None:
-                invalid("", "the layer that it reads has an index for its own queries", "name a layer without an index")
+                invalid("", "the layer that it reads selects keys with an index", "name a layer without an index")
             own, other = (dict(mixer) | mixer.sizes(width)._asdict() for mixer in (self, source))
             if differing := [name for name in OF_KEYS if own[name] != other[name]]:
                 invalid("", f"{', '.join(differing)} differs from the layer that it reads", "make them equal")
@@ -289,15 +289,15 @@ class Attention(Mixer):
             invalid("value_embedding.gate.features", cause, f"use at most {width}, or leave it out")
         if self.position.reads_queries:
             if not causal:
-                cause = f"{self.position.kind} positions have no key of a distance ahead"
+                cause = f"{self.position.kind} positions have no keys for later positions"
                 invalid("position", cause, "use relative_bias or alibi, or a decoder")
             if width % 2:
-                invalid("position", f"{width} features of waves cannot be paired", "use an even d_model")
+                invalid("position", f"{width} features cannot be paired for sinusoids", "use an even d_model")
         if causal and isinstance(self.pattern, BigBird):
             cause = "bigbird's random and last blocks look ahead, and a decoder must not"
             invalid("pattern", cause, "use strided, fixed or window, or an encoder")
         if causal and self.projects_globally:
-            cause = "the first tokens of a text that is being written see nothing that is not near"
+            cause = "in a decoder the first tokens see no distant ones"
             invalid("pattern.global_projections", cause, "leave it out, or use an encoder")
 
     @property
@@ -320,13 +320,13 @@ class Attention(Mixer):
     def needs_whole_rows(self) -> NeedsWholeRows | None:
         # neither scaling by length nor projections of global tokens work on a part of a sequence
         if self.keys_follow_length:
-            cause = "follows the length of a row, of which a process sees a part"
+            cause = "depends on the sequence length, and each process has only a part of a sequence"
             return NeedsWholeRows("position.scaling", cause, "use another scaling, or make parallel.context 1")
         if self.position.reads_queries:
-            cause = "adds to the scores of whole rows, of which a process sees a part"
+            cause = "adds to the scores of whole sequences, and each process has only a part of one"
             return NeedsWholeRows("position", cause, "use other positions, or make parallel.context 1")
         if self.projects_globally:
-            cause = "global tokens with projections of their own stand in one process, and all must see them"
+            cause = "global tokens with their own projections are in one process, and all processes must see them"
             return NeedsWholeRows("pattern", cause, "make global_projections false or parallel.context 1")
         return None if self.index is None else self.index.needs_whole_rows
 

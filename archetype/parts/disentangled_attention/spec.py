@@ -37,8 +37,8 @@ class RelativeVectors(Spec):
     def _buckets_reach(self) -> Self:
         least = self.num_buckets // 2 + 1
         if self.max_distance is not None and not (self.num_buckets > 1 and least < self.max_distance):
-            cause = f"{self.max_distance} leaves no distance to the logarithmic buckets"
-            invalid("max_distance", cause, f"use more than {least}, and more buckets than one")
+            cause = f"{self.max_distance} leaves no distances for the logarithmic buckets"
+            invalid("max_distance", cause, f"use more than {least}, and at least 2 buckets")
         return self
 
 
@@ -91,4 +91,4 @@ class DisentangledAttention(Mixer):
         if width % self.num_heads:
             invalid("num_heads", f"{self.num_heads} does not divide d_model {width}", "use a divisor of it")
         if causal:
-            invalid("", "each position sees the whole text, and a decoder must not", "use attention, or an encoder")
+            invalid("", "each position sees later ones, and a decoder must not", "use attention, or an encoder")

@@ -107,5 +107,5 @@ def table(rows: int, width: int) -> Table:
 
 def check_positions_fit(length: int, num_positions: int) -> None:
     if length > num_positions:
-        cause = f"{length} are more than the {num_positions} positions that were learned"
-        raise SpecError("tokens", cause, "give fewer at once")
+        cause = f"{length} tokens exceed the {num_positions} learned positions"
+        raise SpecError("tokens", cause, "use a shorter sequence")

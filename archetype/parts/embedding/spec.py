@@ -120,13 +120,15 @@ class PairEmbedding(Embedding):
     @model_validator(mode="after")
     def _source_shares_a_table(self) -> Self:
         if self.source is not None and not self.shared:
-            invalid("source", "each side has all of its own where no table is shared", "leave it out, or share one")
+            invalid(
+                "source", "without a shared table each side has its own embedding", "leave it out, or use shared: true"
+            )
         if self.source is not None and self.source.per_layer is not None:
-            invalid("source.per_layer", "the source shares the table of tokens, and has no other", "leave it out")
+            invalid("source.per_layer", "the source shares the token table and has no per-layer table", "leave it out")
         if self.source is not None and self.source.width != self.width:
             invalid("source.width", "the shared table has another width", "give both the same")
         if self.source is not None and self.source.project_first != self.project_first:
-            invalid("source.project_first", "the target's vectors are projected elsewhere", "give both the same")
+            invalid("source.project_first", "differs from the target's project_first", "give both the same")
         return self
 
     @property

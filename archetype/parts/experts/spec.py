@@ -100,11 +100,11 @@ class MixtureOfExperts(FeedForward):
         if chosen > experts:
             invalid("experts_per_token", f"{chosen} is more than num_experts {experts}", f"use at most {experts}")
         if self.shared_gate and self.shared is None:
-            invalid("shared_gate", "there is no shared expert to weigh", "give one, or leave shared_gate out")
+            invalid("shared_gate", "needs a shared expert", "give one, or leave shared_gate out")
         if self.router.routes_tokens:
             for name, is_said in (("groups", self.groups is not None), ("balance_loss", self.balance_loss > 0)):
                 if is_said:
-                    invalid(name, "the router sends each token to the experts of its id", "leave it out")
+                    invalid(name, "the router selects experts by token id", "leave it out")
         if self.groups is not None:
             groups, of = self.groups.groups_per_token, self.groups.num_groups
             if experts % of:

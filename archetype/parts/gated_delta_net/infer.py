@@ -48,7 +48,9 @@ def _joint(mixer: GatedDeltaNet, tensors: CheckpointMixer, path: str, name: str)
 
 def _fused_order(tensors: CheckpointMixer, path: str) -> FusedOrder:
     # head by head, except for queries, keys and values without a gate
-    order: FusedOrder = tensors.settle("delta_order", PARTS[path == "qkv"], f"no file says how the parts of {path} lie")
+    order: FusedOrder = tensors.settle(
+        "delta_order", PARTS[path == "qkv"], f"no file says how the parts of {path} are ordered"
+    )
     return order
 
 

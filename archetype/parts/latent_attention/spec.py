@@ -87,10 +87,10 @@ class LatentAttention(Mixer):
         if self.qk_rope_head_dim % 2:
             invalid("qk_rope_head_dim", f"{self.qk_rope_head_dim} features cannot be paired", "use an even number")
         if self.position.dim is not None:
-            invalid("position.dim", "the turned features are a part of their own", "use qk_rope_head_dim")
+            invalid("position.dim", "all of these features are rotated", "use qk_rope_head_dim")
         self.position.scaling.check(self.qk_rope_head_dim)
         if self.position.scaling.follows_length:
-            cause = f"{self.position.scaling.kind} scaling follows the length of a text, which is not done here"
+            cause = f"{self.position.scaling.kind} scaling depends on the sequence length, which is not supported here"
             invalid("position.scaling", cause, "use yarn, as DeepSeek-V2 does, or another scaling")
         return self
 

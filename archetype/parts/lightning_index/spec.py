@@ -63,7 +63,7 @@ class LightningIndex(KeySelection):
             invalid("position.dim", cause, f"use at most {self.head_dim}")
         self.position.scaling.check(self.position.dim or self.head_dim)
         if self.position.scaling.follows_length:
-            cause = f"{self.position.scaling.kind} scaling follows the length of a text, which is not done here"
+            cause = f"{self.position.scaling.kind} scaling depends on the sequence length, which is not supported here"
             invalid("position.scaling", cause, "use another scaling")
         return self
 

@@ -201,7 +201,7 @@ class LongRopeScaling(Scaling):
     def check(self, rotary_dim: int) -> None:
         for name, factors in (("short_factors", self.short_factors), ("long_factors", self.long_factors)):
             if len(factors) != rotary_dim // 2:
-                cause = f"{len(factors)} are not one for each of {rotary_dim // 2} pairs of rotated features"
+                cause = f"{len(factors)} divisors for {rotary_dim // 2} pairs of rotated features"
                 invalid(f"position.scaling.{name}", cause, f"give {rotary_dim // 2}")
 
 
@@ -252,7 +252,7 @@ class Rotary(MixerPosition):
         if self.dim is not None and self.dim % 2:
             invalid("dim", f"{self.dim} features cannot be paired", "use an even number")
         if isinstance(self.scaling, YarnScaling) and self.theta <= 1:
-            invalid("theta", f"{self.theta} leaves yarn no slower frequencies", "use more than 1")
+            invalid("theta", f"{self.theta} is not above 1, as yarn needs", "use more than 1")
         return self
 
 
@@ -294,7 +294,7 @@ class RelativeBias(MixerPosition):
         if self.num_buckets % 4:
             invalid("num_buckets", f"{self.num_buckets} cannot be halved twice", "use a multiple of 4")
         if self.max_distance <= self.num_buckets // 2:
-            cause = f"{self.max_distance} leaves no distance to the logarithmic buckets"
+            cause = f"{self.max_distance} leaves no distances for the logarithmic buckets"
             invalid("max_distance", cause, f"use more than {self.num_buckets // 2}")
         return self
 

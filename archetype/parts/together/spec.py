@@ -38,7 +38,7 @@ class MixersTogether(Mixer):
         _check(self.parts, self.scales, self.input_scales)
         for index, mixer in enumerate(self.parts):
             if mixer.own != mixer:
-                cause = "it reads what another layer leaves, and a layer of several mixers leaves nothing"
+                cause = "it reads another layer, which mixers side by side cannot do"
                 invalid(f"parts[{index}]", cause, "give a mixer that reads no other layer")
         return self
 
@@ -120,4 +120,4 @@ def _check(parts: Sequence[Part], scales: Scales | None, input_scales: Scales | 
             invalid(name, f"{len(factors)} factors for {len(parts)} parts", "give one for each part")
     for index, inner in enumerate(parts):
         if inner.is_absent:
-            invalid(f"parts[{index}]", "is no part", "leave it out")
+            invalid(f"parts[{index}]", "is absent", "leave it out")

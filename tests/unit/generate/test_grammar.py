@@ -133,7 +133,7 @@ def test_a_grammar_needs_a_tokenizer_of_pieces() -> None:
     with pytest.raises(ArchetypeError, match="regex: needs a tokenizer, and the model's folder has none"):
         Engine(bare).submit([1], regex="a")
     words = LanguageModel(bare.spec, bare.model, train_tokenizer("words", [TEXT], None))
-    with pytest.raises(ArchetypeError, match="tokenizer: joins words by spaces that no token holds"):
+    with pytest.raises(ArchetypeError, match="tokenizer: joins words with spaces that no token contains"):
         Engine(words).submit("a text", regex="a")
 
 
