@@ -67,12 +67,10 @@ class BaseModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Device of the weights."""
         return next(tensor for tensors in (self.parameters(), self.buffers()) for tensor in tensors).device
 
     @property
     def dtype(self) -> torch.dtype:
-        """Data type of the weights; if all weights are packed, of the vectors."""
         for parameter in self.parameters():
             return parameter.dtype
         return next(module.dtype for module in self.modules() if isinstance(module, PackedMatrix))

@@ -74,7 +74,6 @@ class ModelSpec(Part):
 
     @property
     def stacks(self) -> tuple[StackView, ...]:
-        """All stacks of blocks."""
         return ()
 
     @property
@@ -89,7 +88,6 @@ class ModelSpec(Part):
 
     @property
     def num_layers(self) -> int:
-        """Number of layers L in all stacks."""
         return sum(len(stack.layers) for stack in self.stacks)
 
     @property
@@ -131,7 +129,7 @@ class ModelSpec(Part):
         raise NotImplementedError
 
     def without_sentence_head(self) -> Self:
-        """Return the model without a sentence embedding head, which config.json cannot express."""
+        # config.json cannot express a sentence embedding head
         return self.replace(head=NoHead()) if self.head.embeds else self
 
     @property

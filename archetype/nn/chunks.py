@@ -34,7 +34,7 @@ def read_chunks(
 
 
 def _step(chunk: Callable[..., tuple[Tensor, Tensor]], memory: Tensor, *parts: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the output (B, H, Q) at one position from its (B, ...) inputs, and the state after it."""
+    # (B, H, Q) from (B, ...) inputs of one position, and the state after it
     y, memory = chunk(memory, *(x.unsqueeze(2) for x in parts))
     return y.squeeze(2), memory
 
@@ -86,7 +86,7 @@ def delta_rule_chunk(
 
 
 def _decays(a: Float[Tensor, "B H T"]) -> tuple[Float[Tensor, "B H T S"], Float[Tensor, "B H T 1"]]:
-    """Return exp(a_{j+1} + ... + a_i) for i >= j, else 0, and exp(a_1 + ... + a_i)."""
+    # exp(a_{j+1} + ... + a_i) for i >= j, else 0, and exp(a_1 + ... + a_i)
     length = a.shape[2]
     later = torch.ones(length, length, dtype=torch.bool, device=a.device).tril(-1)
     sums = torch.where(later, a[..., None], 0.0).cumsum(-2)
@@ -95,15 +95,15 @@ def _decays(a: Float[Tensor, "B H T"]) -> tuple[Float[Tensor, "B H T S"], Float[
 
 
 def _repeated(x: Float[Tensor, "B K *dims"], shared: int) -> Float[Tensor, "B H *dims"]:
-    """Repeat each of K heads for the H / K heads that share it."""
+    # each of K heads, for the H / K heads that share it
     return x if shared == 1 else x.repeat_interleave(shared, dim=1)
 
 
 def _join_heads(x: Float[Tensor, "B H T Q"], shared: int) -> Float[Tensor, "B K T GQ"]:
-    """Concatenate the features of heads that share a key head, so that one matrix product serves them all."""
+    # concatenates the features of heads that share a key head: one matrix product then serves them all
     return x if shared == 1 else x.unflatten(1, (-1, shared)).transpose(2, 3).flatten(3)
 
 
 def _split_heads(x: Float[Tensor, "B K T GQ"], shared: int) -> Float[Tensor, "B H T Q"]:
-    """The inverse of `_join_heads`."""
+    # the inverse of `_join_heads`
     return x if shared == 1 else x.unflatten(3, (shared, -1)).transpose(2, 3).flatten(1, 2)

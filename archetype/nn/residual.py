@@ -44,12 +44,10 @@ class ResidualStream(nn.Module):
 
 
 def enter(residual: Residual, x: Vectors) -> Tensor:
-    """Return the stream before the first block: the embedded tokens, or what the residual wiring makes of them."""
     return x if residual.is_sum else _stream_class(residual).enter(residual, x)
 
 
 def leave(residual: Residual, stream: Tensor) -> Vectors:
-    """Return the output vectors of the stack."""
     return stream if residual.is_sum else _stream_class(residual).leave(residual, stream)
 
 

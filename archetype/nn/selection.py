@@ -143,7 +143,6 @@ class IndexedKVCache(LayerState):
 
     @property
     def can_shorten(self) -> bool:
-        """Whether both states can be shortened."""
         return self.cache.can_shorten and self.index.can_shorten
 
     def copy_rows(self, sources: Int[Tensor, "B"], starts: Int[Tensor, "B"], ends: Int[Tensor, "B"]) -> None:

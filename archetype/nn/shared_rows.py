@@ -34,7 +34,7 @@ class PositionShares(ABC):
         """Return all positions of a tensor whose third dimension holds this process's positions, in order."""
 
     def in_order(self, x: Tensor) -> Tensor:
-        """Sort the third dimension, which holds the two pieces of each process in turn, into sequence order."""
+        # the third dimension holds two pieces per process in turn
         pieces = x.chunk(2 * self.size, dim=2)  # 0, 2 N - 1, 1, 2 N - 2, ...
         return torch.cat((*pieces[0::2], *reversed(pieces[1::2])), dim=2)
 

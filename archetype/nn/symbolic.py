@@ -11,7 +11,6 @@ from torch import Tensor
 
 
 def is_symbolic(size: int) -> bool:
-    """Whether a size is symbolic; torch.compile passes concrete sizes and recompiles for others."""
     return isinstance(size, torch.SymInt)
 
 

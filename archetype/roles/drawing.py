@@ -288,7 +288,7 @@ def with_equals_once(drawing: Inside) -> Inside:
 
 
 def _unknown(part: Spec, names: Sequence[str]) -> Inside:
-    """Return one box with the fields of a part for which no function is registered."""
+    # no function is registered for this part, so a single box shows its fields
     fields = ", ".join(f"{name} {value}" for name, value in part.dump().items() if name != "kind")
     label = title(part) if isinstance(part, Part) else type(part).__name__
     return Inside((Cell(names[0], 0, 0, (X,), 3, label, tuple(names), shape=fields),), names[0])

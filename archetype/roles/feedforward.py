@@ -16,12 +16,12 @@ class FeedForward(Content, Part):
 
     @property
     def separates_documents(self) -> bool:
-        """Whether packed documents are computed independently; False if it keeps a state."""
+        # a state would carry over from one document to the next
         return True
 
     @property
     def needs_whole_rows(self) -> NeedsWholeRows | None:
-        """Why context parallelism is impossible, if it keeps a state."""
+        # a state is carried from position to position
         if self.separates_documents:
             return None
         cause = f"{getattr(self, 'kind', 'a part')} reads sequences in order, and parallel.context splits them"

@@ -28,7 +28,6 @@ class Head(Part):
 
     @property
     def has_classes(self) -> bool:
-        """Whether it predicts classes, of a whole text or of each token."""
         return self.classifies or self.labels_tokens
 
     @property
@@ -38,7 +37,6 @@ class Head(Part):
 
     @property
     def shares_table(self) -> bool:
-        """Whether its logits are products with the embedding table."""
         return False
 
 

@@ -89,7 +89,6 @@ class PatternRule(Generic[P]):
         self.spec = pattern
 
     def rule(self, i: Positions, j: Positions, context: MaskContext) -> Any:
-        """Whether the pattern contains the pair, before the causal mask."""
         raise NotImplementedError
 
     def allows(self, i: Positions, j: Positions, context: MaskContext) -> Any:
@@ -121,7 +120,6 @@ class PatternRule(Generic[P]):
 
 
 def rule_for(pattern: type[Pattern]) -> Callable[[type[PatternRule[P]]], type[PatternRule[P]]]:
-    """Register the rule of a kind of pattern."""
     return provides("rule", pattern)
 
 
@@ -140,5 +138,4 @@ def pattern_rule(pattern: Pattern) -> PatternRule[Any]:
 
 
 def every_pair(i: Positions, j: Positions) -> Any:
-    """Return True for every pair."""
     return i == i

@@ -24,7 +24,6 @@ class KeySelection(Part):
 
     @property
     def needs_whole_rows(self) -> NeedsWholeRows:
-        """Why context parallelism is impossible."""
         cause = "selects among the keys of a whole sequence, and parallel.context splits it"
         return NeedsWholeRows("index", cause, "leave it out, or make parallel.context 1")
 

@@ -54,7 +54,7 @@ class Block(nn.Module):
         self.residual_scale = block.residual_scale
 
     def _add_residuals(self, residual: Residual, place: Place) -> None:
-        """Create the residual module of each content, which reads the stream and writes to it."""
+        # one module per content, which reads the stream and writes to it
         for index, name in enumerate(self.contents):
             own = replace(place, content=place.content + index)
             self.add_module(f"{name}_residual", module_class(residual)(residual, own))

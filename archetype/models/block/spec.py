@@ -142,12 +142,12 @@ class NoMixer(Mixer):
 
     @property
     def separates_documents(self) -> bool:
-        """True: no information passes between positions."""
+        # no information passes between positions
         return True
 
     @property
     def needs_whole_rows(self) -> None:
-        """None: positions are independent."""
+        # positions are independent
         return
 
 
@@ -178,13 +178,11 @@ class Block(Spec):
 
     @property
     def contents(self) -> dict[str, Mixer | FeedForward]:
-        """Its parts by module name, in the order of computation."""
         parts = {"mixer": self.mixer, "cross": self.cross_attention, "feedforward": self.feedforward}
         return {name: part for name, part in parts.items() if part is not None and not part.is_absent}
 
     @property
     def own(self) -> "Block":
-        """The same block with weights of its own."""
         return self if self.weights_of is None else self.model_copy(update={"weights_of": None, "reinject": False})
 
     @model_validator(mode="after")

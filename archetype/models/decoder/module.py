@@ -43,7 +43,7 @@ def check_documents_are_separate(
 
 
 def _contents(model: DecoderSpec) -> Iterator[tuple[str, Content]]:
-    """Yield the contents of each layer and of the blocks for further tokens, with their paths."""
+    # contents of each layer and of the blocks for further tokens, with their paths
     for stack in filter(None, (*model.stacks, model.further_stack)):
         for index, block in enumerate(stack.layers):
             yield f"{stack.field(index)}.mixer", block.mixer
@@ -85,13 +85,6 @@ class Decoder(Stack, CausalModel):
         document_ids: Tokens | None = None,
         shares: PositionShares | None = None,
     ) -> Output:
-        """Return logits of the token after each position, (B, T, V), and the state; see `CausalModel`.
-
-        A classification head returns logits of each sequence, (B, Y), or token, (B, T, Y); an embedding head returns
-        vectors of whole sequences, (B, D_s). With `document_ids`, and without a state, packed documents do not attend
-        to each other: logits are those of each document alone. With `shares` (context parallelism) the output covers
-        the positions of this process. In training without a state the output also has the vectors of further tokens.
-        """
         if document_ids is not None:
             check_documents_are_separate(self.spec)
             if state is not None:
@@ -115,14 +108,14 @@ class Decoder(Stack, CausalModel):
         return Output(logits, state.advance(context.ends) if state else None, context.aux_loss, x, further, vectors)
 
     def class_logits(self, hidden: Vectors, context: ForwardContext, classifier: Classifier) -> Tensor:
-        """Return logits of classes: (B, Y) from each sequence's last token, or (B, t, Y) of each token."""
+        """Return class logits: (B, Y) from each sequence's last token, or (B, t, Y) for each token."""
         if self.spec.head.labels_tokens:
             return classifier(hidden)
         last = hidden if hidden.shape[1] == 1 else last_tokens(hidden, context)
         return classifier(last[:, 0])
 
     def _read_by_head(self, x: Tensor, context: ForwardContext, state: State | None, last_only: bool) -> Tensor:
-        """Apply the final norm to all positions or the last of each row; a draft state stores all the vectors."""
+        # the final norm of all positions or the last of each row; a draft state stores all the vectors
         _, *further = state.layers[len(self.blocks) - 1 :] if state else [None]
         if not further:
             return self.final_norm(last_tokens(x, context)) if last_only else self.final_norm(x, context)  # type: ignore[no-any-return]

@@ -32,7 +32,7 @@ class Encoder(Stack, TokenModel):
         return one if self.pooler is None else self.pooler(one)
 
     def class_logits(self, hidden: Vectors, context: ForwardContext, classifier: Classifier) -> Tensor:
-        """Return logits of classes: (B, Y) of each sequence, or (B, T, Y) of each token."""
+        """Return class logits: (B, Y) for each sequence, or (B, T, Y) for each token."""
         if self.spec.head.labels_tokens:
             return classifier(hidden)
         if self.spec.pooling == "late":

@@ -68,7 +68,6 @@ class Encoder(EndsWithNorm, ModelSpec):
 
     @property
     def stacks(self) -> tuple[StackView, ...]:
-        """The only stack."""
         return (
             StackView(
                 "",
@@ -84,7 +83,6 @@ class Encoder(EndsWithNorm, ModelSpec):
 
     @property
     def fills_masks(self) -> bool:
-        """Whether the head predicts masked tokens."""
         return self.head.predicts_masked
 
     def with_class_head(self, num_classes: int, of_tokens: bool = False) -> Self:
@@ -94,7 +92,6 @@ class Encoder(EndsWithNorm, ModelSpec):
         return self.replace(head=head, pooling="first", pooler=not of_tokens)
 
     def with_sentence_head(self) -> Self:
-        """Return the model with a sentence embedding head on the mean of all tokens, the most common pooling."""
         return self.replace(head=SentenceEmbeddingHead(pooling=("mean",)), pooling="first")
 
     @model_validator(mode="after")

@@ -58,7 +58,7 @@ class EncoderDecoder(TokenModel):
         return self.source_embedding(source, context)  # type: ignore[no-any-return]
 
     def class_logits(self, hidden: Vectors, context: ForwardContext) -> Float[Tensor, "B Y"]:
-        """Return logits of classes from the vector of each target's last token."""
+        """Return class logits (B, Y) from the vector of each target's last token."""
         last = hidden if hidden.shape[1] == 1 else last_tokens(hidden, context)
         return self.classifier(last[:, 0])  # type: ignore[no-any-return]
 
@@ -107,14 +107,7 @@ class EncoderDecoder(TokenModel):
         return State(torch.zeros(rows, dtype=torch.long, device=self.device), layers, capacity)
 
     def empty_state(self, batch: int, capacity: int, source_length: int, num_beams: int = 1) -> State:
-        """Allocate rows for targets of sources that have not been read; rows of a `new_state` are inserted later.
-
-        Args:
-            batch: number of sources.
-            capacity: maximal length of a target.
-            source_length: maximal length of a source.
-            num_beams: targets of each source.
-        """
+        """Allocate rows for targets whose sources are not known yet; rows of a `new_state` are inserted later."""
         rows, dtype, device = batch * num_beams, self.dtype, self.device
         layers = self.decoder.new_layers(rows, capacity, dtype, device)
         for index, block in enumerate(self.decoder.blocks):

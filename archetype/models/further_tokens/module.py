@@ -24,18 +24,17 @@ class HiddenCache(LayerState):
 
     @property
     def can_shorten(self) -> bool:
-        """True: every position keeps its own slot."""
+        # every position keeps its own slot
         return True
 
     def append(self, x: Vectors, context: ForwardContext) -> None:
-        """Write the vectors of the new positions."""
         write_slots(self.vectors, x[:, None], context)
 
     def narrow(self, slots: int) -> "HiddenCache":
         return HiddenCache(self.vectors[:, :, :slots])
 
     def read(self, starts: Lengths, count: int) -> Vectors:
-        """Return the vectors of `count` positions from `starts` on, (B, count, D); arbitrary beyond the buffer."""
+        """Return the vectors of `count` positions from `starts` on, (B, count, D); undefined beyond the buffer."""
         places = starts[:, None] + torch.arange(count, device=starts.device)
         rows = torch.arange(len(starts), device=starts.device)[:, None]
         return self.vectors[rows, 0, places.clamp(max=self.vectors.shape[2] - 1)]

@@ -36,7 +36,7 @@ class PatchState(LayerState):
     patch_size: int
 
     def narrow(self, slots: int) -> "PatchState":
-        """Return a view of the slots that `slots` bytes fill."""
+        # the slots that `slots` bytes fill
         return PatchState(self.layer.narrow(slots // self.patch_size + 1), self.patch_size)
 
     def _values(self) -> Iterator[tuple[str, Tensor | LayerState]]:
@@ -64,7 +64,7 @@ class WithStartToken(nn.Module):
         self.start = nn.Parameter(torch.empty(d_model))
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Draw the start vector like a table with one row."""
+        # as a table with one row
         init_weight(tensor[None], f"embedding.{name}", self.spec.initialization, self.spec.num_layers, generator)
         return True
 
@@ -117,12 +117,12 @@ class MegaByte(CausalModel):
 
     @property
     def token_table(self) -> Weight:
-        """The table of the local embedding, (V, D)."""
+        # the local embedding's
         return self.local_embedding.token.weight
 
     @torch.no_grad()
     def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
-        """Return the states of the global layers after the start vector, and an empty current patch."""
+        # start with the start vector, and an empty current patch
         size = self.spec.patch_size
         layers = self.global_model.new_layers(batch, capacity // size + 1, dtype, device)
         lengths = torch.zeros(batch, dtype=torch.long, device=device)
@@ -158,10 +158,7 @@ class MegaByte(CausalModel):
         return Output(logits, state.advance(context.ends) if state else None, context.aux_loss, x)
 
     def _patches(self, tokens: Tokens, context: ForwardContext, state: State | None) -> Int[Tensor, "B M J"]:
-        """Arrange new bytes in patches: the first includes those of the current patch, the last has free places.
-
-        Bytes are shifted by the number already in the current patch, so that the patches of all rows are aligned.
-        """
+        # the first patch includes the current patch's bytes, the last may have free places
         size, length = self.spec.patch_size, tokens.shape[1]
         if state is None:
             count = length // size + 1
@@ -175,7 +172,7 @@ class MegaByte(CausalModel):
     def _contexts(
         self, text: Int[Tensor, "B M J"], context: ForwardContext, state: State | None
     ) -> Float[Tensor, "B M D_g"]:
-        """Compute the context of each patch by the global model, whose caches then hold all complete patches."""
+        # the global model's caches then hold all complete patches
         size = self.spec.patch_size
         first = context.shared_positions[:, :1] // size
         x = self.global_embedding(text[:, :-1], first)
@@ -205,7 +202,7 @@ class MegaByte(CausalModel):
         first: Int[Tensor, "b 1"],
         context: ForwardContext,
     ) -> Float[Tensor, "B S D"]:
-        """Return the local model's output for each byte, from those before it; each patch is a separate sequence."""
+        # each patch is a separate sequence; a byte sees those before it
         size = self.spec.patch_size
         x = self.local_embedding(text) + self.projection(contexts.unflatten(2, (size, -1)))
         starts = (first + torch.arange(text.shape[1], device=text.device)) * size
@@ -226,5 +223,5 @@ def _partial(state: State) -> PartialPatch:
 def _beside(
     context: ForwardContext, x: Tensor, lengths: Tensor | None = None, num_tokens: Tensor | None = None
 ) -> ForwardContext:
-    """Return the context of another stack in the same pass, with the same list of losses."""
+    # the context of another stack in the same pass, with the same list of losses
     return replace(ForwardContext.of(x, lengths, num_tokens, observer=context.observer), aux_losses=context.aux_losses)

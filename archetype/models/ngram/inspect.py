@@ -10,7 +10,6 @@ from archetype.spec.registry import provides
 
 
 def series(model: PartTrace) -> Iterator[Series]:
-    """Yield the norm of each token's contribution to the first layer; nothing without hidden layers."""
     if "hidden.0.in" not in model.activations:
         return
     n = model.module.spec.n

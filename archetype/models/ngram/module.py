@@ -41,7 +41,7 @@ class NGram(CausalModel):
         self.add_head(model.head, model.vocab_size, model.width)
 
     def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
-        """Return the state for the newest n - 1 tokens, whatever the capacity."""
+        # n - 1 tokens, whatever the capacity
         return [NGramState(torch.zeros(batch, self.spec.n - 1, dtype=torch.long, device=device))]
 
     def forward(

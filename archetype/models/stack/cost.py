@@ -79,7 +79,6 @@ class StackCost:
         self.groups = group_equal_layers(stack, self.d)
 
     def parameters(self) -> Counts:
-        """Return the parameters outside the blocks, by module."""
         counts = {"final_norm": self.final_norm.parameters()}
         if self.stack.relative_bias is not None:
             position, heads = self.stack.relative_bias
@@ -100,7 +99,6 @@ class StackCost:
             yield StatePart(f"layers {group.label}", kind, group.layers, numbers, count * crosses)
 
     def saved_activations(self, work: TrainingWork) -> StackActivations:
-        """Return the bytes saved for backward."""
         shared: dict[Hashable, int] = {}
         blocks = largest = left = 0
         for group in self.groups:

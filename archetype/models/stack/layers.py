@@ -99,7 +99,6 @@ def _compressed(layers: tuple[Block, ...], info: SerializationInfo) -> list[Any]
 
 
 def _item(times: int, group: Sequence[Block], info: SerializationInfo, words: dict[str, Any]) -> dict[str, Any]:
-    """Return one entry of a file's list: a block, or a repeated group."""
     blocks = [block.model_dump(mode="json", context=info.context) for block in group]
     if times == 1:
         return {"block": blocks[0]}
@@ -107,7 +106,7 @@ def _item(times: int, group: Sequence[Block], info: SerializationInfo, words: di
 
 
 def _shared(layers: Sequence[Block], start: int, users: Mapping[int | None, int]) -> tuple[int, int]:
-    """Return size and number of repetitions of the group at `start` whose weights the following layers share."""
+    # size and number of repetitions of the group at `start` whose weights the following layers share
     size = users.get(start, start) - start
     if not size or any(block.weights_of is not None for block in layers[start : start + size]):
         return 1, 1

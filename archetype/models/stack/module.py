@@ -64,7 +64,6 @@ class Stack(nn.Module):
         self.final_norm = build_norm(stack.final_norm, stack.d_model)
 
     def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
-        """Return an empty state for each layer."""
         return [block.new_state(batch, capacity, dtype, device) for block in self.blocks]  # type: ignore[operator]
 
     def run(
@@ -101,6 +100,6 @@ def place_of(stack: StackView, layer: int) -> Place:
 
 
 def _block_or_index(stack: StackView, layer: int) -> nn.Module | int:
-    """Return the module of a layer, or the index of the layer whose weights it shares."""
+    # the index of the layer whose weights it shares, or its own module
     block = stack.layers[layer]
     return build_block(block, place_of(stack, layer)) if block.weights_of is None else block.weights_of

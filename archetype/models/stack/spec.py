@@ -30,7 +30,7 @@ class EndsWithNorm(Spec):
         return self
 
     def always_said(self) -> tuple[str, ...]:
-        """Return `final_norm` if its absence must be written."""
+        # written out where `final_norm` would otherwise be required
         return ("final_norm",) if self._needs_norm() else ()
 
     def _needs_norm(self) -> bool:
@@ -78,7 +78,6 @@ class StackView(NamedTuple):
     layer_features: int = 0  # features of per-layer embedding vectors; 0 without them
 
     def field(self, layers: int | str) -> str:
-        """Return the path of a layer, or of several in index notation."""
         return self.block_field or f"{self.prefix}layers[{layers}]"
 
     @property
@@ -94,7 +93,6 @@ class StackView(NamedTuple):
 
     @property
     def divides(self) -> bool:
-        """Whether each layer depends only on the output of the previous one."""
         return self.residual.is_sum and not self.sources and self.reads_tokens_at is None
 
     @property
@@ -116,7 +114,6 @@ class StackView(NamedTuple):
                     yield index, f"{self.field(index)}.{'cross_attention' if name == 'cross' else name}{inner}", part
 
     def check(self) -> None:
-        """Check, in a validator, the consistency of layers, width and direction."""
         for index, block in enumerate(self.layers):
             self._check_repetition(index, block)
             place, attention = self.field(index), block.cross_attention
@@ -139,7 +136,7 @@ class StackView(NamedTuple):
             invalid(f"{self.prefix}layers", cause + f"{other.dump()} for {other_heads}", "make them equal")
 
     def _check_tokens(self) -> None:
-        """Refuse parts that look up token ids in a stack that reads vectors only."""
+        # a stack of vectors has no token ids to look up
         for _, path, part in self.parts():
             if not self.vocab_size and (field := part.tokens_read_by) is not None:
                 cause = "it needs token ids, and these layers read only vectors"
@@ -154,7 +151,7 @@ class StackView(NamedTuple):
             )
 
     def _check_source(self, index: int, block: Block) -> None:
-        """Check that a layer reads values only of an earlier, compatible layer."""
+        # a layer reads values only of an earlier, compatible layer
         if (source := block.mixer.source(index)) is None:
             return
         with inside(f"{self.field(index)}.mixer"):
@@ -172,7 +169,7 @@ class StackView(NamedTuple):
         return None
 
     def _check_repetition(self, index: int, block: Block) -> None:
-        """Check that a layer shares weights only with an earlier, equal layer that has its own."""
+        # a layer shares weights only with an earlier, equal layer that does not share any itself
         if block.weights_of is None:
             return
         place = f"{self.prefix}layers[{index}]"
@@ -190,7 +187,7 @@ class StackView(NamedTuple):
 
 
 def _relative_biases(layers: Sequence[Block]) -> list[tuple[Any, int]]:
-    """Return every distinct position bias table that the layers require."""
+    # every distinct table that the layers require
     biases: dict[tuple[Any, int], None] = {}
     for block in layers:
         for mixer in block.mixer.each():

@@ -44,7 +44,7 @@ class PatchEmbedding(nn.Module):
         return dropout(x, self.dropout, self.training)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Draw a learned token like a table with one row."""
+        # as a table with one row
         init_weight(tensor[None], f"embedding.{name}", self.spec.initialization, self.spec.num_layers, generator)
         return True
 
@@ -72,7 +72,7 @@ class VisionEncoder(Stack, BaseModel):
         return x if self.pooler is None else self.pooler(x)
 
     def class_logits(self, hidden: Vectors, context: ForwardContext, classifier: Classifier) -> Float[Tensor, "B Y"]:
-        """Return the logits of the classes of each image, (B, Y)."""
+        """Return class logits (B, Y) for each image."""
         return classifier(self.pooled(hidden))
 
     def forward(self, images: Float[Tensor, "B channels height width"]) -> Output:
@@ -93,7 +93,6 @@ class VisionEncoder(Stack, BaseModel):
 
 
 def check_image_size(encoder: spec.VisionEncoder, images: Float[Tensor, "B channels height width"]) -> None:
-    """Raise an error for images of another size than the model's."""
     expected = encoder.num_channels, encoder.image_size, encoder.image_size
     if images.shape[1:] != expected:
         size, needed = (" x ".join(map(str, shape)) for shape in (images.shape[1:], expected))

@@ -79,17 +79,14 @@ class VisionEncoder(EndsWithNorm, ModelSpec):
 
     @property
     def image_shape(self) -> tuple[int, int]:
-        """Channels, and side length in pixels."""
         return self.num_channels, self.image_size
 
     def with_class_head(self, num_classes: int, of_tokens: bool = False) -> Self:
-        """Return the model with a classification head."""
         head = ClassificationHead(num_classes=num_classes, dropout=self.embedding.dropout)
         return self.replace(head=head, pooler=False)
 
     @property
     def stacks(self) -> tuple[StackView, ...]:
-        """The only stack."""
         return (StackView("", self.layers, self.final_norm, self.d_model, causal=False, residual=self.residual),)
 
     @model_validator(mode="after")
