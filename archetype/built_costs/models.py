@@ -24,12 +24,12 @@ IN_BLOCK = re.compile(r"(.*?blocks\.\d+)\.(\w+)")
 
 
 class ModelsAsBuilt:
-    """Counts models with parts from outside as they are built."""
+    """Counts models with parts of extensions from their built modules."""
 
     def layers(
         self, stack: StackView, layers: Sequence[int], count: Callable[[], BlockCost]
     ) -> Iterable[tuple[Sequence[int], BlockCost]]:
-        """Layers of equal specifications, apart where parameters, state, or the products of a pass differ."""
+        # layers of equal specifications differ if their parameters, state or products do
         block = stack.layers[layers[0]]
         if not kinds_from_outside((block, stack.residual)):
             return [(layers, count())]
@@ -42,7 +42,7 @@ class ModelsAsBuilt:
         return groups.values()
 
     def check(self, cost: ModelCost) -> None:
-        """Refuse a cost that counts other parameters than the modules have.
+        """Raise an error if a cost counts other parameters than the modules have.
 
         Raises:
             SpecError: names the first module that differs.
@@ -67,14 +67,14 @@ class ModelsAsBuilt:
 
 
 def _place(name: str, counted: Container[str]) -> str:
-    """Where a parameter is counted: with a content of a block, with what stands around them, or beside the blocks."""
+    # with a content of a block, around the contents, or outside the blocks
     if (inside := IN_BLOCK.match(name)) is None or f"{inside[1]}.wiring" not in counted:
         return BESIDE
     return place if (place := f"{inside[1]}.{inside[2]}") in counted else f"{inside[1]}.wiring"
 
 
 def _counts(cost: BlockCost) -> tuple[Any, ...]:
-    """What a layer has and does, as far as layers can be told apart by it."""
+    # everything by which layers can be told apart
     work = Work(symbol("B", 1), symbol("T", TOKENS), "forward")
     try:
         products = {name: formula.value for name, formula in cost.flops(work).items()}

@@ -66,7 +66,6 @@ class Formula:
 
     @cached_property
     def value(self) -> int:
-        """The value; a fraction is rounded up."""
         total: Fraction | int = 0
         for product, coefficient in self.terms.items():
             divisor = prod(symbol.value**-power for symbol, power in product if power < 0)
@@ -76,7 +75,6 @@ class Formula:
 
     @property
     def symbols(self) -> set[Symbol]:
-        """All symbols of the formula."""
         return {symbol for product in self.terms for symbol, _ in product}
 
     def text(self, names: Mapping[Symbol, str]) -> str:
@@ -165,7 +163,7 @@ def _order(symbol: Symbol) -> tuple[int, str, int, str]:
 
 
 def _place(symbol: Symbol) -> int:
-    """Return the sort key of a letter; letters that only a part defines come last."""
+    # letters that only a part defines come last
     return _ORDER.get(symbol.name, len(_ORDER))
 
 
@@ -178,8 +176,7 @@ def _multiply(left: Product, right: Product) -> Product:
 
 
 def _write_sum(terms: dict[Product, int], names: Mapping[Symbol, str]) -> str:
-    """Write a sum by descending degree; among equal degrees, by the order of the legend."""
-
+    # by descending degree; among equal degrees, by the order of the legend
     def rank(product: Product) -> tuple[int, list[tuple[int, int, int]]]:
         factors = [(-_place(symbol), symbol.value, -power) for symbol, power in product[::-1]]
         return -sum(power for _, power in product), factors

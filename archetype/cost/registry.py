@@ -354,5 +354,4 @@ def check_as_built(cost: Any) -> None:
 
 
 def linear(inputs: Formula, outputs: Formula, bias: bool = False) -> Formula:
-    """Return the number of parameters of a projection."""
     return inputs * outputs + outputs * bias

@@ -114,7 +114,7 @@ def _num_heads(model: ModelSpec, path: str) -> int:
 
 
 def _possible_values(model: ModelSpec, path: str, value: int) -> Sequence[int]:
-    """Return the values to try: every accepted one if the field is small, else multiples of its smallest step."""
+    # every accepted value if the field is small, else multiples of its smallest step
     if value <= FEW:
         return [number for number in range(1, max(2 * value, 64) + 1) if _is_accepted(model, path, number)]
     step = next((step for step in range(1, value + 1) if _is_accepted(model, path, value + step)), value)

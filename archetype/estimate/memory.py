@@ -69,7 +69,6 @@ class MemoryCost:
 
     @cached_property
     def num_parameters(self) -> int:
-        """Number of parameters."""
         return num_parameters(self.cost).value
 
     @property

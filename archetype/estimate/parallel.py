@@ -52,7 +52,6 @@ class Layout(NamedTuple):
 
     @property
     def devices(self) -> int:
-        """Number of devices."""
         return math.prod(self)
 
     @property
@@ -62,7 +61,6 @@ class Layout(NamedTuple):
 
     @property
     def shards(self) -> int:
-        """Number of shards of a replica's weights; `context` multiplies them if `shard` or `tensor` exceeds 1."""
         return self.shard * self.context if max(self.shard, self.tensor) > 1 else 1
 
     def __str__(self) -> str:
@@ -86,7 +84,6 @@ class Step(NamedTuple):
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens per second and device."""
         return self.tokens / self.seconds / self.layout.devices
 
 
@@ -112,7 +109,6 @@ class Cluster(NamedTuple):
 
     @property
     def devices(self) -> int:
-        """Number of devices."""
         return self.nodes * self.devices_per_node
 
     def bandwidth(self, span: int) -> float:
@@ -246,7 +242,6 @@ class Planner:
         )
 
     def fits(self, step: Step) -> bool:
-        """Whether the step fits into a device's memory."""
         memory = self.cluster.device.memory
         return memory is None or step.memory <= USABLE * memory
 
@@ -258,7 +253,7 @@ class Planner:
         return -(-self.model.num_layers // layout.pipeline)
 
     def _activations(self, layout: Layout, rows: int, recomputes: bool) -> float:
-        """Return the activation bytes of one stage's blocks; tensor parallelism replicates norms and product inputs."""
+        # tensor parallelism replicates norms and the inputs of products
         cost, forward = self.report.memory_cost.cost, Work(constant(rows), constant(self.length), "forward")
         work = forward.in_training(compute_dtype(self.dtype))
         inputs = rows * self.length * self.width
@@ -277,7 +272,7 @@ class Planner:
         return total * self._blocks(layout) / self.model.num_layers / layout.context + keys
 
     def _keys(self, layout: Layout) -> float:
-        """Return the bytes of keys and values (or latents) of one whole sequence, in the blocks of one stage."""
+        # of one whole sequence, in the blocks of one stage
         if layout.context == 1:
             return 0.0
         numbers = 0.0
@@ -297,7 +292,7 @@ class Planner:
         return [number for number in _divisors(devices) if number == 1 or self.length % (2 * number) == 0]
 
     def _divides(self, num_stages: int) -> bool:
-        """Whether stages are independent except for the vectors passed between neighbours."""
+        # stages may only pass vectors to their neighbours
         stacks = self.model.stacks
         return num_stages == 1 or all(
             stack.divides and stack.used_of_other_stage(num_stages) is None for stack in stacks
@@ -365,7 +360,7 @@ def _cells(planner: Planner, step: Step) -> list[str]:
 
 
 def _heads(model: ModelSpec) -> set[int]:
-    """Return the numbers of query and key/value heads of all attention layers."""
+    # query and key/value heads of all attention layers
     return {
         heads
         for stack in model.stacks
@@ -381,5 +376,5 @@ def _divisors(number: int) -> list[int]:
 
 
 def _ring(devices: int) -> float:
-    """Return the fraction of a tensor that a device sends in a ring all-gather or reduce-scatter."""
+    # the fraction of a tensor that a device sends in a ring all-gather or reduce-scatter
     return (devices - 1) / devices

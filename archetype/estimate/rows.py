@@ -111,7 +111,7 @@ def _module_rows(parameters: Counts, flops: Mapping[str, Counts]) -> list[Row]:
 
 
 def _further_rows(cost: FurtherTokensCost) -> list[Row]:
-    """Return rows with parameters that are used only in training, without FLOPs."""
+    # used only in training, so their FLOPs are not counted
     rows = [Row.of(name, {"parameters": {name: one}}, name) for name, one in cost.parameters().items()]
     for group in cost.stack.groups:
         blocks = _block_rows(cost.stack.prefix, group, {"parameters": group.cost.parameters()})
@@ -126,7 +126,7 @@ def _block_rows(prefix: str, group: LayerGroup, counts: Mapping[str, Counts]) ->
 
 
 def _in_order(parameters: Counts, flops: Counts) -> list[str]:
-    """Return the modules of a layer in order; products without weights follow the projections of their content."""
+    # products without weights follow the projections of their content
     names = list(parameters)
     for product in flops:
         if product not in parameters:

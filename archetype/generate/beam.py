@@ -190,7 +190,7 @@ class Search:
         return self._changes or (is_last and bool(self._rules.forced_eos_token_id))
 
     def _adjust(self, logs: Tensor) -> None:
-        """Apply the logits processors of each hypothesis to its log-probabilities (B, V), in place."""
+        # in place, on log-probabilities (B, V)
         targets, rows = self.hypotheses, iter(logs)
         for slot, source in enumerate(self.slots.texts):
             for tokens in targets.tokens[slot, :, : targets.lengths[slot]].tolist():
@@ -201,7 +201,7 @@ class Search:
                 processors(next(rows))
 
     def _leave(self, ended: list[int]) -> None:
-        """Store the hypotheses of ended searches. Give their slots to waiting sources, or to the last ones in use."""
+        # the freed slots go to waiting sources; if there are none, the last slots in use move into them
         over = [self.slots.texts[slot] for slot in ended]
         for slot, source in zip(ended, over, strict=True):
             self.finished[source] = self.hypotheses.finished[slot]
@@ -212,7 +212,7 @@ class Search:
             self.slots.leave(source)
 
     def _fill(self, slots: list[int]) -> None:
-        """Start the search of the next sources in these slots; sources are encoded in larger batches ahead of time."""
+        # sources are encoded in larger batches ahead of time
         while slots:
             if not self._read_ahead:
                 self._read_next()
@@ -238,7 +238,7 @@ class Search:
         return torch.tensor(numbers, device=self.slots.device)
 
     def _read_targets(self) -> None:
-        """Run the model on the best hypothesis of each source without a cache (to locate NaN values)."""
+        # without a cache, to locate NaN values
         for slot, source in enumerate(self.slots.texts):
             length = self.hypotheses.lengths[slot]
             target = [self.hypotheses.start, *self.hypotheses.tokens[slot, 0, :length].tolist()]

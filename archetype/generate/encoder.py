@@ -219,7 +219,7 @@ def tokenized(
 def _by_length(
     model: Encoder | Decoder | EncoderDecoder, rows: list[list[int]], read: Callable[[Tokens, Lengths], Tensor]
 ) -> Float[Tensor, "B numbers"]:
-    """Apply `read` to all rows in batches of similar lengths. Return the results in the order of the rows."""
+    # the results are in the order of the rows
     places, results = list[int](), list[Tensor]()
     for some, tokens, lengths in batches_by_length(model, rows):
         places += some
@@ -253,7 +253,7 @@ def of_like_lengths(lengths: list[int]) -> Iterator[list[int]]:
 
 
 def _padded(model: Encoder | Decoder | EncoderDecoder, rows: list[list[int]]) -> tuple[Tokens, Lengths]:
-    """Pad rows at the end. Return the tokens (B, T) and the lengths."""
+    # tokens (B, T), padded at the end, and lengths
     padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(ids) for ids in rows], batch_first=True)
     return padded.to(model.device), torch.tensor([len(ids) for ids in rows], device=model.device)
 
@@ -273,7 +273,7 @@ def check_lengths(model: Encoder | Decoder | EncoderDecoder, rows: list[list[int
 
 
 def _with_masks(tokenizer: Tokenizer, text: str, mask: int) -> list[int]:
-    """Tokenize a text with masks; a tokenizer that knows the mask token tokenizes the text as a whole."""
+    # a tokenizer that knows the mask token tokenizes the text as a whole
     name = next((name for name, id in tokenizer.special_tokens.items() if id == mask), None)
     if name is not None and tokenizer.encodes_special_tokens:
         return tokenizer.encode(text.replace(MASK, name))

@@ -178,7 +178,7 @@ class Engine:
         return request
 
     def _limit(self, settings: Sampling, num_prompt: int, is_asked: bool) -> int:
-        """Return the limit of generated tokens; `max_length` also applies unless `max_new_tokens` `is_asked`."""
+        # `max_length` also applies unless `max_new_tokens` `is_asked`
         limit = settings.max_new_tokens
         if self.model.spec.reads_source:  # the end token of a target needs a position as well
             limit = min(limit, self.model.spec.context_length - num_prompt)
@@ -324,7 +324,7 @@ class Engine:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Ensure that a single thread at a time runs the model."""
+        # a single thread at a time runs the model
         with self._changed:
             self._changed.wait_for(lambda: not self._stepping)
             self._stepping = True
@@ -356,7 +356,7 @@ class Engine:
                 events.append(request.finish("cancelled"))
 
     def _fail_all(self, error: BaseException, finished: set[Request]) -> list[Event]:
-        """Fail all unfinished requests and empty the slots: after an unexpected error the state cannot be trusted."""
+        # after an unexpected error the state cannot be trusted
         with self._changed:
             self._scheduler.clear()
             failed = [request for request in self._unfinished.values() if request not in finished]

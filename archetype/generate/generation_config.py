@@ -64,7 +64,6 @@ def read_generation_config(folder: Path) -> tuple[Sampling, dict[str, Any]]:
 
 
 def _sampling(data: Mapping[str, Any], file: Path) -> Sampling:
-    """Return the settings in the contents of a file; errors as for `read_generation_config`."""
     values = {READ[key]: value for key, value in data.items() if key in READ and value is not None}
     for name, off in (("top_k", 0), ("max_length", 0)):
         if values.get(name) == off:
@@ -105,7 +104,7 @@ def generation_config(sampling: Sampling, said: Mapping[str, Any] = MappingProxy
 
 
 def _said_fields(sampling: Sampling) -> tuple[dict[str, Any], bool]:
-    """Return the settings without `bad_words_ids`, and whether `max_new_tokens` is set explicitly."""
+    # without `bad_words_ids`, which are kept apart; and whether `max_new_tokens` is set explicitly
     return sampling.model_dump(exclude={NEVER}), "max_new_tokens" in sampling.model_fields_set
 
 
@@ -133,7 +132,6 @@ def special_ids(config: Mapping[str, Any], place: Path) -> dict[str, Any]:
 
 
 def _never(config: Mapping[str, Any], place: Path) -> dict[str, Any]:
-    """Return the validated `bad_words_ids` of a file, if any."""
     if (value := config.get(NEVER)) is None:
         return {}
     listed = isinstance(value, list) and all(isinstance(one, list) for one in value)

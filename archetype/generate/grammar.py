@@ -35,7 +35,7 @@ for _ in range(LANES):
 
 
 def _try_out(*args: Any, seconds: float, max_bytes: int) -> Any:
-    """Compile and try out a grammar in a free subprocess; arguments and errors as for `Confined`."""
+    # arguments and errors as for `Confined`
     lane = _free.get()
     try:
         return lane(*args, seconds=seconds, max_bytes=max_bytes)
@@ -114,7 +114,6 @@ class Grammar:
         return forbidden
 
     def consume(self, token: int) -> None:
-        """Advance by a token that was allowed."""
         started = time.thread_time()
         self._matcher.consume_token(token)
         self._seconds -= time.thread_time() - started
@@ -186,7 +185,6 @@ class GrammarCompiler:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the cached grammars."""
         return sum(one.nbytes for one in [*self._kept.values()])  # a copy, as other threads may add to it
 
     def _compiled(self, kind: str, source: str, whitespace: str | None) -> Compiled | Refused:

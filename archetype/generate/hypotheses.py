@@ -73,7 +73,7 @@ class Hypotheses:
         return over
 
     def _finish(self, candidates: Candidates) -> None:
-        """Store the hypotheses that end, if they are among the best `num_beams` candidates."""
+        # only hypotheses among the best `num_beams` candidates may end
         logs, beams, tokens = (values[:, : self.settings.num_beams] for values in candidates)
         for slot, rank in np.argwhere((tokens == self.end) & (logs > -math.inf)).tolist():
             length = int(self.lengths[slot])
@@ -81,7 +81,7 @@ class Hypotheses:
             self.finished[slot].append((self.settings.score(float(logs[slot, rank]), length), target))
 
     def _going(self, candidates: Candidates) -> Candidates:
-        """Return the best candidates that do not end; padded with probability 0 if the vocabulary is too small."""
+        # padded with probability 0 if the vocabulary is too small
         order = np.argsort(candidates.tokens == self.end, axis=1, kind="stable")[:, : self.settings.num_beams]
         slots = self._slots[: len(order)]
         logs, beams, tokens = (values[slots, order] for values in candidates)
@@ -89,7 +89,7 @@ class Hypotheses:
         return Candidates(logs, beams, tokens)
 
     def _is_over(self, slot: int, going: Candidates) -> bool:
-        """Whether the search is over: at the length limit, or once no running hypothesis beats the finished ones."""
+        # at the length limit, or once no running hypothesis can beat the finished ones
         finished, length = self.finished[slot], int(self.lengths[slot])
         if length >= self.limits[slot]:
             if not finished:  # cut off at the length limit
@@ -113,7 +113,7 @@ class Hypotheses:
         self.tokens[slots, self._beams, lengths[:, None] - 1] = self.newest[:count]
 
     def _rows(self, beams: Int[ndarray, "slots beams"]) -> Int[ndarray, "slots beams"]:
-        """Return the row of each candidate: the first child of a beam keeps its row, others take free rows."""
+        # the first child of a beam keeps its row, others take free rows
         repeats = ((beams[:, :, None] == beams[:, None, :]) & self._earlier).any(-1)
         is_taken: Bool[ndarray, "slots beams"] = np.zeros(beams.shape, bool)
         is_taken[self._slots[: len(beams)], beams] = True

@@ -51,7 +51,6 @@ class LogitsProcessors:
 
     @property
     def num_chosen(self) -> int:
-        """Number of generated tokens."""
         return len(self.text) - self.num_prompt
 
     def fork(self) -> "LogitsProcessors":
@@ -62,7 +61,6 @@ class LogitsProcessors:
         return twin
 
     def consume(self, token: int) -> None:
-        """Update the state by a generated token."""
         self.text.append(token)
         if self.sampling.repetition_penalty != 1:
             self.seen[token] = None
@@ -92,14 +90,14 @@ class LogitsProcessors:
             _suppress(logits, sampling.begin_suppress_tokens)
 
     def _add_biases(self, logits: Tensor, biases: Sequence[tuple[tuple[int, ...], float]]) -> None:
-        """Add the bias of each sequence to the logit of its last token if the text ends with the tokens before it."""
+        # added to the logit of a sequence's last token if the text ends with the tokens before it
         for ids, bias in biases:
             before = len(ids) - 1
             if before <= len(self.text) and tuple(self.text[len(self.text) - before :]) == ids[:-1]:
                 logits[ids[-1]] += bias
 
     def _end(self, logits: Tensor) -> None:
-        """Suppress the end tokens, force them, or raise their logits with the length."""
+        # the end tokens are suppressed, forced, or raised with the length
         sampling = self.sampling
         if self.num_chosen < sampling.min_new_tokens or len(self.text) < sampling.min_length:
             _suppress(logits, self.ends)
@@ -118,7 +116,6 @@ class LogitsProcessors:
 
 
 def _ngrams(tokens: Sequence[int], size: int) -> dict[tuple[int, ...], list[int]]:
-    """Return {the size - 1 tokens before: the tokens that followed them} for all n-grams of a sequence."""
     following: dict[tuple[int, ...], list[int]] = {}
     for start in range(len(tokens) + 1 - size if size else 0):
         *before, last = tokens[start : start + size]

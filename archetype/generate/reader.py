@@ -70,7 +70,7 @@ class StepReader(TextReader):
         return torch.cat(logits)
 
     def _step(self, piece: list[int], with_logits: bool) -> Tensor:
-        """Read a chunk; the step may have more rows, which repeat the last token."""
+        # the step may have more rows, which repeat the last token
         count = len(piece)
         rows = 1 << (count - 1).bit_length()
         if (step := self._steps.get((rows, with_logits))) is None:

@@ -174,7 +174,6 @@ class Request:
     def finish(
         self, reason: FinishReason, token: int | None = None, piece: str = "", logprobs: Logprobs | None = None
     ) -> Event:
-        """Return the last event, with the text held back so far."""
         self.left = 0
         if self._stream is not None and reason in ("stop", "length"):
             piece += self._filter.push(self._stream.finish()) + self._filter.finish()
@@ -229,5 +228,5 @@ class StopStringFilter:
         return released
 
     def _overlap(self, string: str) -> int:
-        """Return the length of the longest prefix of the stop string with which the held text ends."""
+        # the longest prefix of the stop string with which the held text ends
         return next((n for n in range(min(len(string), len(self.held)), 0, -1) if self.held.endswith(string[:n])), 0)

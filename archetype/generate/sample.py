@@ -84,7 +84,6 @@ class Sampler:
                 self.error = error
 
     def consume(self, token: int) -> None:
-        """Update the state by a generated token."""
         self.processors.consume(token)
         if self.counts is not None:
             self.counts[token] += 1
@@ -123,7 +122,7 @@ def sample(logits: Tensor, samplers: list[Sampler]) -> list[int]:
 
 
 def _sample(logits: Tensor, samplers: list[Sampler]) -> list[int]:
-    """Return the next tokens of rows with equal settings."""
+    # rows with equal settings
     sampling = samplers[0].sampling
     chosen = logits.argmax(-1) if sampling.greedy else _draw(filtered(logits, sampling), samplers)
     tokens: list[int] = chosen.tolist()
@@ -131,7 +130,7 @@ def _sample(logits: Tensor, samplers: list[Sampler]) -> list[int]:
 
 
 def _draw(logits: Tensor, samplers: list[Sampler]) -> Tensor:
-    """Sample by inverting the cumulative distribution at one uniform number from each row's generator."""
+    # inverts the cumulative distribution at one uniform number from each row's generator
     draws = [torch.rand((), dtype=torch.float64, generator=sampler.generator) for sampler in samplers]
     mass = logits.double().softmax(-1).cumsum(-1)
     target = torch.stack(draws).to(mass.device)[:, None] * mass[:, -1:]

@@ -111,7 +111,7 @@ class Scheduler:
                 self._forget(event.request)
 
     def _verify(self, requests: list[Request], guesses: list[list[int]], events: list[Event]) -> list[Event]:
-        """Accept draft tokens while they match. Return the last event of each request."""
+        # returns the last event of each request
         # (rows, 1 + longest draft, V): logits[:, n] follow the newest token and n draft tokens
         logits = self.slots.verify([[one.window[-1], *more] for one, more in zip(requests, guesses, strict=True)])
         started = [len(request.window) for request in requests]
@@ -160,7 +160,7 @@ class Scheduler:
                 self._start(request, logits, reading.reader.state, events)
 
     def _next(self) -> Prefill | None:
-        """Return the prefill in progress, or start that of the first waiting request if a slot is free."""
+        # the prefill in progress, or that of the first waiting request if a slot is free
         if self._reading is None and (request := self._first()) is not None:
             self.waiting.remove(request)
             self._reading = self._begin(request)
@@ -179,7 +179,7 @@ class Scheduler:
         return min(able, key=lambda one: held[one.group], default=None)
 
     def _begin(self, request: Request) -> Prefill:
-        """Reserve room for a request and start from its cached prefix or source."""
+        # room for the whole sequence is reserved here, so that decoding need not grow the state at once
         upcoming = [request, *islice(self.waiting, self.slots.limit - len(self.slots.texts) - 1)]
         context = self.model.spec.context_length
         capacity = max(min(context, len(one.window) + min(one.left, AHEAD)) for one in upcoming)
@@ -195,7 +195,7 @@ class Scheduler:
         return Prefill(request, None if is_unread else self._reader(request, prefix, num_read))
 
     def _reader(self, request: Request, prefix: State | None, num_read: int = 0) -> TextReader:
-        """Return a reader in a row with room for the request's sequence, starting from a cached prefix."""
+        # in a row with room for the request's sequence
         if reads_by_steps(self.model):
             if self._row is None or self._row[1] != self.slots.sizes:
                 row = self.slots.empty_state(1, self.slots.state.capacity)
@@ -216,7 +216,6 @@ class Scheduler:
         return self._reader(request, source)
 
     def _prefix(self, tokens: list[int]) -> tuple[int, State | None]:
-        """Return the length of the longest cached prefix, in the prefix cache or in a slot, and its state."""
         if self.model.spec.follows_length:
             return 0, None
         length, state = self.prefixes.longest(tokens)
@@ -227,7 +226,7 @@ class Scheduler:
         return length, state if state is None or not state.can_shorten else state.shorten(length)
 
     def _start(self, request: Request, logits: Tensor, state: State, events: list[Event]) -> None:
-        """Sample the first token from the prompt's last logits (1, V), append its event and assign a slot."""
+        # from the prompt's last logits, (1, V)
         if not request.tokens and self._remembers_texts:
             is_own = self._row is None or state is not self._row[0].state
             first = torch.tensor([0], device=self.model.device)
@@ -241,11 +240,11 @@ class Scheduler:
 
     @property
     def _remembers_texts(self) -> bool:
-        """Whether states of sequences are cached as prefixes; an encoder-decoder caches sources instead."""
+        # an encoder-decoder caches sources instead
         return not self._has_source and not self.model.spec.follows_length
 
     def _leave(self, request: Request) -> None:
-        """Free the slot of a request and put its state into the prefix cache."""
+        # the state goes into the prefix cache
         if request.error is not None:
             self.slots.clear(request)
         elif self.prefixes.max_bytes and self._remembers_texts:
@@ -259,7 +258,7 @@ class Scheduler:
             self._speculator.leave(request)
 
     def _waits_to_be_reread(self, request: Request) -> bool:
-        """Queue a sequence for a new prefill if it exceeds the context or just passed a `rereads_past`."""
+        # if it exceeds the context, or has just passed a `rereads_past`
         context, length = self.model.spec.context_length, len(request.window)
         if length > context:
             request.window = request.window[-min(max(2, context * 3 // 4), context) :]
@@ -269,7 +268,7 @@ class Scheduler:
         return True
 
     def _choose(self, logits: Tensor, requests: list[Request]) -> list[Event]:
-        """Sample the next token of each request from logits (requests, V). Return the events."""
+        # logits (requests, V)
         errors = {} if bool(logits.sum().isfinite()) else self._not_finite(logits, requests)
         allowed = logits.index_fill(1, self._suppressed, -torch.inf) if len(self._suppressed) else logits
         tokens = sample(allowed, [request.sampler for request in requests])

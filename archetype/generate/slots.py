@@ -148,7 +148,7 @@ class Slots(Generic[T]):
         return torch.tensor(rows, device=self.device)
 
     def _bucket(self, count: int) -> int:
-        """Round a number of sequences up to a power of two, at most `limit`."""
+        # a power of two, at most `limit`, so that few shapes occur
         return min(self.limit, 1 << max(count - 1, 0).bit_length())
 
 
@@ -174,7 +174,6 @@ class PrefixCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all states."""
         return sum(state.nbytes for state in [*self._states.values()])  # a copy, as a step may add one meanwhile
 
     def put(self, tokens: list[int], state: State) -> None:

@@ -47,7 +47,7 @@ class PromptLookup(Speculator):
     """Prompt lookup: proposes what followed the newest tokens at their last occurrence (Saxena 2023)."""
 
     def propose(self, requests: list[Request], limit: int) -> list[list[int]]:
-        """Return the tokens that followed the last occurrence of the newest three tokens, or else of the newest two."""
+        # after the newest three tokens, or else the newest two
         return [self._continuation(np.array(request.window), limit) for request in requests]
 
     def _continuation(self, window: "np.ndarray[tuple[int], np.dtype[np.int64]]", limit: int) -> list[int]:
@@ -61,16 +61,6 @@ class PromptLookup(Speculator):
 
 
 class DraftModel(Speculator):
-    """Draft model: a smaller model proposes tokens with the request's own settings and random numbers.
-
-    Args:
-        model: has the same vocabulary.
-        slots: maximal number of requests.
-
-    Raises:
-        SpecError: the model's state cannot be cut back after a rejected draft token.
-    """
-
     def __init__(self, model: CausalModel, slots: int) -> None:
         self.model, self._slots = model, Slots[Request](model, slots)
         check_can_shorten(model, "draft")
@@ -108,17 +98,15 @@ class DraftModel(Speculator):
         return [self._drafts[request][1] if request in fitting else [] for request in requests]
 
     def leave(self, request: Request) -> None:
-        """Free the slot of a request."""
         self._drafts.pop(request, None)
         if request in self._slots.texts:
             self._slots.leave(request)
 
     def clear(self) -> None:
-        """Replace all slots."""
         self._slots, self._drafts = Slots[Request](self.model, self._slots.limit), {}
 
     def _num_right(self, request: Request) -> int:
-        """Return the length of the request's valid state: everything before the first rejected draft token."""
+        # everything before the first rejected draft token
         length, draft = self._drafts.get(request, (0, []))
         for token, guess in zip(request.window[length:-1], draft[:-1], strict=False):
             if token != guess:
@@ -146,7 +134,7 @@ class OwnDraft(Speculator):
         self._num_read: dict[Request, int] = {}  # positions that every block has read with their final tokens
 
     def new_slots(self, model: GenerativeModel, limit: int) -> Slots[Request]:
-        """Return slots whose state also stores hidden vectors, which the further blocks read."""
+        # their state also stores hidden vectors, which the further blocks read
         self._slots = Slots[Request](model, limit, new_state=self.model.new_draft_state)
         return self._slots
 
@@ -176,11 +164,9 @@ class OwnDraft(Speculator):
         return [text[len(one.window) :][:limit] for text, one in zip(texts, requests, strict=True)]
 
     def leave(self, request: Request) -> None:
-        """Forget a request that has left its slot."""
         self._num_read.pop(request, None)
 
     def clear(self) -> None:
-        """Forget all requests."""
         self._num_read = {}
 
 

@@ -44,8 +44,6 @@ class Stats:
 
 
 class SlotInUse(NamedTuple):
-    """A request in a slot: its id, and the numbers of its prompt tokens, generated tokens and cached tokens."""
-
     request: object
     prompt_tokens: int
     generated_tokens: int
@@ -71,7 +69,6 @@ class Occupancy(NamedTuple):
 
 
 def occupancy(slots: Slots[Request]) -> Occupancy:
-    """Return the memory of the slots' state and the requests that hold slots."""
     state, lengths = slots.state, slots.state.lengths.tolist()
     in_use = [
         SlotInUse(request.id, len(request.prompt), len(request.tokens), length)

@@ -62,7 +62,7 @@ class _Rules:
             yield f"last: {self._end(form.after, form.next_name)}"
 
     def _values(self, call: str, schema: Schema) -> Iterator[str]:
-        """Yield the rules for a function's arguments, in the order of its schema."""
+        # in the order of the function's schema
         form, pairs = self._form, self._form.pairs
         assert pairs is not None
         if not self._shared:
@@ -81,7 +81,7 @@ class _Rules:
         yield f"rest_{call}_{last}: {self._end(form.after[cut:], next_name)}"
 
     def _value(self, rule: str, key: str, about: Any, schema: Schema) -> Iterator[str]:
-        """Yield the rules for one value and its end: a string as plain text, anything else as JSON."""
+        # a string as plain text, anything else as JSON
         about, shared = resolved(about, schema), self._literal(self._shared)
         texts = about.get("enum", [about["const"]] if "const" in about else None)
         if not isinstance(texts, list | None):
@@ -101,18 +101,17 @@ class _Rules:
         yield f"{rule}[suffix={shared}]: /(.|\\n)*/"
 
     def _end(self, after: str, next_name: str | None) -> str:
-        """Return what follows the arguments of a call: the end, or the next call."""
+        # the end, or the next call
         end = self._literal(after)
         return end if next_name is None or self._has_one else f"{end} | {self._literal(next_name)} call"
 
     @property
     def _names(self) -> str:
-        """Regular expression of the special tokens and the placeholder of a call id."""
+        # special tokens, and the placeholder of a call id
         names = sorted((name for name in self._special if name), key=len, reverse=True)
         return f"({'|'.join([*map(re.escape, names), ID])})"
 
     def _literal(self, text: str) -> str:
-        """Return a text in Lark syntax: special tokens by id, anything else in quotes."""
         parts = []
         for part in filter(None, re.split(self._names, text)):
             id = self._special.get(part)

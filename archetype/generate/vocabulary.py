@@ -72,7 +72,7 @@ class Vocabulary:
             raise SpecError("choices", f"{text!r:.80} {cause}", "leave it out, or write it otherwise")
 
     def _spelled(self, data: bytes) -> list[int] | None:
-        """Return tokens of exactly these bytes, found by dynamic programming if needed; None if there are none."""
+        # by dynamic programming if needed; None if no tokens have exactly these bytes
         ids = self(data)
         if b"".join(self.tokens[id] for id in ids) == data:
             return ids

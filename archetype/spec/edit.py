@@ -40,7 +40,7 @@ def assign(spec: S, assignments: list[str]) -> S:
 
 
 def _path_of(spec: Spec, field: str) -> str | None:
-    """Return the path of the first field with this name, in all layers; None if there is none."""
+    # in any layer
     paths = (path for path, _ in leaves(spec.dump(full=True, each_layer=True)))
     path = next((path for path in paths if field in path.split(".")), None)
     if path is None:
@@ -87,7 +87,7 @@ def _read(assignment: str) -> tuple[str, Any]:
 
 
 def _layers_at(data: Any, keys: Sequence[Key]) -> list[Any] | None:
-    """Return the layers of the model, or of the side that the keys name."""
+    # of the model, or of the side that the keys name
     for key in keys:
         data = data.get(key, data) if isinstance(data, dict) else data
     return data.get("layers") if isinstance(data, dict) else None
@@ -127,7 +127,6 @@ def changes_of(
 
 
 def _filled(values: Sequence[Any]) -> Sequence[Any]:
-    """Replace missing values by empty mappings or lists if some values are mappings or lists."""
     empties: tuple[Any, ...] = ({}, [])
     for empty in empties:
         kind = type(empty)
@@ -143,14 +142,13 @@ def _differ(values: Sequence[Any]) -> bool:
 
 
 def _shown(value: Any) -> Any:
-    """Return the kind of a part; other values are unchanged."""
     return value.get("kind", value) if isinstance(value, dict) else value
 
 
 def _changes_of_layers(
     stacks: Sequence[list[Any]], place: str, within_kinds: bool
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yield the changes between stacks; changes shared by several layers are merged."""
+    # changes shared by several layers are merged
     prefix, depths = f"{place}." if place else "", tuple(len(layers) or ABSENT for layers in stacks)
     if _differ(depths):
         yield f"{prefix}num_layers", depths

@@ -191,7 +191,6 @@ class ByKind:
         return f"write a kind, such as {example_of_kind(kinds)}; `archetype explain {role}` lists them"
 
     def dump(self, value: Part, info: SerializationInfo) -> dict[str, Any] | str:
-        """Return the part as plain data: a mapping, or its kind as a word."""
         data = value.model_dump(mode=info.mode, context=info.context)
         if value.is_word and len(data) == 1:
             return str(data["kind"])

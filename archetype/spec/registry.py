@@ -76,7 +76,7 @@ def providers(capability: str) -> Iterator[tuple[type, Any]]:
 
 @cache
 def _folder(kind: type) -> str | None:
-    """Return the package with the files of a kind, or with those shared by a role."""
+    # shared by all kinds of a role, or of one kind
     package, _, file = kind.__module__.rpartition(".")
     if package == "archetype.roles":
         return f"archetype.parts.{file}" if find_spec(f"archetype.parts.{file}") else None
@@ -85,7 +85,7 @@ def _folder(kind: type) -> str | None:
 
 @cache
 def _import_file(package: str, name: str) -> bool:
-    """Import a file of a folder. Return whether it exists."""
+    # returns whether it exists
     if find_spec(f"{package}.{name}") is None:
         return False
     import_module(f"{package}.{name}")

@@ -69,7 +69,7 @@ def restacked(layers: Sequence[dict[str, Any]], num_layers: int) -> list[dict[st
 
 
 def _times(codes: Sequence[int], start: int, size: int) -> int:
-    """Return how often the `size` layers at `start` are repeated in a row."""
+    # how often the `size` layers at `start` are repeated in a row
     end = start + size
     while end < len(codes) and codes[end] == codes[end - size]:
         end += 1

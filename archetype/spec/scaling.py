@@ -23,20 +23,6 @@ USUAL_HEAD = (16, 256)  # features
 
 
 def scaled(spec: S, factors: Sequence[str]) -> S:
-    """Return a validated copy of `spec` with another size.
-
-    Width scales d_model and everything proportional to it: hidden features, ranks and heads. The number of heads
-    changes at equal head size, with the same ratio of query and key/value heads; if it cannot be divided further, heads
-    get narrower. Depth truncates or repeats the pattern of each stack.
-
-    Args:
-        spec: specification of a model.
-        factors: `width`, `depth`, `vocab` or `context`, each with a ratio (width=1/8, width=0.5, width=2x) or a size
-            (width=512 is a d_model).
-
-    Raises:
-        SpecError: a factor is invalid, the specification has no such size, or a size is not an integer.
-    """
     for name, text in map(_parsed, factors):
         if name == "width":
             spec = _with_width(spec, text)
@@ -75,7 +61,7 @@ def _parsed(text: str) -> tuple[str, str]:
 
 
 def _sized(name: str, text: str, size: int) -> int:
-    """Return the new size for a ratio or a size."""
+    # a ratio, or the size itself
     try:
         value = int(text) if text.isdecimal() else round(size * Fraction(text.removesuffix("x")))
     except (ValueError, ZeroDivisionError):
