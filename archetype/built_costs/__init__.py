@@ -1,4 +1,4 @@
-"""Parts from outside, counted on their modules: what declares no cost, and whether what is declared is built."""
+"""Costs of extensions, measured on their modules: parts without a registered cost, and checks of registered costs."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The costs of wirings and residual wirings that declare none: what stands around the contents of a block."""
+"""Costs of wirings and residual wirings without a registered cost, measured on their modules."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,7 +35,7 @@ class Passing(nn.Module):
         return x
 
     def project(self, source: Tensor) -> None:
-        """Cross-attention's keys and values: none."""
+        """Return nothing: the replaced cross-attention needs no keys and values."""
 
 
 class MeasuredWiringCost(WiringCost):
@@ -68,7 +68,6 @@ class MeasuredWiringCost(WiringCost):
         return flops_of(lambda: block(x, context, None), self.part)
 
     def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:
-        """Bytes saved by all norms."""
         return sum(norm.saved_activations(work.tokens) for name in contents for norm in self._norms(name))
 
     def _norms(self, content: str) -> list[NormCost]:

@@ -1,4 +1,4 @@
-"""The costs of contents of a block that declare none, and of what stands in them: routers and key selections."""
+"""Costs of block contents, routers and key selections without a registered cost, measured on their modules."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -66,7 +66,8 @@ class MeasuredMixerCost(MeasuredContentCost, MixerCost):
     def flops(self, work: Work) -> Counts:
         rows, state, lengths = work.rows.value, None, None
         new_state = getattr(self.module, "new_state", None)
-        length = work.queries if new_state or work.phase != "decode" else work.length  # without a state all anew
+        # without a state, decoding computes the whole sequence again
+        length = work.queries if new_state or work.phase != "decode" else work.length
         x = torch.empty(rows, length.value, self.d.value, device=META)
         if work.phase == "decode" and new_state:
             state = new_state(rows, work.length.value, x.dtype, META)

@@ -1,4 +1,4 @@
-"""Models with parts from outside: each layer is counted at its place, and its module may deny what a cost says."""
+"""Models with parts of extensions: every layer is counted separately, and costs are checked against the modules."""
 
 import re
 from collections import Counter
@@ -18,8 +18,8 @@ from archetype.models.stack.spec import StackView
 from archetype.spec.kinds import kinds_from_outside
 from archetype.spec.registry import provided
 
-TOKENS = 64  # of the pass by which layers are told apart
-BESIDE = "beside the blocks"
+TOKENS = 64  # of the pass that shows whether layers differ
+BESIDE = "outside the blocks"
 IN_BLOCK = re.compile(r"(.*?blocks\.\d+)\.(\w+)")
 
 
@@ -48,7 +48,7 @@ class ModelsAsBuilt:
             SpecError: names the first module that differs.
         """
         if not kinds_from_outside(cost.spec) or provided("module", type(cost.spec)) is None:
-            return  # a kind of model that is only counted has nothing to be compared with
+            return  # a kind of model without a module has nothing to compare with
         counted, built = Counter[str](), Counter[str]()
         for stack in cost.stacks:
             for group in stack.groups:
@@ -78,7 +78,7 @@ def _counts(cost: BlockCost) -> tuple[Any, ...]:
     work = Work(symbol("B", 1), symbol("T", TOKENS), "forward")
     try:
         products = {name: formula.value for name, formula in cost.flops(work).items()}
-    except SpecError:  # it declares no cost and cannot be run without weights: whoever asks for its products is told
+    except SpecError:  # cannot be run without weights; the error is raised again when its products are requested
         products = {}
     parameters = {name: formula.value for name, formula in cost.parameters().items()}
     return (*parameters.items(), *products.items(), cost.state(TOKENS, TOKENS))

@@ -126,7 +126,6 @@ def symbol(name: str, value: int, part: "Spec | None" = None) -> Formula:
 
     Args:
         name: a letter of the legend, or of the part's `letters`.
-        value: the size.
         part: the part that has this size; its `letters` take precedence over the legend.
 
     Raises:
@@ -140,7 +139,7 @@ def symbol(name: str, value: int, part: "Spec | None" = None) -> Formula:
 
 
 def multiple(name: str, value: int, unit: Formula) -> Formula:
-    """Return a size as a multiple of another, such as 4 D, if it is one; else as a symbol of its own."""
+    """Return a size as a multiple of another, such as 4 D, if possible; otherwise as a separate symbol."""
     return unit * (value // unit.value) if value % unit.value == 0 else symbol(name, value)
 
 

@@ -38,7 +38,6 @@ def fits(report: CostReport, available: int) -> list[Fit]:
     """Return the largest batch at the report's length, and the longest sequences at its batch, for each use.
 
     Args:
-        report: cost report of the model.
         available: bytes of memory.
     """
     cost, source = report.memory_cost, report.source_length

@@ -98,7 +98,6 @@ def amount(model: ModelSpec, measure: str, length: int) -> int:
 
 
 def _usual_path(model: ModelSpec, measure: str) -> str:
-    """Return the field that is varied by default for a measure."""
     layers = getattr(model, "layers", ())
     for name in STATE_SIZES if measure == "state" and layers else ():
         if all(name in type(block.mixer).model_fields for block in layers):

@@ -53,7 +53,6 @@ class MemoryCost:
     """Memory of a model for any batch and length.
 
     Args:
-        model: the specification.
         dtype: data type of the weights, or one per tensor; training computes in bfloat16 for types of two bytes.
         state_dtype: data type of the state (absent: that of matrix products).
 
@@ -124,7 +123,6 @@ class MemoryCost:
         """Return the bytes of the state of a batch.
 
         Args:
-            batch: number of sequences.
             length: capacity of each sequence in tokens.
             source: tokens per source, if there is one (absent: `length`).
         """

@@ -61,6 +61,7 @@ class Layout(NamedTuple):
 
     @property
     def shards(self) -> int:
+        # weights are also sharded over context-parallel processes, unless every process keeps a full replica
         return self.shard * self.context if max(self.shard, self.tensor) > 1 else 1
 
     def __str__(self) -> str:
@@ -118,13 +119,10 @@ class Cluster(NamedTuple):
 
 
 class Planner:
-    """Training steps of one model on one cluster.
+    """Plans training steps of one model on one cluster.
 
     Args:
-        model: the specification.
-        cluster: of devices.
         batch_size: sequences in the whole batch.
-        length: tokens per sequence.
         dtype: data type of matrix products.
         cuts_vectors: whether tensor parallelism also splits vectors and logits (sequence parallelism; Korthikanti
             2022), which `archetype train` does not do.
@@ -182,7 +180,6 @@ class Planner:
         """Return memory and time of one step.
 
         Args:
-            layout: layout of the devices.
             rows: sequences that a device processes at once.
             recomputes: whether activation checkpointing recomputes the blocks.
         """
@@ -284,7 +281,6 @@ class Planner:
         return numbers * self.length * self.itemsize
 
     def _contexts(self, devices: int) -> list[int]:
-        """Return the possible degrees of context parallelism."""
         blocks = [block for stack in self.model.stacks for block in stack.layers]
         parts = [part for block in blocks for content in block.contents.values() for part in content.each()]
         if not self.model.shares_positions or any(part.needs_whole_rows is not None for part in parts):

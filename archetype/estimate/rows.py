@@ -66,9 +66,6 @@ def module_rows(
     """Return a row for every module with parameters or FLOPs.
 
     Args:
-        cost: cost of the model.
-        batch: number of sequences.
-        length: tokens per sequence.
         attention: which pairs of positions count.
         phases: phases to count; FLOPs of other phases are 0.
         source: tokens per source, if there is one (absent: `length`).

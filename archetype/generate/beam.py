@@ -36,7 +36,6 @@ def beam_search(
         sources: token ids of each source, as the model was trained to read them.
         start: the token that every target starts with.
         end: the token that ends a target.
-        settings: of the beam search.
     """
     return [max(finished)[1] for finished in finished_targets(model, sources, start, end, settings)]
 
@@ -82,9 +81,7 @@ def translations(
 
     Args:
         model: in evaluation mode.
-        tokenizer: the model's own.
         texts: the sources; the target of an empty one is empty.
-        settings: of the beam search.
         start: the token that every target starts with (absent: the end token).
 
     Raises:
@@ -123,7 +120,6 @@ class Search:
         sources: at least one.
         start: the token that every target starts with.
         end: the token that ends a target.
-        settings: of the beam search.
     """
 
     def __init__(self, model: EncoderDecoder, sources: list[list[int]], start: int, end: int, settings: Beam) -> None:

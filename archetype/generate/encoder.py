@@ -78,8 +78,6 @@ def embedding_tokens(
     """Tokenize texts for an embedding, truncated as `settings` says.
 
     Args:
-        model: the model that reads them.
-        tokenizer: the model's own.
         texts: one text, or several; token ids are returned unchanged.
         settings: sentence-transformers settings: prompts and the maximal length.
         prompt: name of the prompt put before each text (absent: the default prompt).
@@ -164,7 +162,6 @@ def classify_texts(
 
     Args:
         model: in evaluation mode.
-        tokenizer: the model's own.
         texts: one text or several; none may be empty.
         start: the token that an encoder-decoder's targets start with (absent: the end token).
         truncate: whether to truncate texts longer than the model's context, as in training.

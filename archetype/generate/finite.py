@@ -13,7 +13,6 @@ def check_finite(logits: Tensor, model: nn.Module, rerun: Callable[[], Any]) -> 
 
     Args:
         logits: output of a forward pass, (rows, V).
-        model: the model that computed them.
         rerun: runs the same pass without a cache; called only if the logits are not finite.
 
     Raises:

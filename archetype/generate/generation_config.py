@@ -94,7 +94,6 @@ def generation_config(sampling: Sampling, said: Mapping[str, Any] = MappingProxy
     """Return these settings as the contents of generation_config.json, without special token ids.
 
     Args:
-        sampling: the settings.
         said: contents of the original file; its other keys are kept, and all of it if the settings are unchanged.
     """
     said = {key: value for key, value in said.items() if key not in (*SPECIAL, NEVER)}

@@ -81,7 +81,6 @@ class Grammar:
     """State of one sequence in its grammar.
 
     Args:
-        compiled: the grammar.
         matcher: llguidance matcher after the sequence so far.
         num_tokens: vocabulary size of the tokenizer; higher ids are never allowed.
         seconds: CPU time left for this sequence.

@@ -26,7 +26,6 @@ class Hypotheses:
         longest: maximal length of any target, in tokens.
         start: the token that every target starts with.
         end: the token that ends a target.
-        settings: of the beam search.
 
     Attributes:
         tokens: of each hypothesis, without the start token.

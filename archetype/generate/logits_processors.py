@@ -13,7 +13,6 @@ class LogitsProcessors:
     """The logits processors of one sequence; a processor whose setting is neutral does nothing.
 
     Args:
-        sampling: the settings.
         prompt: token ids before the first generated one.
         source: the prompt again; for an encoder-decoder, the token ids of the source.
         ends: tokens that end a sequence.

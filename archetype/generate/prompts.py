@@ -11,7 +11,6 @@ class PromptEncoder:
     """Tokenizes prompts, or sources and the beginnings of targets, and checks that the model can read them.
 
     Args:
-        model: determines context length and vocabulary.
         tokenizer: None if prompts are token ids.
         start: the token that a target starts with (None: the end token).
     """

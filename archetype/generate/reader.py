@@ -100,7 +100,6 @@ def make_deterministic(model: GenerativeModel) -> None:
     """Make the logits of each sequence independent of all other sequences, to the bit.
 
     They do not depend on the batch, on a cached prefix, on how a prompt is cut into chunks, or on speculation.
-    is read, with a draft or without.
 
     Raises:
         SpecError: a trial step of the model contains an operation whose bits may depend on other rows.

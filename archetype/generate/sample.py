@@ -22,10 +22,6 @@ class Sampler:
     Each sequence has its own random generator: its tokens do not depend on the other sequences of the batch.
 
     Args:
-        sampling: the settings.
-        prompt: token ids.
-        vocab_size: of the model.
-        device: device of the logits.
         grammar: constraint in its initial state, if any.
         ends: tokens that end a sequence.
         source: token ids of the source of an encoder-decoder (absent: the prompt).

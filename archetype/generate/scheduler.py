@@ -179,7 +179,7 @@ class Scheduler:
         return min(able, key=lambda one: held[one.group], default=None)
 
     def _begin(self, request: Request) -> Prefill:
-        # room for the whole sequence is reserved here, so that decoding need not grow the state at once
+        # room is reserved for the next waiting requests too, so that the state grows once for all of them
         upcoming = [request, *islice(self.waiting, self.slots.limit - len(self.slots.texts) - 1)]
         context = self.model.spec.context_length
         capacity = max(min(context, len(one.window) + min(one.left, AHEAD)) for one in upcoming)

@@ -38,7 +38,6 @@ def answer(
     Args:
         model: in evaluation mode.
         tokenizer: the model's own, which must encode pairs of texts.
-        question: a text.
         text: the text to search.
         max_tokens: maximal length of the answer.
 

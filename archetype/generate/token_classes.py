@@ -42,7 +42,6 @@ def classify_tokens(
 
     Args:
         model: in evaluation mode.
-        tokenizer: the model's own.
         texts: none of them empty.
         labels: names of the classes (absent: their indices).
 

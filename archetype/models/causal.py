@@ -14,13 +14,13 @@ class CausalModel(TokenModel):
     spec: spec.CausalSpec
 
     def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
+        """Return the state of each layer before the first token."""
         raise NotImplementedError
 
     def new_state(self, batch: int, capacity: int | None = None, dtype: torch.dtype | None = None) -> State:
         """Return the state of sequences before their first token.
 
         Args:
-            batch: number of sequences.
             capacity: maximal length of a sequence in tokens (absent: the context length).
             dtype: data type of the cache (absent: the model's).
         """

@@ -56,8 +56,6 @@ class BaseModel(nn.Module):
         """Build the head and store it by its type of output.
 
         Args:
-            head: specification of the head.
-            vocab_size: vocabulary size.
             features: size of its input vectors.
         """
         module = build_head(head, vocab_size, features)

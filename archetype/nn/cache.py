@@ -377,7 +377,7 @@ class State:
         return min((layer.num_shared(length) for layer in self.layers), default=EMPTY_SLOT)
 
     def shared(self, count: int) -> "State":
-        """Return a view of one row as `count` rows, one for each of its next tokens."""
+        """Return a view of one row as `count` rows, one per new token; row n has n more tokens than row 0."""
         lengths = self.lengths + torch.arange(count, device=self.lengths.device)
         return State(lengths, [layer.shared(count) for layer in self.layers], self.capacity)
 

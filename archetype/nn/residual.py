@@ -16,7 +16,6 @@ class ResidualStream(nn.Module):
     The stream is any tensor whose first dimensions are batch and positions, (B, T, ..., D).
 
     Args:
-        residual: the specification.
         place: position of the content; `place.content` counts the contents of the stack.
     """
 

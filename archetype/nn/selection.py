@@ -62,7 +62,6 @@ class KeySelector(nn.Module):
             x: vectors of the new positions.
             queries: vectors from which attention computes its queries.
             allowed: pairs of new positions and keys that attention allows.
-            context: forward context.
             state: the selection's own state, updated with the new positions; key s is position s. None: the keys are
                 those of the new positions.
         """
@@ -72,9 +71,7 @@ class KeySelector(nn.Module):
         """Return the training loss of the selection; called only for a choice with scores.
 
         Args:
-            choice: what it chose in this pass.
             attended: attention weights of each query, averaged over heads, without gradient.
-            context: forward context.
         """
         raise NotImplementedError
 
@@ -92,10 +89,7 @@ def learn(index: KeySelector, choice: Choice, weights: Callable[[], Tensor], con
     """Add the loss by which a selection learns to imitate the attention weights.
 
     Args:
-        index: the selection.
-        choice: what it chose.
         weights: computes the attention weights, (B, H, T, S); called only if needed.
-        context: of the pass.
     """
     if choice.scores is None:
         return
@@ -123,7 +117,6 @@ def gather_chosen(choice: Choice, *buffers: Tensor) -> Gathered:
     """Gather the chosen keys of a single query per sequence, so that attention reads nothing else.
 
     Args:
-        choice: the chosen keys.
         buffers: tensors of all keys, (B, K, S, P) each.
     """
     assert choice.keys is not None

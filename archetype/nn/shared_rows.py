@@ -14,12 +14,7 @@ from torch import Tensor
 
 
 class PositionShares(ABC):
-    """The positions of every sequence that this process computes.
-
-    Args:
-        number: rank of this process.
-        size: number of processes.
-    """
+    """The positions of every sequence that this process computes."""
 
     def __init__(self, number: int, size: int) -> None:
         self.size, self.pieces = size, (number, 2 * size - 1 - number)

@@ -16,13 +16,12 @@ class FeedForward(Content, Part):
 
     @property
     def separates_documents(self) -> bool:
-        # a state would carry over from one document to the next
+        """Whether packed documents are computed independently; a part with a state overrides this with False."""
         return True
 
     @property
     def needs_whole_rows(self) -> NeedsWholeRows | None:
-        # a state is carried from position to position
-        if self.separates_documents:
+        if self.separates_documents:  # then it has no state that is carried from position to position
             return None
         cause = f"{getattr(self, 'kind', 'a part')} reads sequences in order, and parallel.context splits them"
         return NeedsWholeRows("", cause, "use a part without a state, or make parallel.context 1")

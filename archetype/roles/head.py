@@ -37,6 +37,7 @@ class Head(Part):
 
     @property
     def shares_table(self) -> bool:
+        """Whether its logits are products with the embedding table."""
         return False
 
 

@@ -86,16 +86,12 @@ class InLayout:
 
     @property
     def adds_to_loss(self) -> bool:
-        """Whether it adds a loss of its own in training."""
+        """Whether it adds a term to the training loss."""
         return False
 
 
 class Plans(Generic[M]):
-    """The parallelism plans of one module.
-
-    Args:
-        module: the module to be computed by several processes.
-    """
+    """The parallelism plans of one module."""
 
     def __init__(self, module: M) -> None:
         self.module = module

@@ -76,11 +76,7 @@ class Piece(NamedTuple):
 
 
 class PatternRule(Generic[P]):
-    """The rule of a pattern. A new kind only needs `rule`: all pairs are then computed and masked.
-
-    Args:
-        pattern: specification of the pattern.
-    """
+    """The rule of a pattern. A new kind only needs `rule`: all pairs are then computed and masked."""
 
     depends_on_layer: ClassVar[bool] = False
     depends_on_length: ClassVar[bool] = False  # whether the sequence length affects pairs far from its end
@@ -89,6 +85,7 @@ class PatternRule(Generic[P]):
         self.spec = pattern
 
     def rule(self, i: Positions, j: Positions, context: MaskContext) -> Any:
+        """Whether the pattern contains the pair, before the causal mask."""
         raise NotImplementedError
 
     def allows(self, i: Positions, j: Positions, context: MaskContext) -> Any:

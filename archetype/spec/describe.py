@@ -70,7 +70,7 @@ def classes_of(kind: str) -> tuple[list[tuple[str, type[Spec]]], str]:
     """Return (role, class) of everything with this kind, and the name by which it is written (for synonyms).
 
     Raises:
-        SpecError: there is no such kind.
+        SpecError: the kind is unknown.
     """
     names = list(dict.fromkeys(str(cls.model_fields["kind"].default) for _, cls in kinds()))
     name, written = (kind, kind) if kind in names else meant_kind(kind, names) or ("", "")

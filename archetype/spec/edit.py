@@ -99,7 +99,6 @@ def changes_of(
     """Yield every path at which dumps with each layer differ, with its value in each dump.
 
     Args:
-        values: the dumps.
         place: path of the values.
         within_kinds: also list the fields of parts with different kinds; otherwise only the kinds are listed.
     """
@@ -187,7 +186,6 @@ def _keys(target: str) -> list[Key]:
 
 
 def _index(text: str, target: str) -> slice | tuple[int, ...]:
-    """Parse the indices in a pair of brackets."""
     try:
         if text == "*":
             return slice(None)
@@ -199,7 +197,6 @@ def _index(text: str, target: str) -> slice | tuple[int, ...]:
 
 
 def _items(key: slice | tuple[int, ...], items: Any, target: str) -> list[int]:
-    """Return the indices of the list items that a key names."""
     count = len(items) if isinstance(items, list) else 0
     if isinstance(key, tuple):
         missing = next((index for index in key if not -count <= index < count), None)

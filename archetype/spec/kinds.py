@@ -28,7 +28,7 @@ class Part(Spec):
     kinds: ClassVar[dict[str, type["Part"]]]
     needs: ClassVar[str] = ""  # capability that every member of the role must have: module, or rule
     is_word: ClassVar[bool] = False  # whether a member with defaults only is written as a word
-    is_absent: ClassVar[bool] = False  # whether it means that there is no such part, as for no norm
+    is_absent: ClassVar[bool] = False  # whether it means that the part is left out, such as no norm
     title: ClassVar[str] = ""  # display name of the kind (empty: `kind` in words)
 
     if TYPE_CHECKING:  # a field of every member
@@ -60,7 +60,7 @@ class Part(Spec):
             default: kind of a mapping without one (absent: it is required).
 
         Raises:
-            SpecError: there is no such kind, or a field is invalid.
+            SpecError: the kind is unknown, or a field is invalid.
         """
         load_all_kinds()
         kind = data.get("kind", default)
@@ -139,7 +139,6 @@ class ByKind:
     """Metadata of a field that is parsed as the class named by `kind`; all of the classes are in the JSON Schema.
 
     Args:
-        role: the role.
         only: attributes, at least one of which must be true for a class to be allowed (absent: all classes are).
         default: kind of a mapping without one (absent: it is required).
         is_said: whether the default kind is written.
@@ -181,7 +180,6 @@ class ByKind:
             raise with_known_keys(error, cls) from None
 
     def _remedy(self, value: Any) -> str:
-        """Return a suggestion for a value that is not a kind."""
         from archetype.spec.example import example_of_kind
 
         kinds, role = self.kinds(), self.role.role_name().replace(" ", "_")
@@ -229,5 +227,4 @@ class ByKind:
 
 
 def _has_defaults(cls: type[Part]) -> bool:
-    """Whether a kind needs no further fields."""
     return not any(field.is_required() for field in cls.model_fields.values())

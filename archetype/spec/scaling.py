@@ -144,7 +144,6 @@ def _scale_sizes(node: _Node, factor: Fraction, share: Fraction) -> Fraction:
     """Scale the plain data of a part in place.
 
     Args:
-        node: the part, with its plain data.
         factor: new width of the model / old width.
         share: new head size / old head size of the part that contains it.
 
@@ -169,11 +168,8 @@ def _scale_sizes(node: _Node, factor: Fraction, share: Fraction) -> Fraction:
 
 
 def _scale_heads(node: _Node, factor: Fraction) -> Fraction:
-    """Scale the number of heads; if it cannot be divided far enough, scale the head size too.
-
-    Returns:
-        New head size / old head size.
-    """
+    # If the number of heads cannot be divided far enough, the head size is scaled too.
+    # Returns new head size / old head size.
     data = node.data
     sizes = {n: follows.measure for n, follows in followed(type(node.part)).items() if isinstance(data[n], int)}
     counts = {name: data[name] for name, measure in sizes.items() if measure == "heads"}
@@ -192,7 +188,7 @@ def _scale_heads(node: _Node, factor: Fraction) -> Fraction:
 
 
 def _ratios(spec: Spec) -> Iterator[tuple[str, tuple[float, tuple[int, int], str]]]:
-    """Yield (path of a size, (ratio, usual range, sentence about it))."""
+    # (path of a size, (ratio, usual range, sentence about it))
     for node in _walk(spec):
         declared, d_model = followed(type(node.part)), node.d_model
         sizes = {name: getattr(node.part, name) for name in declared}

@@ -24,7 +24,6 @@ def check_documents_are_separate(
     """Raise an error if packed documents would influence each other in some layer.
 
     Args:
-        model: specification of the model.
         field: field that requests separate documents, for the message.
         remedy: alternative to separate documents, for the message.
 

@@ -40,7 +40,6 @@ class EncoderDecoder(TokenModel):
 
         Args:
             source: token ids (B, S), padded at the end.
-            context: forward context of the source.
         """
         x = self._embed_source(source, context)
         bridge: State | None = None

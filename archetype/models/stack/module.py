@@ -17,7 +17,7 @@ from archetype.nn.residual import enter, leave
 
 
 class Blocks(nn.ModuleList):
-    """The blocks of a stack; modules exist, by index, for layers with weights of their own.
+    """The blocks of a stack; only layers that do not share another layer's weights have a module.
 
     Indexing and iteration cover all layers: a layer that shares weights returns the module of the earlier layer.
     """
@@ -73,7 +73,6 @@ class Stack(nn.Module):
 
         Args:
             x: input vectors (B, T, D).
-            context: forward context.
             state: state of all layers (absent: whole sequences).
             layers: compute only these, from one residual stream to the next (pipeline parallelism).
         """

@@ -78,9 +78,6 @@ class VisionEncoder(Stack, BaseModel):
     def forward(self, images: Float[Tensor, "B channels height width"]) -> Output:
         """Return the hidden vectors of learned tokens and patches, (B, T, D), and the head's logits, (B, Y).
 
-        Args:
-            images: with the channels and size of the specification.
-
         Raises:
             SpecError: the images have another size.
         """

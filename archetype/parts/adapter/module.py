@@ -99,9 +99,6 @@ def adapter_parameters(model: nn.Module) -> set[str]:
 def install(model: nn.Module, adapter: spec.Adapter, seed: int = 0) -> None:
     """Install an adapter around every linear layer that its targets name; outputs do not change at first.
 
-    Args:
-        model: changed in place; its parameters keep their names.
-
     Raises:
         SpecError: a target names no linear layer, or a quantized one.
     """

@@ -45,8 +45,6 @@ def build_pairs(attention: spec.Attention, place: Place, bias: ScoreBias | Query
     An index wraps the strategy in `ChosenPairs`.
 
     Args:
-        attention: specification of the layer.
-        place: its place in the model.
         bias: its own position bias (None: it has none, or the stack's).
     """
     kind: type[MaskedPairs] = TiledPairs

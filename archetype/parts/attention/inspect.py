@@ -47,10 +47,6 @@ def attention_steps(score: ScoreFunction, q: Tensor, k: Tensor, v: Tensor, mask:
     """Compute the steps from queries and keys to weights.
 
     Args:
-        score: the score function.
-        q: queries (B, H, T, P).
-        k: keys (B, K, S, P).
-        v: values (B, K, S, Q).
         mask: (b, h, T, S), True where a pair is allowed, or numbers added to the scores (None: all pairs are allowed).
     """
     scores = score.scores(q, k)
@@ -64,7 +60,7 @@ def attention_steps(score: ScoreFunction, q: Tensor, k: Tensor, v: Tensor, mask:
 
 
 def padding_mask(num_tokens: Tensor | None, k: Tensor) -> Bool[Tensor, "B 1 1 S"] | None:
-    """Return a mask of keys that are not padding; None if there is no padding."""
+    """Return a mask that is True for keys that are not padding; None without padding."""
     return None if num_tokens is None else present_keys(num_tokens, torch.arange(k.shape[2], device=k.device))
 
 

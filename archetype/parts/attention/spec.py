@@ -54,7 +54,7 @@ Biases = Annotated[
 ]
 
 
-# Fields that must equal those of the layer whose keys are read: else keys would have other positions or features.
+# Fields that must equal those of the layer whose keys are read: otherwise keys have other positions or features.
 OF_KEYS = (
     "num_heads",
     "num_kv_heads",

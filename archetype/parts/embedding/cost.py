@@ -84,7 +84,6 @@ class PerLayerCost:
     """Cost of per-layer embeddings: a table, a projection and its norm.
 
     Args:
-        vocabulary: V.
         readers: number of layers that read one.
     """
 

@@ -51,7 +51,6 @@ class TransformCost:
     """Cost of a dense layer and its norm before the logits; zero if there is none.
 
     Args:
-        part: the specification, or None.
         d: width of the vectors it reads.
         head: name of the head's module.
     """
@@ -80,7 +79,7 @@ class TransformCost:
 
 @cost_of(spec.LanguageModelHead)
 class LanguageModelHeadCost(HeadCost):
-    """Logits over the vocabulary, optionally of transformed vectors; a tied head has no table of its own."""
+    """Logits over the vocabulary, optionally of transformed vectors; a tied head adds no table."""
 
     part: spec.LanguageModelHead
 

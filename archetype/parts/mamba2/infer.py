@@ -35,7 +35,6 @@ def step_limits(config: ConfigKeys, from_min: bool = False) -> dict[str, float]:
     """Return the limits of step sizes that the keys give.
 
     Args:
-        config: keys of config.json.
         from_min: whether the class uses `time_step_min` as lower limit and ignores `time_step_limit`.
     """
     limits = config.get("time_step_limit")

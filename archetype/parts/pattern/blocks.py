@@ -159,11 +159,8 @@ class BigBirdRule(PatternRule[spec.BigBird]):
         return Shape(count - spec.global_blocks, spec.block, keys), Shape(spec.global_blocks, spec.block, n)
 
     def pairs(self, context: MaskContext) -> int:
-        """Count pairs block by block; for bidirectional patterns only.
-
-        Rows between both ends differ only in their random blocks. These are drawn only where one may be an incomplete
-        last block; beyond 4096 rows their expected number is used.
-        """
+        # Bidirectional only. Rows between both ends differ only in their random blocks. These are drawn only where one
+        # may be an incomplete last block; beyond 4096 rows their expected number is used.
         spec, n = self.spec, context.length
         count, most = -(-n // spec.block), spec.global_blocks + spec.window_blocks + spec.random_blocks
         missing = count * spec.block - n  # positions missing from the last block

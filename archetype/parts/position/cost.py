@@ -90,7 +90,7 @@ class AlibiCost(PositionCost):
 
 @cost_of(spec.RelativeBias)
 class RelativeBiasCost(PositionCost):
-    """Bucket of every pair, and whether the pair is allowed. The table belongs to the stack."""
+    """Bucket of every pair, and whether the pair is allowed. The stack counts the table."""
 
     part: spec.RelativeBias
     biases_scores = True

@@ -52,7 +52,6 @@ def yarn_ramp(theta: float, dim: int, scaling: spec.YarnScaling) -> tuple[float,
     """Return the pairs between which frequencies change from unscaled to divided: beta_fast and beta_slow turns.
 
     Args:
-        theta: base.
         dim: rotated features of a head, R.
         scaling: gives both numbers of turns (Peng 2023, equation 23).
     """

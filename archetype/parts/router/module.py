@@ -29,11 +29,7 @@ class Projection(WithMatrix):
 
 
 class LinearRouter(Projection):
-    """Logits by a projection (Shazeer 2017).
-
-    Args:
-        num_experts: E.
-    """
+    """Logits by a projection (Shazeer 2017)."""
 
     def __init__(self, router: spec.LinearRouter, num_experts: int, place: Place) -> None:
         super().__init__(place.d_model, num_experts, bias=router.bias)
@@ -81,7 +77,6 @@ class HashRouter(nn.Module):
     """Look up a token's experts by its id (Roller 2021), optionally weighed by a projection (DeepSeek-V4).
 
     Args:
-        num_experts: E.
         place: gives the vocabulary size and the number of experts per token.
     """
 
