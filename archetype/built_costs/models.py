@@ -37,8 +37,8 @@ class ModelsAsBuilt:
         for layer in layers:
             with counted_in(Layer(block.own, place_of(stack, layer))):
                 cost = count()
-                places, _ = groups.setdefault(_counts(cost), ([], cost))
-            places.append(layer)
+                indices, _ = groups.setdefault(_counts(cost), ([], cost))
+            indices.append(layer)
         return groups.values()
 
     def check(self, cost: ModelCost) -> None:
@@ -52,21 +52,21 @@ class ModelsAsBuilt:
         counted, built = Counter[str](), Counter[str]()
         for stack in cost.stacks:
             for group in stack.groups:
-                for layer in (one for one in group.layers if stack.stack.layers[one].weights_of is None):
+                for layer in (layer for layer in group.layers if stack.stack.layers[layer].weights_of is None):
                     for name, formula in group.cost.parameters().items():
                         content = name.partition(".")[0]
                         own = content if content in group.cost.contents else "wiring"
                         counted[f"{stack.prefix}blocks.{layer}.{own}"] += formula.value
         counted[BESIDE] = num_parameters(cost).value - counted.total()
         for name, parameter in build_on_meta(cost.spec).named_parameters():
-            built[_place(name, counted)] += parameter.numel()
+            built[_location(name, counted)] += parameter.numel()
         for place in counted:
             if counted[place] != built[place]:
                 cause = f"its cost counts {counted[place]:,} parameters, and its module has {built[place]:,}"
                 raise SpecError(place, cause, "correct its cost, or register none so that its module is counted")
 
 
-def _place(name: str, counted: Container[str]) -> str:
+def _location(name: str, counted: Container[str]) -> str:
     # with a content of a block, around the contents, or outside the blocks
     if (inside := IN_BLOCK.match(name)) is None or f"{inside[1]}.wiring" not in counted:
         return BESIDE

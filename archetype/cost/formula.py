@@ -158,10 +158,10 @@ def prefixed(prefix: str, counts: Counts) -> Counts:
 
 
 def _order(symbol: Symbol) -> tuple[int, str, int, str]:
-    return _place(symbol), *symbol
+    return _rank(symbol), *symbol
 
 
-def _place(symbol: Symbol) -> int:
+def _rank(symbol: Symbol) -> int:
     # letters that only a part defines come last
     return _ORDER.get(symbol.name, len(_ORDER))
 
@@ -177,7 +177,7 @@ def _multiply(left: Product, right: Product) -> Product:
 def _write_sum(terms: dict[Product, int], names: Mapping[Symbol, str]) -> str:
     # by descending degree; among equal degrees, by the order of the legend
     def rank(product: Product) -> tuple[int, list[tuple[int, int, int]]]:
-        factors = [(-_place(symbol), symbol.value, -power) for symbol, power in product[::-1]]
+        factors = [(-_rank(symbol), symbol.value, -power) for symbol, power in product[::-1]]
         return -sum(power for _, power in product), factors
 
     return _join([_write_product(terms[product], product, names) for product in sorted(terms, key=rank)])

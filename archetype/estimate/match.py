@@ -58,8 +58,8 @@ def match(model: ModelSpec, other: ModelSpec | int, measure: str, path: str | No
     def amount_at(value: int) -> int:
         return amount(assign(model, [f"{path}={value}"]), measure, length)
 
-    place = bisect_left(values, target, key=amount_at)
-    near = values[max(place - 1, 0) : place + 1]
+    index = bisect_left(values, target, key=amount_at)
+    near = values[max(index - 1, 0) : index + 1]
     after = min(near, key=lambda value: abs(amount_at(value) - target))
     least, most = amount_at(values[0]), amount_at(values[-1])
     if not least <= target <= most and abs(amount_at(after) - target) > MISS * target:

@@ -261,8 +261,8 @@ class Planner:
                 contents = tuple(group.cost.contents)
                 whole = group.cost.wiring.saved_activations(contents, work) + len(contents) * inputs * work.itemsize
                 block = group.cost.saved_activations(work)
-                one = min(block, whole) / self._cut(layout) + max(0, block - whole) / layout.tensor
-                total, largest = total + one * len(group.layers), max(largest, one)
+                block_bytes = min(block, whole) / self._cut(layout) + max(0, block - whole) / layout.tensor
+                total, largest = total + block_bytes * len(group.layers), max(largest, block_bytes)
         if recomputes:
             inputs_of_blocks = self._blocks(layout) * inputs * self.itemsize / self._cut(layout)
             return (inputs_of_blocks + largest) / layout.context + keys / self._blocks(layout)
@@ -321,8 +321,8 @@ def best_steps(planner: Planner, sizes: Mapping[str, int] | None = None) -> list
     if sizes:
         steps = [step for step in steps if sizes.items() <= step.layout._asdict().items()]
         if not steps:
-            said = ", ".join(f"{name} {size}" for name, size in sizes.items())
-            cause = f"no layout of {planner.cluster.devices} devices for this model and batch has {said}"
+            required = ", ".join(f"{name} {size}" for name, size in sizes.items())
+            cause = f"no layout of {planner.cluster.devices} devices for this model and batch has {required}"
             raise SpecError("parallel", cause, "leave a size out, and the plan chooses it")
     fitting = sorted((step for step in steps if planner.fits(step)), key=lambda step: step.seconds)
     if not fitting:

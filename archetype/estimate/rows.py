@@ -43,7 +43,7 @@ class Row:
         owners = 1 if group is None else group.owners
         if group is not None and (len(group.layers) > 1 or not group.owners):
             number = {"parameters": group.number_of_weights, "active": group.number_of_weights}
-            formulas = {column: number.get(column, group.number) * one for column, one in formulas.items()}
+            formulas = {column: number.get(column, group.number) * formula for column, formula in formulas.items()}
             layers = len(group.layers)
         return cls(
             module, layers, owners, group is not None, formulas, *(formula.value for formula in formulas.values())
@@ -74,8 +74,8 @@ def module_rows(
     sources = None if source is None else constant(source)
     counted = [phase for phase in phases if cost.generates or phase == "forward"]
     work = {phase: Work(B, T, phase, attention, source=sources) for phase in counted}
-    stack_work = {phase: cost.stack_work(one) for phase, one in work.items()}
-    flops: dict[str, Counts] = {phase: cost.flops(one) for phase, one in work.items()}
+    stack_work = {phase: cost.stack_work(phase_work) for phase, phase_work in work.items()}
+    flops: dict[str, Counts] = {phase: cost.flops(phase_work) for phase, phase_work in work.items()}
     rows = _module_rows(cost.embedding_parameters(), flops)
     for stack in cost.stacks:
         for group in stack.groups:

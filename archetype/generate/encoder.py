@@ -217,11 +217,11 @@ def _by_length(
     model: Encoder | Decoder | EncoderDecoder, rows: list[list[int]], read: Callable[[Tokens, Lengths], Tensor]
 ) -> Float[Tensor, "B numbers"]:
     # the results are in the order of the rows
-    places, results = list[int](), list[Tensor]()
-    for some, tokens, lengths in batches_by_length(model, rows):
-        places += some
+    order, results = list[int](), list[Tensor]()
+    for indices, tokens, lengths in batches_by_length(model, rows):
+        order += indices
         results.append(read(tokens, lengths))
-    return torch.cat(results)[torch.tensor(places, device=model.device).argsort()]
+    return torch.cat(results)[torch.tensor(order, device=model.device).argsort()]
 
 
 def batches_by_length(
@@ -233,8 +233,8 @@ def batches_by_length(
         DataError: a row is empty, or longer than the model's context.
     """
     check_lengths(model, rows)
-    for places in of_like_lengths(list(map(len, rows))):
-        yield places, *_padded(model, [rows[row] for row in places])
+    for indices in of_like_lengths(list(map(len, rows))):
+        yield indices, *_padded(model, [rows[index] for index in indices])
 
 
 def of_like_lengths(lengths: list[int]) -> Iterator[list[int]]:

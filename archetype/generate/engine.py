@@ -15,7 +15,7 @@ from archetype.errors import DataError, SpecError
 from archetype.generate.generation_config import never_written
 from archetype.generate.grammar import KINDS, Grammar, GrammarCompiler
 from archetype.generate.prompts import PromptEncoder
-from archetype.generate.reader import StepReader, TextReader, num_places, reads_by_steps
+from archetype.generate.reader import StepReader, TextReader, num_slots, reads_by_steps
 from archetype.generate.request import Event, Logprobs, Request
 from archetype.generate.sample import Sampler
 from archetype.generate.scheduler import Scheduler, chunk_size, logprobs_of
@@ -277,7 +277,7 @@ class Engine:
         for number, text in enumerate(texts, start=1):
             ids = self.prompts.encode(text, f"text {number}" if len(texts) > 1 else "text")
             with self._turn():
-                state, size = self.model.new_state(1, num_places(self.model, len(ids))), chunk_size(self.model, ids)
+                state, size = self.model.new_state(1, num_slots(self.model, len(ids))), chunk_size(self.model, ids)
                 read = (StepReader if reads_by_steps(self.model) else TextReader)(self.model, state)
                 rows: list[Logprobs | None] = [None]
                 for start in range(0, len(ids), size):

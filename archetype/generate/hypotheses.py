@@ -66,9 +66,9 @@ class Hypotheses:
         """Extend the hypotheses of the first slots by the best candidates. Return the slots whose search has ended."""
         self.lengths[: len(candidates.tokens)] += 1
         self._finish(candidates)
-        going = self._going(candidates)
-        over = [slot for slot in range(len(going.tokens)) if self._is_over(slot, going)]
-        self._go_on(going)
+        continuing = self._best_unfinished(candidates)
+        over = [slot for slot in range(len(continuing.tokens)) if self._is_over(slot, continuing)]
+        self._continue(continuing)
         return over
 
     def _finish(self, candidates: Candidates) -> None:
@@ -79,7 +79,7 @@ class Hypotheses:
             target = self.tokens[slot, beams[slot, rank], : length - 1].tolist()
             self.finished[slot].append((self.settings.score(float(logs[slot, rank]), length), target))
 
-    def _going(self, candidates: Candidates) -> Candidates:
+    def _best_unfinished(self, candidates: Candidates) -> Candidates:
         # padded with probability 0 if the vocabulary is too small
         order = np.argsort(candidates.tokens == self.end, axis=1, kind="stable")[:, : self.settings.num_beams]
         slots = self._slots[: len(order)]
@@ -87,23 +87,26 @@ class Hypotheses:
         logs[tokens == self.end] = -math.inf
         return Candidates(logs, beams, tokens)
 
-    def _is_over(self, slot: int, going: Candidates) -> bool:
+    def _is_over(self, slot: int, continuing: Candidates) -> bool:
         # at the length limit, or once no running hypothesis can beat the finished ones
         finished, length = self.finished[slot], int(self.lengths[slot])
         if length >= self.limits[slot]:
             if not finished:  # cut off at the length limit
-                target = [*self.tokens[slot, going.beams[slot, 0], : length - 1].tolist(), int(going.tokens[slot, 0])]
-                finished.append((float(going.log_probabilities[slot, 0]), target))
+                target = [
+                    *self.tokens[slot, continuing.beams[slot, 0], : length - 1].tolist(),
+                    int(continuing.tokens[slot, 0]),
+                ]
+                finished.append((float(continuing.log_probabilities[slot, 0]), target))
             return True
         if len(finished) < self.settings.num_beams:
             return False
         worst = sorted(finished, reverse=True)[self.settings.num_beams - 1][0]
-        return self.settings.score(float(going.log_probabilities[slot, 0]), length) <= worst
+        return self.settings.score(float(continuing.log_probabilities[slot, 0]), length) <= worst
 
-    def _go_on(self, going: Candidates) -> None:
-        count, rows = len(going.tokens), self._rows(going.beams)
+    def _continue(self, continuing: Candidates) -> None:
+        count, rows = len(continuing.tokens), self._rows(continuing.beams)
         slots, lengths = self._slots[:count], self.lengths[:count]
-        for values, chosen in zip((self.scores, self.parents, self.newest), going, strict=True):
+        for values, chosen in zip((self.scores, self.parents, self.newest), continuing, strict=True):
             values[slots, rows] = chosen
         targets = self.tokens[:count, :, : lengths.max()]
         continued = targets[slots, self.parents[:count]]

@@ -53,9 +53,9 @@ class PromptLookup(Speculator):
     def _continuation(self, window: "np.ndarray[tuple[int], np.dtype[np.int64]]", limit: int) -> list[int]:
         for length in range(min(MAX_NGRAM, len(window) - 1), 1, -1):
             earlier = np.lib.stride_tricks.sliding_window_view(window[:-1], length)
-            places = (earlier == window[-length:]).all(1).nonzero()[0]
-            if len(places):
-                following: list[int] = window[places[-1] + length :][:limit].tolist()
+            starts = (earlier == window[-length:]).all(1).nonzero()[0]
+            if len(starts):
+                following: list[int] = window[starts[-1] + length :][:limit].tolist()
                 return following
         return []
 
@@ -70,16 +70,16 @@ class DraftModel(Speculator):
     def propose(self, requests: list[Request], limit: int) -> list[list[int]]:
         """Return `limit` draft tokens for every request that fits the draft model's context."""
         fitting = {r for r in requests if len(r.window) + limit <= self.model.spec.context_length and limit > 0}
-        for request in [request for request in self._slots.texts if request not in fitting]:
+        for request in [request for request in self._slots.sequences if request not in fitting]:
             self.leave(request)
         if not fitting:
             return [[] for _ in requests]
         self._slots.reserve(len(fitting), max(len(request.window) for request in fitting) + limit)
         for request in requests:
-            if request in fitting and request not in self._slots.texts:
+            if request in fitting and request not in self._slots.sequences:
                 empty = self.model.new_state(1, 1)
                 self._slots.join(request, empty)
-        rows = self._slots.texts
+        rows = self._slots.sequences
         state = self._slots.state.rows(0, len(rows))
         # cut the cache back to the accepted tokens, then read what the draft model has not seen of each window
         state.lengths.copy_(torch.tensor([self._num_right(request) for request in rows]))
@@ -99,7 +99,7 @@ class DraftModel(Speculator):
 
     def leave(self, request: Request) -> None:
         self._drafts.pop(request, None)
-        if request in self._slots.texts:
+        if request in self._slots.sequences:
             self._slots.leave(request)
 
     def clear(self) -> None:

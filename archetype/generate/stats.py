@@ -72,7 +72,7 @@ def occupancy(slots: Slots[Request]) -> Occupancy:
     state, lengths = slots.state, slots.state.lengths.tolist()
     in_use = [
         SlotInUse(request.id, len(request.prompt), len(request.tokens), length)
-        for request, length in zip(list(slots.texts), lengths, strict=False)
+        for request, length in zip(list(slots.sequences), lengths, strict=False)
     ]
     sources = (
         layer.cross.keys.shape[2] for layer in state.layers if isinstance(layer, BlockState) and layer.cross is not None

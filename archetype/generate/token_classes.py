@@ -53,11 +53,11 @@ def classify_tokens(
     bare = [tokenizer.encode(text) for text in ([texts] if isinstance(texts, str) else texts)]
     rows = [tokenizer.add_special_tokens(ids) for ids in bare]
     answers: list[list[TokenClass]] = [[] for _ in rows]
-    for places, tokens, lengths in batches_by_length(model, rows):
+    for indices, tokens, lengths in batches_by_length(model, rows):
         best = model(tokens, num_tokens=lengths).logits.float().softmax(-1).max(-1)
-        for row, place in enumerate(places):
-            ids, first = bare[place], start_of_text(rows[place], bare[place])
+        for row, index in enumerate(indices):
+            ids, first = bare[index], start_of_text(rows[index], bare[index])
             span = slice(first, first + len(ids))
             best_classes = zip(ids, best.indices[row, span].tolist(), best.values[row, span].tolist(), strict=True)
-            answers[place] = [TokenClass(tokenizer.token(id), names[label], share) for id, label, share in best_classes]
+            answers[index] = [TokenClass(tokenizer.token(id), names[label], share) for id, label, share in best_classes]
     return answers

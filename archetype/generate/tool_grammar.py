@@ -69,33 +69,33 @@ class _Rules:
             raise SpecError("tool_choice", "is not supported: this template does not delimit values", "use auto")
         properties, required = schema.get("properties", {}), schema.get("required", ())
         cut = len(self._shared)
-        for place, (key, about) in enumerate(properties.items()):
-            value = f"{self._literal(key)} {self._literal(pairs.between)} value_{call}_{place} rest_{call}_{place + 1}"
-            skip = "" if key in required else " | {}_" + f"{call}_{place + 1}"
-            yield f"first_{call}_{place}: {self._literal(form.before_arguments)} {value}{skip.format('first')}"
-            yield f"rest_{call}_{place}: {self._literal(pairs.next_pair[cut:])} {value}{skip.format('rest')}"
-            yield from self._value(f"value_{call}_{place}", key, about, schema)
+        for index, (key, property_schema) in enumerate(properties.items()):
+            value = f"{self._literal(key)} {self._literal(pairs.between)} value_{call}_{index} rest_{call}_{index + 1}"
+            skip = "" if key in required else " | {}_" + f"{call}_{index + 1}"
+            yield f"first_{call}_{index}: {self._literal(form.before_arguments)} {value}{skip.format('first')}"
+            yield f"rest_{call}_{index}: {self._literal(pairs.next_pair[cut:])} {value}{skip.format('rest')}"
+            yield from self._value(f"value_{call}_{index}", key, property_schema, schema)
         last = len(properties)
         yield f"first_{call}_{last}: {self._end(pairs.after_none, pairs.next_after_none)}"
         next_name = None if form.next_name is None else form.next_name[cut:]
         yield f"rest_{call}_{last}: {self._end(form.after[cut:], next_name)}"
 
-    def _value(self, rule: str, key: str, about: Any, schema: Schema) -> Iterator[str]:
+    def _value(self, rule: str, key: str, property_schema: Any, schema: Schema) -> Iterator[str]:
         # a string as plain text, anything else as JSON
-        about, shared = resolved(about, schema), self._literal(self._shared)
-        texts = about.get("enum", [about["const"]] if "const" in about else None)
+        property_schema, shared = resolved(property_schema, schema), self._literal(self._shared)
+        texts = property_schema.get("enum", [property_schema["const"]] if "const" in property_schema else None)
         if not isinstance(texts, list | None):
             raise SpecError(f"{key}.enum", "is not a list", "write one")
-        if not allows(about, schema, "string") and not any(isinstance(text, str) for text in texts or ()):
+        if not allows(property_schema, schema, "string") and not any(isinstance(text, str) for text in texts or ()):
             definitions = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
             yield f"{rule}: {rule}_json {shared}"
-            yield f"{rule}_json: {_json({**about, **definitions})}"
+            yield f"{rule}_json: {_json({**property_schema, **definitions})}"
             return
         if texts is not None:
             written = (text if isinstance(text, str) else json.dumps(text) for text in texts)
             yield f"{rule}: ({' | '.join(map(self._literal, written))}) {shared}"
             return
-        if limits := [name for name in UNWRITTEN if name in about]:
+        if limits := [name for name in UNWRITTEN if name in property_schema]:
             cause = f"is not supported: this model writes {key!r} without quotes, where {limits[0]} is not checked"
             raise SpecError("tool_choice", cause, "leave that out of the schema, or use auto")
         yield f"{rule}[suffix={shared}]: /(.|\\n)*/"
@@ -121,7 +121,7 @@ class _Rules:
 
 def _common_start(texts: Sequence[str]) -> str:
     first, last = min(texts, default=""), max(texts, default="")
-    length = next((place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    length = next((index for index, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
     return first[:length]
 
 

@@ -55,5 +55,5 @@ def after_newest(
     inputs = torch.cat((conv.to(x.dtype), x), dim=2)
     if context.num_tokens is None:
         return inputs, inputs[:, :, x.shape[2] :].clone()  # a view would keep all inputs in memory
-    places = context.num_tokens[:, None] + torch.arange(conv.shape[2], device=x.device)
-    return inputs, inputs.gather(2, places[:, None].expand(conv.shape))
+    positions = context.num_tokens[:, None] + torch.arange(conv.shape[2], device=x.device)
+    return inputs, inputs.gather(2, positions[:, None].expand(conv.shape))

@@ -27,8 +27,8 @@ def scan(
     """
     from torch._higher_order_ops import scan as scan_first  # imports sympy, which eager mode does not need
 
-    def combine(states: tuple[Tensor, ...], place: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
-        output, *after = step(*states, *place)
+    def combine(states: tuple[Tensor, ...], inputs_t: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
+        output, *after = step(*states, *inputs_t)
         return tuple(after), output.clone()  # the output must not alias a state
 
     last, outputs = scan_first(combine, states, tuple(x.transpose(0, 1) for x in inputs), reverse=backward)

@@ -203,9 +203,9 @@ def _items(key: slice | tuple[int, ...], items: Any, target: str) -> list[int]:
         if missing is not None:
             raise SpecError(target, f"there is no item {missing}", f"use 0 to {count - 1}, or * for all")
         return [index % count for index in key]
-    if key.step == 0 or not (places := list(range(count))[key]):
+    if key.step == 0 or not (indices := list(range(count))[key]):
         raise SpecError(target, f"selects none of {count} items", "write [0], [-1], [0,2], [::4] or [*]")
-    return places
+    return indices
 
 
 def _assign(data: Any, keys: Sequence[Key | int], value: Any, target: str) -> None:
@@ -213,19 +213,19 @@ def _assign(data: Any, keys: Sequence[Key | int], value: Any, target: str) -> No
     if isinstance(data, list):
         if isinstance(key, str):
             raise SpecError(target, f"there is no item {key}", f"use 0 to {len(data) - 1}, or * for all")
-        places: Sequence[Any] = [key] if isinstance(key, int) else _items(key, data, target)
+        targets: Sequence[Any] = [key] if isinstance(key, int) else _items(key, data, target)
     elif not isinstance(data, dict) or not isinstance(key, str):
         where = f"[{','.join(map(str, key))}]" if isinstance(key, tuple) else "[*]" if isinstance(key, slice) else key
         raise SpecError(target, f"{where} is inside a plain value", "shorten the path")
     else:
-        places = [key]
-    for place in places:
+        targets = [key]
+    for key_or_index in targets:
         if rest:
-            if isinstance(data, dict) and not isinstance(data.get(place), dict | list):
-                data[place] = {}
-            _assign(data[place], rest, value, target)
+            if isinstance(data, dict) and not isinstance(data.get(key_or_index), dict | list):
+                data[key_or_index] = {}
+            _assign(data[key_or_index], rest, value, target)
         else:
-            data[place] = value
+            data[key_or_index] = value
 
 
 def _restacked(layers: list[Any], num_layers: Any, target: str) -> list[Any]:

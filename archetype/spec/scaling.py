@@ -195,11 +195,11 @@ def _ratios(spec: Spec) -> Iterator[tuple[str, tuple[float, tuple[int, int], str
         for name, follows in declared.items() if d_model else ():
             if follows.is_inner and isinstance(size := sizes[name], int):
                 ratio = size / d_model
-                said = f"{name} {size} is {ratio:.3g} times d_model {d_model}, where most models have 1 to 8 times"
-                yield f"{node.path}{name}", (ratio, USUAL_FEEDFORWARD, said)
+                sentence = f"{name} {size} is {ratio:.3g} times d_model {d_model}, where most models have 1 to 8 times"
+                yield f"{node.path}{name}", (ratio, USUAL_FEEDFORWARD, sentence)
         heads = next((sizes[name] for name, follows in declared.items() if follows.measure == "heads"), None)
         if isinstance(heads, int) and d_model:
             widths = [sizes[name] for name, follows in declared.items() if follows == Follows("head")]
             width = next(iter(widths), None) or d_model / heads
-            said = f"each of {heads} heads has {width:.3g} features, where most models have 16 to 256"
-            yield f"{node.path}head", (width, USUAL_HEAD, said)
+            sentence = f"each of {heads} heads has {width:.3g} features, where most models have 16 to 256"
+            yield f"{node.path}head", (width, USUAL_HEAD, sentence)

@@ -80,8 +80,8 @@ class GlobalEmbedding(WithStartToken):
 
     def forward(self, text: Int[Tensor, "B M J"], first: Int[Tensor, "b 1"]) -> Float[Tensor, "B M D_g"]:
         """Return the vectors of patches, starting with patch `first` of each row."""
-        places = torch.arange(text.shape[1] * text.shape[2], device=text.device)
-        positions = self.position(first * text.shape[2] + places).unflatten(1, text.shape[1:])
+        offsets = torch.arange(text.shape[1] * text.shape[2], device=text.device)
+        positions = self.position(first * text.shape[2] + offsets).unflatten(1, text.shape[1:])
         vectors: Tensor = self.token(text) + positions
         return vectors.flatten(2)
 
@@ -179,12 +179,12 @@ class MegaByte(CausalModel):
         if state is None:
             x = torch.cat((self.global_embedding.start.expand(x.shape[0], 1, -1), x), dim=1)
             num_patches = None if context.num_tokens is None else context.num_tokens // size + 1
-            return self._globally(x, _beside(context, x, num_tokens=num_patches))
+            return self._globally(x, _context_of(context, x, num_tokens=num_patches))
         complete = context.ends // size - first[:, 0]
         # only one in J decoded bytes completes a patch: this check (a synchronization) is cheaper than a needless step
         if bool((complete > 0).any()):
             layers = [layer.layer for layer in state.layers if isinstance(layer, PatchState)]
-            x = self._globally(x, _beside(context, x, first[:, 0] + 1, complete), layers)
+            x = self._globally(x, _context_of(context, x, first[:, 0] + 1, complete), layers)
         return torch.cat((_partial(state).context[:, None].to(x.dtype), x), dim=1)
 
     def _globally(
@@ -208,7 +208,7 @@ class MegaByte(CausalModel):
         starts = (first + torch.arange(text.shape[1], device=text.device)) * size
         num_tokens = (context.ends[:, None] + 1 - starts).clamp(0, size)  # including the byte after each row's last
         x = x.flatten(0, 1)
-        inner = _beside(context, x, num_tokens=num_tokens.flatten())
+        inner = _context_of(context, x, num_tokens=num_tokens.flatten())
         y: Tensor = self.local_model.final_norm(self.local_model.run(x, inner), inner)
         bytes_of_patches: Tensor = y.unflatten(0, text.shape[:2])
         return bytes_of_patches.flatten(1, 2)
@@ -220,7 +220,7 @@ def _partial(state: State) -> PartialPatch:
     return partial
 
 
-def _beside(
+def _context_of(
     context: ForwardContext, x: Tensor, lengths: Tensor | None = None, num_tokens: Tensor | None = None
 ) -> ForwardContext:
     # the context of another stack in the same pass, with the same list of losses

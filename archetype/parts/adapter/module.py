@@ -89,10 +89,10 @@ def adapted(model: nn.Module) -> Iterator[tuple[str, LoRALinear]]:
 
 def adapter_parameters(model: nn.Module) -> set[str]:
     return {
-        f"{name}.{own}"
+        f"{name}.{parameter}"
         for name, module in adapted(model)
-        for own, _ in module.named_parameters(recurse=False)
-        if own not in ("weight", "bias")
+        for parameter, _ in module.named_parameters(recurse=False)
+        if parameter not in ("weight", "bias")
     }
 
 
@@ -131,5 +131,5 @@ def merge(model: nn.Module) -> None:
 
 
 def _replace(model: nn.Module, name: str, module: nn.Module) -> None:
-    parent, _, own = name.rpartition(".")
-    setattr(model.get_submodule(parent), own, module)
+    parent, _, attribute = name.rpartition(".")
+    setattr(model.get_submodule(parent), attribute, module)

@@ -92,9 +92,9 @@ def _head_sizes(tensors: CheckpointMixer) -> tuple[int, int, int]:
         heads = num_heads(tensors)
         head_dim = _rows_of_each(tensors, width, heads)
     else:
-        heads, said = _rows_of_each(tensors, width, head_dim), tensors.size(HEADS)
-        if said not in (None, heads):
-            raise tensors.missing(f"attention with {heads} heads of {head_dim} features, where keys say {said} heads")
+        heads, stated = _rows_of_each(tensors, width, head_dim), tensors.size(HEADS)
+        if stated not in (None, heads):
+            raise tensors.missing(f"attention with {heads} heads of {head_dim} features, where keys say {stated} heads")
     if "qkv.weight" in tensors.shapes:
         num_kv_heads, odd = divmod(_rows_of_each(tensors, tensors.sides("qkv.weight")[rows], head_dim) - heads, 2)
     else:
@@ -151,12 +151,12 @@ def _query_scale(tensors: CheckpointMixer, rotates: bool) -> QueryScale | None:
 
 def _gate(tensors: CheckpointMixer, heads: int) -> OutputGate | None:
     # its weights may be stored together with those of the queries
-    beside = _gate_in_queries(tensors)
-    if "gate.weight" not in tensors.shapes and not beside:
+    is_in_queries = _gate_in_queries(tensors)
+    if "gate.weight" not in tensors.shapes and not is_in_queries:
         return None
-    if beside:
+    if is_in_queries:
         _doubled_query(tensors)
-    per_head = not beside and tensors.shapes["gate.weight"][0] == heads
+    per_head = not is_in_queries and tensors.shapes["gate.weight"][0] == heads
     why = "no file says which activation attention's gate has"
     activation = tensors.settle("gate_activation", ("sigmoid", "softplus"), why)
     return OutputGate(per="head" if per_head else "feature", activation=activation)
@@ -181,7 +181,7 @@ def _fused_order(tensors: CheckpointMixer) -> FusedOrder:
     name = tensors.names["qkv.weight"]
     usual = "qkv_per_head" if HEAD_BY_HEAD in name else "qkv"
     why = f"no file says how queries, keys and values are ordered in {name.split('.')[-2]}"
-    values = sorted(get_args(FusedOrder), key=lambda one: one != usual)
+    values = sorted(get_args(FusedOrder), key=lambda order: order != usual)
     order: FusedOrder = tensors.settle("fused_order", tuple(values), why)
     return order
 

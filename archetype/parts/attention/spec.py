@@ -204,13 +204,13 @@ class Attention(Mixer):
             if not is_full:
                 invalid("pattern", "additive scores are computed in full", "use pattern full, or score dot")
         if self.position.reads_queries:
-            own = {
+            unsupported = {
                 "score": self.score != "dot",
                 "pattern": not is_full,
                 "index": self.index is not None,
                 "keys_from": self.keys_from is not None,
             }
-            for field in (name for name, is_said in own.items() if is_said):
+            for field in (name for name, is_set in unsupported.items() if is_set):
                 cause = f"{self.position.kind} positions need dot-product scores of all keys of this layer"
                 invalid(field, cause, f"leave {field} out, or use other positions")
         if self.index is not None and not is_full:
@@ -262,8 +262,8 @@ class Attention(Mixer):
             assert isinstance(source, Attention)
             if source.index is not None:
                 invalid("", "the layer that it reads selects keys with an index", "name a layer without an index")
-            own, other = (dict(mixer) | mixer.sizes(width)._asdict() for mixer in (self, source))
-            if differing := [name for name in OF_KEYS if own[name] != other[name]]:
+            ours, theirs = (dict(mixer) | mixer.sizes(width)._asdict() for mixer in (self, source))
+            if differing := [name for name in OF_KEYS if ours[name] != theirs[name]]:
                 invalid("", f"{', '.join(differing)} differs from the layer that it reads", "make them equal")
 
     def _rotation_fits(self, head_dim: int) -> None:

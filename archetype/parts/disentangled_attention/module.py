@@ -34,8 +34,8 @@ class RelativeVectors(nn.Module):
 
     def rows(self, length: int) -> Int[Tensor, "T T"]:
         """Return the table's row for each pair of positions."""
-        places = torch.arange(length, device=self.weight.device)
-        distance, most = places[:, None] - places, self.spec.num_buckets
+        positions = torch.arange(length, device=self.weight.device)
+        distance, most = positions[:, None] - positions, self.spec.num_buckets
         if (longest := self.spec.max_distance) is not None:
             middle = most // 2
             octaves = (distance.abs().clamp(min=middle) / middle).log() / math.log((longest - 1) / middle)

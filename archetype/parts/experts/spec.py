@@ -102,8 +102,8 @@ class MixtureOfExperts(FeedForward):
         if self.shared_gate and self.shared is None:
             invalid("shared_gate", "needs a shared expert", "give one, or leave shared_gate out")
         if self.router.routes_tokens:
-            for name, is_said in (("groups", self.groups is not None), ("balance_loss", self.balance_loss > 0)):
-                if is_said:
+            for name, is_set in (("groups", self.groups is not None), ("balance_loss", self.balance_loss > 0)):
+                if is_set:
                     invalid(name, "the router selects experts by token id", "leave it out")
         if self.groups is not None:
             groups, of = self.groups.groups_per_token, self.groups.num_groups

@@ -222,11 +222,11 @@ class _Others(Sequence[int]):
     def __len__(self) -> int:
         return self._length
 
-    def __getitem__(self, place: Any) -> Any:
-        if place >= self._length:
-            raise IndexError(place)
-        for one in self._without:
-            if one > place:
+    def __getitem__(self, index: Any) -> Any:
+        if index >= self._length:
+            raise IndexError(index)
+        for excluded in self._without:
+            if excluded > index:
                 break
-            place += 1
-        return place
+            index += 1
+        return index

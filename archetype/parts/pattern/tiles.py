@@ -55,8 +55,8 @@ def _indices(pattern: Pattern, context: MaskContext, piece: Piece, device: torch
     i, j = i.clamp(min=0), j.clamp(min=0)
     allowed = allowed & pattern_rule(pattern).allows(i, j, context) & piece.owns(i, j)
     place = torch.full((context.length,), -1)
-    there = queries.flatten() >= 0
-    place[queries.flatten()[there]] = torch.arange(queries.numel())[there]
+    is_used = queries.flatten() >= 0
+    place[queries.flatten()[is_used]] = torch.arange(queries.numel())[is_used]
     absent = place < 0
     return Tiles(
         queries.clamp(min=0).to(device),
@@ -122,6 +122,6 @@ def attend_piece(
     return mixed, sums if piece.absent is None else sums.masked_fill(piece.absent, MASKED)
 
 
-def _gather(x: Float[Tensor, "B H T P"], places: Int[Tensor, "m a"]) -> Float[Tensor, "B H m a P"]:
-    gathered: Tensor = x.index_select(2, places.flatten()).unflatten(2, places.shape)
+def _gather(x: Float[Tensor, "B H T P"], positions: Int[Tensor, "m a"]) -> Float[Tensor, "B H m a P"]:
+    gathered: Tensor = x.index_select(2, positions.flatten()).unflatten(2, positions.shape)
     return gathered

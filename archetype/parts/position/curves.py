@@ -98,10 +98,8 @@ def _rotary(position: Rotary, place: Place) -> Curves:
         ),
     ]
     scalings, own_angles = [], scaled_frequencies(position, dim, length)
-    others = [one for one in kinds if one.kind != own.kind]
-    for kind in (
-        own if own.kind == one.kind else one for one in (*kinds, *([own] if len(others) == len(kinds) else []))
-    ):
+    # the given scaling takes the place of its kind, or comes last
+    for kind in ({scaling.kind: scaling for scaling in kinds} | {own.kind: own}).values():
         angles = own_angles if kind is own else scaled_frequencies(position.replace(scaling=kind), dim, length)
         scalings.append(
             {

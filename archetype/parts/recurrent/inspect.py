@@ -24,16 +24,16 @@ def gates(part: PartTrace) -> dict[str, Float[Tensor, "B T h"]]:
         ih, hh, b, c = (
             getattr(cell, f"{name}_l0{suffix}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         )
-        own = y[..., number * size : (number + 1) * size]
-        first = torch.zeros_like(own[:, :1])
+        output = y[..., number * size : (number + 1) * size]
+        first = torch.zeros_like(output[:, :1])
         if part.state is not None:
-            first = part.state.hidden[:, None, number * size : (number + 1) * size].to(own)  # type: ignore[attr-defined]
-        before = torch.cat((own[:, 1:], first), 1) if number else torch.cat((first, own[:, :-1]), 1)
+            first = part.state.hidden[:, None, number * size : (number + 1) * size].to(output)  # type: ignore[attr-defined]
+        before = torch.cat((output[:, 1:], first), 1) if number else torch.cat((first, output[:, :-1]), 1)
         sums = nn.functional.linear(x, ih, b) + nn.functional.linear(before, hh, c)
         directions.append(sums.sigmoid().split(size, dim=-1))
     return {
-        name: torch.cat([parts[place] for parts in directions], -1)
-        for place, name in enumerate(names)
+        name: torch.cat([parts[index] for parts in directions], -1)
+        for index, name in enumerate(names)
         if name is not None
     }
 

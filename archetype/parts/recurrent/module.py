@@ -142,8 +142,8 @@ class Recurrent(nn.Module):
         for direction, weights in enumerate(self.cell.all_weights):
 
             def step(*values: Tensor, weights: Sequence[Tensor] = weights) -> tuple[Tensor, ...]:
-                *states, place, is_token = values
-                new = cell(place, states[0] if len(states) == 1 else states, *weights)
+                *states, x_t, is_token = values
+                new = cell(x_t, states[0] if len(states) == 1 else states, *weights)
                 after = new if isinstance(new, tuple) else (new,)
                 states = [torch.where(is_token, *pair) for pair in zip(after, states, strict=True)]
                 return torch.where(is_token, after[0], 0.0), *states

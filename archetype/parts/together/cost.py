@@ -49,8 +49,8 @@ class TogetherCost(ContentCost):
 
     def _joined(self, counts: list[Counts]) -> Counts:
         joined: Counts = {}
-        for index, one in enumerate(counts):
-            joined |= prefixed(f"parts.{index}.", one)
+        for index, part_counts in enumerate(counts):
+            joined |= prefixed(f"parts.{index}.", part_counts)
         return joined
 
 

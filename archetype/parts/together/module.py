@@ -29,8 +29,8 @@ class StatesTogether(LayerState):
 
     def insert(self, rows: torch.Tensor, other: LayerState) -> None:
         assert isinstance(other, StatesTogether)
-        for (_, own), (_, source) in zip(self._values(), other._values(), strict=True):
-            own.insert(rows, source)
+        for (_, target), (_, source) in zip(self._values(), other._values(), strict=True):
+            target.insert(rows, source)
 
     def copy_rows(self, sources: torch.Tensor, starts: torch.Tensor, ends: torch.Tensor) -> None:
         for _, state in self._values():

@@ -205,7 +205,7 @@ def test_every_request_ends_once_and_slots_hold_those_that_run(actions: list[tup
 
 def check_slots(engine: Engine, limit: int) -> None:
     """Each running request once, in front, and its row as long as what was read of it."""
-    running = engine._scheduler.slots.texts
+    running = engine._scheduler.slots.sequences
     assert len({*running}) == len(running) <= limit
     lengths = engine._scheduler.slots.state.lengths.tolist()
     assert lengths[: len(running)] == [len(request.window) - 1 for request in running]
