@@ -177,7 +177,7 @@ class Search:
         logs, candidates, tokens = best.cpu().numpy().transpose(1, 0, 2)
         if np.isnan(logs[:, 0]).any():  # -inf is allowed: the settings may leave no token
             check_finite(best[:, 0, 0], self.model, self._read_targets)
-        parents = candidates.astype(np.int64) // step.num_candidates
+        parents = candidates.astype(np.int64) // step.num_candidates  # candidates are numbered beam by beam
         return targets.extend(Candidates(logs, parents, tokens.astype(np.int64)))
 
     def _is_ruled(self) -> bool:

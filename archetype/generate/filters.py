@@ -35,7 +35,7 @@ def filtered(logits: Tensor, sampling: Sampling) -> Tensor:
 
 def _nucleus(logits: Tensor, top_p: float) -> Tensor:
     # the fewest most likely tokens whose probabilities sum to `top_p` (Holtzman 2019, section 3.1)
-    descending, order = logits.sort(dim=-1, descending=True, stable=True)
+    descending, order = logits.sort(dim=-1, descending=True, stable=True)  # (B, V) each
     probabilities = descending.softmax(-1)
     before = probabilities.cumsum(-1) - probabilities  # probability of all more likely tokens
     unneeded = torch.zeros_like(before, dtype=torch.bool).scatter(-1, order, before >= top_p)
@@ -48,7 +48,7 @@ def _top_h(logits: Tensor, share: float) -> Tensor:
     logs = top.log_softmax(-1)
     parts = (-logs.exp() * logs).nan_to_num(0.0)
     is_allowed = parts.cumsum(-1) <= share * parts.sum(-1, keepdim=True)
-    is_allowed[:, 0] = True
+    is_allowed[:, 0] = True  # at least one token is left
     return logits.masked_fill(~torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, is_allowed), -torch.inf)
 
 

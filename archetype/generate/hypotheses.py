@@ -110,7 +110,8 @@ class Hypotheses:
             values[slots, rows] = chosen
         targets = self.tokens[:count, :, : lengths.max()]
         continued = targets[slots, self.parents[:count]]
-        self.starts[:count] = 1 + (targets != continued).argmax(-1)  # slot 0 holds the start token
+        # the first token in which a hypothesis differs from the row's old content; slot 0 holds the start token
+        self.starts[:count] = 1 + (targets != continued).argmax(-1)
         targets[:] = continued
         self.tokens[slots, self._beams, lengths[:, None] - 1] = self.newest[:count]
 

@@ -58,8 +58,8 @@ def answer(
     has_types = isinstance(model, Encoder) and getattr(model.spec.embedding, "num_token_types", 0) > 1
     logits = model(tokens, **({"token_types": types} if has_types else {})).logits[0].float()
     check_finite(logits, model, lambda: model(tokens))
-    begins, ends = logits[list(pair.places)].softmax(0).unbind(-1)
-    products = (begins[:, None] * ends).triu().tril(max_tokens - 1)
+    begins, ends = logits[list(pair.places)].softmax(0).unbind(-1)  # (tokens of the text,) each
+    products = (begins[:, None] * ends).triu().tril(max_tokens - 1)  # (start, end) with start <= end, and not too long
     first, last = divmod(int(products.argmax()), len(ends))
     spans = list(pair.places.values())
     start, end = spans[first][0], spans[last][1]

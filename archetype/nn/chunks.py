@@ -51,7 +51,7 @@ def state_space_chunk(
     if v.shape[2] == 1:
         memory = a.exp()[..., None] * memory + _repeated(k, shared).transpose(2, 3) * v
         return _split_heads(q @ _join_heads(memory, shared), shared), memory
-    decays, since = _decays(a)
+    decays, since = _decays(a)  # (B, H, T, T), (B, H, T, 1)
     pairs = _repeated(q @ k.transpose(2, 3), shared) * decays  # (B, H, T, T)
     y = pairs @ v + since * _split_heads(q @ _join_heads(memory, shared), shared)
     written = k.transpose(2, 3) @ _join_heads(decays[..., -1, :, None] * v, shared)
@@ -79,7 +79,7 @@ def delta_rule_chunk(
         return q @ memory, memory
     decays, since = _decays(a)
     system = rate * (k @ k.transpose(2, 3)) * decays  # unit lower triangular (the diagonal is not read)
-    values = rate * (v - since * (k @ memory))
+    values = rate * (v - since * (k @ memory))  # (B, H, T, Q): corrections of the state before
     writes = torch.linalg.solve_triangular(system, values, upper=False, unitriangular=True)
     y = since * (q @ memory) + (q @ k.transpose(2, 3) * decays) @ writes
     return y, since[:, :, -1:] * memory + (decays[..., -1, :, None] * k).transpose(2, 3) @ writes

@@ -94,7 +94,7 @@ def learn(index: KeySelector, choice: Choice, weights: Callable[[], Tensor], con
     if choice.scores is None:
         return
     with torch.no_grad():
-        attended = weights().sum(1)
+        attended = weights().sum(1)  # (B, T, S): summed over heads
         attended = attended / attended.sum(-1, keepdim=True).clamp(min=1e-20)  # attention sinks take a share: normalize
     context.aux_losses.append(index.loss(choice, attended, context))
 
@@ -120,8 +120,8 @@ def gather_chosen(choice: Choice, *buffers: Tensor) -> Gathered:
         buffers: tensors of all keys, (B, K, S, P) each.
     """
     assert choice.keys is not None
-    keys = choice.keys[:, 0, 0].expand(len(buffers[0]), -1)
-    slots = keys.int().topk(choice.most, sorted=False).indices
+    keys = choice.keys[:, 0, 0].expand(len(buffers[0]), -1)  # (B, S)
+    slots = keys.int().topk(choice.most, sorted=False).indices  # (B, most), the chosen ones first
     index = slots[:, None, :, None]
     gathered = tuple(buffer.gather(2, index.expand(-1, buffer.shape[1], -1, buffer.shape[3])) for buffer in buffers)
     return Gathered(keys.gather(1, slots)[:, None, None], slots, gathered)

@@ -186,6 +186,7 @@ class ParallelBlock(Block):
             del self.feedforward_norm
 
     def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
+        # both contents read the stream before either writes to it
         h = self.norm("mixer")(self.read("mixer", x, context), context)
         g = h if self.shared_norm else self.norm("feedforward")(self.read("feedforward", x, context), context)
         y = self.content("mixer")(h, context, self.own_state("mixer", context, state))

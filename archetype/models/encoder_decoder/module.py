@@ -95,7 +95,7 @@ class EncoderDecoder(TokenModel):
         if bridge is None:
             layers = self.decoder.new_layers(rows, capacity, dtype, self.device)
         else:
-            sources = torch.arange(rows, device=self.device) // num_beams
+            sources = torch.arange(rows, device=self.device) // num_beams  # the source of each row
             layers = [layer.to(dtype).select(sources) for layer in bridge.layers]
         context = ForwardContext.of(source.vectors, num_tokens=source.num_tokens, observer=self.observer)
         for index, block in enumerate(self.decoder.blocks):
@@ -148,7 +148,7 @@ class EncoderDecoder(TokenModel):
             vectors, layers = self.encode(source, source_context)
             context.encoder_output = EncoderOutput(vectors, source_num_tokens)
             context.aux_losses = source_context.aux_losses
-        x = self.decoder.run(self.embedding(target, context), context, layers)
+        x = self.decoder.run(self.embedding(target, context), context, layers)  # (B, T, D)
         x = self.decoder.final_norm(last_tokens(x, context)) if last_only else self.decoder.final_norm(x, context)
         logits: Tensor | None = None
         if self.lm_head is not None and with_logits:

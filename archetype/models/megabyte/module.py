@@ -145,7 +145,7 @@ class MegaByte(CausalModel):
         text = self._patches(tokens, context, state)  # (B, M, J)
         contexts = context.probe(self, "contexts", self._contexts(text, context, state))  # (B, M, D_g)
         first = context.shared_positions[:, :1] // self.spec.patch_size  # index of the first patch of `text`
-        newest = context.ends[:, None] // self.spec.patch_size
+        newest = context.ends[:, None] // self.spec.patch_size  # (B, 1): patch of the byte after each row's last
         rows = torch.arange(tokens.shape[0], device=tokens.device)[:, None]
         patch, patch_context = text[rows, newest - first][:, 0], contexts[rows, newest - first][:, 0]
         answered = context.shared_positions + 1  # positions of the bytes that the logits predict
@@ -153,7 +153,7 @@ class MegaByte(CausalModel):
             _partial(state).update(patch, patch_context)
         if last_only:
             text, contexts, first, answered = patch[:, None], patch_context[:, None], newest, context.ends[:, None]
-        x = self._locally(text, contexts, first, context)[rows, answered - first * self.spec.patch_size]
+        x = self._locally(text, contexts, first, context)[rows, answered - first * self.spec.patch_size]  # (B, t, D)
         logits = self.lm_head(x, self.token_table) if with_logits else None  # (B, t, V)
         return Output(logits, state.advance(context.ends) if state else None, context.aux_loss, x)
 
@@ -204,10 +204,10 @@ class MegaByte(CausalModel):
     ) -> Float[Tensor, "B S D"]:
         # each patch is a separate sequence; a byte sees those before it
         size = self.spec.patch_size
-        x = self.local_embedding(text) + self.projection(contexts.unflatten(2, (size, -1)))
+        x = self.local_embedding(text) + self.projection(contexts.unflatten(2, (size, -1)))  # (B, M, J, D)
         starts = (first + torch.arange(text.shape[1], device=text.device)) * size
         num_tokens = (context.ends[:, None] + 1 - starts).clamp(0, size)  # including the byte after each row's last
-        x = x.flatten(0, 1)
+        x = x.flatten(0, 1)  # (B M, J, D)
         inner = _context_of(context, x, num_tokens=num_tokens.flatten())
         y: Tensor = self.local_model.final_norm(self.local_model.run(x, inner), inner)
         bytes_of_patches: Tensor = y.unflatten(0, text.shape[:2])

@@ -72,8 +72,8 @@ class NGram(CausalModel):
         """Concatenate the vectors of each position and the n - 1 before it, oldest first; zeros before the start."""
         offsets = torch.arange(text.shape[1], device=text.device) - (self.spec.n - 1)
         exists = context.shared_positions[:, :1] + offsets >= 0
-        vectors: Tensor = self.embedding.token(text) * exists[..., None]
-        return vectors.unfold(1, self.spec.n, 1).transpose(2, 3).flatten(2)
+        vectors: Tensor = self.embedding.token(text) * exists[..., None]  # (B, n - 1 + T, D)
+        return vectors.unfold(1, self.spec.n, 1).transpose(2, 3).flatten(2)  # (B, T, D, n) to (B, T, n D)
 
     def _newest(self, state: State | None) -> NGramState | None:
         if state is None:

@@ -51,6 +51,7 @@ class PatchEmbedding(nn.Module):
 
 def patches(images: Float[Tensor, "B channels height width"], size: int) -> Float[Tensor, "B T pixels"]:
     """Cut images into size x size patches, row by row; pixels = channels * size * size, by channel, row and column."""
+    # (B, channels, rows, size, columns, size) to (B, rows, columns, channels, size, size)
     grid: Tensor = images.unflatten(3, (-1, size)).unflatten(2, (-1, size))
     return grid.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 

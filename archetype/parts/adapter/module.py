@@ -67,10 +67,11 @@ class DoRALinear(LoRALinear):
 
     def row_scale(self) -> Float[Tensor, "F"]:
         """Return m / |W + s B A|."""
-        length: Tensor = super().matrix().detach().norm(dim=1)
+        length: Tensor = super().matrix().detach().norm(dim=1)  # a constant for the gradient (Liu 2024, section 4.3)
         return self.magnitude / length
 
     def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... F"]:
+        # the scale of a row of the matrix is the scale of an output feature
         y = self.row_scale().to(x.dtype) * (project(x, self.weight) + self.change(x))
         return y if self.bias is None else y + self.bias
 
@@ -124,7 +125,7 @@ def install(model: nn.Module, adapter: spec.Adapter, seed: int = 0) -> None:
 def merge(model: nn.Module) -> None:
     """Replace adapted layers by plain ones whose matrices include the adapters."""
     for name, module in list(adapted(model)):
-        with torch.device("meta"):
+        with torch.device("meta"):  # allocates nothing; the parameters are replaced
             plain = Linear(module.in_features, module.out_features, bias=module.bias is not None)
         plain.weight, plain.bias = nn.Parameter(module.matrix()), module.bias
         _replace(model, name, plain.train(module.training))

@@ -15,8 +15,6 @@ from archetype.parts.pattern.scores import ScoreFunction
 from archetype.weights.linear import Linear
 
 Heads = Float[Tensor, "B H T P"]
-
-
 KeyHeads = Float[Tensor, "B K T P"]
 RowKeys = Float[Tensor, "B K S P"]  # of whole sequences; with context parallelism the queries have fewer positions
 
@@ -86,7 +84,7 @@ class MultiHeadProjection(nn.Module):
         if self.value_embedding is None:
             return v
         assert context.tokens is not None
-        rows = self.value_embedding(context.tokens).to(v.dtype).unflatten(-1, (-1, self.sizes.head_dim))
+        rows = self.value_embedding(context.tokens).to(v.dtype).unflatten(-1, (-1, self.sizes.head_dim))  # (B, T, K, P)
         own: Tensor = v + self._value_factors(x).to(v.dtype) * rows.transpose(1, 2)  # (B, K, T, P)
         return own
 
@@ -97,11 +95,11 @@ class MultiHeadProjection(nn.Module):
         own = self.spec.value_embedding
         assert self.value_gate is not None and own is not None and own.gate is not None
         factors: Tensor = own.gate.scale * torch.sigmoid(self.value_gate(x[..., : self.value_gate.in_features]))
-        return factors.transpose(1, 2)[..., None]
+        return factors.transpose(1, 2)[..., None]  # (B, K, T, 1)
 
     def split_heads_and_norm(self, x: Float[Tensor, "B T HP"], norm: nn.Module | None = None) -> Heads:
         norm = None if self.spec.qk_norm_after_rope else norm
-        if norm is not None and self.spec.qk_norm_over == "all":
+        if norm is not None and self.spec.qk_norm_over == "all":  # before the split: one norm over all heads
             x, norm = norm(x), None
         y = x.view(*x.shape[:2], -1, self.sizes.head_dim).transpose(1, 2)  # (B, H, T, P)
         y = y if norm is None else norm(y)
@@ -124,5 +122,5 @@ class MultiHeadProjection(nn.Module):
         return y * gate  # (B, H, T, P or 1)
 
     def merge_heads(self, y: Heads) -> Vectors:
-        z: Tensor = self.o(y.transpose(1, 2).flatten(2))
+        z: Tensor = self.o(y.transpose(1, 2).flatten(2))  # (B, T, H P) to (B, T, D)
         return z

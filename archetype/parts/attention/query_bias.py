@@ -21,6 +21,7 @@ class QueryBiasedPairs(MaskedPairs):
     ) -> tuple[Heads, Tensor]:
         positions = context.shared_positions if keys.positions is None else keys.positions
         of_queries = cast(QueryBias, bias)
-        added: Tensor = of_queries(q, context.shared_positions, positions, context)
+        added: Tensor = of_queries(q, context.shared_positions, positions, context)  # (B, H, T, S)
+        # scaled here, since `attend` scales the products with the keys only
         mask = (added * score.scale).masked_fill(~self.allowed(context, positions), -math.inf)
         return of_queries.shifted(q), mask

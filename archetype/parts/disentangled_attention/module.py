@@ -63,7 +63,7 @@ class DisentangledAttention(nn.Module):
         q, k, v = (context.probe(self, name, self.heads(getattr(self, name)(x))) for name in ("q", "k", "v"))
         score = ScoreFunction(self.scale, dropout=self.spec.dropout if self.training else 0.0)
         y = context.probe(self, "heads", attend(q, k, v, score, self.mask(q, k, context)))
-        z: Tensor = self.o(y.transpose(1, 2).flatten(2))
+        z: Tensor = self.o(y.transpose(1, 2).flatten(2))  # (B, T, H P)
         return z
 
     def mask(self, q: Heads, k: Heads, context: ForwardContext) -> Float[Tensor, "B H T T"]:
@@ -76,10 +76,10 @@ class DisentangledAttention(nn.Module):
         terms = []
         if self.spec.content_to_position:
             keys = self.heads((self.position_k or self.k)(vectors))  # (1, H, R, P)
-            terms.append((q @ keys.mT).gather(-1, rows))
+            terms.append((q @ keys.mT).gather(-1, rows))  # (B, H, T, R) to (B, H, T, T)
         if self.spec.position_to_content:
-            queries = self.heads((self.position_q or self.q)(vectors))
-            terms.append((k @ queries.mT).gather(-1, rows.mT).mT)
+            queries = self.heads((self.position_q or self.q)(vectors))  # (1, H, R, P)
+            terms.append((k @ queries.mT).gather(-1, rows.mT).mT)  # by key first, hence both transpositions
         added: Tensor = self.scale * sum(terms[1:], terms[0])
         valid = context.valid
         return added if valid is None else added.masked_fill(~valid[:, None, None], -math.inf)

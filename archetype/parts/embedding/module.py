@@ -60,7 +60,7 @@ class Embedding(nn.Module):
         """Scale token vectors, add positions and types, normalize and project."""
         if self.num_positions is not None:
             check_positions_fit(x.shape[1], self.num_positions)
-        if self.scale != 1.0:
+        if self.scale != 1.0:  # Gemma rounds sqrt(D) to the vectors' type
             x = x * (x.new_tensor(self.scale) if self.round_scale else self.scale)
         if self.project is not None and self.project_first:
             x = self.project(x)
@@ -94,6 +94,7 @@ class PerLayerEmbedding(nn.Module):
 
     def forward(self, tokens: Tokens, x: Vectors, context: ForwardContext) -> dict[int, LayerVectors]:
         """Return vectors (B, T, d) for each reading layer, by its index."""
+        # both (B, T, readers, D_p)
         shares = (self.projection(cast_for_products(x)) * x.shape[-1] ** -0.5).unflatten(-1, (-1, self.features))
         rows = self.token(tokens).unflatten(-1, (-1, self.features)) * math.sqrt(self.features)
         vectors = (self.norm(shares, context) + rows) * math.sqrt(0.5)  # (B, T, readers, D_p)

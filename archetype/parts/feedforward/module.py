@@ -34,7 +34,8 @@ class MLP(nn.Module):
     def forward(
         self, x: Float[Tensor, "... D"], context: ForwardContext, state: LayerState | None = None
     ) -> Float[Tensor, "... D"]:
-        y: Tensor = self.down(context.probe(self, "hidden", self.activation(self.up(x))))
+        hidden = context.probe(self, "hidden", self.activation(self.up(x)))  # (..., F)
+        y: Tensor = self.down(hidden)
         return y
 
 
@@ -55,7 +56,8 @@ class GatedMLP(nn.Module):
     def forward(
         self, x: Float[Tensor, "... D"], context: ForwardContext, state: LayerState | None = None
     ) -> Float[Tensor, "... D"]:
-        y: Tensor = self.down(context.probe(self, "hidden", self.product(self.gate(x), self.up(x))))
+        hidden = context.probe(self, "hidden", self.product(self.gate(x), self.up(x)))  # (..., F)
+        y: Tensor = self.down(hidden)
         return y
 
 

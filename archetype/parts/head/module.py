@@ -46,7 +46,7 @@ class LanguageModelHead(nn.Module):
         return embedding if self.weight is None else self.weight
 
     def forward(self, x: Vectors, embedding: Weight) -> Float[Tensor, "B T V"]:
-        logits = project(self.features(x), self.matrix(embedding), self.bias)
+        logits = project(self.features(x), self.matrix(embedding), self.bias)  # (B, T, V)
         cap = self.spec.softcap
         return logits if cap is None else cap * torch.tanh(logits / cap)
 

@@ -93,9 +93,9 @@ class Mamba(nn.Module):
         assert isinstance(state, MambaState)
         u, gate = self.in_proj(x).chunk(2, dim=-1)  # (B, T, I) each
         before = context.before(state)
-        conv, hidden = before.conv, before.hidden
+        conv, hidden = before.conv, before.hidden  # (B, I, W), (B, I, Z)
         u, conv = self.conv.convolve(u, context, conv)
-        y, hidden = self.selective_scan(nn.functional.silu(u), context, hidden)
+        y, hidden = self.selective_scan(nn.functional.silu(u), context, hidden)  # y: (B, T, I)
         z: Tensor = self.out_proj((y * nn.functional.silu(gate)).to(x.dtype))
         state.conv, state.hidden = conv.to(state.conv.dtype), hidden.to(state.hidden.dtype)
         return z
@@ -105,10 +105,10 @@ class Mamba(nn.Module):
     ) -> tuple[Float[Tensor, "B T I"], Float[Tensor, "B I Z"]]:
         """Run the scan and add D u; a step of zero leaves the state unchanged."""
         exact = torch.promote_types(u.dtype, torch.float32)
-        low_rank, *selected = self.x_proj(u).split(self.sizes, dim=-1)
+        low_rank, *selected = self.x_proj(u).split(self.sizes, dim=-1)  # (B, T, r), (B, T, Z), (B, T, Z)
         b, c = (norm(x).to(exact) for norm, x in zip((self.b_norm, self.c_norm), selected, strict=True))
-        delta = nn.functional.softplus(self.dt_proj(self.dt_norm(low_rank)).to(exact))
-        if context.valid is not None:
+        delta = nn.functional.softplus(self.dt_proj(self.dt_norm(low_rank)).to(exact))  # (B, T, I)
+        if context.valid is not None:  # padding: a step of zero leaves the state unchanged
             delta = delta.masked_fill(~context.valid[..., None], 0.0)
         rates, u = -torch.exp(self.A_log.to(exact)), context.probe(self, "u", u.to(exact))
         delta, b, c = context.probe(self, "delta", delta), context.probe(self, "b", b), context.probe(self, "c", c)

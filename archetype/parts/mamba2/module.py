@@ -72,6 +72,7 @@ class Mamba2(nn.Module):
         state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
         assert isinstance(state, MatrixState)
         mixer = self.spec
+        # gate (B, T, HP), channels of the convolution, steps (B, T, H)
         z, u, r = self.in_proj(x).split((mixer.inner, mixer.conv_channels, mixer.num_heads), dim=-1)
         before = context.before(state)
         conv, memory = before.conv, before.memory
@@ -90,13 +91,13 @@ class Mamba2(nn.Module):
     ) -> tuple[Float[Tensor, "B T HP"], Float[Tensor, "B H P Q"]]:
         """Run the scan and add D u; a step of zero leaves the memory unchanged."""
         mixer, exact = self.spec, torch.promote_types(u.dtype, torch.float32)
-        delta = nn.functional.softplus(r.to(exact) + self.dt_bias.to(exact))
+        delta = nn.functional.softplus(r.to(exact) + self.dt_bias.to(exact))  # (B, T, H)
         if mixer.limits_steps:
             delta = delta.clamp(mixer.dt_limit_min, mixer.dt_limit_max)
         if context.valid is not None:
             delta = delta.masked_fill(~context.valid[..., None], 0.0)
         shared = mixer.num_groups * mixer.state_size
-        v, b, c = u.to(exact).split((mixer.inner, shared, shared), dim=-1)
+        v, b, c = u.to(exact).split((mixer.inner, shared, shared), dim=-1)  # to (B, T, H, P) and (B, T, K, Z)
         v, b, c = (
             part.unflatten(-1, sizes)
             for part, sizes in ((v, (mixer.num_heads, -1)), (b, (mixer.num_groups, -1)), (c, (mixer.num_groups, -1)))
@@ -107,6 +108,7 @@ class Mamba2(nn.Module):
             context.probe(self, "b", b),
             context.probe(self, "c", c),
         )
+        # as linear attention: queries c, keys b, values delta v, log decays delta A
         inputs = c, b, delta[..., None] * v, -delta * self.A_log.to(exact).exp()
         y, memory = read_chunks(state_space_chunk, mixer.chunk_size, memory.to(exact), *inputs)
         return (y + self.D.to(exact)[:, None] * v).flatten(-2), memory

@@ -101,7 +101,7 @@ class BatchNorm(nn.Module):
         return True
 
     def forward(self, x: Float[Tensor, "... D"], context: ForwardContext | None = None) -> Float[Tensor, "... D"]:
-        vectors = x.flatten(0, -2)
+        vectors = x.flatten(0, -2)  # (N, D): all positions of the batch
         if self.training and context is not None and context.valid is not None:
             vectors = vectors[context.valid.flatten()]
         if not self.training or vectors.shape[0] < 2:  # one vector has no variance

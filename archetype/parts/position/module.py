@@ -47,10 +47,10 @@ class Sinusoidal(nn.Module):
         self.d_model = d_model
 
     def forward(self, positions: Int[Tensor, "B T"]) -> Vectors:
-        places = positions[..., None] + self.offset
-        angles = places * _frequencies(self.theta, self.d_model, positions.device)
+        places = positions[..., None] + self.offset  # (B, T, 1)
+        angles = places * _frequencies(self.theta, self.d_model, positions.device)  # (B, T, D/2)
         waves = torch.stack((angles.sin(), angles.cos()), dim=-1 if self.interleaved else -2)
-        return waves.flatten(-2)
+        return waves.flatten(-2)  # (B, T, D)
 
 
 @module_for(spec.NoPosition)
@@ -102,10 +102,10 @@ class Rotary(Rotation):
             return y
         rotated, rest = x[..., : self.rotary_dim], x[..., self.rotary_dim :]
         if self.spec.interleaved:
-            even, odd = rotated[..., 0::2], rotated[..., 1::2]
+            even, odd = rotated[..., 0::2], rotated[..., 1::2]  # (B, H, T, R/2) each
             rotated = torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1).flatten(-2)
         else:
-            first, second = rotated.chunk(2, dim=-1)
+            first, second = rotated.chunk(2, dim=-1)  # (B, H, T, R/2) each
             rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
         return torch.cat((rotated, rest), dim=-1) if rest.shape[-1] else rotated
 
@@ -114,7 +114,7 @@ class Rotary(Rotation):
     ) -> tuple[Float[Tensor, "_ 1 T R2"], Float[Tensor, "_ 1 T R2"]]:
         """Return cos and sin of every pair's angle, cast once for all layers; R2 = R/2 pairs."""
         frequencies, factor = rotary_frequencies(self.spec, self.rotary_dim, context.ends)
-        angles = positions[:, None, :, None] * frequencies[:, None, None, :]
+        angles = positions[:, None, :, None] * frequencies[:, None, None, :]  # (b, 1, T, R/2)
         angles = -angles if self.spec.reversed else angles
         return (angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype)
 
@@ -202,7 +202,7 @@ class Alibi(ScoreBias):
     def forward(self, queries: Int[Tensor, "b T"], keys: Int[Tensor, "b2 S"]) -> Float[Tensor, "b3 H T S"]:
         if self.rounded:
             return self.scale * (self._rounded(keys)[:, :, None] - self._rounded(queries)[..., None])
-        distance = (queries[:, None, :, None] - keys[:, None, None, :]).abs()
+        distance = (queries[:, None, :, None] - keys[:, None, None, :]).abs()  # (b, 1, T, S)
         return torch.tensor(self.slopes, device=keys.device)[:, None, None] * -distance
 
     def _rounded(self, positions: Int[Tensor, "b T"]) -> Float[Tensor, "b H T"]:
@@ -225,7 +225,7 @@ class RelativeBias(ScoreBias):
 
     def forward(self, queries: Int[Tensor, "b T"], keys: Int[Tensor, "b2 S"]) -> Float[Tensor, "b3 H T S"]:
         buckets = self.buckets(keys[:, None, :] - queries[:, :, None])
-        return nn.functional.embedding(buckets, self.weight).permute(0, 3, 1, 2)
+        return nn.functional.embedding(buckets, self.weight).permute(0, 3, 1, 2)  # (b, T, S, H) to (b, H, T, S)
 
     def buckets(self, ahead: Int[Tensor, "b T S"]) -> Int[Tensor, "b T S"]:
         """Return the bucket of each distance; both directions share the buckets unless causal."""
@@ -234,7 +234,7 @@ class RelativeBias(ScoreBias):
             count //= 2
             first = count * (ahead > 0)
         distance = (-ahead).clamp(min=0) if self.causal else ahead.abs()
-        exact = count // 2
+        exact = count // 2  # below it each distance has a bucket; beyond it buckets grow logarithmically
         octaves = (distance.clamp(min=1).float() / exact).log() / math.log(self.spec.max_distance / exact)
         far = exact + (octaves * (count - exact)).long()
         return first + torch.where(distance < exact, distance, far.clamp(max=count - 1))

@@ -98,7 +98,7 @@ class Recurrent(nn.Module):
             return self._run_cell(x, context, None)[0]
         assert isinstance(cache, RNNState)
         before = context.before(cache).vectors
-        y, last = self._run_cell(x, context, self._split(before, x.dtype))
+        y, last = self._run_cell(x, context, self._split(before, x.dtype))  # last: (directions, B, h) each
         new = [vectors.transpose(0, 1).flatten(1).to(cache.hidden.dtype) for vectors in last]
         if context.num_tokens is not None:  # rows without tokens keep their state
             has_tokens = (context.num_tokens > 0)[:, None]

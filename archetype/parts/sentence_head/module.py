@@ -66,7 +66,7 @@ class SentenceEmbeddingHead(nn.Module):
         """
         if num_tokens is None:
             num_tokens = torch.full((hidden.shape[0],), hidden.shape[1], device=hidden.device)
-        x = torch.cat([pool(mode, hidden, num_tokens) for mode in self.spec.pooling], dim=-1)
+        x = torch.cat([pool(mode, hidden, num_tokens) for mode in self.spec.pooling], dim=-1)  # (B, poolings D)
         for layer in self.layers:
             x = layer(x)
         return nn.functional.normalize(x, dim=-1) if (self.spec.normalize if normalized is None else normalized) else x

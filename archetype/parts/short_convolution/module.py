@@ -37,7 +37,7 @@ class ShortConvolution(nn.Module):
         b, c, u = self.in_proj(x).chunk(3, dim=-1)  # (B, T, D) each
         b, c, u = context.probe(self, "b", b), context.probe(self, "c", c), context.probe(self, "u", u)
         conv = context.before(state).conv
-        y, conv = self.conv.convolve(b * u, context, conv)
+        y, conv = self.conv.convolve(b * u, context, conv)  # (B, T, D), (B, D, W)
         state.conv = conv.to(state.conv.dtype)
         z: Tensor = self.out_proj(c * y)
         return z
