@@ -9,7 +9,7 @@ from archetype.errors import CheckpointError
 
 
 def check_finite(logits: Tensor, model: nn.Module, rerun: Callable[[], Any]) -> None:
-    """Raise an error if logits contain NaN or infinity.
+    """Raise an error if logits (rows, V) contain NaN or infinity.
 
     Args:
         logits: output of a forward pass, (rows, V).

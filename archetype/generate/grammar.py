@@ -48,7 +48,7 @@ class Compiled:
     """A compiled grammar, shared by sequences.
 
     Attributes:
-        kind: the setting that it comes from.
+        kind: the setting that contains it.
         matcher: an llguidance matcher in its initial state; its copies share one lexer cache.
         nbytes: memory that it uses.
         is_spent: whether it has reached its memory limit, so that no sequence can use it any more.
@@ -187,11 +187,8 @@ class GrammarCompiler:
         return sum(one.nbytes for one in [*self._kept.values()])  # a copy, as other threads may add to it
 
     def _compiled(self, kind: str, source: str, whitespace: str | None) -> Compiled | Refused:
-        """Compile a grammar after a subprocess has tried it out: a crash of the compiler here would end all requests.
-
-        Raises:
-            SpecError: the subprocess timed out, which may not happen the next time.
-        """
+        # A subprocess tries the grammar out first, since a crash of the compiler here would end all requests. If it
+        # times out, the error is not cached: it may not happen the next time.
         from archetype.confined.grammars import fault_of, limits, text_of
 
         language = "regex" if kind == "choices" else kind
@@ -217,10 +214,8 @@ class GrammarCompiler:
 
 
 def _is_slow(matcher: Any) -> bool:
-    """Whether a sequence would run out of CPU time after a few tokens.
-
-    The first mask is by far the slowest and fills a cache that all copies share, so that no decode step waits for it.
-    """
+    # Whether a sequence would run out of CPU time after a few tokens. The first mask is by far the slowest and fills a
+    # cache that all copies share, so that no decode step waits for it.
     matcher.compute_bitmask()
     started, seconds = time.thread_time(), TEXT_SECONDS
     for _ in range(TRIED):

@@ -36,7 +36,6 @@ class Event:
     """Result of one step for one request.
 
     Attributes:
-        request: the request.
         token: the generated token id, including the one that ends the text; None if cancelled or failed.
         text: text completed by it: it never ends inside a character or holds the beginning of a stop string.
         logprobs: if requested.

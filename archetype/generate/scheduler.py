@@ -171,10 +171,8 @@ class Scheduler:
         return self._reading
 
     def _first(self) -> Request | None:
-        """Return the request that gets the free slot: the earliest request of the group with the fewest slots.
-
-        A group never holds all of several slots, so that a short request need not wait for a group of long ones.
-        """
+        # The free slot goes to the earliest request of the group with the fewest slots. A group never holds all of
+        # several slots, so that a short request need not wait for a group of long ones.
         if not self.waiting or len(self.slots.sequences) >= self.slots.limit:
             return None
         held = Counter(request.group for request in self.slots.sequences if request.group is not None)

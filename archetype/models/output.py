@@ -53,11 +53,7 @@ class BaseModel(nn.Module):
     sentence_head: Any
 
     def add_head(self, head: Head, vocab_size: int, features: int) -> None:
-        """Build the head and store it by its type of output.
-
-        Args:
-            features: size of its input vectors.
-        """
+        """Build the head for input vectors of `features` features, and store it by its type of output."""
         module = build_head(head, vocab_size, features)
         self.classifier = module if head.has_classes else None
         self.sentence_head = module if head.embeds else None

@@ -24,11 +24,7 @@ _loading = RLock()  # concurrent imports in different orders would see partly im
 
 
 def load_kinds() -> tuple[str, ...]:
-    """Import the `spec.py` of every folder once, so that all kinds are known by name.
-
-    Returns:
-        Names of the packages, one per folder.
-    """
+    """Import the `spec.py` of every folder once, so that all kinds are known by name. Return the packages' names."""
     with _loading:
         return _load_kinds()
 
@@ -43,11 +39,9 @@ def _load_kinds() -> tuple[str, ...]:
 
 
 def provides(capability: str, *kinds: type) -> Callable[[T], T]:
-    """Register a capability of some kinds and of classes derived from them.
+    """Register a capability, such as `module` or `cost`, of some kinds and of classes derived from them.
 
-    Args:
-        capability: name of the file that provides it, such as `module` or `cost`.
-        kinds: classes of parts; for `parallel`, classes of modules.
+    Its name is that of the file that provides it. Kinds are classes of parts; for `parallel`, classes of modules.
     """
 
     def register(provided: T) -> T:

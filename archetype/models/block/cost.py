@@ -20,7 +20,7 @@ from archetype.roles.residual import Residual, ResidualSum
 
 
 class BlockCost:
-    """The cost of one block, by module.
+    """Cost of one block, by module.
 
     Args:
         block: specification of the block.

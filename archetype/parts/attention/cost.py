@@ -15,10 +15,7 @@ from archetype.roles.pattern import Shape
 
 @cost_of(spec.Attention)
 class AttentionCost(MixerCost):
-    """Cost of four projections and two products over pairs of positions.
-
-    For an additive score, the product with w is counted, its tanh is not.
-    """
+    """Cost of four projections and two products over pairs of positions; of an additive score, tanh is not counted."""
 
     divides_state = True
 
@@ -139,11 +136,8 @@ class AttentionCost(MixerCost):
         return NormCost.of(norm, q_features), NormCost.of(norm if self.has_keys else NoNorm(), k_features)
 
     def _dense_attention(self, work: TrainingWork, keys: int) -> int:
-        """Return the bytes saved by attention over all pairs: q, k, v, intermediate results and the output.
-
-        Torch's fused kernel saves q, k, v, its output and a log-sum-exp per query. Without it the weights of all pairs
-        are saved in float32.
-        """
+        # Torch's fused kernel saves q, k, v, its output and a log-sum-exp per query. Without it the weights of all
+        # pairs are saved in float32.
         part, tokens, itemsize = self.part, work.tokens, work.itemsize
         q, kv = tokens * self.q_features.value, work.rows * keys * self.kv_features.value
         pairs = tokens * part.num_heads * keys

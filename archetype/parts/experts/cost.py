@@ -59,10 +59,8 @@ class MixtureOfExpertsCost(FeedForwardCost):
         return counts | ({"shared_gate": 2 * tokens * self.d} if self.part.shared_gate else {})
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes saved by the router, of each expert's gathered inputs, and of outputs multiplied by learned weights.
-
-        If weights multiply inputs, the inputs and the weights are saved instead of outputs.
-        """
+        # the router, each expert's gathered inputs, and outputs multiplied by learned weights; if weights multiply
+        # inputs, the inputs and the weights are saved instead of outputs
         d, routed = self.d.value, work.tokens * self.part.experts_per_token
         width = self.width.value
         saved = self.router.saved_activations(work)

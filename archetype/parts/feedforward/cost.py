@@ -68,8 +68,6 @@ class GatedMLPCost(MLPCost):
 
 @cost_of(spec.NoFeedForward)
 class NoFeedForwardCost(FeedForwardCost):
-    """No feed-forward network."""
-
     def parameters(self) -> Counts:
         return {}
 

@@ -114,8 +114,6 @@ class LanguageModelHeadCost(HeadCost):
 
 @cost_of(spec.MaskedLanguageModelHead, spec.MaskedLogitsHead)
 class MaskedLanguageModelHeadCost(LanguageModelHeadCost):
-    """Logits of masked tokens."""
-
     def __init__(self, part: spec.MaskedLanguageModelHead | spec.MaskedLogitsHead, d: Formula, vocab_size: int) -> None:
         super().__init__(part.as_language_model_head, d, vocab_size)
 

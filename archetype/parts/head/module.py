@@ -36,7 +36,6 @@ class LanguageModelHead(nn.Module):
         self.bias = nn.Parameter(torch.empty(vocab_size)) if head.bias else None
 
     def features(self, x: Vectors) -> Float[Tensor, "B T D_e"]:
-        """Return the vectors that are multiplied by the table."""
         if self.dense is not None and self.norm is not None:
             x = self.norm(self.activation(self.dense(x)))
         return x if self.spec.scale == 1.0 else x * self.spec.scale

@@ -7,8 +7,6 @@ from archetype.spec.registry import provides
 
 @provides("parallel", LanguageModelHead)
 class LanguageModelHeadPlans(Plans[LanguageModelHead]):
-    """Split the vocabulary over processes; logits are gathered before the loss."""
-
     def tensor(self, size: int) -> SplitPlan:
         # the vocabulary; a transform before the logits is replicated
         names = (name for name, _ in self.module.named_parameters())

@@ -13,12 +13,9 @@ def frequencies(theta: float, dim: int) -> list[float]:
 
 
 def scaled_frequencies(position: spec.Rotary, dim: int, length: int) -> list[float]:
-    """Return the angle by which each pair rotates per position, after scaling.
+    """Return the angle by which each of dim/2 pairs rotates per position, after scaling.
 
-    Args:
-        position: gives theta and scaling.
-        dim: rotated features of a head, R.
-        length: of the sequence in tokens; used by dynamic scaling and LongRoPE.
+    Only dynamic scaling and LongRoPE depend on `length`, that of the sequence in tokens.
     """
     plain = frequencies(position.theta, dim)
     match position.scaling:
@@ -97,14 +94,9 @@ def yarn_score_scale(head_dim: int, scaling: spec.RotaryScaling) -> float | None
 
 
 def rotary_decay(angles: list[float], distances: Iterable[int]) -> list[float]:
-    """Return a bound on the score of two vectors by distance: mean |sum of the first rotations| (Su 2021, 3.4.3).
+    """Return a bound on the score of two vectors at each distance, relative to that at distance 0.
 
-    Args:
-        angles: of each pair, per position.
-        distances: in tokens.
-
-    Returns:
-        The bound at each distance, relative to that at distance 0.
+    The bound is the mean |sum of the first rotations|, with `angles` per pair and position (Su 2021, section 3.4.3).
     """
     whole = sum(range(1, len(angles) + 1))
     bounds = []
@@ -118,13 +110,9 @@ def rotary_decay(angles: list[float], distances: Iterable[int]) -> list[float]:
 
 
 def alibi_slopes(num_heads: int, scale: float = 1.0) -> list[float]:
-    """Return m_h = 2^(-8h/H), h = 1..H, if H is a power of two.
+    """Return scale * 2^(-8h/H), h = 1..H, if H is a power of two.
 
     Otherwise the slopes of the next lower power come first, then every other slope of the next higher one.
-
-    Args:
-        num_heads: H.
-        scale: factor on all slopes.
     """
     power = 2 ** int(math.log2(num_heads))
     slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
@@ -135,10 +123,7 @@ def alibi_slopes(num_heads: int, scale: float = 1.0) -> list[float]:
 def relative_bucket(position: spec.RelativeBias, causal: bool, ahead: int) -> int:
     """Return the bucket of a key that is `ahead` positions after its query (Raffel 2019, section 2.1).
 
-    Args:
-        position: gives the number of buckets.
-        causal: whether later keys are masked; otherwise both directions share the buckets.
-        ahead: negative for earlier keys.
+    Without a causal mask both directions share the buckets.
     """
     count = position.num_buckets if causal else position.num_buckets // 2
     first = count if not causal and ahead > 0 else 0

@@ -55,8 +55,6 @@ class Sinusoidal(nn.Module):
 
 @module_for(spec.NoPosition)
 class NoPosition(nn.Module):
-    """No positions."""
-
     def __init__(self, position: spec.NoPosition, context_length: int, d_model: int) -> None:
         super().__init__()
 

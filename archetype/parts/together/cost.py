@@ -56,8 +56,6 @@ class TogetherCost(ContentCost):
 
 @cost_of(spec.MixersTogether)
 class MixersTogetherCost(TogetherCost, MixerCost):
-    """Mixers side by side."""
-
     def __init__(self, part: spec.MixersTogether, d: Formula) -> None:
         super().__init__(part, d)
         self.parts = tuple(MixerCost.of(inner, d) for inner in part.parts)
@@ -73,8 +71,6 @@ class MixersTogetherCost(TogetherCost, MixerCost):
 
 @cost_of(spec.FeedForwardsTogether)
 class FeedForwardsTogetherCost(TogetherCost, FeedForwardCost):
-    """Feed-forward parts side by side."""
-
     def __init__(self, part: spec.FeedForwardsTogether, d: Formula) -> None:
         super().__init__(part, d)
         self.parts = tuple(FeedForwardCost.of(inner, d) for inner in part.parts)

@@ -8,7 +8,6 @@ GAP = 0.25  # columns between two parts
 
 @inside_of(MixersTogether, FeedForwardsTogether)
 def together(part: MixersTogether | FeedForwardsTogether, modules: frozenset[str]) -> Inside:
-    """Draw every part on the common input, and the sum of their outputs."""
     cells: list[Cell] = []
     groups: list[Group] = []
     loops: list[tuple[str, str]] = []
