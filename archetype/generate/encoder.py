@@ -193,7 +193,7 @@ def _answers(logits: Float[Tensor, "B Y"]) -> Float[Tensor, "B Y"]:
 
 def _check_has_classes(model: Encoder | Decoder | EncoderDecoder | VisionEncoder) -> None:
     if not model.spec.head.classifies:
-        cause = f"a head of kind {model.spec.head.kind} names no class"
+        cause = f"a head of kind {model.spec.head.kind} does not predict classes"
         raise SpecError("head", cause, "use a model with head classification")
 
 

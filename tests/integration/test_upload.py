@@ -196,7 +196,7 @@ TAKES_NONE = {
 LONG = ("bench", "parity")  # of which only the control is run here
 CANNOT = (
     "cannot do this",
-    "names no class",
+    "does not predict classes",
     "does not mark answer spans",
     "was not made to answer",
     "not a chat model",

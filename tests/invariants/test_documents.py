@@ -56,5 +56,5 @@ def test_what_depends_on_the_length_of_a_row_is_refused() -> None:
     with pytest.raises(SpecError, match="attention does not separate packed documents"):
         build(attending(position=dynamic))(tokens, document_ids=ids)
     model = build(spec.parse(attending(**ATTENTION).dump()))
-    with pytest.raises(SpecError, match="document_ids: stand beside a state"):
+    with pytest.raises(SpecError, match="document_ids: cannot be combined with a state"):
         model(tokens, model.new_state(1), document_ids=ids)
