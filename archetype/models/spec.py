@@ -125,7 +125,6 @@ class ModelSpec(Part):
         raise NotImplementedError
 
     def with_sentence_head(self) -> Self:
-        """Return the model with a sentence embedding head."""
         raise NotImplementedError
 
     def without_sentence_head(self) -> Self:
@@ -156,7 +155,6 @@ class CausalSpec(ModelSpec):
 
     @property
     def continues_text(self) -> bool:
-        """Whether the head predicts the next token."""
         return bool(self.head.predicts_next)
 
 

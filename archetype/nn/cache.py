@@ -61,7 +61,6 @@ class LayerState:
         self.insert(torch.arange(len(sources), device=sources.device), self.select(sources))
 
     def to(self: S, dtype: torch.dtype) -> S:
-        """Return a copy with floating-point tensors cast to `dtype`."""
         cast = {
             name: value.to(dtype)
             for name, value in self._values()

@@ -8,7 +8,7 @@ from archetype.roles.mixer import Mixer
 
 
 def contents(block: Block) -> dict[str, tuple[Mixer | FeedForward, DrawInside | None]]:
-    """Return a block's parts by name, with a drawing function if it is not that of the part's kind."""
+    """Return a block's parts by name, and the function that draws a part if it differs from that of its kind."""
     return {name: (part, cross_attention if name == "cross" else None) for name, part in block.contents.items()}
 
 

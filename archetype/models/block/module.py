@@ -76,7 +76,6 @@ class Block(nn.Module):
         return mixer if mixer is not None and feedforward is None else BlockState(mixer, feedforward=feedforward)
 
     def norm(self, content: str) -> nn.Module:
-        """Return the first norm of a content."""
         norm: nn.Module = getattr(self, f"{content}_norm")
         return norm
 
@@ -86,7 +85,7 @@ class Block(nn.Module):
         return content
 
     def own_state(self, content: str, context: ForwardContext, state: LayerState | None) -> LayerState | None:
-        """Return the part of the block's state that a content reads; without one, the source that an encoder gives."""
+        """Return a content's part of the block's state; without a state, cross-attention reads the encoder's output."""
         if isinstance(state, BlockState):
             own: LayerState | None = getattr(state, content)
         else:
@@ -209,5 +208,4 @@ class PlainBlock(Block):
 
 
 def build_block(block: spec.Block, place: Place) -> nn.Module:
-    """Build the module of one layer."""
     return module_class(block.wiring)(block, place)

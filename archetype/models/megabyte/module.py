@@ -30,7 +30,7 @@ from archetype.weights.packed import Weight
 
 @dataclass
 class PatchState(LayerState):
-    """State of a global layer: the first slot holds the start vector, each further one a complete patch."""
+    """State of a global layer: the first slot holds the start vector, each later one a complete patch."""
 
     layer: LayerState
     patch_size: int
@@ -45,13 +45,12 @@ class PatchState(LayerState):
 
 @dataclass
 class PartialPatch(LayerState):
-    """The current patch of each row: its bytes, arbitrary beyond those written, and its context."""
+    """The current patch of each row: its bytes, undefined beyond those written, and its context."""
 
     tokens: Int[Tensor, "B J"]
     context: Float[Tensor, "B D_g"]
 
     def update(self, tokens: Tensor, context: Tensor) -> None:
-        """Replace the current patch of each row."""
         self.tokens, self.context = tokens, context.to(self.context.dtype)
 
 
@@ -70,7 +69,7 @@ class WithStartToken(nn.Module):
 
 
 class GlobalEmbedding(WithStartToken):
-    """Byte vectors plus position vectors; a patch concatenates those of its J bytes to D_g features."""
+    """Byte vectors plus position vectors; the vectors of a patch's J bytes are concatenated to D_g features."""
 
     def __init__(self, model: MegaByteSpec) -> None:
         super().__init__(model, model.global_model.d_model)
@@ -190,7 +189,6 @@ class MegaByte(CausalModel):
     def _globally(
         self, x: Float[Tensor, "B M D_g"], context: ForwardContext, layers: list[LayerState] | None = None
     ) -> Float[Tensor, "B M D_g"]:
-        """Return the global model's output after each patch."""
         state = None if layers is None else State(context.positions[:, 0], layers, x.shape[1])
         y: Tensor = self.global_model.final_norm(self.global_model.run(x, context, state), context)
         return y

@@ -20,7 +20,7 @@ from archetype.weights.linear import Linear
 
 @dataclass
 class NGramState(LayerState):
-    """The newest n - 1 tokens, newest last; arbitrary before the start of a sequence."""
+    """The newest n - 1 tokens, newest last; undefined before the start of a sequence."""
 
     tokens: Int[Tensor, "B newest"]
 

@@ -24,12 +24,12 @@ class LayerGroup(NamedTuple):
 
     @property
     def number(self) -> Formula:
-        """Number of layers, as symbol L unless it is one."""
+        """Number of layers: symbol L, or 1 for a single layer."""
         return symbol("L", len(self.layers)) if len(self.layers) > 1 else constant(1)
 
     @property
     def number_of_weights(self) -> Formula:
-        """Number of layers with weights of their own, as a formula."""
+        """Number of layers that do not share another layer's weights, as a formula."""
         return self.number if self.owners == len(self.layers) else constant(self.owners)
 
     @property

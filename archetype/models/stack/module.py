@@ -93,7 +93,6 @@ class Stack(nn.Module):
 
 
 def place_of(stack: StackView, layer: int) -> Place:
-    """Return the place of a layer in its stack."""
     contents = sum(len(block.contents) for block in stack.layers[:layer])
     return Place(stack.d_model, layer, len(stack.layers), stack.causal, contents, stack.residual, stack.vocab_size)
 

@@ -73,7 +73,6 @@ class VisionEncoder(Stack, BaseModel):
         return x if self.pooler is None else self.pooler(x)
 
     def class_logits(self, hidden: Vectors, context: ForwardContext, classifier: Classifier) -> Float[Tensor, "B Y"]:
-        """Return class logits (B, Y) for each image."""
         return classifier(self.pooled(hidden))
 
     def forward(self, images: Float[Tensor, "B channels height width"]) -> Output:
