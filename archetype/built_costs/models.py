@@ -19,7 +19,7 @@ from archetype.spec.kinds import kinds_from_outside
 from archetype.spec.registry import provided
 
 TOKENS = 64  # of the pass that shows whether layers differ
-BESIDE = "outside the blocks"
+OUTSIDE = "outside the blocks"
 IN_BLOCK = re.compile(r"(.*?blocks\.\d+)\.(\w+)")
 
 
@@ -57,7 +57,7 @@ class ModelsAsBuilt:
                         content = name.partition(".")[0]
                         own = content if content in group.cost.contents else "wiring"
                         counted[f"{stack.prefix}blocks.{layer}.{own}"] += formula.value
-        counted[BESIDE] = num_parameters(cost).value - counted.total()
+        counted[OUTSIDE] = num_parameters(cost).value - counted.total()
         for name, parameter in build_on_meta(cost.spec).named_parameters():
             built[_location(name, counted)] += parameter.numel()
         for place in counted:
@@ -69,7 +69,7 @@ class ModelsAsBuilt:
 def _location(name: str, counted: Container[str]) -> str:
     # with a content of a block, around the contents, or outside the blocks
     if (inside := IN_BLOCK.match(name)) is None or f"{inside[1]}.wiring" not in counted:
-        return BESIDE
+        return OUTSIDE
     return place if (place := f"{inside[1]}.{inside[2]}") in counted else f"{inside[1]}.wiring"
 
 

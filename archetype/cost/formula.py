@@ -71,7 +71,7 @@ class Formula:
             divisor = prod(symbol.value**-power for symbol, power in product if power < 0)
             dividend = coefficient * prod(symbol.value**power for symbol, power in product if power > 0)
             total += dividend if divisor == 1 else Fraction(dividend, divisor)
-        return ceil(total)
+        return ceil(total)  # division by a symbol may leave a fraction
 
     @property
     def symbols(self) -> set[Symbol]:

@@ -27,7 +27,7 @@ class Row:
 
     module: str
     layers: int
-    owners: int  # number of these layers with weights of their own
+    owners: int  # number of these layers that do not share another layer's weights
     in_block: bool
     formulas: Mapping[Column, Formula]
     parameters: int  # trained numbers

@@ -90,16 +90,16 @@ def is_unobeyed(key: str, value: Any, data: Mapping[str, Any]) -> bool:
     return value not in NEUTRAL.get(key, ())
 
 
-def generation_config(sampling: Sampling, said: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+def generation_config(sampling: Sampling, original: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
     """Return these settings as the contents of generation_config.json, without special token ids.
 
     Args:
-        said: contents of the original file; its other keys are kept, and all of it if the settings are unchanged.
+        original: contents of the original file; its other keys are kept, and all of it if the settings are unchanged.
     """
-    said = {key: value for key, value in said.items() if key not in (*SPECIAL, NEVER)}
-    if said and _explicit_fields(_sampling(said, Path())) == _explicit_fields(sampling):
-        return said
-    return {key: value for key, value in said.items() if key not in READ} | _written(sampling)
+    original = {key: value for key, value in original.items() if key not in (*SPECIAL, NEVER)}
+    if original and _explicit_fields(_sampling(original, Path())) == _explicit_fields(sampling):
+        return original
+    return {key: value for key, value in original.items() if key not in READ} | _written(sampling)
 
 
 def _explicit_fields(sampling: Sampling) -> tuple[dict[str, Any], bool]:

@@ -126,7 +126,7 @@ class Scheduler:
             ):
                 events.append(event)
                 last[row] = event
-            # a row goes on only if the token just sampled equals the draft token that the model read next
+            # a row continues only if the token just sampled equals the draft token that the model read next
             going = [
                 row
                 for row in going

@@ -61,6 +61,12 @@ class PromptLookup(Speculator):
 
 
 class DraftModel(Speculator):
+    """Draft model: a smaller model proposes tokens with the request's own settings and random numbers.
+
+    Raises:
+        SpecError: the model's state cannot be cut back after a rejected draft token.
+    """
+
     def __init__(self, model: CausalModel, slots: int) -> None:
         self.model, self._slots = model, Slots[Request](model, slots)
         check_can_shorten(model, "draft")

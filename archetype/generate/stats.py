@@ -44,10 +44,10 @@ class Stats:
 
 
 class SlotInUse(NamedTuple):
-    request: object
+    request: object  # its id
     prompt_tokens: int
     generated_tokens: int
-    length: int
+    length: int  # cached tokens
 
 
 class Occupancy(NamedTuple):

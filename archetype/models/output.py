@@ -67,6 +67,7 @@ class BaseModel(nn.Module):
     def dtype(self) -> torch.dtype:
         for parameter in self.parameters():
             return parameter.dtype
+        # all weights are packed: the type of the vectors
         return next(module.dtype for module in self.modules() if isinstance(module, PackedMatrix))
 
 

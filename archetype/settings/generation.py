@@ -96,6 +96,12 @@ class LogitsRules(Spec):
 
 
 class Sampling(LogitsRules):
+    """Sampling settings of one request; temperature 0 is greedy.
+
+    Biases and penalties are applied first, then the rules, the temperature, and the filters in the order of the fields.
+    `json_schema`, `regex`, `lark` and `choices` allow only tokens with which the whole text can still match.
+    """
+
     max_new_tokens: Annotated[
         int, Field(strict=True, ge=1, le=2**20, description="Maximum number of generated tokens.")
     ] = 256

@@ -23,6 +23,19 @@ USUAL_HEAD = (16, 256)  # features
 
 
 def scaled(spec: S, factors: Sequence[str]) -> S:
+    """Return a validated copy of `spec` with another size.
+
+    Width scales d_model and everything proportional to it: hidden features, ranks and heads. The number of heads
+    changes at equal head size, with the same ratio of query and key/value heads; if it cannot be divided further, heads
+    get narrower. Depth truncates or repeats the pattern of each stack.
+
+    Args:
+        factors: `width`, `depth`, `vocab` or `context`, each with a ratio (width=1/8, width=0.5, width=2x) or a size
+            (width=512 is a d_model).
+
+    Raises:
+        SpecError: a factor is invalid, the specification has no such size, or a size is not an integer.
+    """
     for name, text in map(_parsed, factors):
         if name == "width":
             spec = _with_width(spec, text)
@@ -77,19 +90,10 @@ def _check_present(name: str, sizes: Mapping[str, int]) -> None:
 
 
 class _Node(NamedTuple):
-    """A part of a specification.
-
-    Attributes:
-        part: itself.
-        data: its plain data; a string if it is written as a word, without fields.
-        path: what is put before the names of its fields, such as "layers[0].mixer.".
-        above: the node that contains it; None for the specification.
-    """
-
     part: Spec
-    data: Any
-    path: str
-    above: "_Node | None"
+    data: Any  # plain data; a string if the part is written as a word, without fields
+    path: str  # prefix of the paths of its fields, such as "layers[0].mixer."
+    above: "_Node | None"  # the node that contains it; None for the specification
 
     @property
     def d_model(self) -> int:
@@ -99,14 +103,7 @@ class _Node(NamedTuple):
 
 
 def _walk(part: Spec, data: Any = None, path: str = "", above: _Node | None = None) -> Iterator[_Node]:
-    """Yield a specification and all parts in it, each before the parts that it contains.
-
-    Args:
-        part: a specification or a part.
-        data: its plain data, if the caller needs that of each part.
-        path: of the part.
-        above: the node that contains it.
-    """
+    # a specification and all parts in it, each before the parts that it contains
     node = _Node(part, data, path, above)
     yield node
     for name in type(part).model_fields:

@@ -84,6 +84,13 @@ class Decoder(Stack, CausalModel):
         document_ids: Tokens | None = None,
         shares: PositionShares | None = None,
     ) -> Output:
+        """Return logits of the token after each position, (B, T, V), and the state; see `CausalModel`.
+
+        A classification head returns logits of each sequence, (B, Y), or token, (B, T, Y); an embedding head returns
+        vectors of whole sequences, (B, D_s). With `document_ids`, and without a state, packed documents do not attend
+        to each other. With `shares` (context parallelism) the output covers the positions of this process. In training
+        without a state the output also has the vectors of further tokens.
+        """
         if document_ids is not None:
             check_documents_are_separate(self.spec)
             if state is not None:

@@ -96,4 +96,5 @@ class Decoder(EndsWithNorm, CausalSpec):
         return self.replace(head=head, further_tokens=None)
 
     def with_sentence_head(self) -> Self:
+        # the last token is the only one that sees the whole text
         return self.replace(head=SentenceEmbeddingHead(pooling=("last",)), further_tokens=None)

@@ -28,6 +28,7 @@ class EncoderCost(EmbeddedModelCost):
 
     def flops(self, work: Work) -> Counts:
         pooler = {"pooler": 2 * work.rows * self.d * self.d} if self.pooler and self.spec.head.classifies else {}
+        # late pooling averages the logits of all tokens
         answered = work._replace(rows=work.answered_tokens) if self.pooling == "late" else work
         return pooler | prefixed("embedding.", self.embedding.flops(work)) | self.head.flops(answered)
 

@@ -92,6 +92,7 @@ class Encoder(EndsWithNorm, ModelSpec):
         return self.replace(head=head, pooling="first", pooler=not of_tokens)
 
     def with_sentence_head(self) -> Self:
+        # the mean of all tokens is the most common pooling
         return self.replace(head=SentenceEmbeddingHead(pooling=("mean",)), pooling="first")
 
     @model_validator(mode="after")

@@ -58,7 +58,7 @@ class EncoderDecoderCost(EmbeddedModelCost):
 
     def saved_activations(self, work: TrainingWork) -> int:
         reading = work._replace(length=work.source or work.length)
-        encoder_output = reading.tokens * self.d.value * FLOAT32
+        encoder_output = reading.tokens * self.d.value * FLOAT32  # read by all cross-attentions
         source = self.source_embedding or self.embedding
         return super().saved_activations(work) + source.saved_activations(reading) + encoder_output
 

@@ -11,6 +11,12 @@ from archetype.parts.head.cost import HeadCost
 
 @cost_of(spec.MegaByte)
 class MegaByteCost(ModelCost):
+    """Cost of a global model over patches and a local model over the bytes of each patch.
+
+    Per decoded byte, 1 / J of a step of the global model is counted, which runs once per patch, and a whole patch of
+    the local model, which recomputes its patch for each byte. A byte's vector has 1 / J of the global width.
+    """
+
     def __init__(self, model: spec.MegaByte) -> None:
         super().__init__(model)
         self.patch_size, self.max_length = model.patch_size, model.context_length
@@ -31,7 +37,7 @@ class MegaByteCost(ModelCost):
         }
 
     def stack_work(self, work: Work) -> dict[str, Work]:
-        patches = symbol("M", work.length.value // self.patch_size + 1)
+        patches = symbol("M", work.length.value // self.patch_size + 1)  # complete ones and the current one
         steps = work.rows / self.patch if work.phase == "decode" else work.rows
         answered = work.rows * patches if work.phase == "forward" else work.rows
         return {
@@ -45,7 +51,7 @@ class MegaByteCost(ModelCost):
 
     @property
     def decoding_stacks(self) -> list[StackCost]:
-        return self.stacks[:1]
+        return self.stacks[:1]  # the local model recomputes its patch for each byte
 
     @property
     def state_names(self) -> list[str]:
@@ -57,6 +63,7 @@ class MegaByteCost(ModelCost):
         return [*layers, StatePart("open patch", "patch", (count,), self.global_d.value, self.patch_size)]
 
     def state(self, length: int, source: int | None = None) -> tuple[int, int]:
+        # the global model's state and newest output, and the bytes of the current patch
         return self.stacks[0].state(length // self.patch_size + 1) + self.global_d.value, self.patch_size
 
     def saved_activations(self, work: TrainingWork) -> int:

@@ -157,7 +157,8 @@ class MegaByte(CausalModel):
         return Output(logits, state.advance(context.ends) if state else None, context.aux_loss, x)
 
     def _patches(self, tokens: Tokens, context: ForwardContext, state: State | None) -> Int[Tensor, "B M J"]:
-        # the first patch includes the current patch's bytes, the last may have free places
+        # The first patch includes the current patch's bytes, the last may have free places. Bytes are shifted by the
+        # number already in the current patch, so that the patches of all rows are aligned.
         size, length = self.spec.patch_size, tokens.shape[1]
         if state is None:
             count = length // size + 1

@@ -20,7 +20,7 @@ class LayerGroup(NamedTuple):
 
     layers: tuple[int, ...]  # indices in the stack
     cost: BlockCost  # of one layer
-    owners: int  # number of layers with weights of their own
+    owners: int  # number of layers that do not share another layer's weights
 
     @property
     def number(self) -> Formula:
