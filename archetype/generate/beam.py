@@ -61,17 +61,11 @@ def translate(
 
 @dataclass(frozen=True)
 class Translation:
-    """Target of one source text.
-
-    Attributes:
-        text: of the target.
-        num_tokens: number of tokens, including the end token.
-        is_cut: whether the target reached its length limit before its end token.
-    """
+    """Target of one source text."""
 
     text: str = ""
-    num_tokens: int = 0
-    is_cut: bool = False
+    num_tokens: int = 0  # including the end token
+    is_cut: bool = False  # whether it reached the length limit before its end token
 
 
 def translations(

@@ -45,31 +45,19 @@ def _try_out(*args: Any, seconds: float, max_bytes: int) -> Any:
 
 @dataclass(eq=False)
 class Compiled:
-    """A compiled grammar, shared by sequences.
+    """A compiled grammar, shared by sequences."""
 
-    Attributes:
-        kind: the setting that contains it.
-        matcher: an llguidance matcher in its initial state; its copies share one lexer cache.
-        nbytes: memory that it uses.
-        is_spent: whether it has reached its memory limit, so that no sequence can use it any more.
-    """
-
-    kind: str
-    matcher: Any
+    kind: str  # the setting that contains it
+    matcher: Any  # an llguidance matcher in its initial state; its copies share one lexer cache
     nbytes: int
-    is_spent: bool = False
+    is_spent: bool = False  # whether it has reached its memory limit, so that no sequence can use it any more
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A rejected grammar, cached so that it is not compiled again.
+    """A rejected grammar, cached so that it is not compiled again."""
 
-    Attributes:
-        error: place, cause and remedy of the error.
-        nbytes: memory that they use.
-    """
-
-    error: tuple[str, str, str]
+    error: tuple[str, str, str]  # place, cause and remedy
     is_spent = False
 
     @property

@@ -14,19 +14,12 @@ MAX_TOKENS = 15  # of an answer, as in the pipeline of transformers
 
 
 class Answer(NamedTuple):
-    """A span of a text.
-
-    Attributes:
-        text: characters of the span.
-        start: index of the first character.
-        end: index after the last character.
-        probability: probability of this start and end among all positions of the text.
-    """
+    """A span of a text."""
 
     text: str
-    start: int
-    end: int
-    probability: float
+    start: int  # index of the first character
+    end: int  # index after the last character
+    probability: float  # of this start and end, among all positions of the text
 
 
 @torch.inference_mode()

@@ -10,37 +10,21 @@ from archetype.nn.cache import BlockState
 
 @dataclass(frozen=True)
 class Stats:
-    """Counters of an engine since its start.
+    """Counters of an engine since its start."""
 
-    Attributes:
-        waiting: requests whose prefill has not started.
-        running: requests being prefilled or decoded.
-        finished: requests that have ended for any reason.
-        prompt_tokens: prompt tokens of all requests started.
-        cached_tokens: of these, tokens copied from a cached prefix or source.
-        generated_tokens: number of generated tokens.
-        steps: number of steps.
-        tokens_per_second: generated tokens divided by the time of all steps.
-        state_bytes: allocated bytes of the slots' state.
-        prefix_bytes: bytes of the prefix cache.
-        cache_use: tokens in the slots divided by their capacity.
-        guessed_tokens: number of draft tokens.
-        accepted_tokens: number of draft tokens accepted.
-    """
-
-    waiting: int
-    running: int
-    finished: int
-    prompt_tokens: int
-    cached_tokens: int
+    waiting: int  # requests whose prefill has not started
+    running: int  # requests being prefilled or decoded
+    finished: int  # requests that have ended for any reason
+    prompt_tokens: int  # of all requests started
+    cached_tokens: int  # prompt tokens copied from a cached prefix or source
     generated_tokens: int
     steps: int
-    tokens_per_second: float
-    state_bytes: int
-    prefix_bytes: int
-    cache_use: float
-    guessed_tokens: int
-    accepted_tokens: int
+    tokens_per_second: float  # generated tokens divided by the time of all steps
+    state_bytes: int  # allocated for the slots
+    prefix_bytes: int  # of the prefix cache
+    cache_use: float  # tokens in the slots divided by their capacity
+    guessed_tokens: int  # draft tokens
+    accepted_tokens: int  # draft tokens that the model accepted
 
 
 class SlotInUse(NamedTuple):
@@ -51,21 +35,13 @@ class SlotInUse(NamedTuple):
 
 
 class Occupancy(NamedTuple):
-    """Memory of the slots' state, and the requests that hold slots.
+    """Memory of the slots' state, and the requests that hold slots."""
 
-    Attributes:
-        rows: allocated rows.
-        capacity: tokens allocated per row.
-        source_length: source tokens allocated per row; 0 without sources.
-        layer_bytes: allocated bytes of each layer's state.
-        slots: requests in slot order.
-    """
-
-    rows: int
-    capacity: int
-    source_length: int
-    layer_bytes: list[int]
-    slots: list[SlotInUse]
+    rows: int  # allocated
+    capacity: int  # tokens allocated per row
+    source_length: int  # source tokens allocated per row; 0 without sources
+    layer_bytes: list[int]  # allocated for the state of each layer
+    slots: list[SlotInUse]  # in slot order
 
 
 def occupancy(slots: Slots[Request]) -> Occupancy:

@@ -16,17 +16,11 @@ from archetype.roles.selection import KeySelection
 
 
 class Choice(NamedTuple):
-    """Keys chosen by a selection.
+    """Keys chosen by a selection."""
 
-    Attributes:
-        keys: True where a query sees a key, a subset of the allowed pairs (None: all of these).
-        most: upper bound on the keys that one query sees; 0 if not known in advance.
-        scores: score of each query and key, if the selection is trained in this pass.
-    """
-
-    keys: Bool[Tensor, "b 1 T S"] | None = None
-    most: int = 0
-    scores: Float[Tensor, "B T S"] | None = None
+    keys: Bool[Tensor, "b 1 T S"] | None = None  # a subset of the allowed pairs; None: all of them
+    most: int = 0  # upper bound on the keys that one query sees; 0 if not known in advance
+    scores: Float[Tensor, "B T S"] | None = None  # if the selection is trained in this pass
 
     def can_be_gathered(self, num_queries: int) -> bool:
         """Whether the chosen keys can be gathered: there is a single query and a known bound on its keys."""
@@ -100,17 +94,11 @@ def learn(index: KeySelector, choice: Choice, weights: Callable[[], Tensor], con
 
 
 class Gathered(NamedTuple):
-    """The chosen keys of a single query per sequence.
+    """The chosen keys of a single query per sequence."""
 
-    Attributes:
-        keys: True where the query sees a key; sequences with fewer keys than S are padded with keys it does not see.
-        slots: indices of the gathered keys among all keys.
-        buffers: keys, values and the like, gathered.
-    """
-
-    keys: Bool[Tensor, "B 1 1 S"]
-    slots: Int[Tensor, "B S"]
-    buffers: tuple[Tensor, ...]
+    keys: Bool[Tensor, "B 1 1 S"]  # False for keys that pad sequences with fewer than S chosen keys
+    slots: Int[Tensor, "B S"]  # indices of the gathered keys among all keys
+    buffers: tuple[Tensor, ...]  # gathered: keys, values and the like
 
 
 def gather_chosen(choice: Choice, *buffers: Tensor) -> Gathered:

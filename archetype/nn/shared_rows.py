@@ -41,14 +41,8 @@ class PositionShares(ABC):
 
 @dataclass(frozen=True)
 class SharedRows:
-    """Positions of whole sequences, of which this process computes a part.
+    """Positions of whole sequences, of which this process computes a part."""
 
-    Attributes:
-        shares: which positions this process has.
-        positions: positions of all tokens.
-        document_ids: document of each token, if several are packed into a row.
-    """
-
-    shares: PositionShares
-    positions: Int[Tensor, "b S"]
-    document_ids: Int[Tensor, "B S"] | None
+    shares: PositionShares  # which positions this process has
+    positions: Int[Tensor, "b S"]  # of all tokens
+    document_ids: Int[Tensor, "B S"] | None  # of all tokens, if several documents are packed into a row

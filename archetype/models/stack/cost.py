@@ -70,7 +70,7 @@ class StackActivations(NamedTuple):
 
 
 class StackCost:
-    """The cost of a stack."""
+    """Cost of a stack."""
 
     def __init__(self, stack: spec.StackView) -> None:
         self.stack, self.prefix = stack, stack.prefix

@@ -56,10 +56,10 @@ class MaskedPairs:
         The mask, (b, h, T, S), is False for pairs that are not allowed; with a position bias it has the values of the
         bias, and minus infinity for those pairs.
         """
-        allowed = self.allowed(context, context.shared_positions if keys.positions is None else keys.positions)
+        positions = context.shared_positions if keys.positions is None else keys.positions
+        allowed = self.allowed(context, positions)
         if bias is None:
             return q, allowed
-        positions = context.shared_positions if keys.positions is None else keys.positions
         return q, context.cached(self.bias_key, lambda: biased(bias, context.shared_positions, positions, allowed))
 
     def allowed(self, context: ForwardContext, keys: Int[Tensor, "b S"]) -> Bool[Tensor, "b2 1 T S"]:
