@@ -10,21 +10,35 @@ from archetype.nn.cache import BlockState
 
 @dataclass(frozen=True)
 class Stats:
-    """Counters of an engine since its start."""
+    """Counters of an engine since its start.
 
-    waiting: int  # requests whose prefill has not started
-    running: int  # requests being prefilled or decoded
-    finished: int  # requests that have ended for any reason
-    prompt_tokens: int  # of all requests started
-    cached_tokens: int  # prompt tokens copied from a cached prefix or source
+    Attributes:
+        waiting: requests whose prefill has not started.
+        running: requests being prefilled or decoded.
+        finished: requests that have ended for any reason.
+        prompt_tokens: prompt tokens of all requests started.
+        cached_tokens: of these, tokens copied from a cached prefix or source.
+        tokens_per_second: generated tokens divided by the time of all steps.
+        state_bytes: allocated bytes of the slots' state.
+        prefix_bytes: bytes of the prefix cache.
+        cache_use: tokens in the slots divided by their capacity.
+        guessed_tokens: draft tokens.
+        accepted_tokens: draft tokens that the model accepted.
+    """
+
+    waiting: int
+    running: int
+    finished: int
+    prompt_tokens: int
+    cached_tokens: int
     generated_tokens: int
     steps: int
-    tokens_per_second: float  # generated tokens divided by the time of all steps
-    state_bytes: int  # allocated for the slots
-    prefix_bytes: int  # of the prefix cache
-    cache_use: float  # tokens in the slots divided by their capacity
-    guessed_tokens: int  # draft tokens
-    accepted_tokens: int  # draft tokens that the model accepted
+    tokens_per_second: float
+    state_bytes: int
+    prefix_bytes: int
+    cache_use: float
+    guessed_tokens: int
+    accepted_tokens: int
 
 
 class SlotInUse(NamedTuple):

@@ -262,18 +262,12 @@ class BlockState(LayerState):
 
     Consecutive rows of the batch, `rows_per_source` each, may share the keys and values of one source (beam search).
     They are always selected and inserted together.
-
-    Attributes:
-        mixer: state of the mixer (None: it has none).
-        cross: keys and values of the source (None: the block has no cross-attention).
-        feedforward: state of the feed-forward part (None: it has none).
-        rows_per_source: rows of the batch that share one source.
     """
 
     mixer: LayerState | None = None
-    cross: CrossKVCache | None = None
+    cross: CrossKVCache | None = None  # keys and values of the source (None: the block has no cross-attention)
     feedforward: LayerState | None = None
-    rows_per_source: int = 1
+    rows_per_source: int = 1  # rows of the batch that share one source
 
     @property
     def can_shorten(self) -> bool:

@@ -54,13 +54,9 @@ class SplitPlan:
 
 @dataclass(frozen=True)
 class TablePlan:
-    """A table split by rows: the looked-up vectors are summed over processes.
+    """A table split by rows: the looked-up vectors are summed over processes."""
 
-    Attributes:
-        table: name of the table in the module.
-    """
-
-    table: str
+    table: str  # name of the table in the module
 
 
 class NeedsWholeRows(NamedTuple):

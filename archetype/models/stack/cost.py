@@ -39,21 +39,13 @@ class LayerGroup(NamedTuple):
 
 
 class StatePart(NamedTuple):
-    """State of some equal layers.
+    """State of some equal layers."""
 
-    Attributes:
-        name: layers in short notation, or name of a state outside the layers.
-        kind: kind of their mixer.
-        layers: their indices.
-        numbers: numbers in the data type of the state.
-        integers: 64-bit integers.
-    """
-
-    name: str
-    kind: str
-    layers: tuple[int, ...]
-    numbers: int
-    integers: int = 0
+    name: str  # layers in short notation, or name of a state outside the layers
+    kind: str  # kind of their mixer
+    layers: tuple[int, ...]  # their indices
+    numbers: int  # numbers in the data type of the state
+    integers: int = 0  # 64-bit integers
 
     def nbytes(self, itemsize: int) -> int:
         """Return the bytes for numbers of `itemsize` bytes."""
