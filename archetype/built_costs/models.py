@@ -60,10 +60,10 @@ class ModelsAsBuilt:
         counted[OUTSIDE] = num_parameters(cost).value - counted.total()
         for name, parameter in build_on_meta(cost.spec).named_parameters():
             built[_location(name, counted)] += parameter.numel()
-        for place in counted:
-            if counted[place] != built[place]:
-                cause = f"its cost counts {counted[place]:,} parameters, and its module has {built[place]:,}"
-                raise SpecError(place, cause, "correct its cost, or register none so that its module is counted")
+        for module in counted:
+            if counted[module] != built[module]:
+                cause = f"its cost counts {counted[module]:,} parameters, and its module has {built[module]:,}"
+                raise SpecError(module, cause, "correct its cost, or register none so that its module is counted")
 
 
 def _location(name: str, counted: Container[str]) -> str:

@@ -57,7 +57,7 @@ class PartCost:
     @property
     def symbols(self) -> set[Symbol]:
         """Symbols of all sizes stored in the cost."""
-        return {one for size in vars(self).values() if isinstance(size, Formula) for one in size.symbols}
+        return set[Symbol]().union(*(size.symbols for size in vars(self).values() if isinstance(size, Formula)))
 
 
 class Complexity(NamedTuple):

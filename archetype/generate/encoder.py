@@ -206,11 +206,11 @@ def tokenized(
     around = len(tokenizer.add_special_tokens([]))
     room = max(map(len, rows), default=0) if longest is None else longest - around
     num_cut = sum(len(row) > room and not isinstance(text, list) for row, text in zip(rows, texts, strict=True))
-    whole = [
+    complete = [
         row if isinstance(text, list) else tokenizer.add_special_tokens(row[:room])
         for row, text in zip(rows, texts, strict=True)
     ]
-    return whole, ExampleCounts(longest, num_cut)
+    return complete, ExampleCounts(longest, num_cut)
 
 
 def _by_length(

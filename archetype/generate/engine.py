@@ -274,8 +274,8 @@ class Engine:
             cause = "an encoder-decoder cannot score a text without its source"
             raise SpecError("model", cause, "score texts with a decoder")
         scores = []
-        for number, text in enumerate(texts, start=1):
-            ids = self.prompts.encode(text, f"text {number}" if len(texts) > 1 else "text")
+        for index, text in enumerate(texts, start=1):
+            ids = self.prompts.encode(text, f"text {index}" if len(texts) > 1 else "text")
             with self._turn():
                 state, size = self.model.new_state(1, num_slots(self.model, len(ids))), chunk_size(self.model, ids)
                 read = (StepReader if reads_by_steps(self.model) else TextReader)(self.model, state)

@@ -155,7 +155,10 @@ class OwnDraft(Speculator):
         assert isinstance(cache, HiddenCache) and self.model.lm_head is not None
         hidden = cache.read(first, int((count - first).max()))  # (B, T, D)
         context = ForwardContext.of(hidden, first, count - first)
-        texts, samplers = [list(request.window) for request in requests], [one.sampler.fork() for one in requests]
+        texts, samplers = (
+            [list(request.window) for request in requests],
+            [request.sampler.fork() for request in requests],
+        )
         for index, own in enumerate(states):
             ahead = index + 1
             tokens, _ = padded([text[start + ahead :] for text, start in zip(texts, starts, strict=True)])
@@ -166,8 +169,8 @@ class OwnDraft(Speculator):
             for text, token in zip(texts, sample(logits, samplers), strict=True):
                 text.append(token)
         # the last positions of a block read draft tokens, which may be rejected: the next step computes them again
-        self._num_read = {one: max(0, len(one.window) - len(states)) for one in requests}
-        return [text[len(one.window) :][:limit] for text, one in zip(texts, requests, strict=True)]
+        self._num_read = {request: max(0, len(request.window) - len(states)) for request in requests}
+        return [text[len(request.window) :][:limit] for text, request in zip(texts, requests, strict=True)]
 
     def leave(self, request: Request) -> None:
         self._num_read.pop(request, None)

@@ -40,7 +40,7 @@ class _Rules:
     def __init__(self, form: ToolForm, special: Mapping[str, int], has_one: bool) -> None:
         self._form, self._special, self._has_one = form, special, has_one
         pairs = form.pairs
-        shared = [one for one in (pairs.next_pair, form.after, form.next_name) if one is not None] if pairs else []
+        shared = [text for text in (pairs.next_pair, form.after, form.next_name) if text is not None] if pairs else []
         self._shared = re.split(self._names, _common_start(shared))[0]  # common start of what may follow a value
 
     def all(self, functions: Mapping[str, Schema]) -> Iterator[str]:

@@ -172,7 +172,7 @@ class ByKind:
         try:
             return cls.model_validate(value)
         except ValidationError as error:
-            missing = [str(one["loc"][0]) for one in error.errors() if one["type"] == "missing"]
+            missing = [str(detail["loc"][0]) for detail in error.errors() if detail["type"] == "missing"]
             if isinstance(word, str) and missing:
                 from archetype.spec.example import example
 

@@ -32,13 +32,13 @@ def check_documents_are_separate(
     """
     if not isinstance(model, DecoderSpec):
         raise SpecError(field, f"a model of kind {model.kind} does not separate packed documents", remedy)
-    for place, content in _contents(model):
+    for path, content in _contents(model):
         for part in content.each():
             if not part.separates_documents:
                 kind = getattr(part, "kind", "a part")
                 cause = f"{kind} does not separate packed documents"
                 remedy = f"{remedy}, or use full attention or a window in every layer"
-                raise SpecError(place, cause, remedy)
+                raise SpecError(path, cause, remedy)
 
 
 def _contents(model: DecoderSpec) -> Iterator[tuple[str, Content]]:

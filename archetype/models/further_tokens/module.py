@@ -35,9 +35,9 @@ class HiddenCache(LayerState):
 
     def read(self, starts: Lengths, count: int) -> Vectors:
         """Return the vectors of `count` positions from `starts` on, (B, count, D); undefined beyond the buffer."""
-        places = starts[:, None] + torch.arange(count, device=starts.device)
+        positions = starts[:, None] + torch.arange(count, device=starts.device)
         rows = torch.arange(len(starts), device=starts.device)[:, None]
-        return self.vectors[rows, 0, places.clamp(max=self.vectors.shape[2] - 1)]
+        return self.vectors[rows, 0, positions.clamp(max=self.vectors.shape[2] - 1)]
 
 
 class FurtherTokens(nn.Module):

@@ -164,9 +164,9 @@ class MegaByte(CausalModel):
             count = length // size + 1
             return nn.functional.pad(tokens, (0, count * size - length)).unfold(1, size, size)
         count = (length - 1) // size + 2
-        places = torch.arange(count * size, device=tokens.device)
+        offsets = torch.arange(count * size, device=tokens.device)
         had = context.positions[:, :1] % size
-        source = torch.where(places < had, places, places - had + size).clamp(max=size + length - 1)
+        source = torch.where(offsets < had, offsets, offsets - had + size).clamp(max=size + length - 1)
         return torch.cat((_partial(state).tokens, tokens), dim=1).gather(1, source).view(-1, count, size)
 
     def _contexts(

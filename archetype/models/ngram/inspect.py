@@ -16,8 +16,8 @@ def series(model: PartTrace) -> Iterator[Series]:
     slots = model.activations["hidden.0.in"][0].unflatten(-1, (n, -1))  # (T, n, D)
     weight = model.module.hidden[0].weight.unflatten(1, (n, -1))  # (F, n, D)
     norms = torch.einsum("tnd,fnd->tnf", slots, weight).float().norm(dim=-1)
-    for place, values in enumerate(norms.unbind(1)):
-        back = n - 1 - place
+    for offset, values in enumerate(norms.unbind(1)):
+        back = n - 1 - offset
         yield Series("slots", "newest token" if back == 0 else f"{back} back", values)
 
 

@@ -94,9 +94,9 @@ class StackCost:
         shared: dict[Hashable, int] = {}
         blocks = largest = left = 0
         for group in self.groups:
-            one = group.cost.saved_activations(work._replace(layer=group.layers[0]))
-            blocks += one * len(group.layers)
-            largest = max(largest, one + group.cost.feedforward.hidden_gradient(work))
+            block_bytes = group.cost.saved_activations(work._replace(layer=group.layers[0]))
+            blocks += block_bytes * len(group.layers)
+            largest = max(largest, block_bytes + group.cost.feedforward.hidden_gradient(work))
             shared |= group.cost.mixer.shared_activations(work)
             left += len(self.stack.sources.intersection(group.layers)) * group.cost.mixer.left_activations(work)
         final_norm = self.final_norm.saved_activations(work.tokens)

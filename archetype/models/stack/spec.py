@@ -161,8 +161,8 @@ class StackView(NamedTuple):
 
     def used_of_other_stage(self, num_stages: int) -> tuple[int, int] | None:
         """Return a layer and the layer whose weights it shares, if they are in different pipeline stages."""
-        for number in range(num_stages):
-            own = stage_layers(number, num_stages, len(self.layers))
+        for stage in range(num_stages):
+            own = stage_layers(stage, num_stages, len(self.layers))
             for index in own:
                 if (first := self.layers[index].weights_of) is not None and first not in own:
                     return index, first

@@ -37,9 +37,9 @@ def _replace_global(steps: AttentionSteps, part: PartTrace) -> None:
     count = min(module.spec.pattern.num_global_tokens, q.shape[2])
     bias, positions = module.bias(part.context), part.context.shared_positions
     added = None if bias is None else bias(positions[:, :count], positions)
-    own = attention_steps(module.score_function, q[:, :, :count], k, v, added)
-    for whole, rows in ((steps.scores, own.scores), (steps.masked, own.masked), (steps.weights, own.weights)):
-        whole[:, :, :count] = rows
+    global_steps = attention_steps(module.score_function, q[:, :, :count], k, v, added)
+    for name in ("scores", "masked", "weights"):
+        getattr(steps, name)[:, :, :count] = getattr(global_steps, name)
     steps.global_values = v, count
 
 

@@ -88,8 +88,8 @@ class _Scan(torch.autograd.Function):
                 *gradients, a_part, h_grad = _block_gradients(a, start, h_grad, *block)
                 pieces.append(gradients)
                 a_grad += a_part
-        whole = (torch.cat(parts[::-1], 1) for parts in zip(*pieces, strict=True))
-        return (*whole, a_grad, h_grad)
+        gradients_in_order = (torch.cat(parts[::-1], 1) for parts in zip(*pieces, strict=True))
+        return (*gradients_in_order, a_grad, h_grad)
 
 
 def _blocks(*tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:

@@ -85,7 +85,7 @@ class FixedRule(PatternRule[spec.Fixed]):
         across = []
         for run in runs(range(n), max(s, 64)):
             stop = run.stop if context.causal else n
-            across.append(Tile(run, tuple(range(place, stop, s) for place in range(s - self.spec.num_summary, s))))
+            across.append(Tile(run, tuple(range(offset, stop, s) for offset in range(s - self.spec.num_summary, s))))
         return (
             Piece(blocks, lambda i, j: i // s == j // s),
             Piece(tuple(across), lambda i, j: i // s != j // s),
@@ -142,10 +142,11 @@ class BigBirdRule(PatternRule[spec.BigBird]):
         # each query block with its key blocks, then the global query blocks with all keys
         blocks = list(runs(range(context.length), self.spec.block))
         everywhere = tuple(range(len(blocks)))
-        tiles = [Tile(blocks[row], tuple(blocks[c] for c in seen)) for row, seen in enumerate(self.rows(context))]
-        some = tuple(tile for tile, seen in zip(tiles, self.rows(context), strict=True) if seen != everywhere)
-        whole = tuple(tile for tile, seen in zip(tiles, self.rows(context), strict=True) if seen == everywhere)
-        return (Piece(some, every_pair), Piece(whole, every_pair))
+        rows = self.rows(context)
+        tiles = [Tile(blocks[row], tuple(blocks[c] for c in seen)) for row, seen in enumerate(rows)]
+        sparse = tuple(tile for tile, seen in zip(tiles, rows, strict=True) if seen != everywhere)
+        full = tuple(tile for tile, seen in zip(tiles, rows, strict=True) if seen == everywhere)
+        return (Piece(sparse, every_pair), Piece(full, every_pair))
 
     def shapes(self, context: MaskContext) -> tuple[Shape, ...]:
         # many blocks are not drawn: some row sees the largest possible number of whole blocks

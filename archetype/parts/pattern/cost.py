@@ -46,7 +46,7 @@ class PatternCost(PartCost):
                 sizes = {"W": blocks.block * (blocks.window_blocks + blocks.random_blocks + blocks.global_blocks)}
             case _:
                 sizes = {}
-        return {one for letter, size in sizes.items() for one in symbol(letter, size, self.part).symbols}
+        return set[Symbol]().union(*(symbol(letter, size, self.part).symbols for letter, size in sizes.items()))
 
     def pair_flops(self, work: Work) -> Formula:
         """Return the FLOPs of one feature of one head of one sequence: two for each pair."""

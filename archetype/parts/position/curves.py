@@ -116,8 +116,8 @@ def _rotary(position: Rotary, place: Place) -> Curves:
 
 def _waves(angles: list[float], length: int) -> dict[str, Any]:
     # cosines of some pairs, fast ones first, without waves too short to draw
-    places = points(length)
-    shortest = POINTS_OF_A_TURN * length / len(places)
+    distances = points(length)
+    shortest = POINTS_OF_A_TURN * length / len(distances)
     drawn = [pair for pair, angle in enumerate(angles) if 2 * math.pi / angle >= shortest] or [len(angles) - 1]
     count = min(NUM_WAVES, len(drawn))
     pairs = sorted({drawn[round(number * (len(drawn) - 1) / max(1, count - 1))] for number in range(count)})
@@ -126,8 +126,8 @@ def _waves(angles: list[float], length: int) -> dict[str, Any]:
             "pair": pair,
             "angle": angles[pair],
             "wavelength": 2 * math.pi / angles[pair],
-            "cos": [math.cos(point * angles[pair]) for point in places],
+            "cos": [math.cos(point * angles[pair]) for point in distances],
         }
         for pair in pairs
     ]
-    return {"points": places, "waves": waves, "angles": angles}
+    return {"points": distances, "waves": waves, "angles": angles}

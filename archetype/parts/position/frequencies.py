@@ -98,14 +98,14 @@ def rotary_decay(angles: list[float], distances: Iterable[int]) -> list[float]:
 
     The bound is the mean |sum of the first rotations|, with `angles` per pair and position (Su 2021, section 3.4.3).
     """
-    whole = sum(range(1, len(angles) + 1))
+    largest = sum(range(1, len(angles) + 1))
     bounds = []
     for distance in distances:
         total, bound = 0j, 0.0
         for angle in angles:
             total += cmath.rect(1.0, distance * angle)
             bound += abs(total)
-        bounds.append(bound / whole)
+        bounds.append(bound / largest)
     return bounds
 
 

@@ -108,7 +108,7 @@ class Recurrent(nn.Module):
 
     def _split(self, vectors: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Float[Tensor, "directions B h"], ...]:
         # the kernel takes (directions, B, h)
-        halves = (whole.to(dtype).unflatten(1, (self.directions, -1)) for whole in vectors)
+        halves = (vector.to(dtype).unflatten(1, (self.directions, -1)) for vector in vectors)
         return tuple(half.transpose(0, 1).contiguous() for half in halves)
 
     def _run_cell(
@@ -148,7 +148,7 @@ class Recurrent(nn.Module):
                 states = [torch.where(is_token, *pair) for pair in zip(after, states, strict=True)]
                 return torch.where(is_token, after[0], 0.0), *states
 
-            starts = tuple(whole[direction].clone() for whole in first)
+            starts = tuple(vector[direction].clone() for vector in first)
             y, *last = scan(step, starts, x, valid, backward=direction == 1)
             outputs.append(y)
             lasts.append(last)
