@@ -325,7 +325,7 @@ def test_a_large_repetition_is_refused_before_a_text_begins() -> None:
     engine = Engine(loaded("byte_bpe"))
     for _ in range(2):
         started = time.process_time()
-        with pytest.raises(SpecError, match=r"^regex: takes more than 0\.25 s and 1 ms for each token of a text; give"):
+        with pytest.raises(SpecError, match=r"^regex: takes more than 0\.25 s and 1 ms for each token of a text; use"):
             engine.submit("a", regex="a{100000}")
     assert time.process_time() - started < 0.1
     assert engine.submit("a", regex="a{1000}", max_new_tokens=5).result().strip("a") == ""
