@@ -222,5 +222,5 @@ def _partial(state: State) -> PartialPatch:
 def _context_of(
     context: ForwardContext, x: Tensor, lengths: Tensor | None = None, num_tokens: Tensor | None = None
 ) -> ForwardContext:
-    # the context of another stack in the same pass, with the same list of losses
+    """Return the context of another stack in the same pass, with the same list of losses."""
     return replace(ForwardContext.of(x, lengths, num_tokens, observer=context.observer), aux_losses=context.aux_losses)

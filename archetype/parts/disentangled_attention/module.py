@@ -63,7 +63,7 @@ class DisentangledAttention(nn.Module):
         q, k, v = (context.probe(self, name, self.heads(getattr(self, name)(x))) for name in ("q", "k", "v"))
         score = ScoreFunction(self.scale, dropout=self.spec.dropout if self.training else 0.0)
         y = context.probe(self, "heads", attend(q, k, v, score, self.mask(q, k, context)))
-        z: Tensor = self.o(y.transpose(1, 2).flatten(2))  # (B, T, H P)
+        z: Tensor = self.o(y.transpose(1, 2).flatten(2))
         return z
 
     def mask(self, q: Heads, k: Heads, context: ForwardContext) -> Float[Tensor, "B H T T"]:

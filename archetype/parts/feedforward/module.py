@@ -56,8 +56,7 @@ class GatedMLP(nn.Module):
     def forward(
         self, x: Float[Tensor, "... D"], context: ForwardContext, state: LayerState | None = None
     ) -> Float[Tensor, "... D"]:
-        hidden = context.probe(self, "hidden", self.product(self.gate(x), self.up(x)))  # (..., F)
-        y: Tensor = self.down(hidden)
+        y: Tensor = self.down(context.probe(self, "hidden", self.product(self.gate(x), self.up(x))))
         return y
 
 

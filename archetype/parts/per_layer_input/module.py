@@ -30,7 +30,7 @@ class PerLayerInput(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T D"], context: ForwardContext, state: LayerState | None = None
     ) -> Float[Tensor, "B T D"]:
-        gate: Tensor = self.gate(x)  # (B, T, D_p)
-        p = context.layer_inputs[context.layer].to(gate.dtype)  # (B, T, D_p)
-        y: Tensor = self.down(context.probe(self, "hidden", self.product(gate, p)))
+        gate: Tensor = self.gate(x)
+        own = context.layer_inputs[context.layer].to(gate.dtype)
+        y: Tensor = self.down(context.probe(self, "hidden", self.product(gate, own)))
         return y
