@@ -250,7 +250,7 @@ class Planner:
         return -(-self.model.num_layers // layout.pipeline)
 
     def _activations(self, layout: Layout, rows: int, recomputes: bool) -> float:
-        # tensor parallelism replicates norms and the inputs of products
+        """Return the activation bytes of one stage's blocks; tensor parallelism replicates norms and product inputs."""
         cost, forward = self.report.memory_cost.cost, Work(constant(rows), constant(self.length), "forward")
         work = forward.in_training(compute_dtype(self.dtype))
         inputs = rows * self.length * self.width
@@ -269,7 +269,7 @@ class Planner:
         return total * self._blocks(layout) / self.model.num_layers / layout.context + keys
 
     def _keys(self, layout: Layout) -> float:
-        # of one whole sequence, in the blocks of one stage
+        # bytes of one whole sequence, in the blocks of one stage
         if layout.context == 1:
             return 0.0
         numbers = 0.0

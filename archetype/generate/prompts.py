@@ -73,7 +73,7 @@ class PromptEncoder:
             cause = f"has {len(ids)} tokens and the model's context holds {self._context_length}"
             raise SpecError(place, cause, "shorten it")
         if not 0 <= min(ids) <= max(ids) < vocab_size:
-            cause = f"contains a token outside the vocabulary of {vocab_size}"
+            cause = f"contains a token id outside the vocabulary of {vocab_size}"
             raise SpecError(place, cause, "is it the model's own tokenizer?")
 
     def _with_eos(self, text: str) -> list[int]:

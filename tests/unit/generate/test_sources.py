@@ -147,12 +147,12 @@ def test_a_source_that_fails_leaves_the_others_as_they_were() -> None:
     ("prompt", "options", "message"),
     [
         ([1] * 25, {}, "prompt: has 25 tokens and the model's context holds 24; shorten it"),
-        ([13], {}, "prompt: contains a token outside the vocabulary of 13; is it the model's own tokenizer?"),
+        ([13], {}, "prompt: contains a token id outside the vocabulary of 13; is it the model's own tokenizer?"),
         ([1], {"target": [1] * 23}, "target: has 25 tokens and the model's context holds 24; shorten it"),
         (
             [1],
             {"target": [13]},
-            "target: contains a token outside the vocabulary of 13; is it the model's own tokenizer?",
+            "target: contains a token id outside the vocabulary of 13; is it the model's own tokenizer?",
         ),
     ],
 )
