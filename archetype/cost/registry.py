@@ -31,7 +31,6 @@ class PartCost:
         is_measured: whether the cost is measured by running the module, which takes as long as the sequence.
 
     Args:
-        part: specification of the part.
         d: features of its input and output vectors.
     """
 
@@ -168,13 +167,7 @@ class NormCost(PartCost, ABC):
 
 
 class RouterCost(PartCost, ABC):
-    """Base class of the costs of routers.
-
-    Args:
-        part: specification of the router.
-        d: features of its input vectors.
-        num_experts: number of experts to choose from.
-    """
+    """Base class of the costs of routers."""
 
     def __init__(self, part: Any, d: Formula, num_experts: Formula) -> None:
         super().__init__(part, d)
@@ -245,7 +238,6 @@ class SelectionCost(PartCost, ABC):
     """Base class of the costs of key selections.
 
     Args:
-        part: specification of the selection.
         d: features of the attention's input vectors.
         query: features of the vectors from which queries are computed.
     """

@@ -34,7 +34,6 @@ def match(model: ModelSpec, other: ModelSpec | int, measure: str, path: str | No
     """Change one integer field of `model` until its cost is as close to the target as possible.
 
     Args:
-        model: the specification to be changed.
         other: a model whose cost is the target, or the target itself.
         measure: parameters; active parameters per token; FLOPs of a forward pass; bytes of the state. The last two are
             for one sequence as long as the context (of two models, the shorter context).

@@ -311,7 +311,6 @@ def best_steps(planner: Planner, sizes: Mapping[str, int] | None = None) -> list
     """Return the layouts that fit, fastest first.
 
     Args:
-        planner: planner of a model on a cluster.
         sizes: required sizes of the layout, by name (absent: any).
 
     Raises:

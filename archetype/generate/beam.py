@@ -35,7 +35,6 @@ def beam_search(
         model: in evaluation mode.
         sources: token ids of each source, as the model was trained to read them.
         start: the token that every target starts with.
-        end: the token that ends a target.
     """
     return [max(finished)[1] for finished in finished_targets(model, sources, start, end, settings)]
 
@@ -113,7 +112,6 @@ class Search:
         model: in evaluation mode.
         sources: at least one.
         start: the token that every target starts with.
-        end: the token that ends a target.
     """
 
     def __init__(self, model: EncoderDecoder, sources: list[list[int]], start: int, end: int, settings: Beam) -> None:

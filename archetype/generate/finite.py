@@ -12,7 +12,6 @@ def check_finite(logits: Tensor, model: nn.Module, rerun: Callable[[], Any]) -> 
     """Raise an error if logits (rows, V) contain NaN or infinity.
 
     Args:
-        logits: output of a forward pass, (rows, V).
         rerun: runs the same pass without a cache; called only if the logits are not finite.
 
     Raises:

@@ -25,28 +25,20 @@ class Hypotheses:
         slots: sources searched concurrently.
         longest: maximal length of any target, in tokens.
         start: the token that every target starts with.
-        end: the token that ends a target.
-
-    Attributes:
-        tokens: of each hypothesis, without the start token.
-        newest: last token of each hypothesis.
-        scores: log-probability of each hypothesis.
-        parents: the beam of the same source that each hypothesis extends.
-        starts: first cache slot in which a hypothesis differs from its parent.
-        finished: (score, tokens) of the finished hypotheses of each slot.
     """
 
     def __init__(self, slots: int, longest: int, start: int, end: int, settings: Beam) -> None:
         self.start, self.end, self.settings = start, end, settings
         shape = (slots, settings.num_beams)
-        self.tokens: Int[ndarray, "slots beams longest"] = np.full((*shape, longest), end)
-        self.newest: Int[ndarray, "slots beams"] = np.full(shape, start)
-        self.scores: Float[ndarray, "slots beams"] = np.zeros(shape, np.float32)
+        self.tokens: Int[ndarray, "slots beams longest"] = np.full((*shape, longest), end)  # without the start token
+        self.newest: Int[ndarray, "slots beams"] = np.full(shape, start)  # last token of each hypothesis
+        self.scores: Float[ndarray, "slots beams"] = np.zeros(shape, np.float32)  # log-probabilities
+        # the beam of the same source that each hypothesis extends, and the first cache slot in which they differ
         self.parents: Int[ndarray, "slots beams"] = np.tile(np.arange(settings.num_beams), (slots, 1))
         self.starts: Int[ndarray, "slots beams"] = np.zeros(shape, np.int64)
         self.lengths: Int[ndarray, " slots"] = np.zeros(slots, np.int64)
         self.limits: Int[ndarray, " slots"] = np.zeros(slots, np.int64)
-        self.finished: list[list[tuple[float, list[int]]]] = [[] for _ in range(slots)]
+        self.finished: list[list[tuple[float, list[int]]]] = [[] for _ in range(slots)]  # (score, tokens)
         self._slots, self._beams = np.arange(slots)[:, None], np.arange(settings.num_beams)
         self._earlier = self._beams[:, None] > self._beams
 

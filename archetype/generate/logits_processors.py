@@ -15,7 +15,6 @@ class LogitsProcessors:
     Args:
         prompt: token ids before the first generated one.
         source: the prompt again; for an encoder-decoder, the token ids of the source.
-        ends: tokens that end a sequence.
         limit: maximal number of generated tokens.
         may_end: whether the settings may suppress or force the end; False if a grammar decides it.
     """

@@ -24,7 +24,6 @@ class TextReader:
     """Prefills one sequence, chunk by chunk.
 
     Args:
-        model: in evaluation mode.
         state: of the sequence, with one row; updated after each chunk.
         num_read: number of tokens it has read.
     """

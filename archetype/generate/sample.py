@@ -23,7 +23,6 @@ class Sampler:
 
     Args:
         grammar: constraint in its initial state, if any.
-        ends: tokens that end a sequence.
         source: token ids of the source of an encoder-decoder (absent: the prompt).
         limit: maximal number of generated tokens (absent: `max_new_tokens`).
 

@@ -35,12 +35,9 @@ class Scheduler:
     """Requests of an engine and their states; not thread-safe.
 
     Args:
-        model: in evaluation mode.
         slots: maximal number of requests decoded together.
         prefix_bytes: memory of the prefix cache, or of the cached sources.
-        suppressed: tokens that are never generated.
         speculator: proposes draft tokens (None: no speculation).
-        speculative_tokens: maximal number of draft tokens in a step.
     """
 
     def __init__(

@@ -24,7 +24,6 @@ class Slots(Generic[T]):
     in use come first. The state grows on demand and never shrinks.
 
     Args:
-        model: in evaluation mode.
         num_beams: rows of a sequence, which share its source.
         make_step: creates the decode step for some rows of the state (absent: `DecodeStep`).
         new_state: creates a state from the number of sequences and a capacity in tokens (absent: the model does).

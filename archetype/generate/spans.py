@@ -31,7 +31,6 @@ def answer(
     Args:
         model: in evaluation mode.
         tokenizer: the model's own, which must encode pairs of texts.
-        text: the text to search.
         max_tokens: maximal length of the answer.
 
     Raises:

@@ -124,9 +124,6 @@ class DraftModel(Speculator):
 class OwnDraft(Speculator):
     """Multi-token prediction: further blocks of the model predict draft tokens from its last hidden vectors.
 
-    Args:
-        model: has blocks for further tokens.
-
     Raises:
         SpecError: the state of these blocks cannot be cut back after a rejected draft token.
     """

@@ -14,7 +14,6 @@ class Vocabulary:
 
     Args:
         tokenizer: any tokenizer except one of whole words.
-        ends: tokens that end a sequence.
 
     Attributes:
         ends: these tokens; if there are none, an id beyond the vocabulary, which is never generated.

@@ -53,7 +53,6 @@ class KeySelector(nn.Module):
         """Choose keys for the new positions.
 
         Args:
-            x: vectors of the new positions.
             queries: vectors from which attention computes its queries.
             allowed: pairs of new positions and keys that attention allows.
             state: the selection's own state, updated with the new positions; key s is position s. None: the keys are

@@ -21,9 +21,7 @@ def scan(
 
     Args:
         step: maps the states and the inputs at one position, (B, ...), to the output there and the new states.
-        states: before the first position.
         inputs: (B, T, ...) each.
-        backward: start at the last position.
     """
     from torch._higher_order_ops import scan as scan_first  # imports sympy, which eager mode does not need
 

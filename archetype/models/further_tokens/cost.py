@@ -13,8 +13,6 @@ class FurtherTokensCost:
     """Cost of all further tokens.
 
     Args:
-        further: specification of multi-token prediction.
-        stack: its blocks.
         head: the model's head, which is applied to each further token.
     """
 

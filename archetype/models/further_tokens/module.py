@@ -88,7 +88,6 @@ class FurtherTokens(nn.Module):
         """Return the head's inputs for one further token, (B, T, D).
 
         Args:
-            index: index of the block.
             hidden: the head's inputs for the token before.
             embedded: embedding of that token.
             context: positions of `hidden`.

@@ -72,7 +72,6 @@ class Stack(nn.Module):
         """Return the vectors after all layers, (B, T, D), before the final norm; states are updated in place.
 
         Args:
-            x: input vectors (B, T, D).
             state: state of all layers (absent: whole sequences).
             layers: compute only these, from one residual stream to the next (pipeline parallelism).
         """

@@ -12,7 +12,6 @@ class HeadCost(PartCost):
     """Cost of the layers after a stack; zero by default.
 
     Args:
-        d: width of the vectors it reads.
         vocab_size: number of logits per token.
     """
 
@@ -51,7 +50,6 @@ class TransformCost:
     """Cost of a dense layer and its norm before the logits; zero if there is none.
 
     Args:
-        d: width of the vectors it reads.
         head: name of the head's module.
     """
 
