@@ -53,6 +53,7 @@ class MemoryCost:
     """Memory of a model for any batch and length.
 
     Args:
+        model: the specification.
         dtype: data type of the weights, or one per tensor; training computes in bfloat16 for types of two bytes.
         state_dtype: data type of the state (absent: that of matrix products).
 
