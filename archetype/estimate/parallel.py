@@ -355,7 +355,7 @@ def _cells(planner: Planner, step: Step) -> list[str]:
 
 
 def _heads(model: ModelSpec) -> set[int]:
-    # query and key/value heads of all attention layers
+    # the numbers of query and key/value heads of all attention layers
     return {
         heads
         for stack in model.stacks

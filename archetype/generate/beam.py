@@ -178,7 +178,7 @@ class Search:
         return self._changes or (is_last and bool(self._rules.forced_eos_token_id))
 
     def _adjust(self, logs: Tensor) -> None:
-        # in place, on log-probabilities (B, V)
+        # `logs` are log-probabilities (B, V), changed in place
         targets, rows = self.hypotheses, iter(logs)
         for slot, source in enumerate(self.slots.sequences):
             for tokens in targets.tokens[slot, :, : targets.lengths[slot]].tolist():
@@ -226,7 +226,7 @@ class Search:
         return torch.tensor(numbers, device=self.slots.device)
 
     def _read_targets(self) -> None:
-        # without a cache, to locate NaN values
+        # the best hypothesis of each source again without a cache, to locate NaN values
         for slot, source in enumerate(self.slots.sequences):
             length = self.hypotheses.lengths[slot]
             target = [self.hypotheses.start, *self.hypotheses.tokens[slot, 0, :length].tolist()]

@@ -34,7 +34,7 @@ def filtered(logits: Tensor, sampling: Sampling) -> Tensor:
 
 
 def _nucleus(logits: Tensor, top_p: float) -> Tensor:
-    # the fewest most likely tokens whose probabilities sum to `top_p` (Holtzman 2019, section 3.1)
+    # keeps the fewest most likely tokens whose probabilities sum to `top_p` (Holtzman 2019, section 3.1)
     descending, order = logits.sort(dim=-1, descending=True, stable=True)  # (B, V) each
     probabilities = descending.softmax(-1)
     before = probabilities.cumsum(-1) - probabilities  # probability of all more likely tokens
@@ -43,7 +43,7 @@ def _nucleus(logits: Tensor, top_p: float) -> Tensor:
 
 
 def _top_h(logits: Tensor, share: float) -> Tensor:
-    # the most likely tokens that hold at most this share of the entropy (Baghaei Potraghloo 2025)
+    # keeps the most likely tokens that hold at most this share of the entropy (Baghaei Potraghloo 2025)
     top, order = logits.topk(min(MOST_OF_TOP_H, logits.shape[-1]))
     logs = top.log_softmax(-1)
     parts = (-logs.exp() * logs).nan_to_num(0.0)
@@ -53,7 +53,7 @@ def _top_h(logits: Tensor, share: float) -> Tensor:
 
 
 def _typical(logits: Tensor, mass: float) -> Tensor:
-    # the tokens with information closest to the entropy, up to a total probability (Meister 2022)
+    # keeps the tokens with information closest to the entropy, up to a total probability (Meister 2022)
     distance, order = (-logits.log_softmax(-1) - _entropy(logits)).abs().sort(dim=-1)
     reached = logits.gather(-1, order).softmax(-1).cumsum(-1)
     last = (reached < mass).sum(-1, keepdim=True).clamp(max=logits.shape[-1] - 1)
@@ -63,7 +63,7 @@ def _typical(logits: Tensor, mass: float) -> Tensor:
 
 
 def _above(logits: Tensor, least: Tensor) -> Tensor:
-    # tokens with at least this probability, and always the most likely one (Hewitt 2022)
+    # keeps tokens with at least this probability, and always the most likely one (Hewitt 2022)
     unlikely = logits.softmax(-1) < least.to(logits.device)
     return logits.masked_fill(unlikely & (logits < logits.amax(-1, keepdim=True)), -torch.inf)
 

@@ -88,7 +88,7 @@ class LogitsProcessors:
             _suppress(logits, sampling.begin_suppress_tokens)
 
     def _add_biases(self, logits: Tensor, biases: Sequence[tuple[tuple[int, ...], float]]) -> None:
-        # added to the logit of a sequence's last token if the text ends with the tokens before it
+        # a bias is added to the logit of a sequence's last token if the text ends with the tokens before it
         for ids, bias in biases:
             before = len(ids) - 1
             if before <= len(self.text) and tuple(self.text[len(self.text) - before :]) == ids[:-1]:

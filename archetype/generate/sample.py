@@ -117,7 +117,7 @@ def sample(logits: Tensor, samplers: list[Sampler]) -> list[int]:
 
 
 def _sample(logits: Tensor, samplers: list[Sampler]) -> list[int]:
-    # rows with equal settings
+    # all rows have equal settings
     sampling = samplers[0].sampling
     chosen = logits.argmax(-1) if sampling.greedy else _draw(filtered(logits, sampling), samplers)
     tokens: list[int] = chosen.tolist()

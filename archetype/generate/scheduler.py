@@ -194,7 +194,7 @@ class Scheduler:
         return Prefill(request, None if is_unread else self._reader(request, prefix, num_read))
 
     def _reader(self, request: Request, prefix: State | None, num_read: int = 0) -> TextReader:
-        # in a row with room for the request's sequence
+        # reads into a row with room for the request's sequence
         if reads_by_steps(self.model):
             if self._row is None or self._row[1] != self.slots.sizes:
                 row = self.slots.empty_state(1, self.slots.state.capacity)
@@ -225,7 +225,7 @@ class Scheduler:
         return length, state if state is None or not state.can_shorten else state.shorten(length)
 
     def _start(self, request: Request, logits: Tensor, state: State, events: list[Event]) -> None:
-        # from the prompt's last logits, (1, V)
+        # `logits` are the prompt's last ones, (1, V)
         if not request.tokens and self._caches_prefixes:
             is_own = self._row is None or state is not self._row[0].state
             first = torch.tensor([0], device=self.model.device)
@@ -257,7 +257,7 @@ class Scheduler:
             self._speculator.leave(request)
 
     def _waits_to_be_reread(self, request: Request) -> bool:
-        # if it exceeds the context, or has just passed a `rereads_past`
+        # a sequence is prefilled again if it exceeds the context, or has just passed a `rereads_past`
         context, length = self.model.spec.context_length, len(request.window)
         if length > context:
             request.window = request.window[-min(max(2, context * 3 // 4), context) :]
@@ -267,7 +267,7 @@ class Scheduler:
         return True
 
     def _choose(self, logits: Tensor, requests: list[Request]) -> list[Event]:
-        # logits (requests, V)
+        # `logits` are (requests, V)
         errors = {} if bool(logits.sum().isfinite()) else self._not_finite(logits, requests)
         allowed = logits.index_fill(1, self._suppressed, -torch.inf) if len(self._suppressed) else logits
         tokens = sample(allowed, [request.sampler for request in requests])

@@ -150,7 +150,7 @@ class Slots(Generic[T]):
         return torch.tensor(rows, device=self.device)
 
     def _bucket(self, count: int) -> int:
-        # a power of two, at most `limit`, so that few shapes occur
+        # rounded up to a power of two, at most `limit`, so that few shapes occur
         return min(self.limit, 1 << max(count - 1, 0).bit_length())
 
 

@@ -47,7 +47,7 @@ class PromptLookup(Speculator):
     """Prompt lookup: proposes what followed the newest tokens at their last occurrence (Saxena 2023)."""
 
     def propose(self, requests: list[Request], limit: int) -> list[list[int]]:
-        # after the newest three tokens, or else the newest two
+        # what followed the last occurrence of the newest three tokens, or else of the newest two
         return [self._continuation(np.array(request.window), limit) for request in requests]
 
     def _continuation(self, window: "np.ndarray[tuple[int], np.dtype[np.int64]]", limit: int) -> list[int]:
@@ -112,7 +112,7 @@ class DraftModel(Speculator):
         self._slots, self._drafts = Slots[Request](self.model, self._slots.limit), {}
 
     def _num_right(self, request: Request) -> int:
-        # everything before the first rejected draft token
+        # the length of the valid state: everything before the first rejected draft token
         length, draft = self._drafts.get(request, (0, []))
         for token, guess in zip(request.window[length:-1], draft[:-1], strict=False):
             if token != guess:

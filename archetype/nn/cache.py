@@ -271,7 +271,7 @@ class BlockState(LayerState):
 
     @property
     def can_shorten(self) -> bool:
-        # cross-attention never changes with the target
+        # a state with a source cannot be shortened
         return self.cross is None and all(state.can_shorten for state in self._own().values())
 
     def select(self, rows: Int[Tensor, "rows"]) -> "BlockState":

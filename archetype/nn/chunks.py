@@ -95,7 +95,7 @@ def _decays(a: Float[Tensor, "B H T"]) -> tuple[Float[Tensor, "B H T S"], Float[
 
 
 def _repeated(x: Float[Tensor, "B K *dims"], shared: int) -> Float[Tensor, "B H *dims"]:
-    # each of K heads, for the H / K heads that share it
+    # repeats each of K heads for the H / K heads that share it
     return x if shared == 1 else x.repeat_interleave(shared, dim=1)
 
 

@@ -80,7 +80,7 @@ def classes_of(kind: str) -> tuple[list[tuple[str, type[Spec]]], str]:
 
 
 def _where_else(word: str) -> str:
-    # for a word that is not a kind but a field, or the KV cache
+    # a hint for a word that names a field or the KV cache instead of a kind
     word = word.lower().replace("-", "_").replace(" ", "_")
     if "cache" in word.split("_"):
         return "it is the state that attention keeps; `archetype cost MODEL --length N` has its bytes"
@@ -137,7 +137,7 @@ def page() -> str:
 
 
 def _is_own(cls: type[Spec]) -> bool:
-    # of a specification, rather than of a recipe or an extension
+    # belongs to specifications, rather than to recipes or extensions
     return cls.__module__.startswith(OWN)
 
 

@@ -40,7 +40,7 @@ def assign(spec: S, assignments: list[str]) -> S:
 
 
 def _path_of(spec: Spec, field: str) -> str | None:
-    # in any layer
+    # the first field with this name, in any layer
     paths = (path for path, _ in leaves(spec.dump(full=True, each_layer=True)))
     path = next((path for path in paths if field in path.split(".")), None)
     if path is None:
@@ -87,7 +87,7 @@ def _read(assignment: str) -> tuple[str, Any]:
 
 
 def _layers_at(data: Any, keys: Sequence[Key]) -> list[Any] | None:
-    # of the model, or of the side that the keys name
+    # the layers of the model, or of the side that the keys name
     for key in keys:
         data = data.get(key, data) if isinstance(data, dict) else data
     return data.get("layers") if isinstance(data, dict) else None

@@ -70,7 +70,7 @@ def providers(capability: str) -> Iterator[tuple[type, Any]]:
 
 @cache
 def _folder(kind: type) -> str | None:
-    # shared by all kinds of a role, or of one kind
+    # the package with the files of this kind, or with those that all kinds of a role share
     package, _, file = kind.__module__.rpartition(".")
     if package == "archetype.roles":
         return f"archetype.parts.{file}" if find_spec(f"archetype.parts.{file}") else None
@@ -79,7 +79,7 @@ def _folder(kind: type) -> str | None:
 
 @cache
 def _import_file(package: str, name: str) -> bool:
-    # returns whether it exists
+    # returns whether the file exists
     if find_spec(f"{package}.{name}") is None:
         return False
     import_module(f"{package}.{name}")

@@ -74,7 +74,7 @@ def _parsed(text: str) -> tuple[str, str]:
 
 
 def _sized(name: str, text: str, size: int) -> int:
-    # a ratio, or the size itself
+    # the new size; `text` is a ratio or the size itself
     try:
         value = int(text) if text.isdecimal() else round(size * Fraction(text.removesuffix("x")))
     except (ValueError, ZeroDivisionError):

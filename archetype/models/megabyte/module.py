@@ -36,7 +36,7 @@ class PatchState(LayerState):
     patch_size: int
 
     def narrow(self, slots: int) -> "PatchState":
-        # the slots that `slots` bytes fill
+        # `slots` counts bytes, and a patch of bytes fills one slot
         return PatchState(self.layer.narrow(slots // self.patch_size + 1), self.patch_size)
 
     def _values(self) -> Iterator[tuple[str, Tensor | LayerState]]:
@@ -63,7 +63,7 @@ class WithStartToken(nn.Module):
         self.start = nn.Parameter(torch.empty(d_model))
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        # as a table with one row
+        # drawn like a table with one row
         init_weight(tensor[None], f"embedding.{name}", self.spec.initialization, self.spec.num_layers, generator)
         return True
 
@@ -116,12 +116,12 @@ class MegaByte(CausalModel):
 
     @property
     def token_table(self) -> Weight:
-        # the local embedding's
+        # that of the local embedding
         return self.local_embedding.token.weight
 
     @torch.no_grad()
     def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
-        # start with the start vector, and an empty current patch
+        # the global layers have read the start vector, and the current patch is empty
         size = self.spec.patch_size
         layers = self.global_model.new_layers(batch, capacity // size + 1, dtype, device)
         lengths = torch.zeros(batch, dtype=torch.long, device=device)

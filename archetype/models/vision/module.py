@@ -44,7 +44,7 @@ class PatchEmbedding(nn.Module):
         return dropout(x, self.dropout, self.training)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        # as a table with one row
+        # drawn like a table with one row
         init_weight(tensor[None], f"embedding.{name}", self.spec.initialization, self.spec.num_layers, generator)
         return True
 

@@ -105,7 +105,7 @@ class LatentAttention(Mixer):
 
     @property
     def separates_documents(self) -> bool:
-        # by a mask
+        # a mask separates them
         return True
 
     @property
