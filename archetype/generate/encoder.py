@@ -56,9 +56,9 @@ def fill(model: Encoder, tokenizer: Tokenizer, text: str, top: int = 5) -> list[
     if mask >= model.spec.vocab_size:
         cause = f"{model.spec.vocab_size} ids leave no id for a mask token after the tokenizer's {tokenizer.vocab_size}"
         raise SpecError("vocab_size", cause, "use a model that was trained on masked tokens")
-    row = tokenizer.add_special_tokens(_with_masks(tokenizer, text, mask))
-    check_lengths(model, [row])
-    tokens, _ = _padded(model, [row])
+    sequence = tokenizer.add_special_tokens(_with_masks(tokenizer, text, mask))
+    check_lengths(model, [sequence])
+    tokens, _ = _padded(model, [sequence])
     logits = model(tokens).logits[0, tokens[0] == mask].float()
     check_finite(logits, model, lambda: model(tokens))
     best = logits[:, : tokenizer.vocab_size].softmax(-1).topk(min(top, tokenizer.vocab_size))  # ids beyond have no text
@@ -93,7 +93,7 @@ def embedding_tokens(
 @torch.inference_mode()
 def embed(
     model: Encoder | Decoder,
-    rows: list[list[int]],
+    sequences: list[list[int]],
     pooling: Pooling | None = None,
     normalized: bool | None = None,
     head: SentenceEmbeddingHead | None = None,
@@ -102,7 +102,7 @@ def embed(
 
     Args:
         model: in evaluation mode.
-        rows: token ids of each text, from `embedding_tokens`; none may be empty.
+        sequences: token ids of each text, from `embedding_tokens`; none may be empty.
         pooling: mean, max, first (through the pooler) or last; absent: as `head` says, else mean for an encoder, last
             for a decoder, whose last token is the only one that sees the whole text.
         normalized: whether to scale vectors to length 1, so that dot products are cosines (absent: as `head` says, else
@@ -134,7 +134,7 @@ def embed(
             return model.pooled(vectors, num_tokens)
         return pool(pooling or "mean", vectors, num_tokens)
 
-    result = _by_length(model, rows, pooled).float()
+    result = _by_length(model, sequences, pooled).float()
     return result if normalized is False else torch.nn.functional.normalize(result, dim=-1)
 
 
@@ -171,7 +171,7 @@ def classify_texts(
         DataError: a text is empty, or longer than the model's context.
     """
     _check_has_classes(model)
-    rows, counts = tokenized(tokenizer, texts, model.spec.context_length if truncate else None)
+    sequences, counts = tokenized(tokenizer, texts, model.spec.context_length if truncate else None)
 
     def logits(tokens: Tokens, num_tokens: Lengths) -> Float[Tensor, "B Y"]:
         if not isinstance(model, EncoderDecoder):
@@ -179,7 +179,7 @@ def classify_texts(
         target = target_of_classes(tokens, end_of_text(tokenizer) if start is None else start)
         return model(target, num_tokens=num_tokens, source=tokens, source_num_tokens=num_tokens).logits  # type: ignore[no-any-return]
 
-    return _answers(_by_length(model, rows, logits).float()), counts
+    return _answers(_by_length(model, sequences, logits).float()), counts
 
 
 def target_of_classes(source: Tokens, start: int) -> Tokens:
@@ -202,43 +202,45 @@ def tokenized(
 ) -> tuple[list[list[int]], ExampleCounts]:
     """Tokenize texts, and truncate and count those of more than `longest` tokens; token ids are never truncated."""
     texts = [texts] if isinstance(texts, str) else texts
-    rows = [text if isinstance(text, list) else tokenizer.encode(text) for text in texts]
+    sequences = [text if isinstance(text, list) else tokenizer.encode(text) for text in texts]
     around = len(tokenizer.add_special_tokens([]))
-    room = max(map(len, rows), default=0) if longest is None else longest - around
-    num_cut = sum(len(row) > room and not isinstance(text, list) for row, text in zip(rows, texts, strict=True))
+    room = max(map(len, sequences), default=0) if longest is None else longest - around
+    num_cut = sum(
+        len(sequence) > room and not isinstance(text, list) for sequence, text in zip(sequences, texts, strict=True)
+    )
     complete = [
-        row if isinstance(text, list) else tokenizer.add_special_tokens(row[:room])
-        for row, text in zip(rows, texts, strict=True)
+        sequence if isinstance(text, list) else tokenizer.add_special_tokens(sequence[:room])
+        for sequence, text in zip(sequences, texts, strict=True)
     ]
     return complete, ExampleCounts(longest, num_cut)
 
 
 def _by_length(
-    model: Encoder | Decoder | EncoderDecoder, rows: list[list[int]], read: Callable[[Tokens, Lengths], Tensor]
+    model: Encoder | Decoder | EncoderDecoder, sequences: list[list[int]], read: Callable[[Tokens, Lengths], Tensor]
 ) -> Float[Tensor, "B numbers"]:
-    # the results are in the order of the rows
+    # the results are in the order of the sequences
     order, results = list[int](), list[Tensor]()
-    for indices, tokens, lengths in batches_by_length(model, rows):
+    for indices, tokens, lengths in batches_by_length(model, sequences):
         order += indices
         results.append(read(tokens, lengths))
     return torch.cat(results)[torch.tensor(order, device=model.device).argsort()]
 
 
 def batches_by_length(
-    model: Encoder | Decoder | EncoderDecoder, rows: list[list[int]]
+    model: Encoder | Decoder | EncoderDecoder, sequences: list[list[int]]
 ) -> Iterator[tuple[list[int], Tokens, Lengths]]:
-    """Yield batches of similar lengths: indices of the rows, padded tokens, and lengths.
+    """Yield batches of similar lengths: indices of the sequences, padded tokens, and lengths.
 
     Raises:
-        DataError: a row is empty, or longer than the model's context.
+        DataError: a sequence is empty, or longer than the model's context.
     """
-    check_lengths(model, rows)
-    for indices in of_like_lengths(list(map(len, rows))):
-        yield indices, *_padded(model, [rows[index] for index in indices])
+    check_lengths(model, sequences)
+    for indices in of_like_lengths(list(map(len, sequences))):
+        yield indices, *_padded(model, [sequences[index] for index in indices])
 
 
 def of_like_lengths(lengths: list[int]) -> Iterator[list[int]]:
-    """Yield the indices of each batch of similar lengths: at most `TOKENS_AT_ONCE` tokens with padding, or one row."""
+    """Yield the indices of batches of similar lengths: at most `TOKENS_AT_ONCE` tokens with padding, or one sequence."""
     order, start, count = sorted(range(len(lengths)), key=lengths.__getitem__), 0, counter(len(lengths))
     while start < len(order):
         count(start)
@@ -249,24 +251,24 @@ def of_like_lengths(lengths: list[int]) -> Iterator[list[int]]:
         start = end
 
 
-def _padded(model: Encoder | Decoder | EncoderDecoder, rows: list[list[int]]) -> tuple[Tokens, Lengths]:
+def _padded(model: Encoder | Decoder | EncoderDecoder, sequences: list[list[int]]) -> tuple[Tokens, Lengths]:
     # tokens (B, T), padded at the end, and lengths
-    padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(ids) for ids in rows], batch_first=True)
-    return padded.to(model.device), torch.tensor([len(ids) for ids in rows], device=model.device)
+    padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(ids) for ids in sequences], batch_first=True)
+    return padded.to(model.device), torch.tensor([len(ids) for ids in sequences], device=model.device)
 
 
-def check_lengths(model: Encoder | Decoder | EncoderDecoder, rows: list[list[int]]) -> None:
-    """Raise an error unless every row fits the model's context.
+def check_lengths(model: Encoder | Decoder | EncoderDecoder, sequences: list[list[int]]) -> None:
+    """Raise an error unless every sequence fits the model's context.
 
     Raises:
-        DataError: there are no rows, or one is empty or longer than the context.
+        DataError: there are no sequences, or one is empty or longer than the context.
     """
-    if not rows:
+    if not sequences:
         raise DataError("texts", "is empty", "give at least one")
-    for number, ids in enumerate(rows, start=1):
+    for number, ids in enumerate(sequences, start=1):
         if not 0 < len(ids) <= model.spec.context_length:
             cause = f"has {len(ids)} tokens and the model's context holds 1 to {model.spec.context_length}"
-            raise DataError(f"text {number}" if len(rows) > 1 else "text", cause, "give some text, or shorten it")
+            raise DataError(f"text {number}" if len(sequences) > 1 else "text", cause, "give some text, or shorten it")
 
 
 def _with_masks(tokenizer: Tokenizer, text: str, mask: int) -> list[int]:

@@ -51,12 +51,12 @@ def classify_tokens(
     """
     names = names_of_classes(model, labels)
     bare = [tokenizer.encode(text) for text in ([texts] if isinstance(texts, str) else texts)]
-    rows = [tokenizer.add_special_tokens(ids) for ids in bare]
-    answers: list[list[TokenClass]] = [[] for _ in rows]
-    for indices, tokens, lengths in batches_by_length(model, rows):
+    sequences = [tokenizer.add_special_tokens(ids) for ids in bare]
+    answers: list[list[TokenClass]] = [[] for _ in sequences]
+    for indices, tokens, lengths in batches_by_length(model, sequences):
         best = model(tokens, num_tokens=lengths).logits.float().softmax(-1).max(-1)
         for row, index in enumerate(indices):
-            ids, first = bare[index], start_of_text(rows[index], bare[index])
+            ids, first = bare[index], start_of_text(sequences[index], bare[index])
             span = slice(first, first + len(ids))
             best_classes = zip(ids, best.indices[row, span].tolist(), best.values[row, span].tolist(), strict=True)
             answers[index] = [TokenClass(tokenizer.token(id), names[label], share) for id, label, share in best_classes]

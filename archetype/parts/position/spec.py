@@ -179,8 +179,7 @@ class LongRopeScaling(Scaling):
         original_context_length: context length in tokens before the extension.
         attention_factor: factor on cos and sin (LongRoPE has sqrt(1 + ln(factor) / ln(original_context_length))).
         rereads: whether a sequence that outgrows `original_context_length` is processed again (Phi-3); otherwise
-            cached keys
-            stay as they are.
+            cached keys stay as they are.
     """
 
     kind: Literal["longrope"] = "longrope"
