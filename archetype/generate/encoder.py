@@ -240,7 +240,7 @@ def batches_by_length(
 
 
 def of_like_lengths(lengths: list[int]) -> Iterator[list[int]]:
-    """Yield the indices of batches of similar lengths: at most `TOKENS_AT_ONCE` tokens with padding, or one sequence."""
+    """Yield the indices of batches of similar lengths: up to `TOKENS_AT_ONCE` tokens with padding, or one sequence."""
     order, start, count = sorted(range(len(lengths)), key=lengths.__getitem__), 0, counter(len(lengths))
     while start < len(order):
         count(start)
