@@ -52,7 +52,7 @@ class MixtureOfExperts(FeedForward):
         weighs: whether an expert's weight multiplies its output or its input.
         shared: expert that every token uses (absent: none).
         shared_gate: whether the shared expert is multiplied by the sigmoid of a logit.
-        router: how experts are selected and weighed.
+        router: how experts are selected and weighted.
         groups: groups that are selected first (absent: none).
         balance_loss: weight of the load-balancing loss.
     """
