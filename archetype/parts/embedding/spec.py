@@ -35,8 +35,8 @@ class PerLayerEmbedding(Spec):
 class Embedding(TokenEmbedding):
     """Token vectors times `scale`, plus positions and one of `num_token_types` vectors, then a norm and dropout.
 
-    With `norm_first` the norm comes before positions and types are added (BlenderbotSmall). Types give the segment of the
-    input that a token belongs to (Devlin 2018); by default all tokens have type 0. Tables of a smaller `width` are
+    With `norm_first` the norm comes before positions and types are added (BlenderbotSmall). Types give the
+    segment that a token belongs to (Devlin 2018); by default all tokens have type 0. Tables of a smaller `width` are
     projected to the model's width (Lan 2019); with `project_first` only the token vectors are narrow, and are projected
     before anything is added (OPT 350M).
 
