@@ -34,6 +34,7 @@ class LogitsProcessors:
         self.source = list(dict.fromkeys(source))
         self.ngrams = _ngrams(prompt, sampling.no_repeat_ngram_size)
         self.source_ngrams = _ngrams(source, sampling.encoder_no_repeat_ngram_size)
+        # a bad word is a sequence with bias -inf; an end token alone cannot be one
         never = [(ids, -torch.inf) for ids in sampling.bad_words_ids if ids not in {(end,) for end in ends}]
         self.biases = [*sampling.sequence_bias, *never]
         self._changes = sampling.change_every_token
@@ -84,6 +85,7 @@ class LogitsProcessors:
         if self.may_end:
             self._end(logits)
         _suppress(logits, sampling.suppress_tokens)
+        # the first generated token, or the one after a forced first token
         if self.num_chosen == (sampling.forced_bos_token_id is not None and self.num_prompt == 1):
             _suppress(logits, sampling.begin_suppress_tokens)
 
@@ -109,6 +111,7 @@ class LogitsProcessors:
             and self.num_chosen > decay[0]
         ):
             scores = logits[self.ends]
+            # as in transformers: an end token that is already impossible stays so
             added = scores.abs() * (decay[1] ** (self.num_chosen - decay[0]) - 1)
             logits[self.ends] = scores + added.masked_fill(~scores.isfinite(), 0.0)
 
@@ -125,7 +128,7 @@ def penalise(logits: Tensor, ids: list[int], penalty: float) -> None:
     """Apply a repetition penalty to the logits of some tokens, in place (Keskar 2019, section 4.1)."""
     if penalty != 1 and ids:
         scores = logits[ids]
-        logits[ids] = torch.where(scores > 0, scores / penalty, scores * penalty)
+        logits[ids] = torch.where(scores > 0, scores / penalty, scores * penalty)  # lower either way
 
 
 def _suppress(logits: Tensor, ids: Sequence[int]) -> None:

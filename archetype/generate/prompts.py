@@ -48,7 +48,7 @@ class PromptEncoder:
             ids = prompt
         else:
             ids = self._with_eos(prompt) if self._has_source else self.tokenizer.encode_prompt(prompt)
-        if not ids:
+        if not ids:  # an empty text, and no bos token
             raise SpecError(place, "is empty, and the tokenizer has no start token", "give some text")
         self._check(ids, self._input_vocab_size, place)
         return list(ids)

@@ -54,10 +54,10 @@ def classify_tokens(
     sequences = [tokenizer.add_special_tokens(ids) for ids in bare]
     answers: list[list[TokenClass]] = [[] for _ in sequences]
     for indices, tokens, lengths in batches_by_length(model, sequences):
-        best = model(tokens, num_tokens=lengths).logits.float().softmax(-1).max(-1)
+        best = model(tokens, num_tokens=lengths).logits.float().softmax(-1).max(-1)  # (B, T, Y) to (B, T)
         for row, index in enumerate(indices):
             ids, first = bare[index], start_of_text(sequences[index], bare[index])
-            span = slice(first, first + len(ids))
+            span = slice(first, first + len(ids))  # without special tokens
             best_classes = zip(ids, best.indices[row, span].tolist(), best.values[row, span].tolist(), strict=True)
             answers[index] = [TokenClass(tokenizer.token(id), names[label], share) for id, label, share in best_classes]
     return answers

@@ -64,7 +64,7 @@ def initialize_tensor(own: OwnTensor, scheme: Initialization, num_layers: int, s
         return
     if name.endswith("bias"):
         tensor.zero_()
-    elif tensor.dim() == 1:
+    elif tensor.dim() == 1:  # the weight of a norm
         tensor.fill_(1.0)
     else:
         init_weight(tensor, name, scheme, num_layers, generator)

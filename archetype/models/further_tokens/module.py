@@ -78,6 +78,7 @@ class FurtherTokens(nn.Module):
         """
         vectors = []
         for index in range(len(self.blocks)):
+            # at position i the embedding of token i + k, k = index + 1; rolled-in embeddings are never used
             hidden = self.step(index, hidden, embedded.roll(-1 - index, dims=1), context)
             vectors.append(hidden)
         return tuple(vectors)
@@ -94,6 +95,7 @@ class FurtherTokens(nn.Module):
             state: state of the block (absent: whole sequences).
         """
         read = self.hidden_norms[index](hidden, context), self.embedding_norms[index](embedded, context)
+        # (B, T, 2 D) to (B, T, D), then the block
         x = self.blocks[index](self.projections[index](torch.cat(read, dim=-1)), context, state)
         y: Vectors = self.final_norms[index](x, context)
         return y

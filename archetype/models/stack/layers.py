@@ -66,6 +66,7 @@ def _expanded(index: int, item: dict[str, Any], start: int) -> list[Any]:
         if item.get("reinject", False):
             invalid(f"[{index}].reinject", "only shared layers can read their input again", "add shared: true")
         return [*group] * times
+    # later passes are layers that use the weights of the first pass
     repetition = [
         {**(block if isinstance(block, dict) else dict(block)), "weights_of": start + offset}
         for offset, block in enumerate(group)
@@ -80,6 +81,7 @@ def _compressed(layers: tuple[Block, ...], info: SerializationInfo) -> list[Any]
         return [block.model_dump(mode="json", context=info.context) for block in layers]
     items: list[Any] = []
     start = 0
+    # A group with shared weights is a single item; the layers between two of them are split into repeated groups.
     users: dict[int | None, int] = {}  # first layer that shares the weights of each layer
     for index, block in enumerate(layers):
         users.setdefault(block.weights_of, index)

@@ -32,6 +32,7 @@ class LanguageModelHead(nn.Module):
             self.dense = Linear(d_model, width, bias=head.transform.bias)
             self.activation = activation(head.transform.activation)
             self.norm = build_norm(head.transform.norm, width)
+        # a tied head gets the embedding's table at each call
         self.weight = None if head.tied else nn.Parameter(torch.empty(vocab_size, width))
         self.bias = nn.Parameter(torch.empty(vocab_size)) if head.bias else None
 

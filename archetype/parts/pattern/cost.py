@@ -54,6 +54,7 @@ class PatternCost(PartCost):
         context = MaskContext(work.causal, length, work.layer)
         if work.phase == "decode":
             before = MaskContext(work.causal, length - 1, work.layer)
+            # the pairs that the new token adds
             allowed = self.rule.pairs(context) - self.rule.pairs(before) if work.attention == "allowed" else 0
             keys = allowed or self.cache_length(length)
             return 2 * (T if keys == length else symbol("S", keys))
@@ -61,7 +62,7 @@ class PatternCost(PartCost):
             pairs = self.rule.pairs(context)
         else:  # computed as a full matrix if tiles do not save pairs
             pairs = min(self.rule.num_computed_pairs(context), length**2)
-        if 2 * pairs == length * (length + 1):
+        if 2 * pairs == length * (length + 1):  # all causal pairs: written as a formula of T
             return T * T + T
         return 2 * (T * T if pairs == length**2 else symbol("A", pairs))
 
@@ -76,6 +77,7 @@ class PatternCost(PartCost):
             return 2 * symbol("S", most)
         if work.attention == "computed":
             return 2 * T * T
+        # the first `most` queries see all earlier keys, each later one sees `most`
         pairs = most * (most + 1) // 2 + (length - most) * most if work.causal else length * most
         return 2 * symbol("A", pairs)
 

@@ -21,13 +21,17 @@ def scaled_frequencies(position: spec.Rotary, dim: int, length: int) -> list[flo
     match position.scaling:
         case spec.LinearScaling(factor=factor):
             return [frequency / factor for frequency in plain]
-        case spec.DynamicScaling(factor=factor, original_context_length=original):
+        case spec.DynamicScaling(
+            factor=factor, original_context_length=original
+        ):  # a larger theta for longer sequences
             growth = factor * max(length, original) / original - (factor - 1)
             return frequencies(position.theta * growth ** (dim / (dim - 2)) if dim > 2 else position.theta, dim)
         case spec.YarnScaling() as scaling:
+            # 0 for fast pairs, which keep their frequency, 1 for slow ones, which are divided by the factor
             low, high = yarn_ramp(position.theta, dim, scaling)
             shares = (min(max((pair - low) / ((high - low) or 0.001), 0), 1) for pair in range(dim // 2))
         case spec.Llama3Scaling() as scaling:
+            # the same by turns within the original context instead of by the pair's index
             start, band = scaling.low_frequency_factor, scaling.band
             turns = (scaling.original_context_length * frequency / (2 * math.pi) for frequency in plain)
             shares = (1 - min(max((turn - start) / band, 0), 1) for turn in turns)
@@ -125,10 +129,10 @@ def relative_bucket(position: spec.RelativeBias, causal: bool, ahead: int) -> in
 
     Without a causal mask both directions share the buckets.
     """
-    count = position.num_buckets if causal else position.num_buckets // 2
+    count = position.num_buckets if causal else position.num_buckets // 2  # of one direction
     first = count if not causal and ahead > 0 else 0
     distance = max(-ahead, 0) if causal else abs(ahead)
-    exact = count // 2
+    exact = count // 2  # one bucket per distance below it, logarithmic buckets beyond
     if distance < exact:
         return first + distance
     octaves = math.log(max(distance, 1) / exact) / math.log(position.max_distance / exact)

@@ -59,6 +59,7 @@ class MixersTogetherCost(TogetherCost, MixerCost):
     def __init__(self, part: spec.MixersTogether, d: Formula) -> None:
         super().__init__(part, d)
         self.parts = tuple(MixerCost.of(inner, d) for inner in part.parts)
+        # "O(T^2 D) + O(T D Z)": the sum of the parts' orders, each once
         self.complexity = Complexity(*(" + ".join(dict.fromkeys(orders)) for orders in zip(*map(_orders, self.parts))))  # noqa: B905
         self.differs_by_layer = any(inner.differs_by_layer for inner in self.parts)
 
