@@ -1,4 +1,4 @@
-"""Parts from outside, counted on their modules: what declares no cost, and whether what is declared is built."""
+"""Costs of extensions, measured on their modules: parts without a registered cost, and checks of registered costs."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ ROLES: dict[type[Spec], type[PartCost]] = {
 
 
 def measured(part: Spec, d: Formula, *sizes: Any) -> PartCost | None:
-    """The cost of a part for which no class is registered; None for what is not a part of a layer."""
+    """Return the measured cost of a part without a registered class; None for anything else than a part of a layer."""
     cost = next((cost for role, cost in ROLES.items() if isinstance(part, role)), None)
     return None if cost is None else cost(part, d, *sizes)
 

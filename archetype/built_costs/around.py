@@ -1,4 +1,4 @@
-"""The costs of wirings and residual wirings that declare none: what stands around the contents of a block."""
+"""Costs of wirings and residual wirings without a registered cost, measured on their modules."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,17 +29,17 @@ from archetype.roles.wiring import Wiring
 
 
 class Passing(nn.Module):
-    """Stands for a content of a block, and gives what it reads."""
+    """Replaces a content of a block and returns its input."""
 
     def forward(self, x: Tensor, context: ForwardContext, state: object = None) -> Tensor:
         return x
 
     def project(self, source: Tensor) -> None:
-        """Cross-attention's keys and values: none."""
+        """Return nothing: the replaced cross-attention needs no keys and values."""
 
 
 class MeasuredWiringCost(WiringCost):
-    """A wiring, by the norms that its module has for each content, and by what its block has beside them."""
+    """Cost of a wiring, from the norms of its module and everything else that its block holds."""
 
     def __init__(self, part: Wiring, d: Formula) -> None:
         super().__init__(part, d)
@@ -47,12 +47,12 @@ class MeasuredWiringCost(WiringCost):
         self.empty_block = _without_contents(counted_layer())
 
     def parameters(self, content: str) -> tuple[Formula, Formula]:
-        """Parameters of the first norm, and of all further ones."""
+        # of the first norm, and of all others
         counts = [norm.parameters() for norm in self._norms(content)]
         return sum(counts[:1], ZERO), sum(counts[1:], ZERO)
 
     def own_parameters(self) -> Formula:
-        """All that its block has without the contents, less their norms."""
+        # everything that the block has besides its contents and their norms
         if (block := self.empty_block) is None:
             return ZERO
         endings = tuple(f"_{name}" for name in self.names)
@@ -60,7 +60,7 @@ class MeasuredWiringCost(WiringCost):
         return constant(total(block).value - sum(norms))
 
     def flops(self, tokens: Formula) -> Formula:
-        """The products of one pass without those of the contents."""
+        # the products of one pass, except those of the contents
         if (block := self.empty_block) is None:
             return ZERO
         x = torch.empty(1, tokens.value, self.d.value, device=META)
@@ -68,7 +68,6 @@ class MeasuredWiringCost(WiringCost):
         return flops_of(lambda: block(x, context, None), self.part)
 
     def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:
-        """Bytes saved by all norms."""
         return sum(norm.saved_activations(work.tokens) for name in contents for norm in self._norms(name))
 
     def _norms(self, content: str) -> list[NormCost]:
@@ -76,7 +75,7 @@ class MeasuredWiringCost(WiringCost):
 
 
 class MeasuredResidualCost(ResidualCost):
-    """A residual wiring, by the module that each content has."""
+    """Cost of a residual wiring, from the module of each content."""
 
     def __init__(self, part: Residual, d: Formula) -> None:
         super().__init__(part, d)
@@ -84,15 +83,12 @@ class MeasuredResidualCost(ResidualCost):
         self.streams = self._pass(1, 1).numel() // d.value
 
     def parameters(self) -> Formula:
-        """All parameters of one content's module."""
         return total(self.module)
 
     def flops(self, tokens: Formula) -> Formula:
-        """Products of reading and writing."""
         return flops_of(lambda: self._pass(1, tokens.value), self.part)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes of what autograd saves of reading and writing."""
         return saved_by(lambda: self._pass(work.rows, work.length), self.module, work)
 
     def _pass(self, rows: int, length: int) -> Tensor:
@@ -103,7 +99,7 @@ class MeasuredResidualCost(ResidualCost):
 
 
 def _without_contents(layer: Layer | None) -> nn.Module | None:
-    """The block of the layer that is counted, which adds up what its contents give: nothing; None outside a layer."""
+    # the layer's block with contents that return zeros; None outside a layer
     if layer is None:
         return None
     block = on_meta(lambda: build_block(layer.block, replace(layer.place, residual=None)))

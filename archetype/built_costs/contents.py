@@ -1,4 +1,4 @@
-"""The costs of contents of a block that declare none, and of what stands in them: routers and key selections."""
+"""Costs of block contents, routers and key selections without a registered cost, measured on their modules."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +21,7 @@ from archetype.roles.selection import KeySelection
 
 
 class MeasuredContentCost(PartCost):
-    """A mixer or a feed-forward part, by its projections and by the products of one pass."""
+    """Cost of a mixer or feed-forward part, from its projections and the products of one pass."""
 
     is_measured = True
 
@@ -31,33 +31,32 @@ class MeasuredContentCost(PartCost):
         self.module = on_meta(lambda: self.built(self.place))
 
     def built(self, place: Place) -> nn.Module | None:
-        """The module at a place."""
+        """Return the module built for a place."""
         raise NotImplementedError
 
     def parameters(self) -> Counts:
-        """Parameters, by the module's children, without tables by token id."""
+        # by child module, without tables by token id
         return by_child(self.module)
 
     def tables(self) -> Counts:
-        """By how much a child grows with each id of the vocabulary."""
+        # the growth of a child with each token id
         own, with_one = self.parameters(), on_meta(lambda: self.built(replace(self.place, vocab_size=1)))
         grown = {name: count.value - own[name].value for name, count in by_child(with_one).items()}
         return {name: constant(features) for name, features in grown.items() if features}
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes of what autograd saves in one pass."""
         x = torch.empty(work.rows, work.length, self.d.value, device=META)
         return saved_by(lambda: self.module(x, context_of(x), None), self.module, work)
 
     def state(self, length: int) -> int:
-        """Numbers in the state of one row, where the module keeps one."""
+        # of one sequence, if the module keeps a state
         new_state = getattr(self.module, "new_state", None)
         state = new_state and new_state(1, length, torch.float32, META)
         return int(state.nbytes) // torch.float32.itemsize if state else 0
 
 
 class MeasuredMixerCost(MeasuredContentCost, MixerCost):
-    """A mixer; decoding is run with a state."""
+    """Cost of a mixer; decoding runs with a state."""
 
     complexity = Complexity(*["not declared"] * 3)
 
@@ -67,7 +66,8 @@ class MeasuredMixerCost(MeasuredContentCost, MixerCost):
     def flops(self, work: Work) -> Counts:
         rows, state, lengths = work.rows.value, None, None
         new_state = getattr(self.module, "new_state", None)
-        length = work.queries if new_state or work.phase != "decode" else work.length  # without a state all anew
+        # without a state, decoding computes the whole sequence again
+        length = work.queries if new_state or work.phase != "decode" else work.length
         x = torch.empty(rows, length.value, self.d.value, device=META)
         if work.phase == "decode" and new_state:
             state = new_state(rows, work.length.value, x.dtype, META)
@@ -76,19 +76,18 @@ class MeasuredMixerCost(MeasuredContentCost, MixerCost):
 
 
 class MeasuredFeedForwardCost(MeasuredContentCost, FeedForwardCost):
-    """The measured cost of a feed-forward part."""
+    """Cost of a feed-forward part."""
 
     def built(self, place: Place) -> nn.Module | None:
         return build_feedforward(self.part, place)
 
     def flops(self, tokens: Formula) -> Counts:
-        """The products of one pass together."""
         x = torch.empty(1, tokens.value, self.d.value, device=META)
         return {"products": flops_of(lambda: self.module(x, context_of(x), None), self.part)}
 
 
 class MeasuredRouterCost(RouterCost):
-    """A router, by its parameters and by the products of one pass."""
+    """Cost of a router, from its parameters and the products of one pass."""
 
     def __init__(self, part: Router, d: Formula, num_experts: Formula) -> None:
         super().__init__(part, d, num_experts)
@@ -101,7 +100,7 @@ class MeasuredRouterCost(RouterCost):
         return flops_of(lambda: self._affinities(1, tokens.value), self.part)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes of what autograd saves of logits and affinities, and those of which the chosen are taken."""
+        # logits, affinities, and the affinities from which experts are selected
         return saved_by(lambda: self._affinities(work.rows, work.length), self.module, work)
 
     def _affinities(self, rows: int, length: int) -> Tensor:
@@ -112,28 +111,26 @@ class MeasuredRouterCost(RouterCost):
 
 
 class MeasuredSelectionCost(SelectionCost):
-    """A key selection, by its projections and by the products of one pass; it may leave out no key."""
+    """Cost of a key selection, from its projections and the products of one pass; no key is left out."""
 
     def __init__(self, part: KeySelection, d: Formula, query: Formula) -> None:
         super().__init__(part, d, query)
         self.module = on_meta(lambda: build_selection(part, place_for(d), query.value))
 
     def parameters(self) -> Counts:
-        """Parameters, by the module's children."""
         return by_child(self.module)
 
     def flops(self, work: Work) -> Counts:
-        """FLOPs of choosing among all keys."""
+        # choosing among all keys
         keys = self._state(work.rows.value, work.length.value) if work.phase == "decode" else None
         run = self._pass(work.rows.value, work.queries.value, work.length.value, keys)
         return {"products": flops_of(run, self.part)}
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes of what autograd saves in one pass."""
         return saved_by(self._pass(work.rows, work.length, work.length, None), self.module, work)
 
     def state(self, length: int) -> int:
-        """Numbers that are own of one row."""
+        # of one sequence
         own = self._state(1, length)
         return 0 if own is None else own.nbytes // torch.float32.itemsize
 

@@ -1,4 +1,4 @@
-"""What a module counts on the meta device: its parameters, the products of a pass, what autograd saves of it."""
+"""Measurements of a module on the meta device: its parameters, the FLOPs of a pass, and what autograd saves."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ META = torch.device("meta")
 
 
 class Layer(NamedTuple):
-    """The layer whose parts are counted: what is built differs where a module asks for its place."""
+    """The layer whose parts are counted, since a module may depend on its place."""
 
     block: Block
     place: Place
@@ -34,7 +34,7 @@ _layer: ContextVar[Layer | None] = ContextVar("the layer whose parts are counted
 
 @contextmanager
 def counted_in(layer: Layer) -> Iterator[None]:
-    """Let parts be counted as they are built in one layer of a stack."""
+    """Count parts as they are built in this layer of a stack."""
     before = _layer.set(layer)
     try:
         yield
@@ -43,12 +43,12 @@ def counted_in(layer: Layer) -> Iterator[None]:
 
 
 def counted_layer() -> Layer | None:
-    """The layer whose parts are counted; None for a part on its own."""
+    """Return the layer whose parts are counted; None for a part outside a model."""
     return _layer.get()
 
 
 def place_for(d: Formula) -> Place:
-    """The place of a part that reads vectors of `d` features, in the layer that is counted."""
+    """Return the place, in the layer that is counted, of a part that reads vectors of `d` features."""
     layer = _layer.get()
     return Place(d.value) if layer is None else replace(layer.place, d_model=d.value, vocab_size=0)
 
@@ -61,7 +61,7 @@ def on_meta(build: Callable[[], nn.Module | None]) -> nn.Module:
 
 
 def context_of(x: Tensor, lengths: Tensor | None = None) -> ForwardContext:
-    """The context of vectors that stand for tokens."""
+    """Return a forward context for these vectors, with token id 0 everywhere."""
     return replace(ForwardContext.of(x, lengths), tokens=torch.zeros(x.shape[:2], dtype=torch.long, device=META))
 
 
@@ -75,12 +75,11 @@ def total(module: nn.Module) -> Formula:
 
 
 class _Numbers(TorchDispatchMode):
-    """Lets a module read numbers of its tensors, such as by `.item()`: each is 1 on the meta device."""
+    """Lets a module read numbers from its tensors, for example with `.item()`: each is 1 on the meta device."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """As for the recorder of native operations: torch would load its compiler, only to keep it away from here."""
-        return False
+        return False  # otherwise torch loads its compiler, only to skip this mode
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default and args[0].device == META:
@@ -89,7 +88,7 @@ class _Numbers(TorchDispatchMode):
 
 
 class _FlopCounter(_Numbers):
-    """FLOPs of this thread; torch's FlopCounterMode hooks the modules of all threads, a served model's too."""
+    """Counts FLOPs of this thread; torch's FlopCounterMode hooks the modules of all threads, such as a server's."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -109,14 +108,14 @@ def flops_of(run: Callable[[], Any], part: Spec) -> Formula:
             run()
     except RuntimeError as error:
         if not isinstance(error, NotImplementedError) and "meta" not in str(error).lower():
-            raise  # as it would be elsewhere
+            raise
         cause = f"cannot be counted on the meta device: {str(error).partition(chr(10))[0]}"
         raise SpecError(type(part).__name__, cause, "register a cost: archetype.register(..., cost=COST)") from None
     return constant(counter.total)
 
 
 def saved_by(run: Callable[[], Any], module: nn.Module, work: TrainingWork) -> int:
-    """Bytes of the tensors that autograd saves, each storage once, parameters left out."""
+    """Return the bytes of the tensors that autograd saves, each storage once and without parameters."""
     own = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
     saved: dict[int, Tensor] = {}
 
@@ -126,7 +125,7 @@ def saved_by(run: Callable[[], Any], module: nn.Module, work: TrainingWork) -> i
             saved.setdefault(storage, tensor.detach())
         return tensor
 
-    enabled = work.compute_dtype == "bfloat16"
+    enabled = work.compute_dtype == "bfloat16"  # otherwise autocast has no effect
     with (
         torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor),
         torch.autocast("cpu", torch.bfloat16, enabled=enabled),

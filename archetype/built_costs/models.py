@@ -1,4 +1,4 @@
-"""Models with parts from outside: each layer is counted at its place, and its module may deny what a cost says."""
+"""Models with parts of extensions: every layer is counted separately, and costs are checked against the modules."""
 
 import re
 from collections import Counter
@@ -18,18 +18,18 @@ from archetype.models.stack.spec import StackView
 from archetype.spec.kinds import kinds_from_outside
 from archetype.spec.registry import provided
 
-TOKENS = 64  # of the pass by which layers are told apart
-BESIDE = "beside the blocks"
+TOKENS = 64  # of the pass that shows whether layers differ
+OUTSIDE = "outside the blocks"
 IN_BLOCK = re.compile(r"(.*?blocks\.\d+)\.(\w+)")
 
 
 class ModelsAsBuilt:
-    """Counts models with parts from outside as they are built."""
+    """Counts models with parts of extensions from their built modules."""
 
     def layers(
         self, stack: StackView, layers: Sequence[int], count: Callable[[], BlockCost]
     ) -> Iterable[tuple[Sequence[int], BlockCost]]:
-        """Layers of equal specifications, apart where parameters, state, or the products of a pass differ."""
+        # layers of equal specifications differ if their parameters, state or products do
         block = stack.layers[layers[0]]
         if not kinds_from_outside((block, stack.residual)):
             return [(layers, count())]
@@ -37,48 +37,48 @@ class ModelsAsBuilt:
         for layer in layers:
             with counted_in(Layer(block.own, place_of(stack, layer))):
                 cost = count()
-                places, _ = groups.setdefault(_counts(cost), ([], cost))
-            places.append(layer)
+                indices, _ = groups.setdefault(_counts(cost), ([], cost))
+            indices.append(layer)
         return groups.values()
 
     def check(self, cost: ModelCost) -> None:
-        """Refuse a cost that counts other parameters than the modules have.
+        """Raise an error if a cost counts other parameters than the modules have.
 
         Raises:
             SpecError: names the first module that differs.
         """
         if not kinds_from_outside(cost.spec) or provided("module", type(cost.spec)) is None:
-            return  # a kind of model that is only counted has nothing to be compared with
+            return  # a kind of model without a module has nothing to compare with
         counted, built = Counter[str](), Counter[str]()
         for stack in cost.stacks:
             for group in stack.groups:
-                for layer in (one for one in group.layers if stack.stack.layers[one].weights_of is None):
+                for layer in (layer for layer in group.layers if stack.stack.layers[layer].weights_of is None):
                     for name, formula in group.cost.parameters().items():
                         content = name.partition(".")[0]
                         own = content if content in group.cost.contents else "wiring"
                         counted[f"{stack.prefix}blocks.{layer}.{own}"] += formula.value
-        counted[BESIDE] = num_parameters(cost).value - counted.total()
+        counted[OUTSIDE] = num_parameters(cost).value - counted.total()
         for name, parameter in build_on_meta(cost.spec).named_parameters():
-            built[_place(name, counted)] += parameter.numel()
-        for place in counted:
-            if counted[place] != built[place]:
-                cause = f"its cost counts {counted[place]:,} parameters, and its module has {built[place]:,}"
-                raise SpecError(place, cause, "correct its cost, or register none: its module is counted then")
+            built[_location(name, counted)] += parameter.numel()
+        for module in counted:
+            if counted[module] != built[module]:
+                cause = f"its cost counts {counted[module]:,} parameters, and its module has {built[module]:,}"
+                raise SpecError(module, cause, "correct its cost, or register none so that its module is counted")
 
 
-def _place(name: str, counted: Container[str]) -> str:
-    """Where a parameter is counted: with a content of a block, with what stands around them, or beside the blocks."""
+def _location(name: str, counted: Container[str]) -> str:
+    # with a content of a block, around the contents, or outside the blocks
     if (inside := IN_BLOCK.match(name)) is None or f"{inside[1]}.wiring" not in counted:
-        return BESIDE
+        return OUTSIDE
     return place if (place := f"{inside[1]}.{inside[2]}") in counted else f"{inside[1]}.wiring"
 
 
 def _counts(cost: BlockCost) -> tuple[Any, ...]:
-    """What a layer has and does, as far as layers can be told apart by it."""
+    # everything by which layers can be told apart
     work = Work(symbol("B", 1), symbol("T", TOKENS), "forward")
     try:
         products = {name: formula.value for name, formula in cost.flops(work).items()}
-    except SpecError:  # it declares no cost and cannot be run without weights: whoever asks for its products is told
+    except SpecError:  # cannot be run without weights; the error is raised again when its products are requested
         products = {}
     parameters = {name: formula.value for name, formula in cost.parameters().items()}
     return (*parameters.items(), *products.items(), cost.state(TOKENS, TOKENS))

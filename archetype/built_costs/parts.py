@@ -19,7 +19,7 @@ from archetype.roles.position import AttentionSizes, EmbeddingPosition
 
 
 class MeasuredNormCost(NormCost):
-    """A norm, by its parameters and by what one pass saves."""
+    """Cost of a norm, from its parameters and what one pass saves."""
 
     def __init__(self, part: Norm, d: Formula) -> None:
         super().__init__(part, d)
@@ -29,14 +29,13 @@ class MeasuredNormCost(NormCost):
         return total(self.module)
 
     def saved_activations(self, vectors: int) -> int:
-        """Bytes of what autograd saves in one pass."""
         x = torch.empty(1, vectors, self.d.value, device=META)
         work = TrainingWork(1, vectors, False, "float32")
         return saved_by(lambda: self.module(x, ForwardContext.of(x)), self.module, work)
 
 
 class MeasuredPositionCost(PositionCost):
-    """Positions, by their parameters."""
+    """Cost of positions, from their parameters."""
 
     def parameters(self, context_length: int) -> Formula:
         if not isinstance(self.part, EmbeddingPosition):
@@ -48,7 +47,7 @@ class MeasuredPositionCost(PositionCost):
 
 
 class MeasuredEmbeddingCost(TokenEmbeddingCost):
-    """A token embedding, by its parameters and by the products of one pass."""
+    """Cost of a token embedding, from its parameters and the products of one pass."""
 
     def __init__(self, part: TokenEmbedding, d: Formula, vocabulary: Formula, context_length: int) -> None:
         super().__init__(part, d, vocabulary, context_length)
@@ -58,11 +57,10 @@ class MeasuredEmbeddingCost(TokenEmbeddingCost):
         return by_child(self.module)
 
     def flops(self, work: Work) -> Counts:
-        """All on the table of tokens, whose vectors the products read."""
+        # all on the token table, whose vectors the products read
         return {"token": flops_of(lambda: self._vectors(1, work.tokens.value), self.part)}
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes of indices, and of what autograd saves in one pass."""
         saved = saved_by(lambda: self._vectors(work.rows, work.length), self.module, work)
         return super().saved_activations(work) + saved
 
@@ -73,7 +71,7 @@ class MeasuredEmbeddingCost(TokenEmbeddingCost):
 
 
 class MeasuredHeadCost(HeadCost):
-    """A head, by its parameters and by the products of one pass."""
+    """Cost of a head, from its parameters and the products of one pass."""
 
     def __init__(self, part: Head, d: Formula, vocab_size: int) -> None:
         super().__init__(part, d, vocab_size)
@@ -90,7 +88,6 @@ class MeasuredHeadCost(HeadCost):
         return {self._name: flops_of(lambda: self._logits(1, tokens.value), self.part)}
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes of what autograd saves in one pass."""
         length = 1 if self.part.classifies else work.length
         return saved_by(lambda: self._logits(work.rows, length), self.module, work)
 

@@ -11,22 +11,22 @@ class Chunks(NamedTuple):
 
     pairs: Formula
     tokens: Formula
-    alone: int  # number of single-token chunks, which take one step of the recurrence
+    single_tokens: int  # number of single-token chunks, which take one step of the recurrence
 
     @classmethod
     def of(cls, work: Work, size: int) -> "Chunks":
         """Return the chunks of one pass."""
         length = work.queries.value
         lengths = [size] * (length // size) + [length % size] * (length % size > 0)
-        alone, pairs = lengths.count(1), sum(n * n for n in lengths if n > 1)
+        single_tokens, pairs = lengths.count(1), sum(n * n for n in lengths if n > 1)
         if pairs == 0:
             return cls(constant(0), constant(0), length)
         whole = work.length * work.length if pairs == length * length else symbol("A", pairs)
-        return cls(whole, work.length + -alone, alone)
+        return cls(whole, work.length + -single_tokens, single_tokens)
 
     def memory_products(self, together: int, single: int) -> Formula:
         """Return the FLOPs of products with the state: `together` per token in a chunk, `single` per single token."""
-        return self.tokens * together + single * self.alone
+        return self.tokens * together + single * self.single_tokens
 
 
 def chunk_activations(work: TrainingWork, size: int, heads: int, memory: int) -> int:

@@ -66,17 +66,15 @@ class Formula:
 
     @cached_property
     def value(self) -> int:
-        """The value; a fraction is rounded up."""
         total: Fraction | int = 0
         for product, coefficient in self.terms.items():
             divisor = prod(symbol.value**-power for symbol, power in product if power < 0)
             dividend = coefficient * prod(symbol.value**power for symbol, power in product if power > 0)
             total += dividend if divisor == 1 else Fraction(dividend, divisor)
-        return ceil(total)
+        return ceil(total)  # division by a symbol may leave a fraction
 
     @property
     def symbols(self) -> set[Symbol]:
-        """All symbols of the formula."""
         return {symbol for product in self.terms for symbol, _ in product}
 
     def text(self, names: Mapping[Symbol, str]) -> str:
@@ -128,7 +126,6 @@ def symbol(name: str, value: int, part: "Spec | None" = None) -> Formula:
 
     Args:
         name: a letter of the legend, or of the part's `letters`.
-        value: the size.
         part: the part that has this size; its `letters` take precedence over the legend.
 
     Raises:
@@ -137,12 +134,12 @@ def symbol(name: str, value: int, part: "Spec | None" = None) -> Formula:
     meaning = (part.letters if part else {}).get(name) or LEGEND.get(name)
     if meaning is None:
         where = f"{type(part).__name__}.letters" if part else "symbol"
-        raise SpecError(where, f"the letter {name} has no meaning", f"say it: letters = {{{name!r}: ...}}")
+        raise SpecError(where, f"the letter {name} has no meaning", f"describe it: letters = {{{name!r}: ...}}")
     return Formula({((Symbol(name, value, meaning), 1),): 1})
 
 
 def multiple(name: str, value: int, unit: Formula) -> Formula:
-    """Return a size as a multiple of another, such as 4 D, if it is one; else as a symbol of its own."""
+    """Return a size as a multiple of another, such as 4 D, if possible; otherwise as a separate symbol."""
     return unit * (value // unit.value) if value % unit.value == 0 else symbol(name, value)
 
 
@@ -161,11 +158,11 @@ def prefixed(prefix: str, counts: Counts) -> Counts:
 
 
 def _order(symbol: Symbol) -> tuple[int, str, int, str]:
-    return _place(symbol), *symbol
+    return _rank(symbol), *symbol
 
 
-def _place(symbol: Symbol) -> int:
-    """Return the sort key of a letter; letters that only a part defines come last."""
+def _rank(symbol: Symbol) -> int:
+    # letters that only a part defines come last
     return _ORDER.get(symbol.name, len(_ORDER))
 
 
@@ -178,10 +175,9 @@ def _multiply(left: Product, right: Product) -> Product:
 
 
 def _write_sum(terms: dict[Product, int], names: Mapping[Symbol, str]) -> str:
-    """Write a sum by descending degree; among equal degrees, by the order of the legend."""
-
+    # by descending degree; among equal degrees, by the order of the legend
     def rank(product: Product) -> tuple[int, list[tuple[int, int, int]]]:
-        factors = [(-_place(symbol), symbol.value, -power) for symbol, power in product[::-1]]
+        factors = [(-_rank(symbol), symbol.value, -power) for symbol, power in product[::-1]]
         return -sum(power for _, power in product), factors
 
     return _join([_write_product(terms[product], product, names) for product in sorted(terms, key=rank)])

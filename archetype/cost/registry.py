@@ -31,7 +31,6 @@ class PartCost:
         is_measured: whether the cost is measured by running the module, which takes as long as the sequence.
 
     Args:
-        part: specification of the part.
         d: features of its input and output vectors.
     """
 
@@ -57,7 +56,7 @@ class PartCost:
     @property
     def symbols(self) -> set[Symbol]:
         """Symbols of all sizes stored in the cost."""
-        return {one for size in vars(self).values() if isinstance(size, Formula) for one in size.symbols}
+        return set[Symbol]().union(*(size.symbols for size in vars(self).values() if isinstance(size, Formula)))
 
 
 class Complexity(NamedTuple):
@@ -168,13 +167,7 @@ class NormCost(PartCost, ABC):
 
 
 class RouterCost(PartCost, ABC):
-    """Base class of the costs of routers.
-
-    Args:
-        part: specification of the router.
-        d: features of its input vectors.
-        num_experts: number of experts to choose from.
-    """
+    """Base class of the costs of routers."""
 
     def __init__(self, part: Any, d: Formula, num_experts: Formula) -> None:
         super().__init__(part, d)
@@ -245,7 +238,6 @@ class SelectionCost(PartCost, ABC):
     """Base class of the costs of key selections.
 
     Args:
-        part: specification of the selection.
         d: features of the attention's input vectors.
         query: features of the vectors from which queries are computed.
     """
@@ -354,5 +346,4 @@ def check_as_built(cost: Any) -> None:
 
 
 def linear(inputs: Formula, outputs: Formula, bias: bool = False) -> Formula:
-    """Return the number of parameters of a projection."""
     return inputs * outputs + outputs * bias

@@ -25,7 +25,6 @@ class TrainingWork(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """Number of tokens in the batch."""
         return self.rows * self.length
 
     @property

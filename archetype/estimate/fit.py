@@ -38,7 +38,6 @@ def fits(report: CostReport, available: int) -> list[Fit]:
     """Return the largest batch at the report's length, and the longest sequences at its batch, for each use.
 
     Args:
-        report: cost report of the model.
         available: bytes of memory.
     """
     memory, source = report.memory_cost, report.source_length
@@ -71,7 +70,7 @@ def fit_table(report: CostReport, fitting: list[Fit]) -> Table:
 
 def largest(holds: Callable[[int], bool], limit: int) -> int:
     """Return the largest number up to `limit` for which `holds` is true, if it is monotonic; 0 if there is none."""
-    low, high = 0, 1
+    low, high = 0, 1  # doubled until it does not hold, then bisected
     while high < limit and holds(high):
         low, high = high, high * 2
     high = min(high, limit)

@@ -34,7 +34,6 @@ def match(model: ModelSpec, other: ModelSpec | int, measure: str, path: str | No
     """Change one integer field of `model` until its cost is as close to the target as possible.
 
     Args:
-        model: the specification to be changed.
         other: a model whose cost is the target, or the target itself.
         measure: parameters; active parameters per token; FLOPs of a forward pass; bytes of the state. The last two are
             for one sequence as long as the context (of two models, the shorter context).
@@ -58,8 +57,8 @@ def match(model: ModelSpec, other: ModelSpec | int, measure: str, path: str | No
     def amount_at(value: int) -> int:
         return amount(assign(model, [f"{path}={value}"]), measure, length)
 
-    place = bisect_left(values, target, key=amount_at)
-    near = values[max(place - 1, 0) : place + 1]
+    index = bisect_left(values, target, key=amount_at)
+    near = values[max(index - 1, 0) : index + 1]
     after = min(near, key=lambda value: abs(amount_at(value) - target))
     least, most = amount_at(values[0]), amount_at(values[-1])
     if not least <= target <= most and abs(amount_at(after) - target) > MISS * target:
@@ -98,7 +97,6 @@ def amount(model: ModelSpec, measure: str, length: int) -> int:
 
 
 def _usual_path(model: ModelSpec, measure: str) -> str:
-    """Return the field that is varied by default for a measure."""
     layers = getattr(model, "layers", ())
     for name in STATE_SIZES if measure == "state" and layers else ():
         if all(name in type(block.mixer).model_fields for block in layers):
@@ -114,7 +112,7 @@ def _num_heads(model: ModelSpec, path: str) -> int:
 
 
 def _possible_values(model: ModelSpec, path: str, value: int) -> Sequence[int]:
-    """Return the values to try: every accepted one if the field is small, else multiples of its smallest step."""
+    # every accepted value if the field is small, else multiples of its smallest step
     if value <= FEW:
         return [number for number in range(1, max(2 * value, 64) + 1) if _is_accepted(model, path, number)]
     step = next((step for step in range(1, value + 1) if _is_accepted(model, path, value + step)), value)

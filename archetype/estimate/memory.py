@@ -68,7 +68,6 @@ class MemoryCost:
 
     @cached_property
     def num_parameters(self) -> int:
-        """Number of parameters."""
         return num_parameters(self.cost).value
 
     @property
@@ -109,14 +108,10 @@ class MemoryCost:
         }
 
     def training_peak(self, activations: int) -> int:
-        """Return the peak memory of a training step.
-
-        Gradients are allocated while activations are freed. The peak is therefore either at the start of the backward
-        pass (weights, their copies, moments and all activations), or in the optimizer step (gradients, no activations).
-
-        Args:
-            activations: bytes allocated at the start of the backward pass, from `SavedActivations`.
-        """
+        """Return the peak memory of a training step; `activations` are those at the start of the backward pass."""
+        # Gradients are allocated while activations are freed. The peak is therefore either at the start of the backward
+        # pass (weights, their copies, moments and all activations), or in the optimizer step (gradients, no
+        # activations).
         copy = self.num_parameters * FLOAT32
         return max(3 * copy + self.cast_weights + activations, 4 * copy)
 
@@ -124,7 +119,6 @@ class MemoryCost:
         """Return the bytes of the state of a batch.
 
         Args:
-            batch: number of sequences.
             length: capacity of each sequence in tokens.
             source: tokens per source, if there is one (absent: `length`).
         """

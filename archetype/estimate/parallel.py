@@ -52,7 +52,6 @@ class Layout(NamedTuple):
 
     @property
     def devices(self) -> int:
-        """Number of devices."""
         return math.prod(self)
 
     @property
@@ -62,7 +61,7 @@ class Layout(NamedTuple):
 
     @property
     def shards(self) -> int:
-        """Number of shards of a replica's weights; `context` multiplies them if `shard` or `tensor` exceeds 1."""
+        # weights are also sharded over context-parallel processes, unless every process keeps a full replica
         return self.shard * self.context if max(self.shard, self.tensor) > 1 else 1
 
     def __str__(self) -> str:
@@ -86,7 +85,6 @@ class Step(NamedTuple):
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens per second and device."""
         return self.tokens / self.seconds / self.layout.devices
 
 
@@ -106,13 +104,12 @@ class Cluster(NamedTuple):
         """
         nodes, _, devices = text.lower().partition("x")
         if not nodes.isdecimal() or not devices.isdecimal() or not 0 < int(nodes) * int(devices) <= MAX_DEVICES:
-            cause = f"{text!r} is not a number of machines and of devices in each, together at most {MAX_DEVICES:,}"
+            cause = f"{text!r} does not give machines and devices per machine, at most {MAX_DEVICES:,} devices in total"
             raise SpecError("--plan", cause, "write it as 2x8")
         return cls(device, int(nodes), int(devices))
 
     @property
     def devices(self) -> int:
-        """Number of devices."""
         return self.nodes * self.devices_per_node
 
     def bandwidth(self, span: int) -> float:
@@ -122,13 +119,10 @@ class Cluster(NamedTuple):
 
 
 class Planner:
-    """Training steps of one model on one cluster.
+    """Plans training steps of one model on one cluster.
 
     Args:
-        model: the specification.
-        cluster: of devices.
         batch_size: sequences in the whole batch.
-        length: tokens per sequence.
         dtype: data type of matrix products.
         cuts_vectors: whether tensor parallelism also splits vectors and logits (sequence parallelism; Korthikanti
             2022), which `archetype train` does not do.
@@ -186,7 +180,6 @@ class Planner:
         """Return memory and time of one step.
 
         Args:
-            layout: layout of the devices.
             rows: sequences that a device processes at once.
             recomputes: whether activation checkpointing recomputes the blocks.
         """
@@ -246,7 +239,6 @@ class Planner:
         )
 
     def fits(self, step: Step) -> bool:
-        """Whether the step fits into a device's memory."""
         memory = self.cluster.device.memory
         return memory is None or step.memory <= USABLE * memory
 
@@ -269,15 +261,15 @@ class Planner:
                 contents = tuple(group.cost.contents)
                 whole = group.cost.wiring.saved_activations(contents, work) + len(contents) * inputs * work.itemsize
                 block = group.cost.saved_activations(work)
-                one = min(block, whole) / self._cut(layout) + max(0, block - whole) / layout.tensor
-                total, largest = total + one * len(group.layers), max(largest, one)
+                block_bytes = min(block, whole) / self._cut(layout) + max(0, block - whole) / layout.tensor
+                total, largest = total + block_bytes * len(group.layers), max(largest, block_bytes)
         if recomputes:
             inputs_of_blocks = self._blocks(layout) * inputs * self.itemsize / self._cut(layout)
             return (inputs_of_blocks + largest) / layout.context + keys / self._blocks(layout)
         return total * self._blocks(layout) / self.model.num_layers / layout.context + keys
 
     def _keys(self, layout: Layout) -> float:
-        """Return the bytes of keys and values (or latents) of one whole sequence, in the blocks of one stage."""
+        # bytes of one whole sequence, in the blocks of one stage
         if layout.context == 1:
             return 0.0
         numbers = 0.0
@@ -289,7 +281,6 @@ class Planner:
         return numbers * self.length * self.itemsize
 
     def _contexts(self, devices: int) -> list[int]:
-        """Return the possible degrees of context parallelism."""
         blocks = [block for stack in self.model.stacks for block in stack.layers]
         parts = [part for block in blocks for content in block.contents.values() for part in content.each()]
         if not self.model.shares_positions or any(part.needs_whole_rows is not None for part in parts):
@@ -297,7 +288,7 @@ class Planner:
         return [number for number in _divisors(devices) if number == 1 or self.length % (2 * number) == 0]
 
     def _divides(self, num_stages: int) -> bool:
-        """Whether stages are independent except for the vectors passed between neighbours."""
+        # stages may only pass vectors to their neighbours
         stacks = self.model.stacks
         return num_stages == 1 or all(
             stack.divides and stack.used_of_other_stage(num_stages) is None for stack in stacks
@@ -320,7 +311,6 @@ def best_steps(planner: Planner, sizes: Mapping[str, int] | None = None) -> list
     """Return the layouts that fit, fastest first.
 
     Args:
-        planner: planner of a model on a cluster.
         sizes: required sizes of the layout, by name (absent: any).
 
     Raises:
@@ -330,15 +320,15 @@ def best_steps(planner: Planner, sizes: Mapping[str, int] | None = None) -> list
     if sizes:
         steps = [step for step in steps if sizes.items() <= step.layout._asdict().items()]
         if not steps:
-            said = ", ".join(f"{name} {size}" for name, size in sizes.items())
-            cause = f"no layout of {planner.cluster.devices} devices for this model and batch has {said}"
+            required = ", ".join(f"{name} {size}" for name, size in sizes.items())
+            cause = f"no layout of {planner.cluster.devices} devices for this model and batch has {required}"
             raise SpecError("parallel", cause, "leave a size out, and the plan chooses it")
     fitting = sorted((step for step in steps if planner.fits(step)), key=lambda step: step.seconds)
     if not fitting:
         least = min(steps, key=lambda step: step.memory, default=None)
         needs = "" if least is None else f"; the least is {size(least.memory)} a device, by {least.layout}"
         cause = f"no layout of {planner.cluster.devices} x {planner.cluster.device.name} fits{needs}"
-        raise SpecError("--plan", cause, "take more devices, a smaller batch or shorter rows")
+        raise SpecError("--plan", cause, "use more devices, a smaller batch or shorter sequences")
     return fitting
 
 
@@ -365,7 +355,7 @@ def _cells(planner: Planner, step: Step) -> list[str]:
 
 
 def _heads(model: ModelSpec) -> set[int]:
-    """Return the numbers of query and key/value heads of all attention layers."""
+    # the numbers of query and key/value heads of all attention layers
     return {
         heads
         for stack in model.stacks
@@ -381,5 +371,5 @@ def _divisors(number: int) -> list[int]:
 
 
 def _ring(devices: int) -> float:
-    """Return the fraction of a tensor that a device sends in a ring all-gather or reduce-scatter."""
+    # the fraction of a tensor that a device sends in a ring all-gather or reduce-scatter
     return (devices - 1) / devices

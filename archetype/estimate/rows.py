@@ -27,7 +27,7 @@ class Row:
 
     module: str
     layers: int
-    owners: int  # number of these layers with weights of their own
+    owners: int  # number of these layers that do not share another layer's weights
     in_block: bool
     formulas: Mapping[Column, Formula]
     parameters: int  # trained numbers
@@ -43,7 +43,7 @@ class Row:
         owners = 1 if group is None else group.owners
         if group is not None and (len(group.layers) > 1 or not group.owners):
             number = {"parameters": group.number_of_weights, "active": group.number_of_weights}
-            formulas = {column: number.get(column, group.number) * one for column, one in formulas.items()}
+            formulas = {column: number.get(column, group.number) * formula for column, formula in formulas.items()}
             layers = len(group.layers)
         return cls(
             module, layers, owners, group is not None, formulas, *(formula.value for formula in formulas.values())
@@ -66,9 +66,6 @@ def module_rows(
     """Return a row for every module with parameters or FLOPs.
 
     Args:
-        cost: cost of the model.
-        batch: number of sequences.
-        length: tokens per sequence.
         attention: which pairs of positions count.
         phases: phases to count; FLOPs of other phases are 0.
         source: tokens per source, if there is one (absent: `length`).
@@ -77,8 +74,8 @@ def module_rows(
     sources = None if source is None else constant(source)
     counted = [phase for phase in phases if cost.generates or phase == "forward"]
     work = {phase: Work(B, T, phase, attention, source=sources) for phase in counted}
-    stack_work = {phase: cost.stack_work(one) for phase, one in work.items()}
-    flops: dict[str, Counts] = {phase: cost.flops(one) for phase, one in work.items()}
+    stack_work = {phase: cost.stack_work(phase_work) for phase, phase_work in work.items()}
+    flops: dict[str, Counts] = {phase: cost.flops(phase_work) for phase, phase_work in work.items()}
     rows = _module_rows(cost.embedding_parameters(), flops)
     for stack in cost.stacks:
         for group in stack.groups:
@@ -111,7 +108,7 @@ def _module_rows(parameters: Counts, flops: Mapping[str, Counts]) -> list[Row]:
 
 
 def _further_rows(cost: FurtherTokensCost) -> list[Row]:
-    """Return rows with parameters that are used only in training, without FLOPs."""
+    # used only in training, so their FLOPs are not counted
     rows = [Row.of(name, {"parameters": {name: one}}, name) for name, one in cost.parameters().items()]
     for group in cost.stack.groups:
         blocks = _block_rows(cost.stack.prefix, group, {"parameters": group.cost.parameters()})
@@ -126,7 +123,7 @@ def _block_rows(prefix: str, group: LayerGroup, counts: Mapping[str, Counts]) ->
 
 
 def _in_order(parameters: Counts, flops: Counts) -> list[str]:
-    """Return the modules of a layer in order; products without weights follow the projections of their content."""
+    # products without weights follow the projections of their content
     names = list(parameters)
     for product in flops:
         if product not in parameters:

@@ -9,7 +9,6 @@ def state_parts(model: ModelSpec, length: int, source: int | None = None) -> lis
     """Return the parts of the state of one sequence with room for `length` tokens; they sum to `MemoryCost.state`.
 
     Args:
-        model: the specification; empty for a model that does not generate.
         length: tokens.
         source: tokens per source, if there is one (absent: `length`).
     """

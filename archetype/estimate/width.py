@@ -26,7 +26,7 @@ def widen(model: Decoder, factor: int, std: float = 0.02) -> Decoder:
     """
     head: Any = model.head
     if not head.predicts_next:
-        raise SpecError("head", "only a head of tokens is widened", "write the wider specification yourself")
+        raise SpecError("head", "only language model heads can be widened", "write the wider specification yourself")
     layers = tuple(_wider(block, factor, f"layers[{index}]") for index, block in enumerate(model.layers))
     scheme = MuPInitialization(std=std, base_width=model.d_model)
     head = head.replace(scale=head.scale / factor)
@@ -36,5 +36,5 @@ def widen(model: Decoder, factor: int, std: float = 0.02) -> Decoder:
 def _wider(block: Block, factor: int, place: str) -> Block:
     mixer, feedforward = block.mixer.widened(factor), block.feedforward.widened(factor)
     if mixer is None or feedforward is None:
-        raise SpecError(place, "only attention and MLPs are widened", "write the wider specification yourself")
+        raise SpecError(place, "only attention and MLPs can be widened", "write the wider specification yourself")
     return block.replace(mixer=mixer, feedforward=feedforward)

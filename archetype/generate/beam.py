@@ -35,8 +35,6 @@ def beam_search(
         model: in evaluation mode.
         sources: token ids of each source, as the model was trained to read them.
         start: the token that every target starts with.
-        end: the token that ends a target.
-        settings: of the beam search.
     """
     return [max(finished)[1] for finished in finished_targets(model, sources, start, end, settings)]
 
@@ -62,17 +60,11 @@ def translate(
 
 @dataclass(frozen=True)
 class Translation:
-    """Target of one source text.
-
-    Attributes:
-        text: of the target.
-        num_tokens: number of tokens, including the end token.
-        is_cut: whether the target reached its length limit before its end token.
-    """
+    """Target of one source text."""
 
     text: str = ""
-    num_tokens: int = 0
-    is_cut: bool = False
+    num_tokens: int = 0  # including the end token
+    is_cut: bool = False  # whether it reached the length limit before its end token
 
 
 def translations(
@@ -82,9 +74,7 @@ def translations(
 
     Args:
         model: in evaluation mode.
-        tokenizer: the model's own.
         texts: the sources; the target of an empty one is empty.
-        settings: of the beam search.
         start: the token that every target starts with (absent: the end token).
 
     Raises:
@@ -96,16 +86,16 @@ def translations(
         if len(source) > model.spec.context_length:
             cause = f"has {len(source)} tokens and the model's context holds {model.spec.context_length}"
             raise DataError(f"text {number + 1}", cause, "cut it into sentences")
-    places = [index for index, text in enumerate(texts) if text.strip()]
+    indices = [index for index, text in enumerate(texts) if text.strip()]
     start = end if start is None else start
     targets = [Translation()] * len(texts)
-    if places:
-        search = Search(model, [sources[index] for index in places], start, end, settings)
-        count = counter(len(places))
+    if indices:
+        search = Search(model, [sources[index] for index in indices], start, end, settings)
+        count = counter(len(indices))
         for _ in search.steps():
             count(sum(map(bool, search.finished)))
             yield None
-        for number, (index, finished) in enumerate(zip(places, search.finished, strict=True)):
+        for number, (index, finished) in enumerate(zip(indices, search.finished, strict=True)):
             tokens = max(finished)[1]
             is_cut = len(tokens) == search.limit(number)  # no end token fits at the limit
             targets[index] = Translation(tokenizer.decode(tokens), len(tokens) + (not is_cut), is_cut)
@@ -122,13 +112,11 @@ class Search:
         model: in evaluation mode.
         sources: at least one.
         start: the token that every target starts with.
-        end: the token that ends a target.
-        settings: of the beam search.
     """
 
     def __init__(self, model: EncoderDecoder, sources: list[list[int]], start: int, end: int, settings: Beam) -> None:
         if model.is_deterministic:
-            cause = "a search with beams reads sources together, whose bits depend on each other"
+            cause = "beam search batches its sources, so that results may depend on the other sources"
             raise SpecError("deterministic", cause, "load the model without it, or write without beams")
         self.model, self.sources, self.settings = model, sources, settings
         self.waiting = sorted(range(len(sources)), key=lambda index: len(sources[index]))  # the longest is taken first
@@ -159,7 +147,7 @@ class Search:
         longest = self.waiting[-1]
         self.slots.reserve(self.slots.limit, self.limit(longest), len(self.sources[longest]))
         self._fill([*range(self.slots.limit)])
-        while self.slots.texts:
+        while self.slots.sequences:
             self._leave(self._extend())
             yield
 
@@ -174,25 +162,25 @@ class Search:
 
     def _extend(self) -> list[int]:
         """Extend all hypotheses by one token. Return the slots whose search has ended."""
-        step, targets, count = self.slots.current_step(), self.hypotheses, len(self.slots.texts)
+        step, targets, count = self.slots.current_step(), self.hypotheses, len(self.slots.sequences)
         assert isinstance(step, BeamStep)
         adjust = self._adjust if self._is_ruled() else None
         best = step.extend(targets.newest, targets.scores, targets.parents, targets.starts, adjust)[:count]
-        logs, places, tokens = best.cpu().numpy().transpose(1, 0, 2)
+        logs, candidates, tokens = best.cpu().numpy().transpose(1, 0, 2)
         if np.isnan(logs[:, 0]).any():  # -inf is allowed: the settings may leave no token
             check_finite(best[:, 0, 0], self.model, self._read_targets)
-        parents = places.astype(np.int64) // step.num_candidates
+        parents = candidates.astype(np.int64) // step.num_candidates  # candidates are numbered beam by beam
         return targets.extend(Candidates(logs, parents, tokens.astype(np.int64)))
 
     def _is_ruled(self) -> bool:
         lengths, limits = self.hypotheses.lengths, self.hypotheses.limits
-        is_last = bool((lengths == limits - 1)[: len(self.slots.texts)].any())
+        is_last = bool((lengths == limits - 1)[: len(self.slots.sequences)].any())
         return self._changes or (is_last and bool(self._rules.forced_eos_token_id))
 
     def _adjust(self, logs: Tensor) -> None:
-        """Apply the logits processors of each hypothesis to its log-probabilities (B, V), in place."""
+        # `logs` are log-probabilities (B, V), changed in place
         targets, rows = self.hypotheses, iter(logs)
-        for slot, source in enumerate(self.slots.texts):
+        for slot, source in enumerate(self.slots.sequences):
             for tokens in targets.tokens[slot, :, : targets.lengths[slot]].tolist():
                 limit = int(targets.limits[slot])
                 processors = LogitsProcessors(self._rules, [targets.start], self.sources[source], [targets.end], limit)
@@ -201,36 +189,36 @@ class Search:
                 processors(next(rows))
 
     def _leave(self, ended: list[int]) -> None:
-        """Store the hypotheses of ended searches. Give their slots to waiting sources, or to the last ones in use."""
-        over = [self.slots.texts[slot] for slot in ended]
+        # the freed slots go to waiting sources; if there are none, the last slots in use move into them
+        over = [self.slots.sequences[slot] for slot in ended]
         for slot, source in zip(ended, over, strict=True):
             self.finished[source] = self.hypotheses.finished[slot]
         num_left = len(self.waiting) + len(self._read_ahead)
         self._fill(ended[:num_left])
         for source in over[num_left:]:
-            self.hypotheses.move(len(self.slots.texts) - 1, self.slots.texts.index(source))
+            self.hypotheses.move(len(self.slots.sequences) - 1, self.slots.sequences.index(source))
             self.slots.leave(source)
 
     def _fill(self, slots: list[int]) -> None:
-        """Start the search of the next sources in these slots; sources are encoded in larger batches ahead of time."""
+        # sources are encoded in larger batches ahead of time
         while slots:
             if not self._read_ahead:
                 self._read_next()
             assert self._next is not None
             count = min(len(slots), len(self._read_ahead))
-            width, place = self.settings.num_beams, len(self._read_ahead) - count
-            read = self._next.rows(place * width, (place + count) * width)
-            self.slots.put(slots[:count], self._read_ahead[place:], read)
-            for slot, source in zip(slots, self._read_ahead[place:], strict=False):
+            width, first = self.settings.num_beams, len(self._read_ahead) - count
+            states = self._next.rows(first * width, (first + count) * width)
+            self.slots.put(slots[:count], self._read_ahead[first:], states)
+            for slot, source in zip(slots, self._read_ahead[first:], strict=False):
                 self.hypotheses.begin(slot, self.limit(source))
-            del self._read_ahead[place:]
+            del self._read_ahead[first:]
             slots = slots[count:]
 
     def _read_next(self) -> None:
         self._read_ahead = [self.waiting.pop() for _ in range(min(BATCH_SIZE, len(self.waiting)))][::-1]
-        texts = [self._tensor(self.sources[source]) for source in self._read_ahead]
-        padded = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True)
-        num_tokens = self._tensor([len(text) for text in texts])
+        sources = [self._tensor(self.sources[source]) for source in self._read_ahead]
+        padded = torch.nn.utils.rnn.pad_sequence(sources, batch_first=True)
+        num_tokens = self._tensor([len(source) for source in sources])
         state = self.model.new_state(padded, num_tokens, capacity=1, num_beams=self.settings.num_beams)
         self._next = state.narrow(0)  # no target has any token yet
 
@@ -238,8 +226,8 @@ class Search:
         return torch.tensor(numbers, device=self.slots.device)
 
     def _read_targets(self) -> None:
-        """Run the model on the best hypothesis of each source without a cache (to locate NaN values)."""
-        for slot, source in enumerate(self.slots.texts):
+        # the best hypothesis of each source again without a cache, to locate NaN values
+        for slot, source in enumerate(self.slots.sequences):
             length = self.hypotheses.lengths[slot]
             target = [self.hypotheses.start, *self.hypotheses.tokens[slot, 0, :length].tolist()]
             self.model(self._tensor(target)[None], source=self._tensor(self.sources[source])[None])

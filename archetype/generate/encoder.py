@@ -43,22 +43,22 @@ def fill(model: Encoder | Decoder, tokenizer: Tokenizer, text: str, top: int = 5
 
     Raises:
         DataError: the text has no [MASK], or is longer than the model's context; or `top` is below 1.
-        SpecError: the model's head does not name tokens, or its vocabulary has no mask.
+        SpecError: the model's head does not predict masked tokens, or its vocabulary has no mask.
     """
     if not model.spec.fills_masks:
-        cause = f"a head of kind {model.spec.head.kind} does not name tokens"
+        cause = f"a head of kind {model.spec.head.kind} does not predict masked tokens"
         raise SpecError("head", cause, "use a model with head masked_language_model")
     if top < 1:
         raise DataError("top", f"{top} is below 1", "ask for at least one prediction")
     if MASK not in text:
-        raise DataError("text", f"has no {MASK}", f"write {MASK} for each token that is to be guessed")
+        raise DataError("text", f"has no {MASK}", f"write {MASK} in place of each token to predict")
     mask = mask_id(tokenizer)
     if mask >= model.spec.vocab_size:
-        cause = f"{model.spec.vocab_size} ids hold no mask beside the tokenizer's {tokenizer.vocab_size}"
+        cause = f"{model.spec.vocab_size} ids leave no id for a mask token after the tokenizer's {tokenizer.vocab_size}"
         raise SpecError("vocab_size", cause, "use a model that was trained on masked tokens")
-    row = tokenizer.add_special_tokens(_with_masks(tokenizer, text, mask))
-    check_lengths(model, [row])
-    tokens, _ = _padded(model, [row])
+    sequence = tokenizer.add_special_tokens(_with_masks(tokenizer, text, mask))
+    check_lengths(model, [sequence])
+    tokens, _ = _padded(model, [sequence])
     logits = model(tokens).logits[0, tokens[0] == mask].float()
     check_finite(logits, model, lambda: model(tokens))
     best = logits[:, : tokenizer.vocab_size].softmax(-1).topk(min(top, tokenizer.vocab_size))  # ids beyond have no text
@@ -78,8 +78,6 @@ def embedding_tokens(
     """Tokenize texts for an embedding, truncated as `settings` says.
 
     Args:
-        model: the model that reads them.
-        tokenizer: the model's own.
         texts: one text, or several; token ids are returned unchanged.
         settings: sentence-transformers settings: prompts and the maximal length.
         prompt: name of the prompt put before each text (absent: the default prompt).
@@ -95,7 +93,7 @@ def embedding_tokens(
 @torch.inference_mode()
 def embed(
     model: Encoder | Decoder,
-    rows: list[list[int]],
+    sequences: list[list[int]],
     pooling: Pooling | None = None,
     normalized: bool | None = None,
     head: SentenceEmbeddingHead | None = None,
@@ -104,7 +102,7 @@ def embed(
 
     Args:
         model: in evaluation mode.
-        rows: token ids of each text, from `embedding_tokens`; none may be empty.
+        sequences: token ids of each text, from `embedding_tokens`; none may be empty.
         pooling: mean, max, first (through the pooler) or last; absent: as `head` says, else mean for an encoder, last
             for a decoder, whose last token is the only one that sees the whole text.
         normalized: whether to scale vectors to length 1, so that dot products are cosines (absent: as `head` says, else
@@ -122,7 +120,7 @@ def embed(
     elif pooling not in get_args(Pooling):
         raise SpecError("pooling", f"there is no {pooling!r:.40}", nearest(str(pooling), get_args(Pooling)))
     if pooling == "first" and isinstance(model, Decoder):
-        raise SpecError("pooling", "a decoder's first token has seen no other", "use last or mean")
+        raise SpecError("pooling", "a decoder's first token sees no other token", "use last or mean")
 
     def pooled(tokens: Tokens, num_tokens: Lengths) -> Float[Tensor, "B D"]:
         if isinstance(model, Decoder) and pooling == "last":
@@ -136,7 +134,7 @@ def embed(
             return model.pooled(vectors, num_tokens)
         return pool(pooling or "mean", vectors, num_tokens)
 
-    result = _by_length(model, rows, pooled).float()
+    result = _by_length(model, sequences, pooled).float()
     return result if normalized is False else torch.nn.functional.normalize(result, dim=-1)
 
 
@@ -164,7 +162,6 @@ def classify_texts(
 
     Args:
         model: in evaluation mode.
-        tokenizer: the model's own.
         texts: one text or several; none may be empty.
         start: the token that an encoder-decoder's targets start with (absent: the end token).
         truncate: whether to truncate texts longer than the model's context, as in training.
@@ -174,7 +171,7 @@ def classify_texts(
         DataError: a text is empty, or longer than the model's context.
     """
     _check_has_classes(model)
-    rows, counts = tokenized(tokenizer, texts, model.spec.context_length if truncate else None)
+    sequences, counts = tokenized(tokenizer, texts, model.spec.context_length if truncate else None)
 
     def logits(tokens: Tokens, num_tokens: Lengths) -> Float[Tensor, "B Y"]:
         if not isinstance(model, EncoderDecoder):
@@ -182,7 +179,7 @@ def classify_texts(
         target = target_of_classes(tokens, end_of_text(tokenizer) if start is None else start)
         return model(target, num_tokens=num_tokens, source=tokens, source_num_tokens=num_tokens).logits  # type: ignore[no-any-return]
 
-    return _answers(_by_length(model, rows, logits).float()), counts
+    return _answers(_by_length(model, sequences, logits).float()), counts
 
 
 def target_of_classes(source: Tokens, start: int) -> Tokens:
@@ -196,7 +193,7 @@ def _answers(logits: Float[Tensor, "B Y"]) -> Float[Tensor, "B Y"]:
 
 def _check_has_classes(model: Encoder | Decoder | EncoderDecoder | VisionEncoder) -> None:
     if not model.spec.head.classifies:
-        cause = f"a head of kind {model.spec.head.kind} names no class"
+        cause = f"a head of kind {model.spec.head.kind} does not predict classes"
         raise SpecError("head", cause, "use a model with head classification")
 
 
@@ -205,43 +202,45 @@ def tokenized(
 ) -> tuple[list[list[int]], ExampleCounts]:
     """Tokenize texts, and truncate and count those of more than `longest` tokens; token ids are never truncated."""
     texts = [texts] if isinstance(texts, str) else texts
-    rows = [text if isinstance(text, list) else tokenizer.encode(text) for text in texts]
+    sequences = [text if isinstance(text, list) else tokenizer.encode(text) for text in texts]
     around = len(tokenizer.add_special_tokens([]))
-    room = max(map(len, rows), default=0) if longest is None else longest - around
-    num_cut = sum(len(row) > room and not isinstance(text, list) for row, text in zip(rows, texts, strict=True))
-    whole = [
-        row if isinstance(text, list) else tokenizer.add_special_tokens(row[:room])
-        for row, text in zip(rows, texts, strict=True)
+    room = max(map(len, sequences), default=0) if longest is None else longest - around
+    num_cut = sum(
+        len(sequence) > room and not isinstance(text, list) for sequence, text in zip(sequences, texts, strict=True)
+    )
+    complete = [
+        sequence if isinstance(text, list) else tokenizer.add_special_tokens(sequence[:room])
+        for sequence, text in zip(sequences, texts, strict=True)
     ]
-    return whole, ExampleCounts(longest, num_cut)
+    return complete, ExampleCounts(longest, num_cut)
 
 
 def _by_length(
-    model: Encoder | Decoder | EncoderDecoder, rows: list[list[int]], read: Callable[[Tokens, Lengths], Tensor]
+    model: Encoder | Decoder | EncoderDecoder, sequences: list[list[int]], read: Callable[[Tokens, Lengths], Tensor]
 ) -> Float[Tensor, "B numbers"]:
-    """Apply `read` to all rows in batches of similar lengths. Return the results in the order of the rows."""
-    places, results = list[int](), list[Tensor]()
-    for some, tokens, lengths in batches_by_length(model, rows):
-        places += some
+    # the results are in the order of the sequences
+    order, results = list[int](), list[Tensor]()
+    for indices, tokens, lengths in batches_by_length(model, sequences):
+        order += indices
         results.append(read(tokens, lengths))
-    return torch.cat(results)[torch.tensor(places, device=model.device).argsort()]
+    return torch.cat(results)[torch.tensor(order, device=model.device).argsort()]
 
 
 def batches_by_length(
-    model: Encoder | Decoder | EncoderDecoder, rows: list[list[int]]
+    model: Encoder | Decoder | EncoderDecoder, sequences: list[list[int]]
 ) -> Iterator[tuple[list[int], Tokens, Lengths]]:
-    """Yield batches of similar lengths: indices of the rows, padded tokens, and lengths.
+    """Yield batches of similar lengths: indices of the sequences, padded tokens, and lengths.
 
     Raises:
-        DataError: a row is empty, or longer than the model's context.
+        DataError: a sequence is empty, or longer than the model's context.
     """
-    check_lengths(model, rows)
-    for places in of_like_lengths(list(map(len, rows))):
-        yield places, *_padded(model, [rows[row] for row in places])
+    check_lengths(model, sequences)
+    for indices in of_like_lengths(list(map(len, sequences))):
+        yield indices, *_padded(model, [sequences[index] for index in indices])
 
 
 def of_like_lengths(lengths: list[int]) -> Iterator[list[int]]:
-    """Yield the indices of each batch of similar lengths: at most `TOKENS_AT_ONCE` tokens with padding, or one row."""
+    """Yield the indices of batches of similar lengths: up to `TOKENS_AT_ONCE` tokens with padding, or one sequence."""
     order, start, count = sorted(range(len(lengths)), key=lengths.__getitem__), 0, counter(len(lengths))
     while start < len(order):
         count(start)
@@ -252,28 +251,28 @@ def of_like_lengths(lengths: list[int]) -> Iterator[list[int]]:
         start = end
 
 
-def _padded(model: Encoder | Decoder | EncoderDecoder, rows: list[list[int]]) -> tuple[Tokens, Lengths]:
-    """Pad rows at the end. Return the tokens (B, T) and the lengths."""
-    padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(ids) for ids in rows], batch_first=True)
-    return padded.to(model.device), torch.tensor([len(ids) for ids in rows], device=model.device)
+def _padded(model: Encoder | Decoder | EncoderDecoder, sequences: list[list[int]]) -> tuple[Tokens, Lengths]:
+    # tokens (B, T), padded at the end, and lengths
+    padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(ids) for ids in sequences], batch_first=True)
+    return padded.to(model.device), torch.tensor([len(ids) for ids in sequences], device=model.device)
 
 
-def check_lengths(model: Encoder | Decoder | EncoderDecoder, rows: list[list[int]]) -> None:
-    """Raise an error unless every row fits the model's context.
+def check_lengths(model: Encoder | Decoder | EncoderDecoder, sequences: list[list[int]]) -> None:
+    """Raise an error unless every sequence fits the model's context.
 
     Raises:
-        DataError: there are no rows, or one is empty or longer than the context.
+        DataError: there are no sequences, or one is empty or longer than the context.
     """
-    if not rows:
-        raise DataError("texts", "there are none", "give at least one")
-    for number, ids in enumerate(rows, start=1):
+    if not sequences:
+        raise DataError("texts", "is empty", "give at least one")
+    for number, ids in enumerate(sequences, start=1):
         if not 0 < len(ids) <= model.spec.context_length:
             cause = f"has {len(ids)} tokens and the model's context holds 1 to {model.spec.context_length}"
-            raise DataError(f"text {number}" if len(rows) > 1 else "text", cause, "give some text, or shorten it")
+            raise DataError(f"text {number}" if len(sequences) > 1 else "text", cause, "give some text, or shorten it")
 
 
 def _with_masks(tokenizer: Tokenizer, text: str, mask: int) -> list[int]:
-    """Tokenize a text with masks; a tokenizer that knows the mask token tokenizes the text as a whole."""
+    # a tokenizer that knows the mask token tokenizes the text as a whole
     name = next((name for name, id in tokenizer.special_tokens.items() if id == mask), None)
     if name is not None and tokenizer.encodes_special_tokens:
         return tokenizer.encode(text.replace(MASK, name))

@@ -15,7 +15,7 @@ from archetype.errors import DataError, SpecError
 from archetype.generate.generation_config import never_written
 from archetype.generate.grammar import KINDS, Grammar, GrammarCompiler
 from archetype.generate.prompts import PromptEncoder
-from archetype.generate.reader import StepReader, TextReader, num_places, reads_by_steps
+from archetype.generate.reader import StepReader, TextReader, num_slots, reads_by_steps
 from archetype.generate.request import Event, Logprobs, Request
 from archetype.generate.sample import Sampler
 from archetype.generate.scheduler import Scheduler, chunk_size, logprobs_of
@@ -90,7 +90,7 @@ class Engine:
         speculative_tokens: int = 4,
     ) -> None:
         if not isinstance(lm.model, GenerativeModel):
-            cause = f"{type(lm.model).__name__} does not continue texts"
+            cause = f"{type(lm.model).__name__} cannot generate text"
             raise SpecError("model", cause, "load a decoder or an encoder-decoder")
         for name, size, least in (("slots", slots, 1), ("prefix_bytes", prefix_bytes, 0)):
             if size < least:
@@ -170,7 +170,7 @@ class Engine:
         with self._changed:
             name = next(self._ids) if id is None else id
             if name in self._unfinished:
-                raise SpecError("id", f"{name!r:.80} is another unfinished request", "choose another")
+                raise SpecError("id", f"{name!r:.80} is the id of another unfinished request", "choose another")
             request = Request(self, name, ids, window, settings, logprobs, stops, stream, sampler, limit, spelled)
             request.group, request.special_in_text = group, special_in_text
             self._unfinished[name] = request
@@ -178,7 +178,7 @@ class Engine:
         return request
 
     def _limit(self, settings: Sampling, num_prompt: int, is_asked: bool) -> int:
-        """Return the limit of generated tokens; `max_length` also applies unless `max_new_tokens` `is_asked`."""
+        # `max_length` also applies unless `max_new_tokens` `is_asked`
         limit = settings.max_new_tokens
         if self.model.spec.reads_source:  # the end token of a target needs a position as well
             limit = min(limit, self.model.spec.context_length - num_prompt)
@@ -271,13 +271,13 @@ class Engine:
             SpecError: the model is an encoder-decoder, whose texts have no probability without a source.
         """
         if not isinstance(self.model, CausalModel):
-            cause = "an encoder-decoder gives no text a probability without its source"
+            cause = "an encoder-decoder cannot score a text without its source"
             raise SpecError("model", cause, "score texts with a decoder")
         scores = []
-        for number, text in enumerate(texts, start=1):
-            ids = self.prompts.encode(text, f"text {number}" if len(texts) > 1 else "text")
+        for index, text in enumerate(texts, start=1):
+            ids = self.prompts.encode(text, f"text {index}" if len(texts) > 1 else "text")
             with self._turn():
-                state, size = self.model.new_state(1, num_places(self.model, len(ids))), chunk_size(self.model, ids)
+                state, size = self.model.new_state(1, num_slots(self.model, len(ids))), chunk_size(self.model, ids)
                 read = (StepReader if reads_by_steps(self.model) else TextReader)(self.model, state)
                 rows: list[Logprobs | None] = [None]
                 for start in range(0, len(ids), size):
@@ -324,7 +324,7 @@ class Engine:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Ensure that a single thread at a time runs the model."""
+        # a single thread at a time runs the model
         with self._changed:
             self._changed.wait_for(lambda: not self._stepping)
             self._stepping = True
@@ -356,7 +356,7 @@ class Engine:
                 events.append(request.finish("cancelled"))
 
     def _fail_all(self, error: BaseException, finished: set[Request]) -> list[Event]:
-        """Fail all unfinished requests and empty the slots: after an unexpected error the state cannot be trusted."""
+        # after an unexpected error the state cannot be trusted
         with self._changed:
             self._scheduler.clear()
             failed = [request for request in self._unfinished.values() if request not in finished]

@@ -34,8 +34,8 @@ def filtered(logits: Tensor, sampling: Sampling) -> Tensor:
 
 
 def _nucleus(logits: Tensor, top_p: float) -> Tensor:
-    """Keep the fewest most likely tokens whose probabilities sum to `top_p` (Holtzman 2019, section 3.1)."""
-    descending, order = logits.sort(dim=-1, descending=True, stable=True)
+    # keeps the fewest most likely tokens whose probabilities sum to `top_p` (Holtzman 2019, section 3.1)
+    descending, order = logits.sort(dim=-1, descending=True, stable=True)  # (B, V) each
     probabilities = descending.softmax(-1)
     before = probabilities.cumsum(-1) - probabilities  # probability of all more likely tokens
     unneeded = torch.zeros_like(before, dtype=torch.bool).scatter(-1, order, before >= top_p)
@@ -43,17 +43,17 @@ def _nucleus(logits: Tensor, top_p: float) -> Tensor:
 
 
 def _top_h(logits: Tensor, share: float) -> Tensor:
-    """Keep the most likely tokens that hold at most this share of the entropy (Baghaei Potraghloo 2025)."""
+    # keeps the most likely tokens that hold at most this share of the entropy (Baghaei Potraghloo 2025)
     top, order = logits.topk(min(MOST_OF_TOP_H, logits.shape[-1]))
     logs = top.log_softmax(-1)
     parts = (-logs.exp() * logs).nan_to_num(0.0)
     is_allowed = parts.cumsum(-1) <= share * parts.sum(-1, keepdim=True)
-    is_allowed[:, 0] = True
+    is_allowed[:, 0] = True  # at least one token is left
     return logits.masked_fill(~torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, is_allowed), -torch.inf)
 
 
 def _typical(logits: Tensor, mass: float) -> Tensor:
-    """Keep the tokens with information closest to the entropy, up to a total probability (Meister 2022)."""
+    # keeps the tokens with information closest to the entropy, up to a total probability (Meister 2022)
     distance, order = (-logits.log_softmax(-1) - _entropy(logits)).abs().sort(dim=-1)
     reached = logits.gather(-1, order).softmax(-1).cumsum(-1)
     last = (reached < mass).sum(-1, keepdim=True).clamp(max=logits.shape[-1] - 1)
@@ -63,12 +63,12 @@ def _typical(logits: Tensor, mass: float) -> Tensor:
 
 
 def _above(logits: Tensor, least: Tensor) -> Tensor:
-    """Keep tokens with at least this probability, and always the most likely one (Hewitt 2022)."""
+    # keeps tokens with at least this probability, and always the most likely one (Hewitt 2022)
     unlikely = logits.softmax(-1) < least.to(logits.device)
     return logits.masked_fill(unlikely & (logits < logits.amax(-1, keepdim=True)), -torch.inf)
 
 
 def _entropy(logits: Tensor) -> Tensor:
-    """Return the entropy of each row, (B, 1), in nats."""
+    # (B, 1), in nats
     logs = logits.log_softmax(-1)
     return -(logs.exp() * logs).nansum(-1, keepdim=True)

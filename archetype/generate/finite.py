@@ -9,11 +9,9 @@ from archetype.errors import CheckpointError
 
 
 def check_finite(logits: Tensor, model: nn.Module, rerun: Callable[[], Any]) -> None:
-    """Raise an error if logits contain NaN or infinity.
+    """Raise an error if logits (rows, V) contain NaN or infinity.
 
     Args:
-        logits: output of a forward pass, (rows, V).
-        model: the model that computed them.
         rerun: runs the same pass without a cache; called only if the logits are not finite.
 
     Raises:

@@ -64,7 +64,6 @@ def read_generation_config(folder: Path) -> tuple[Sampling, dict[str, Any]]:
 
 
 def _sampling(data: Mapping[str, Any], file: Path) -> Sampling:
-    """Return the settings in the contents of a file; errors as for `read_generation_config`."""
     values = {READ[key]: value for key, value in data.items() if key in READ and value is not None}
     for name, off in (("top_k", 0), ("max_length", 0)):
         if values.get(name) == off:
@@ -91,21 +90,20 @@ def is_unobeyed(key: str, value: Any, data: Mapping[str, Any]) -> bool:
     return value not in NEUTRAL.get(key, ())
 
 
-def generation_config(sampling: Sampling, said: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+def generation_config(sampling: Sampling, original: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
     """Return these settings as the contents of generation_config.json, without special token ids.
 
     Args:
-        sampling: the settings.
-        said: contents of the original file; its other keys are kept, and all of it if the settings are unchanged.
+        original: contents of the original file; its other keys are kept, and all of it if the settings are unchanged.
     """
-    said = {key: value for key, value in said.items() if key not in (*SPECIAL, NEVER)}
-    if said and _said_fields(_sampling(said, Path())) == _said_fields(sampling):
-        return said
-    return {key: value for key, value in said.items() if key not in READ} | _written(sampling)
+    original = {key: value for key, value in original.items() if key not in (*SPECIAL, NEVER)}
+    if original and _explicit_fields(_sampling(original, Path())) == _explicit_fields(sampling):
+        return original
+    return {key: value for key, value in original.items() if key not in READ} | _written(sampling)
 
 
-def _said_fields(sampling: Sampling) -> tuple[dict[str, Any], bool]:
-    """Return the settings without `bad_words_ids`, and whether `max_new_tokens` is set explicitly."""
+def _explicit_fields(sampling: Sampling) -> tuple[dict[str, Any], bool]:
+    # without `bad_words_ids`, which are kept apart; and whether `max_new_tokens` is set explicitly
     return sampling.model_dump(exclude={NEVER}), "max_new_tokens" in sampling.model_fields_set
 
 
@@ -114,10 +112,10 @@ def _written(sampling: Sampling) -> dict[str, Any]:
     for key, name in READ.items():
         value = getattr(sampling, name)
         if name == "max_new_tokens":  # always has a value, but not every file sets it
-            is_said = name in sampling.model_fields_set
+            is_set = name in sampling.model_fields_set
         else:
-            is_said = value != Sampling.model_fields[name].default
-        if is_said and not (name == "temperature" and sampling.greedy):
+            is_set = value != Sampling.model_fields[name].default
+        if is_set and not (name == "temperature" and sampling.greedy):
             values[key] = value
     return values
 
@@ -133,11 +131,10 @@ def special_ids(config: Mapping[str, Any], place: Path) -> dict[str, Any]:
 
 
 def _never(config: Mapping[str, Any], place: Path) -> dict[str, Any]:
-    """Return the validated `bad_words_ids` of a file, if any."""
     if (value := config.get(NEVER)) is None:
         return {}
-    listed = isinstance(value, list) and all(isinstance(one, list) for one in value)
-    if not listed or not all(type(id) is int and id >= 0 for one in value for id in one):
+    is_list_of_lists = isinstance(value, list) and all(isinstance(ids, list) for ids in value)
+    if not is_list_of_lists or not all(type(id) is int and id >= 0 for ids in value for id in ids):
         raise CheckpointError(f"{place}: {NEVER}", f"{value!r:.80} is not a list of lists of token ids", "fix the file")
     return {NEVER: value}
 

@@ -26,7 +26,7 @@ MAX_KEPT = 2**28  # bytes of all cached grammars
 MAX_SECONDS = 2.0  # CPU time to compile a grammar and try it out
 TEXT_SECONDS, TOKEN_SECONDS = 0.25, 0.001  # CPU time for a whole sequence, and for each of its tokens
 SLOW = f"takes more than {TEXT_SECONDS:g} s and {1e3 * TOKEN_SECONDS:g} ms for each token of a text"
-FEWER_WAYS = "give one with fewer ways to read the same text"
+FEWER_WAYS = "use a less ambiguous one"
 TRIED = 32  # tokens generated to try out a compiled grammar
 LANES = 2  # grammars compiled concurrently, so that a large one does not block the next
 _free = LifoQueue[Confined]()  # last in, first out: the process used last is already running
@@ -35,7 +35,7 @@ for _ in range(LANES):
 
 
 def _try_out(*args: Any, seconds: float, max_bytes: int) -> Any:
-    """Compile and try out a grammar in a free subprocess; arguments and errors as for `Confined`."""
+    # compiles and tries out a grammar in a free subprocess; arguments and errors as for `Confined`
     lane = _free.get()
     try:
         return lane(*args, seconds=seconds, max_bytes=max_bytes)
@@ -45,31 +45,19 @@ def _try_out(*args: Any, seconds: float, max_bytes: int) -> Any:
 
 @dataclass(eq=False)
 class Compiled:
-    """A compiled grammar, shared by sequences.
+    """A compiled grammar, shared by sequences."""
 
-    Attributes:
-        kind: the setting that it comes from.
-        matcher: an llguidance matcher in its initial state; its copies share one lexer cache.
-        nbytes: memory that it uses.
-        is_spent: whether it has reached its memory limit, so that no sequence can use it any more.
-    """
-
-    kind: str
-    matcher: Any
+    kind: str  # the setting that contains it
+    matcher: Any  # an llguidance matcher in its initial state; its copies share one lexer cache
     nbytes: int
-    is_spent: bool = False
+    is_spent: bool = False  # whether it has reached its memory limit, so that no sequence can use it any more
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A rejected grammar, cached so that it is not compiled again.
+    """A rejected grammar, cached so that it is not compiled again."""
 
-    Attributes:
-        error: place, cause and remedy of the error.
-        nbytes: memory that they use.
-    """
-
-    error: tuple[str, str, str]
+    error: tuple[str, str, str]  # place, cause and remedy
     is_spent = False
 
     @property
@@ -81,7 +69,6 @@ class Grammar:
     """State of one sequence in its grammar.
 
     Args:
-        compiled: the grammar.
         matcher: llguidance matcher after the sequence so far.
         num_tokens: vocabulary size of the tokenizer; higher ids are never allowed.
         seconds: CPU time left for this sequence.
@@ -109,12 +96,11 @@ class Grammar:
         count = min(vocab_size, self._num_tokens)
         forbidden[:count] = torch.from_numpy(bits[:count] == 0)
         if bool(forbidden.all()):
-            cause = "allows nothing here that this model's tokens can write"
+            cause = "allows none of this model's tokens at this point"
             raise SpecError(self._compiled.kind, cause, "allow other characters, or use another model")
         return forbidden
 
     def consume(self, token: int) -> None:
-        """Advance by a token that was allowed."""
         started = time.thread_time()
         self._matcher.consume_token(token)
         self._seconds -= time.thread_time() - started
@@ -147,8 +133,8 @@ class GrammarCompiler:
         except ImportError:
             raise DataError("llguidance", "is not installed", install_command("grammar")) from None
         if tokenizer.kind == "words":
-            cause = "joins words by spaces that no token holds, so that no grammar can be followed"
-            raise DataError("tokenizer", cause, "use a model of bytes, characters or pieces of words")
+            cause = "joins words with spaces that no token contains, so that grammars cannot be enforced"
+            raise DataError("tokenizer", cause, "use a model with byte, character or subword tokens")
         self._library, self._num_tokens = llguidance, tokenizer.vocab_size
         self._vocabulary = Vocabulary(tokenizer, ends)
         wrapped = llguidance.TokenizerWrapper(self._vocabulary)
@@ -186,15 +172,11 @@ class GrammarCompiler:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the cached grammars."""
         return sum(one.nbytes for one in [*self._kept.values()])  # a copy, as other threads may add to it
 
     def _compiled(self, kind: str, source: str, whitespace: str | None) -> Compiled | Refused:
-        """Compile a grammar after a subprocess has tried it out: a crash of the compiler here would end all requests.
-
-        Raises:
-            SpecError: the subprocess timed out, which may not happen the next time.
-        """
+        # A subprocess tries the grammar out first, since a crash of the compiler here would end all requests. If it
+        # times out, the error is not cached: it may not happen the next time.
         from archetype.confined.grammars import fault_of, limits, text_of
 
         language = "regex" if kind == "choices" else kind
@@ -220,10 +202,8 @@ class GrammarCompiler:
 
 
 def _is_slow(matcher: Any) -> bool:
-    """Whether a sequence would run out of CPU time after a few tokens.
-
-    The first mask is by far the slowest and fills a cache that all copies share, so that no decode step waits for it.
-    """
+    # Whether a sequence would run out of CPU time after a few tokens. The first mask is by far the slowest and fills a
+    # cache that all copies share, so that no decode step waits for it.
     matcher.compute_bitmask()
     started, seconds = time.thread_time(), TEXT_SECONDS
     for _ in range(TRIED):

@@ -25,29 +25,20 @@ class Hypotheses:
         slots: sources searched concurrently.
         longest: maximal length of any target, in tokens.
         start: the token that every target starts with.
-        end: the token that ends a target.
-        settings: of the beam search.
-
-    Attributes:
-        tokens: of each hypothesis, without the start token.
-        newest: last token of each hypothesis.
-        scores: log-probability of each hypothesis.
-        parents: the beam of the same source that each hypothesis extends.
-        starts: first cache slot in which a hypothesis differs from its parent.
-        finished: (score, tokens) of the finished hypotheses of each slot.
     """
 
     def __init__(self, slots: int, longest: int, start: int, end: int, settings: Beam) -> None:
         self.start, self.end, self.settings = start, end, settings
         shape = (slots, settings.num_beams)
-        self.tokens: Int[ndarray, "slots beams longest"] = np.full((*shape, longest), end)
-        self.newest: Int[ndarray, "slots beams"] = np.full(shape, start)
-        self.scores: Float[ndarray, "slots beams"] = np.zeros(shape, np.float32)
+        self.tokens: Int[ndarray, "slots beams longest"] = np.full((*shape, longest), end)  # without the start token
+        self.newest: Int[ndarray, "slots beams"] = np.full(shape, start)  # last token of each hypothesis
+        self.scores: Float[ndarray, "slots beams"] = np.zeros(shape, np.float32)  # log-probabilities
+        # the beam of the same source that each hypothesis extends, and the first cache slot in which they differ
         self.parents: Int[ndarray, "slots beams"] = np.tile(np.arange(settings.num_beams), (slots, 1))
         self.starts: Int[ndarray, "slots beams"] = np.zeros(shape, np.int64)
         self.lengths: Int[ndarray, " slots"] = np.zeros(slots, np.int64)
         self.limits: Int[ndarray, " slots"] = np.zeros(slots, np.int64)
-        self.finished: list[list[tuple[float, list[int]]]] = [[] for _ in range(slots)]
+        self.finished: list[list[tuple[float, list[int]]]] = [[] for _ in range(slots)]  # (score, tokens)
         self._slots, self._beams = np.arange(slots)[:, None], np.arange(settings.num_beams)
         self._earlier = self._beams[:, None] > self._beams
 
@@ -67,53 +58,57 @@ class Hypotheses:
         """Extend the hypotheses of the first slots by the best candidates. Return the slots whose search has ended."""
         self.lengths[: len(candidates.tokens)] += 1
         self._finish(candidates)
-        going = self._going(candidates)
-        over = [slot for slot in range(len(going.tokens)) if self._is_over(slot, going)]
-        self._go_on(going)
+        continuing = self._best_unfinished(candidates)
+        over = [slot for slot in range(len(continuing.tokens)) if self._is_over(slot, continuing)]
+        self._continue(continuing)
         return over
 
     def _finish(self, candidates: Candidates) -> None:
-        """Store the hypotheses that end, if they are among the best `num_beams` candidates."""
+        # only hypotheses among the best `num_beams` candidates may end
         logs, beams, tokens = (values[:, : self.settings.num_beams] for values in candidates)
         for slot, rank in np.argwhere((tokens == self.end) & (logs > -math.inf)).tolist():
             length = int(self.lengths[slot])
             target = self.tokens[slot, beams[slot, rank], : length - 1].tolist()
             self.finished[slot].append((self.settings.score(float(logs[slot, rank]), length), target))
 
-    def _going(self, candidates: Candidates) -> Candidates:
-        """Return the best candidates that do not end; padded with probability 0 if the vocabulary is too small."""
+    def _best_unfinished(self, candidates: Candidates) -> Candidates:
+        # padded with probability 0 if the vocabulary is too small
         order = np.argsort(candidates.tokens == self.end, axis=1, kind="stable")[:, : self.settings.num_beams]
         slots = self._slots[: len(order)]
         logs, beams, tokens = (values[slots, order] for values in candidates)
         logs[tokens == self.end] = -math.inf
         return Candidates(logs, beams, tokens)
 
-    def _is_over(self, slot: int, going: Candidates) -> bool:
-        """Whether the search is over: at the length limit, or once no running hypothesis beats the finished ones."""
+    def _is_over(self, slot: int, continuing: Candidates) -> bool:
+        # at the length limit, or once no running hypothesis can beat the finished ones
         finished, length = self.finished[slot], int(self.lengths[slot])
         if length >= self.limits[slot]:
             if not finished:  # cut off at the length limit
-                target = [*self.tokens[slot, going.beams[slot, 0], : length - 1].tolist(), int(going.tokens[slot, 0])]
-                finished.append((float(going.log_probabilities[slot, 0]), target))
+                target = [
+                    *self.tokens[slot, continuing.beams[slot, 0], : length - 1].tolist(),
+                    int(continuing.tokens[slot, 0]),
+                ]
+                finished.append((float(continuing.log_probabilities[slot, 0]), target))
             return True
         if len(finished) < self.settings.num_beams:
             return False
         worst = sorted(finished, reverse=True)[self.settings.num_beams - 1][0]
-        return self.settings.score(float(going.log_probabilities[slot, 0]), length) <= worst
+        return self.settings.score(float(continuing.log_probabilities[slot, 0]), length) <= worst
 
-    def _go_on(self, going: Candidates) -> None:
-        count, rows = len(going.tokens), self._rows(going.beams)
+    def _continue(self, continuing: Candidates) -> None:
+        count, rows = len(continuing.tokens), self._rows(continuing.beams)
         slots, lengths = self._slots[:count], self.lengths[:count]
-        for values, chosen in zip((self.scores, self.parents, self.newest), going, strict=True):
+        for values, chosen in zip((self.scores, self.parents, self.newest), continuing, strict=True):
             values[slots, rows] = chosen
         targets = self.tokens[:count, :, : lengths.max()]
         continued = targets[slots, self.parents[:count]]
-        self.starts[:count] = 1 + (targets != continued).argmax(-1)  # slot 0 holds the start token
+        # the first token in which a hypothesis differs from the row's old content; slot 0 holds the start token
+        self.starts[:count] = 1 + (targets != continued).argmax(-1)
         targets[:] = continued
         self.tokens[slots, self._beams, lengths[:, None] - 1] = self.newest[:count]
 
     def _rows(self, beams: Int[ndarray, "slots beams"]) -> Int[ndarray, "slots beams"]:
-        """Return the row of each candidate: the first child of a beam keeps its row, others take free rows."""
+        # the first child of a beam keeps its row, others take free rows
         repeats = ((beams[:, :, None] == beams[:, None, :]) & self._earlier).any(-1)
         is_taken: Bool[ndarray, "slots beams"] = np.zeros(beams.shape, bool)
         is_taken[self._slots[: len(beams)], beams] = True

@@ -13,10 +13,8 @@ class LogitsProcessors:
     """The logits processors of one sequence; a processor whose setting is neutral does nothing.
 
     Args:
-        sampling: the settings.
         prompt: token ids before the first generated one.
         source: the prompt again; for an encoder-decoder, the token ids of the source.
-        ends: tokens that end a sequence.
         limit: maximal number of generated tokens.
         may_end: whether the settings may suppress or force the end; False if a grammar decides it.
     """
@@ -36,6 +34,7 @@ class LogitsProcessors:
         self.source = list(dict.fromkeys(source))
         self.ngrams = _ngrams(prompt, sampling.no_repeat_ngram_size)
         self.source_ngrams = _ngrams(source, sampling.encoder_no_repeat_ngram_size)
+        # a bad word is a sequence with bias -inf; an end token alone cannot be one
         never = [(ids, -torch.inf) for ids in sampling.bad_words_ids if ids not in {(end,) for end in ends}]
         self.biases = [*sampling.sequence_bias, *never]
         self._changes = sampling.change_every_token
@@ -51,7 +50,6 @@ class LogitsProcessors:
 
     @property
     def num_chosen(self) -> int:
-        """Number of generated tokens."""
         return len(self.text) - self.num_prompt
 
     def fork(self) -> "LogitsProcessors":
@@ -62,7 +60,6 @@ class LogitsProcessors:
         return twin
 
     def consume(self, token: int) -> None:
-        """Update the state by a generated token."""
         self.text.append(token)
         if self.sampling.repetition_penalty != 1:
             self.seen[token] = None
@@ -88,18 +85,19 @@ class LogitsProcessors:
         if self.may_end:
             self._end(logits)
         _suppress(logits, sampling.suppress_tokens)
+        # the first generated token, or the one after a forced first token
         if self.num_chosen == (sampling.forced_bos_token_id is not None and self.num_prompt == 1):
             _suppress(logits, sampling.begin_suppress_tokens)
 
     def _add_biases(self, logits: Tensor, biases: Sequence[tuple[tuple[int, ...], float]]) -> None:
-        """Add the bias of each sequence to the logit of its last token if the text ends with the tokens before it."""
+        # a bias is added to the logit of a sequence's last token if the text ends with the tokens before it
         for ids, bias in biases:
             before = len(ids) - 1
             if before <= len(self.text) and tuple(self.text[len(self.text) - before :]) == ids[:-1]:
                 logits[ids[-1]] += bias
 
     def _end(self, logits: Tensor) -> None:
-        """Suppress the end tokens, force them, or raise their logits with the length."""
+        # the end tokens are suppressed, forced, or raised with the length
         sampling = self.sampling
         if self.num_chosen < sampling.min_new_tokens or len(self.text) < sampling.min_length:
             _suppress(logits, self.ends)
@@ -113,12 +111,12 @@ class LogitsProcessors:
             and self.num_chosen > decay[0]
         ):
             scores = logits[self.ends]
+            # as in transformers: an end token that is already impossible stays so
             added = scores.abs() * (decay[1] ** (self.num_chosen - decay[0]) - 1)
             logits[self.ends] = scores + added.masked_fill(~scores.isfinite(), 0.0)
 
 
 def _ngrams(tokens: Sequence[int], size: int) -> dict[tuple[int, ...], list[int]]:
-    """Return {the size - 1 tokens before: the tokens that followed them} for all n-grams of a sequence."""
     following: dict[tuple[int, ...], list[int]] = {}
     for start in range(len(tokens) + 1 - size if size else 0):
         *before, last = tokens[start : start + size]
@@ -130,7 +128,7 @@ def penalise(logits: Tensor, ids: list[int], penalty: float) -> None:
     """Apply a repetition penalty to the logits of some tokens, in place (Keskar 2019, section 4.1)."""
     if penalty != 1 and ids:
         scores = logits[ids]
-        logits[ids] = torch.where(scores > 0, scores / penalty, scores * penalty)
+        logits[ids] = torch.where(scores > 0, scores / penalty, scores * penalty)  # lower either way
 
 
 def _suppress(logits: Tensor, ids: Sequence[int]) -> None:

@@ -11,7 +11,6 @@ class PromptEncoder:
     """Tokenizes prompts, or sources and the beginnings of targets, and checks that the model can read them.
 
     Args:
-        model: determines context length and vocabulary.
         tokenizer: None if prompts are token ids.
         start: the token that a target starts with (None: the end token).
     """
@@ -49,8 +48,8 @@ class PromptEncoder:
             ids = prompt
         else:
             ids = self._with_eos(prompt) if self._has_source else self.tokenizer.encode_prompt(prompt)
-        if not ids:
-            raise SpecError(place, "is empty, and the tokenizer has no token that starts a text", "give some text")
+        if not ids:  # an empty text, and no bos token
+            raise SpecError(place, "is empty, and the tokenizer has no start token", "give some text")
         self._check(ids, self._input_vocab_size, place)
         return list(ids)
 
@@ -62,7 +61,7 @@ class PromptEncoder:
         """
         if not self._has_source:
             if target:
-                raise SpecError("target", "belongs to an encoder-decoder", "leave it out")
+                raise SpecError("target", "needs an encoder-decoder", "leave it out")
             return []
         ids = target if isinstance(target, list) else self.tokenizer.encode_target(target) if target else []
         start = end_of_text(self.tokenizer) if self._start is None else self._start
@@ -74,7 +73,7 @@ class PromptEncoder:
             cause = f"has {len(ids)} tokens and the model's context holds {self._context_length}"
             raise SpecError(place, cause, "shorten it")
         if not 0 <= min(ids) <= max(ids) < vocab_size:
-            cause = f"holds a token outside the vocabulary of {vocab_size}"
+            cause = f"contains a token id outside the vocabulary of {vocab_size}"
             raise SpecError(place, cause, "is it the model's own tokenizer?")
 
     def _with_eos(self, text: str) -> list[int]:

@@ -24,7 +24,6 @@ class TextReader:
     """Prefills one sequence, chunk by chunk.
 
     Args:
-        model: in evaluation mode.
         state: of the sequence, with one row; updated after each chunk.
         num_read: number of tokens it has read.
     """
@@ -69,16 +68,16 @@ class StepReader(TextReader):
         self.state.lengths.fill_(self.num_read)
         return torch.cat(logits)
 
-    def _step(self, piece: list[int], with_logits: bool) -> Tensor:
-        """Read a chunk; the step may have more rows, which repeat the last token."""
-        count = len(piece)
+    def _step(self, chunk: list[int], with_logits: bool) -> Tensor:
+        # the step may have more rows, which repeat the last token
+        count = len(chunk)
         rows = 1 << (count - 1).bit_length()
         if (step := self._steps.get((rows, with_logits))) is None:
             step = DecodeStep(self.model, self.state.shared(rows), with_logits=with_logits)
             self._steps[rows, with_logits] = step
-        places = torch.arange(rows).clamp(max=count - 1)
-        step.state.lengths.copy_(self.num_read + places)
-        return step(torch.tensor(piece)[places, None])[:count]
+        offsets = torch.arange(rows).clamp(max=count - 1)
+        step.state.lengths.copy_(self.num_read + offsets)
+        return step(torch.tensor(chunk)[offsets, None])[:count]
 
 
 def reads_by_steps(model: GenerativeModel) -> bool:
@@ -86,7 +85,7 @@ def reads_by_steps(model: GenerativeModel) -> bool:
     return model.is_deterministic and not model.spec.follows_length
 
 
-def num_places(model: GenerativeModel, length: int) -> int:
+def num_slots(model: GenerativeModel, length: int) -> int:
     """Return the number of cache slots needed for a sequence of this length.
 
     A kernel may read all slots, including empty ones, and the order of its sums then depends on the number of vectors.
@@ -100,7 +99,6 @@ def make_deterministic(model: GenerativeModel) -> None:
     """Make the logits of each sequence independent of all other sequences, to the bit.
 
     They do not depend on the batch, on a cached prefix, on how a prompt is cut into chunks, or on speculation.
-    is read, with a draft or without.
 
     Raises:
         SpecError: a trial step of the model contains an operation whose bits may depend on other rows.

@@ -36,7 +36,6 @@ class Event:
     """Result of one step for one request.
 
     Attributes:
-        request: the request.
         token: the generated token id, including the one that ends the text; None if cancelled or failed.
         text: text completed by it: it never ends inside a character or holds the beginning of a stop string.
         logprobs: if requested.
@@ -174,7 +173,6 @@ class Request:
     def finish(
         self, reason: FinishReason, token: int | None = None, piece: str = "", logprobs: Logprobs | None = None
     ) -> Event:
-        """Return the last event, with the text held back so far."""
         self.left = 0
         if self._stream is not None and reason in ("stop", "length"):
             piece += self._filter.push(self._stream.finish()) + self._filter.finish()
@@ -229,5 +227,5 @@ class StopStringFilter:
         return released
 
     def _overlap(self, string: str) -> int:
-        """Return the length of the longest prefix of the stop string with which the held text ends."""
+        # the longest prefix of the stop string with which the held text ends
         return next((n for n in range(min(len(string), len(self.held)), 0, -1) if self.held.endswith(string[:n])), 0)

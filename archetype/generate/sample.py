@@ -22,12 +22,7 @@ class Sampler:
     Each sequence has its own random generator: its tokens do not depend on the other sequences of the batch.
 
     Args:
-        sampling: the settings.
-        prompt: token ids.
-        vocab_size: of the model.
-        device: device of the logits.
         grammar: constraint in its initial state, if any.
-        ends: tokens that end a sequence.
         source: token ids of the source of an encoder-decoder (absent: the prompt).
         limit: maximal number of generated tokens (absent: `max_new_tokens`).
 
@@ -84,7 +79,6 @@ class Sampler:
                 self.error = error
 
     def consume(self, token: int) -> None:
-        """Update the state by a generated token."""
         self.processors.consume(token)
         if self.counts is not None:
             self.counts[token] += 1
@@ -123,7 +117,7 @@ def sample(logits: Tensor, samplers: list[Sampler]) -> list[int]:
 
 
 def _sample(logits: Tensor, samplers: list[Sampler]) -> list[int]:
-    """Return the next tokens of rows with equal settings."""
+    # all rows have equal settings
     sampling = samplers[0].sampling
     chosen = logits.argmax(-1) if sampling.greedy else _draw(filtered(logits, sampling), samplers)
     tokens: list[int] = chosen.tolist()
@@ -131,7 +125,7 @@ def _sample(logits: Tensor, samplers: list[Sampler]) -> list[int]:
 
 
 def _draw(logits: Tensor, samplers: list[Sampler]) -> Tensor:
-    """Sample by inverting the cumulative distribution at one uniform number from each row's generator."""
+    # inverts the cumulative distribution at one uniform number from each row's generator
     draws = [torch.rand((), dtype=torch.float64, generator=sampler.generator) for sampler in samplers]
     mass = logits.double().softmax(-1).cumsum(-1)
     target = torch.stack(draws).to(mass.device)[:, None] * mass[:, -1:]

@@ -35,12 +35,9 @@ class Scheduler:
     """Requests of an engine and their states; not thread-safe.
 
     Args:
-        model: in evaluation mode.
         slots: maximal number of requests decoded together.
         prefix_bytes: memory of the prefix cache, or of the cached sources.
-        suppressed: tokens that are never generated.
         speculator: proposes draft tokens (None: no speculation).
-        speculative_tokens: maximal number of draft tokens in a step.
     """
 
     def __init__(
@@ -70,11 +67,11 @@ class Scheduler:
     @property
     def num_running(self) -> int:
         """Number of requests being prefilled or decoded."""
-        return len(self.slots.texts) + (self._reading is not None)
+        return len(self.slots.sequences) + (self._reading is not None)
 
     def remove(self, request: Request) -> None:
         """Remove a request, whether it waits, is prefilled or is decoded."""
-        if request in self.slots.texts:
+        if request in self.slots.sequences:
             self._leave(request)
         elif self._reading is not None and self._reading.request is request:
             self._reading = None
@@ -90,10 +87,10 @@ class Scheduler:
 
     def decode(self, events: list[Event]) -> None:
         """Decode one token for every request in a slot, and more where draft tokens are accepted."""
-        for request in [request for request in self.slots.texts if request.is_paused]:
+        for request in [request for request in self.slots.sequences if request.is_paused]:
             self._leave(request)
             self.waiting.append(request)
-        if not (requests := list(self.slots.texts)):
+        if not (requests := list(self.slots.sequences)):
             return
         longest = max(len(request.window) for request in requests)
         limit = min(self.speculative_tokens, self.model.spec.context_length - longest)
@@ -111,22 +108,26 @@ class Scheduler:
                 self._forget(event.request)
 
     def _verify(self, requests: list[Request], guesses: list[list[int]], events: list[Event]) -> list[Event]:
-        """Accept draft tokens while they match. Return the last event of each request."""
+        # Returns the last event of each request.
         # (rows, 1 + longest draft, V): logits[:, n] follow the newest token and n draft tokens
-        logits = self.slots.verify([[one.window[-1], *more] for one, more in zip(requests, guesses, strict=True)])
+        logits = self.slots.verify(
+            [[request.window[-1], *draft] for request, draft in zip(requests, guesses, strict=True)]
+        )
         started = [len(request.window) for request in requests]
         lengths = list(started)  # cache length of each row after the step: up to the last accepted token
         last: dict[int, Event] = {}
         going = list(range(len(requests)))  # rows whose draft tokens have all matched so far
-        for place in range(logits.shape[1]):
-            for row, event in zip(going, self._choose(logits[going, place], [requests[n] for n in going]), strict=True):
+        for position in range(logits.shape[1]):
+            for row, event in zip(
+                going, self._choose(logits[going, position], [requests[n] for n in going]), strict=True
+            ):
                 events.append(event)
                 last[row] = event
-            # a row goes on only if the token just sampled equals the draft token that the model read next
+            # a row continues only if the token just sampled equals the draft token that the model read next
             going = [
                 row
                 for row in going
-                if last[row].finish_reason is None and guesses[row][place : place + 1] == [last[row].token]
+                if last[row].finish_reason is None and guesses[row][position : position + 1] == [last[row].token]
             ]
             for row in going:
                 lengths[row] += 1
@@ -160,31 +161,29 @@ class Scheduler:
                 self._start(request, logits, reading.reader.state, events)
 
     def _next(self) -> Prefill | None:
-        """Return the prefill in progress, or start that of the first waiting request if a slot is free."""
+        # the prefill in progress, or that of the first waiting request if a slot is free
         if self._reading is None and (request := self._first()) is not None:
             self.waiting.remove(request)
             self._reading = self._begin(request)
         return self._reading
 
     def _first(self) -> Request | None:
-        """Return the request that gets the free slot: the earliest one of the group with the fewest slots.
-
-        A group never holds all of several slots, so that a short request need not wait for a group of long ones.
-        """
-        if not self.waiting or len(self.slots.texts) >= self.slots.limit:
+        # The free slot goes to the earliest request of the group with the fewest slots. A group never holds all of
+        # several slots, so that a short request need not wait for a group of long ones.
+        if not self.waiting or len(self.slots.sequences) >= self.slots.limit:
             return None
-        held = Counter(request.group for request in self.slots.texts if request.group is not None)
+        held = Counter(request.group for request in self.slots.sequences if request.group is not None)
         most = max(1, self.slots.limit - 1)
-        able = (one for one in self.waiting if not one.is_paused and held[one.group] < most)
-        return min(able, key=lambda one: held[one.group], default=None)
+        able = (request for request in self.waiting if not request.is_paused and held[request.group] < most)
+        return min(able, key=lambda request: held[request.group], default=None)
 
     def _begin(self, request: Request) -> Prefill:
-        """Reserve room for a request and start from its cached prefix or source."""
-        upcoming = [request, *islice(self.waiting, self.slots.limit - len(self.slots.texts) - 1)]
+        # room is reserved for the next waiting requests too, so that the state grows once for all of them
+        upcoming = [request, *islice(self.waiting, self.slots.limit - len(self.slots.sequences) - 1)]
         context = self.model.spec.context_length
-        capacity = max(min(context, len(one.window) + min(one.left, AHEAD)) for one in upcoming)
-        source_length = max(len(one.prompt) for one in upcoming) if self._has_source else 1
-        self.slots.reserve(len(self.slots.texts) + len(upcoming), capacity, source_length)
+        capacity = max(min(context, len(other.window) + min(other.left, AHEAD)) for other in upcoming)
+        source_length = max(len(other.prompt) for other in upcoming) if self._has_source else 1
+        self.slots.reserve(len(self.slots.sequences) + len(upcoming), capacity, source_length)
         num_read, prefix = (0, self.prefixes.get(request.prompt)) if self._has_source else self._prefix(request.window)
         num_cached = len(request.prompt) if self._has_source and prefix is not None else num_read
         if not request.is_started:
@@ -195,7 +194,7 @@ class Scheduler:
         return Prefill(request, None if is_unread else self._reader(request, prefix, num_read))
 
     def _reader(self, request: Request, prefix: State | None, num_read: int = 0) -> TextReader:
-        """Return a reader in a row with room for the request's sequence, starting from a cached prefix."""
+        # reads into a row with room for the request's sequence
         if reads_by_steps(self.model):
             if self._row is None or self._row[1] != self.slots.sizes:
                 row = self.slots.empty_state(1, self.slots.state.capacity)
@@ -216,19 +215,18 @@ class Scheduler:
         return self._reader(request, source)
 
     def _prefix(self, tokens: list[int]) -> tuple[int, State | None]:
-        """Return the length of the longest cached prefix, in the prefix cache or in a slot, and its state."""
         if self.model.spec.follows_length:
             return 0, None
         length, state = self.prefixes.longest(tokens)
         if self.slots.state.can_shorten:
-            for row, request in enumerate(self.slots.texts):
+            for row, request in enumerate(self.slots.sequences):
                 if (shared := shared_length(tokens, request.window[:-1], can_shorten=True)) > length:
                     length, state = shared, self.slots.copy(row, shared)
         return length, state if state is None or not state.can_shorten else state.shorten(length)
 
     def _start(self, request: Request, logits: Tensor, state: State, events: list[Event]) -> None:
-        """Sample the first token from the prompt's last logits (1, V), append its event and assign a slot."""
-        if not request.tokens and self._remembers_texts:
+        # `logits` are the prompt's last ones, (1, V)
+        if not request.tokens and self._caches_prefixes:
             is_own = self._row is None or state is not self._row[0].state
             first = torch.tensor([0], device=self.model.device)
             self.prefixes.put(request.window, state if is_own else copy_rows(state, first, len(request.window)))
@@ -240,16 +238,16 @@ class Scheduler:
             self.slots.join(request, state)
 
     @property
-    def _remembers_texts(self) -> bool:
-        """Whether states of sequences are cached as prefixes; an encoder-decoder caches sources instead."""
+    def _caches_prefixes(self) -> bool:
+        # an encoder-decoder caches sources instead
         return not self._has_source and not self.model.spec.follows_length
 
     def _leave(self, request: Request) -> None:
-        """Free the slot of a request and put its state into the prefix cache."""
+        # the state goes into the prefix cache
         if request.error is not None:
             self.slots.clear(request)
-        elif self.prefixes.max_bytes and self._remembers_texts:
-            state = self.slots.copy(self.slots.texts.index(request))
+        elif self.prefixes.max_bytes and self._caches_prefixes:
+            state = self.slots.copy(self.slots.sequences.index(request))
             self.prefixes.put(request.window[: int(state.lengths)], state)
         self._forget(request)
 
@@ -259,7 +257,7 @@ class Scheduler:
             self._speculator.leave(request)
 
     def _waits_to_be_reread(self, request: Request) -> bool:
-        """Queue a sequence for a new prefill if it exceeds the context or just passed a `rereads_past`."""
+        # a sequence is prefilled again if it exceeds the context, or has just passed a `rereads_past`
         context, length = self.model.spec.context_length, len(request.window)
         if length > context:
             request.window = request.window[-min(max(2, context * 3 // 4), context) :]
@@ -269,7 +267,7 @@ class Scheduler:
         return True
 
     def _choose(self, logits: Tensor, requests: list[Request]) -> list[Event]:
-        """Sample the next token of each request from logits (requests, V). Return the events."""
+        # `logits` are (requests, V)
         errors = {} if bool(logits.sum().isfinite()) else self._not_finite(logits, requests)
         allowed = logits.index_fill(1, self._suppressed, -torch.inf) if len(self._suppressed) else logits
         tokens = sample(allowed, [request.sampler for request in requests])

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from archetype.generate.reader import StepReader, num_places
+from archetype.generate.reader import StepReader, num_slots
 from archetype.generate.step import DecodeStep, verify
 from archetype.models.build import GenerativeModel
 from archetype.models.causal import CausalModel
@@ -24,14 +24,12 @@ class Slots(Generic[T]):
     in use come first. The state grows on demand and never shrinks.
 
     Args:
-        model: in evaluation mode.
-        limit: maximal number of sequences.
         num_beams: rows of a sequence, which share its source.
         make_step: creates the decode step for some rows of the state (absent: `DecodeStep`).
         new_state: creates a state from the number of sequences and a capacity in tokens (absent: the model does).
 
     Attributes:
-        texts: the sequence in each slot, as the caller names it: requests, or indices of sources.
+        sequences: the sequence in each slot, as the caller identifies it: requests, or indices of sources.
     """
 
     def __init__(
@@ -44,18 +42,18 @@ class Slots(Generic[T]):
     ) -> None:
         self.model, self.limit, self.num_beams, self.make_step = model, limit, num_beams, make_step or DecodeStep
         self.device, self._new_state = model.device, new_state
-        self.texts: list[T] = []
+        self.sequences: list[T] = []
         self._source_length = 1
         self.state = self.empty_state(1, 1)
         self._steps: dict[int, DecodeStep] = {}
         self._readers: dict[int, StepReader] = {}
 
-    def empty_state(self, texts: int, capacity: int) -> State:
+    def empty_state(self, count: int, capacity: int) -> State:
         """Return empty rows for this many sequences."""
-        capacity = num_places(self.model, capacity)
+        capacity = num_slots(self.model, capacity)
         if isinstance(self.model, EncoderDecoder):
-            return self.model.empty_state(texts, capacity, self._source_length, self.num_beams)
-        return (self._new_state or self.model.new_state)(texts, capacity)
+            return self.model.empty_state(count, capacity, self._source_length, self.num_beams)
+        return (self._new_state or self.model.new_state)(count, capacity)
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -63,44 +61,48 @@ class Slots(Generic[T]):
         return self.state.capacity, self._source_length
 
     @torch.inference_mode()
-    def reserve(self, texts: int, capacity: int, source_length: int = 1) -> None:
+    def reserve(self, num_sequences: int, capacity: int, source_length: int = 1) -> None:
         """Grow the state, if needed, for this many sequences of this many tokens, and for sources of this length."""
         context, state, known = self.model.spec.context_length, self.state, self._source_length
-        texts = max(self._bucket(texts), len(state.lengths) // self.num_beams)
-        if texts * self.num_beams == len(state.lengths) and capacity <= state.capacity and source_length <= known:
+        num_sequences = max(self._bucket(num_sequences), len(state.lengths) // self.num_beams)
+        if (
+            num_sequences * self.num_beams == len(state.lengths)
+            and capacity <= state.capacity
+            and source_length <= known
+        ):
             return
         if capacity > state.capacity:
             capacity = max(capacity, min(2 * state.capacity, context))
         if source_length > known:
-            self._source_length = num_places(self.model, max(source_length, min(2 * known, context)))
-        self.state, self._steps, self._readers = self.empty_state(texts, max(capacity, state.capacity)), {}, {}
-        if count := len(self.texts):
+            self._source_length = num_slots(self.model, max(source_length, min(2 * known, context)))
+        self.state, self._steps, self._readers = self.empty_state(num_sequences, max(capacity, state.capacity)), {}, {}
+        if count := len(self.sequences):
             self.state.insert(self._rows(range(count)), state.rows(0, count * self.num_beams))
 
     @torch.inference_mode()
-    def put(self, slots: list[int], texts: list[T], state: State) -> None:
+    def put(self, slots: list[int], sequences: list[T], state: State) -> None:
         """Insert prefilled sequences into these slots, or the first free ones; call `reserve` before."""
         self.state.insert(self._rows(slots), state)
-        for slot, text in zip(slots, texts, strict=True):
-            self.texts[slot : slot + 1] = [text]
+        for slot, sequence in zip(slots, sequences, strict=True):
+            self.sequences[slot : slot + 1] = [sequence]
 
-    def join(self, text: T, state: State) -> None:
+    def join(self, sequence: T, state: State) -> None:
         """Insert a prefilled sequence into the first free slot."""
-        self.put([len(self.texts)], [text], state)
+        self.put([len(self.sequences)], [sequence], state)
 
     @torch.inference_mode()
-    def leave(self, text: T) -> None:
+    def leave(self, sequence: T) -> None:
         """Remove a sequence; the one in the last slot moves into its place."""
-        slot, last = self.texts.index(text), self.texts.pop()
-        if slot < len(self.texts):
-            self.state.insert(self._rows([slot]), self.copy(len(self.texts)))
-            self.texts[slot] = last
-        self.state.lengths[len(self.texts) * self.num_beams :] = 0
+        slot, last = self.sequences.index(sequence), self.sequences.pop()
+        if slot < len(self.sequences):
+            self.state.insert(self._rows([slot]), self.copy(len(self.sequences)))
+            self.sequences[slot] = last
+        self.state.lengths[len(self.sequences) * self.num_beams :] = 0
 
     @torch.inference_mode()
-    def clear(self, text: T) -> None:
+    def clear(self, sequence: T) -> None:
         """Zero the rows of a sequence, to remove NaN values: masking multiplies by zero, and 0 * NaN = NaN."""
-        self.state.insert(self._rows([self.texts.index(text)]), self.empty_state(1, self.state.capacity))
+        self.state.insert(self._rows([self.sequences.index(sequence)]), self.empty_state(1, self.state.capacity))
 
     @torch.inference_mode()
     def copy(self, slot: int, length: int | None = None) -> State:
@@ -111,7 +113,7 @@ class Slots(Generic[T]):
     @torch.inference_mode()
     def current_step(self) -> DecodeStep:
         """Return the decode step for the rows in use; its further rows stay at length 0."""
-        slots, used = self._bucket(len(self.texts)), len(self.texts) * self.num_beams
+        slots, used = self._bucket(len(self.sequences)), len(self.sequences) * self.num_beams
         if slots not in self._steps:
             self._steps[slots] = self.make_step(self.model, self.state.rows(0, slots * self.num_beams))
         self.state.lengths[used:] = 0
@@ -131,11 +133,11 @@ class Slots(Generic[T]):
         if not self.model.is_deterministic:
             return verify(self.model, tokens, self.state.rows(0, len(tokens)))
         logits = []
-        for slot, row in enumerate(tokens):
+        for slot, sequence in enumerate(tokens):
             if slot not in self._readers:
                 self._readers[slot] = StepReader(self.model, self.state.rows(slot, slot + 1))
             self._readers[slot].num_read = int(self.state.lengths[slot])
-            logits.append(self._readers[slot](row))
+            logits.append(self._readers[slot](sequence))
         return torch.nn.utils.rnn.pad_sequence(logits, batch_first=True)
 
     @torch.inference_mode()
@@ -148,7 +150,7 @@ class Slots(Generic[T]):
         return torch.tensor(rows, device=self.device)
 
     def _bucket(self, count: int) -> int:
-        """Round a number of sequences up to a power of two, at most `limit`."""
+        # rounded up to a power of two, at most `limit`, so that few shapes occur
         return min(self.limit, 1 << max(count - 1, 0).bit_length())
 
 
@@ -174,7 +176,6 @@ class PrefixCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all states."""
         return sum(state.nbytes for state in [*self._states.values()])  # a copy, as a step may add one meanwhile
 
     def put(self, tokens: list[int], state: State) -> None:
@@ -208,7 +209,7 @@ class PrefixCache:
 def common_prefix_length(first: Sequence[int], second: Sequence[int]) -> int:
     """Return the length of the common prefix of two sequences."""
     pairs = enumerate(zip(first, second, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(first), len(second)))
+    return next((index for index, (a, b) in pairs if a != b), min(len(first), len(second)))
 
 
 def shared_length(tokens: list[int], read: tuple[int, ...] | list[int], can_shorten: bool) -> int:

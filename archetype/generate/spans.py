@@ -14,19 +14,12 @@ MAX_TOKENS = 15  # of an answer, as in the pipeline of transformers
 
 
 class Answer(NamedTuple):
-    """A span of a text.
-
-    Attributes:
-        text: characters of the span.
-        start: index of the first character.
-        end: index after the last character.
-        probability: probability of this start and end among all positions of the text.
-    """
+    """A span of a text."""
 
     text: str
-    start: int
-    end: int
-    probability: float
+    start: int  # index of the first character
+    end: int  # index after the last character
+    probability: float  # of this start and end, among all positions of the text
 
 
 @torch.inference_mode()
@@ -38,8 +31,6 @@ def answer(
     Args:
         model: in evaluation mode.
         tokenizer: the model's own, which must encode pairs of texts.
-        question: a text.
-        text: the text to search.
         max_tokens: maximal length of the answer.
 
     Raises:
@@ -47,7 +38,7 @@ def answer(
         DataError: question and text exceed the model's context, or the tokenizer does not encode pairs.
     """
     if not model.spec.head.marks_spans:
-        cause = f"a head of kind {model.spec.head.kind} marks no answer"
+        cause = f"a head of kind {model.spec.head.kind} does not mark answer spans"
         raise SpecError("head", cause, "use a model with head span, such as a *ForQuestionAnswering")
     pair = tokenizer.encode_pair(question, text)
     if len(pair.ids) > model.spec.context_length:
@@ -59,8 +50,8 @@ def answer(
     has_types = isinstance(model, Encoder) and getattr(model.spec.embedding, "num_token_types", 0) > 1
     logits = model(tokens, **({"token_types": types} if has_types else {})).logits[0].float()
     check_finite(logits, model, lambda: model(tokens))
-    begins, ends = logits[list(pair.places)].softmax(0).unbind(-1)
-    products = (begins[:, None] * ends).triu().tril(max_tokens - 1)
+    begins, ends = logits[list(pair.places)].softmax(0).unbind(-1)  # (tokens of the text,) each
+    products = (begins[:, None] * ends).triu().tril(max_tokens - 1)  # (start, end) with start <= end, and not too long
     first, last = divmod(int(products.argmax()), len(ends))
     spans = list(pair.places.values())
     start, end = spans[first][0], spans[last][1]

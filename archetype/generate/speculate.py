@@ -47,25 +47,21 @@ class PromptLookup(Speculator):
     """Prompt lookup: proposes what followed the newest tokens at their last occurrence (Saxena 2023)."""
 
     def propose(self, requests: list[Request], limit: int) -> list[list[int]]:
-        """Return the tokens that followed the last occurrence of the newest three tokens, or else of the newest two."""
+        # what followed the last occurrence of the newest three tokens, or else of the newest two
         return [self._continuation(np.array(request.window), limit) for request in requests]
 
     def _continuation(self, window: "np.ndarray[tuple[int], np.dtype[np.int64]]", limit: int) -> list[int]:
         for length in range(min(MAX_NGRAM, len(window) - 1), 1, -1):
             earlier = np.lib.stride_tricks.sliding_window_view(window[:-1], length)
-            places = (earlier == window[-length:]).all(1).nonzero()[0]
-            if len(places):
-                following: list[int] = window[places[-1] + length :][:limit].tolist()
+            starts = (earlier == window[-length:]).all(1).nonzero()[0]
+            if len(starts):
+                following: list[int] = window[starts[-1] + length :][:limit].tolist()
                 return following
         return []
 
 
 class DraftModel(Speculator):
     """Draft model: a smaller model proposes tokens with the request's own settings and random numbers.
-
-    Args:
-        model: has the same vocabulary.
-        slots: maximal number of requests.
 
     Raises:
         SpecError: the model's state cannot be cut back after a rejected draft token.
@@ -80,16 +76,16 @@ class DraftModel(Speculator):
     def propose(self, requests: list[Request], limit: int) -> list[list[int]]:
         """Return `limit` draft tokens for every request that fits the draft model's context."""
         fitting = {r for r in requests if len(r.window) + limit <= self.model.spec.context_length and limit > 0}
-        for request in [request for request in self._slots.texts if request not in fitting]:
+        for request in [request for request in self._slots.sequences if request not in fitting]:
             self.leave(request)
         if not fitting:
             return [[] for _ in requests]
         self._slots.reserve(len(fitting), max(len(request.window) for request in fitting) + limit)
         for request in requests:
-            if request in fitting and request not in self._slots.texts:
+            if request in fitting and request not in self._slots.sequences:
                 empty = self.model.new_state(1, 1)
                 self._slots.join(request, empty)
-        rows = self._slots.texts
+        rows = self._slots.sequences
         state = self._slots.state.rows(0, len(rows))
         # cut the cache back to the accepted tokens, then read what the draft model has not seen of each window
         state.lengths.copy_(torch.tensor([self._num_right(request) for request in rows]))
@@ -108,17 +104,15 @@ class DraftModel(Speculator):
         return [self._drafts[request][1] if request in fitting else [] for request in requests]
 
     def leave(self, request: Request) -> None:
-        """Free the slot of a request."""
         self._drafts.pop(request, None)
-        if request in self._slots.texts:
+        if request in self._slots.sequences:
             self._slots.leave(request)
 
     def clear(self) -> None:
-        """Replace all slots."""
         self._slots, self._drafts = Slots[Request](self.model, self._slots.limit), {}
 
     def _num_right(self, request: Request) -> int:
-        """Return the length of the request's valid state: everything before the first rejected draft token."""
+        # the length of the valid state: everything before the first rejected draft token
         length, draft = self._drafts.get(request, (0, []))
         for token, guess in zip(request.window[length:-1], draft[:-1], strict=False):
             if token != guess:
@@ -129,9 +123,6 @@ class DraftModel(Speculator):
 
 class OwnDraft(Speculator):
     """Multi-token prediction: further blocks of the model predict draft tokens from its last hidden vectors.
-
-    Args:
-        model: has blocks for further tokens.
 
     Raises:
         SpecError: the state of these blocks cannot be cut back after a rejected draft token.
@@ -146,7 +137,7 @@ class OwnDraft(Speculator):
         self._num_read: dict[Request, int] = {}  # positions that every block has read with their final tokens
 
     def new_slots(self, model: GenerativeModel, limit: int) -> Slots[Request]:
-        """Return slots whose state also stores hidden vectors, which the further blocks read."""
+        # their state also stores hidden vectors, which the further blocks read
         self._slots = Slots[Request](model, limit, new_state=self.model.new_draft_state)
         return self._slots
 
@@ -161,7 +152,10 @@ class OwnDraft(Speculator):
         assert isinstance(cache, HiddenCache) and self.model.lm_head is not None
         hidden = cache.read(first, int((count - first).max()))  # (B, T, D)
         context = ForwardContext.of(hidden, first, count - first)
-        texts, samplers = [list(request.window) for request in requests], [one.sampler.fork() for one in requests]
+        texts, samplers = (
+            [list(request.window) for request in requests],
+            [request.sampler.fork() for request in requests],
+        )
         for index, own in enumerate(states):
             ahead = index + 1
             tokens, _ = padded([text[start + ahead :] for text, start in zip(texts, starts, strict=True)])
@@ -172,15 +166,13 @@ class OwnDraft(Speculator):
             for text, token in zip(texts, sample(logits, samplers), strict=True):
                 text.append(token)
         # the last positions of a block read draft tokens, which may be rejected: the next step computes them again
-        self._num_read = {one: max(0, len(one.window) - len(states)) for one in requests}
-        return [text[len(one.window) :][:limit] for text, one in zip(texts, requests, strict=True)]
+        self._num_read = {request: max(0, len(request.window) - len(states)) for request in requests}
+        return [text[len(request.window) :][:limit] for text, request in zip(texts, requests, strict=True)]
 
     def leave(self, request: Request) -> None:
-        """Forget a request that has left its slot."""
         self._num_read.pop(request, None)
 
     def clear(self) -> None:
-        """Forget all requests."""
         self._num_read = {}
 
 
@@ -193,7 +185,7 @@ def check_can_shorten(model: GenerativeModel, place: str) -> None:
 
 def _check_can_shorten(layers: list[LayerState], place: str) -> None:
     if not layers or not all(layer.can_shorten for layer in layers):
-        cause = "its state cannot go back to where a guess was wrong, as that of full attention can"
+        cause = "its state cannot be rolled back after a rejected draft token"
         raise SpecError(place, cause, "generate without speculation")
 
 
@@ -207,13 +199,13 @@ def speculator(
     if draft is None:
         return PromptLookup()
     if lookup:
-        raise SpecError("lookup", "and a draft model cannot both guess", "choose one of them")
+        raise SpecError("lookup", "cannot be combined with a draft model", "choose one of them")
     if draft == "self":
         if not isinstance(model, Decoder) or model.further_tokens is None:
-            cause = "the model predicts no further tokens"
+            cause = "the model has no further_tokens"
             raise SpecError("draft", cause, "name a smaller model with the same tokenizer, or use lookup")
         return OwnDraft(model)
     if not isinstance(draft, CausalModel) or draft.spec.vocab_size != model.spec.vocab_size:
-        cause = f"does not continue texts in the model's {model.spec.vocab_size:,} tokens"
+        cause = f"does not generate with the model's {model.spec.vocab_size:,} tokens"
         raise SpecError("draft", cause, "use a smaller model with the same tokenizer")
     return DraftModel(draft, slots)

@@ -18,14 +18,12 @@ class Stats:
         finished: requests that have ended for any reason.
         prompt_tokens: prompt tokens of all requests started.
         cached_tokens: of these, tokens copied from a cached prefix or source.
-        generated_tokens: number of generated tokens.
-        steps: number of steps.
         tokens_per_second: generated tokens divided by the time of all steps.
         state_bytes: allocated bytes of the slots' state.
         prefix_bytes: bytes of the prefix cache.
         cache_use: tokens in the slots divided by their capacity.
-        guessed_tokens: number of draft tokens.
-        accepted_tokens: number of draft tokens accepted.
+        guessed_tokens: draft tokens.
+        accepted_tokens: draft tokens that the model accepted.
     """
 
     waiting: int
@@ -44,38 +42,27 @@ class Stats:
 
 
 class SlotInUse(NamedTuple):
-    """A request in a slot: its id, and the numbers of its prompt tokens, generated tokens and cached tokens."""
-
-    request: object
+    request: object  # its id
     prompt_tokens: int
     generated_tokens: int
-    length: int
+    length: int  # cached tokens
 
 
 class Occupancy(NamedTuple):
-    """Memory of the slots' state, and the requests that hold slots.
+    """Memory of the slots' state, and the requests that hold slots."""
 
-    Attributes:
-        rows: allocated rows.
-        capacity: tokens allocated per row.
-        source_length: source tokens allocated per row; 0 without sources.
-        layer_bytes: allocated bytes of each layer's state.
-        slots: requests in slot order.
-    """
-
-    rows: int
-    capacity: int
-    source_length: int
-    layer_bytes: list[int]
-    slots: list[SlotInUse]
+    rows: int  # allocated
+    capacity: int  # tokens allocated per row
+    source_length: int  # source tokens allocated per row; 0 without sources
+    layer_bytes: list[int]  # allocated for the state of each layer
+    slots: list[SlotInUse]  # in slot order
 
 
 def occupancy(slots: Slots[Request]) -> Occupancy:
-    """Return the memory of the slots' state and the requests that hold slots."""
     state, lengths = slots.state, slots.state.lengths.tolist()
     in_use = [
         SlotInUse(request.id, len(request.prompt), len(request.tokens), length)
-        for request, length in zip(list(slots.texts), lengths, strict=False)
+        for request, length in zip(list(slots.sequences), lengths, strict=False)
     ]
     sources = (
         layer.cross.keys.shape[2] for layer in state.layers if isinstance(layer, BlockState) and layer.cross is not None

@@ -29,7 +29,7 @@ def names_of_classes(model: Encoder | Decoder, labels: Sequence[str]) -> tuple[s
     """
     head: Any = model.spec.head
     if not head.labels_tokens or head.marks_spans:
-        cause = f"a head of kind {head.kind} gives no token a class"
+        cause = f"a head of kind {head.kind} does not classify tokens"
         raise SpecError("head", cause, "use a model with head token_classification")
     return tuple(labels) or tuple(str(number) for number in range(head.num_classes))
 
@@ -42,7 +42,6 @@ def classify_tokens(
 
     Args:
         model: in evaluation mode.
-        tokenizer: the model's own.
         texts: none of them empty.
         labels: names of the classes (absent: their indices).
 
@@ -52,13 +51,13 @@ def classify_tokens(
     """
     names = names_of_classes(model, labels)
     bare = [tokenizer.encode(text) for text in ([texts] if isinstance(texts, str) else texts)]
-    rows = [tokenizer.add_special_tokens(ids) for ids in bare]
-    answers: list[list[TokenClass]] = [[] for _ in rows]
-    for places, tokens, lengths in batches_by_length(model, rows):
-        best = model(tokens, num_tokens=lengths).logits.float().softmax(-1).max(-1)
-        for row, place in enumerate(places):
-            ids, first = bare[place], start_of_text(rows[place], bare[place])
-            span = slice(first, first + len(ids))
+    sequences = [tokenizer.add_special_tokens(ids) for ids in bare]
+    answers: list[list[TokenClass]] = [[] for _ in sequences]
+    for indices, tokens, lengths in batches_by_length(model, sequences):
+        best = model(tokens, num_tokens=lengths).logits.float().softmax(-1).max(-1)  # (B, T, Y) to (B, T)
+        for row, index in enumerate(indices):
+            ids, first = bare[index], start_of_text(sequences[index], bare[index])
+            span = slice(first, first + len(ids))  # without special tokens
             best_classes = zip(ids, best.indices[row, span].tolist(), best.values[row, span].tolist(), strict=True)
-            answers[place] = [TokenClass(tokenizer.token(id), names[label], share) for id, label, share in best_classes]
+            answers[index] = [TokenClass(tokenizer.token(id), names[label], share) for id, label, share in best_classes]
     return answers

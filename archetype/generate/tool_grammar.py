@@ -28,7 +28,7 @@ def tool_grammar(form: ToolForm, functions: Mapping[str, Schema], special: Mappi
         SpecError: the template's notation or a schema cannot be expressed as a grammar.
     """
     if form.quotes != JSON_QUOTES:
-        cause = "cannot be asked for: this model's template writes arguments in a notation of its own"
+        cause = "is not supported: this model's template writes arguments in its own notation"
         raise SpecError("tool_choice", cause, "use auto")
     rules = _Rules(form, special, has_one)
     return "\n".join(rules.all({name: schema or NO_ARGUMENTS for name, schema in functions.items()}))
@@ -40,7 +40,7 @@ class _Rules:
     def __init__(self, form: ToolForm, special: Mapping[str, int], has_one: bool) -> None:
         self._form, self._special, self._has_one = form, special, has_one
         pairs = form.pairs
-        shared = [one for one in (pairs.next_pair, form.after, form.next_name) if one is not None] if pairs else []
+        shared = [text for text in (pairs.next_pair, form.after, form.next_name) if text is not None] if pairs else []
         self._shared = re.split(self._names, _common_start(shared))[0]  # common start of what may follow a value
 
     def all(self, functions: Mapping[str, Schema]) -> Iterator[str]:
@@ -62,57 +62,56 @@ class _Rules:
             yield f"last: {self._end(form.after, form.next_name)}"
 
     def _values(self, call: str, schema: Schema) -> Iterator[str]:
-        """Yield the rules for a function's arguments, in the order of its schema."""
+        # in the order of the function's schema
         form, pairs = self._form, self._form.pairs
         assert pairs is not None
         if not self._shared:
-            raise SpecError("tool_choice", "cannot be asked for: nothing ends a value in this template", "use auto")
+            raise SpecError("tool_choice", "is not supported: this template does not delimit values", "use auto")
         properties, required = schema.get("properties", {}), schema.get("required", ())
         cut = len(self._shared)
-        for place, (key, about) in enumerate(properties.items()):
-            value = f"{self._literal(key)} {self._literal(pairs.between)} value_{call}_{place} rest_{call}_{place + 1}"
-            skip = "" if key in required else " | {}_" + f"{call}_{place + 1}"
-            yield f"first_{call}_{place}: {self._literal(form.before_arguments)} {value}{skip.format('first')}"
-            yield f"rest_{call}_{place}: {self._literal(pairs.next_pair[cut:])} {value}{skip.format('rest')}"
-            yield from self._value(f"value_{call}_{place}", key, about, schema)
+        for index, (key, property_schema) in enumerate(properties.items()):
+            value = f"{self._literal(key)} {self._literal(pairs.between)} value_{call}_{index} rest_{call}_{index + 1}"
+            skip = "" if key in required else " | {}_" + f"{call}_{index + 1}"
+            yield f"first_{call}_{index}: {self._literal(form.before_arguments)} {value}{skip.format('first')}"
+            yield f"rest_{call}_{index}: {self._literal(pairs.next_pair[cut:])} {value}{skip.format('rest')}"
+            yield from self._value(f"value_{call}_{index}", key, property_schema, schema)
         last = len(properties)
         yield f"first_{call}_{last}: {self._end(pairs.after_none, pairs.next_after_none)}"
         next_name = None if form.next_name is None else form.next_name[cut:]
         yield f"rest_{call}_{last}: {self._end(form.after[cut:], next_name)}"
 
-    def _value(self, rule: str, key: str, about: Any, schema: Schema) -> Iterator[str]:
-        """Yield the rules for one value and its end: a string as plain text, anything else as JSON."""
-        about, shared = resolved(about, schema), self._literal(self._shared)
-        texts = about.get("enum", [about["const"]] if "const" in about else None)
+    def _value(self, rule: str, key: str, property_schema: Any, schema: Schema) -> Iterator[str]:
+        # a string as plain text, anything else as JSON
+        property_schema, shared = resolved(property_schema, schema), self._literal(self._shared)
+        texts = property_schema.get("enum", [property_schema["const"]] if "const" in property_schema else None)
         if not isinstance(texts, list | None):
             raise SpecError(f"{key}.enum", "is not a list", "write one")
-        if not allows(about, schema, "string") and not any(isinstance(text, str) for text in texts or ()):
+        if not allows(property_schema, schema, "string") and not any(isinstance(text, str) for text in texts or ()):
             definitions = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
             yield f"{rule}: {rule}_json {shared}"
-            yield f"{rule}_json: {_json({**about, **definitions})}"
+            yield f"{rule}_json: {_json({**property_schema, **definitions})}"
             return
         if texts is not None:
             written = (text if isinstance(text, str) else json.dumps(text) for text in texts)
             yield f"{rule}: ({' | '.join(map(self._literal, written))}) {shared}"
             return
-        if limits := [name for name in UNWRITTEN if name in about]:
-            cause = f"cannot be asked for: this model writes {key!r} without quotes, where {limits[0]} is not checked"
+        if limits := [name for name in UNWRITTEN if name in property_schema]:
+            cause = f"is not supported: this model writes {key!r} without quotes, where {limits[0]} is not checked"
             raise SpecError("tool_choice", cause, "leave that out of the schema, or use auto")
         yield f"{rule}[suffix={shared}]: /(.|\\n)*/"
 
     def _end(self, after: str, next_name: str | None) -> str:
-        """Return what follows the arguments of a call: the end, or the next call."""
+        # the end, or the next call
         end = self._literal(after)
         return end if next_name is None or self._has_one else f"{end} | {self._literal(next_name)} call"
 
     @property
     def _names(self) -> str:
-        """Regular expression of the special tokens and the placeholder of a call id."""
+        # special tokens, and the placeholder of a call id
         names = sorted((name for name in self._special if name), key=len, reverse=True)
         return f"({'|'.join([*map(re.escape, names), ID])})"
 
     def _literal(self, text: str) -> str:
-        """Return a text in Lark syntax: special tokens by id, anything else in quotes."""
         parts = []
         for part in filter(None, re.split(self._names, text)):
             id = self._special.get(part)
@@ -122,7 +121,7 @@ class _Rules:
 
 def _common_start(texts: Sequence[str]) -> str:
     first, last = min(texts, default=""), max(texts, default="")
-    length = next((place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    length = next((index for index, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
     return first[:length]
 
 

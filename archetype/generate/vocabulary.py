@@ -14,7 +14,6 @@ class Vocabulary:
 
     Args:
         tokenizer: any tokenizer except one of whole words.
-        ends: tokens that end a sequence.
 
     Attributes:
         ends: these tokens; if there are none, an id beyond the vocabulary, which is never generated.
@@ -64,15 +63,15 @@ class Vocabulary:
             elif (written := self.tokenizer.decode(ids)) != text:
                 cause = f"would be {written!r:.80} in this tokenizer's tokens"
             elif not self._can_end and any(other != text and other.startswith(text) for other in known):
-                cause = "begins another one, and the tokenizer has no token that ends a text"
+                cause = "is a prefix of another choice, and the tokenizer has no end token"
             elif not self._can_end and not text:
-                cause = "is empty, and the tokenizer has no token that ends a text"
+                cause = "is empty, and the tokenizer has no end token"
             else:
                 continue
             raise SpecError("choices", f"{text!r:.80} {cause}", "leave it out, or write it otherwise")
 
     def _spelled(self, data: bytes) -> list[int] | None:
-        """Return tokens of exactly these bytes, found by dynamic programming if needed; None if there are none."""
+        # by dynamic programming if needed; None if no tokens have exactly these bytes
         ids = self(data)
         if b"".join(self.tokens[id] for id in ids) == data:
             return ids

@@ -25,7 +25,7 @@ GenerativeModel = CausalModel | EncoderDecoder
 
 
 def build_on_meta(model: ModelSpec) -> Model:
-    """Build the model on the meta device, without allocating weights."""
+    """Build the model on the meta device, which allocates no weights."""
     with torch.device("meta"):
         return cast(Model, module_class(model)(model))
 
@@ -52,7 +52,7 @@ def build(
 
 
 def _empty_like(tensor: Tensor, device: torch.device) -> Tensor:
-    """Allocate a tensor like a meta tensor; `torch.empty_like` would import sympy, 0.3 s at every start."""
+    # `torch.empty_like` would import sympy, 0.3 s at every start
     return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=device)
 
 

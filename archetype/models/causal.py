@@ -21,7 +21,6 @@ class CausalModel(TokenModel):
         """Return the state of sequences before their first token.
 
         Args:
-            batch: number of sequences.
             capacity: maximal length of a sequence in tokens (absent: the context length).
             dtype: data type of the cache (absent: the model's).
         """

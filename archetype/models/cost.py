@@ -104,15 +104,12 @@ class EmbeddedModelCost(ModelCost):
         self.max_length = self.embedding.max_length
 
     def embedding_parameters(self) -> Counts:
-        """Return the parameters of token, type and position tables."""
         return prefixed("embedding.", self.embedding.parameters())
 
     def flops(self, work: Work) -> Counts:
-        """Return the FLOPs of embedding and head."""
         return prefixed("embedding.", self.embedding.flops(work)) | super().flops(work)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Return the bytes saved by embedding and head."""
         return self.embedding.saved_activations(work) + self.head.saved_activations(work)
 
 

@@ -28,8 +28,6 @@ def edited(text: str, before: ModelSpec, after: ModelSpec) -> str | None:
 
     Args:
         text: YAML that describes `before`.
-        before: the present specification.
-        after: the specification to describe.
     """
     candidates = []
     for each_layer in (False, True):  # a file may repeat its layers or list each

@@ -53,13 +53,7 @@ class BaseModel(nn.Module):
     sentence_head: Any
 
     def add_head(self, head: Head, vocab_size: int, features: int) -> None:
-        """Build the head and store it by its type of output.
-
-        Args:
-            head: specification of the head.
-            vocab_size: vocabulary size.
-            features: size of its input vectors.
-        """
+        """Build the head for input vectors of `features` features, and store it by its type of output."""
         module = build_head(head, vocab_size, features)
         self.classifier = module if head.has_classes else None
         self.sentence_head = module if head.embeds else None
@@ -67,14 +61,13 @@ class BaseModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Device of the weights."""
         return next(tensor for tensors in (self.parameters(), self.buffers()) for tensor in tensors).device
 
     @property
     def dtype(self) -> torch.dtype:
-        """Data type of the weights; if all weights are packed, of the vectors."""
         for parameter in self.parameters():
             return parameter.dtype
+        # all weights are packed: the type of the vectors
         return next(module.dtype for module in self.modules() if isinstance(module, PackedMatrix))
 
 

@@ -60,21 +60,20 @@ class ModelSpec(Part):
         if (embedding := getattr(self, "embedding", None)) is not None:
             embedding.check(getattr(self, "d_model"))  # noqa: B009
             if embedding.layer_features and not any(stack.layer_features for stack in self.stacks):
-                cause = "it is read by the layers of one stack of tokens, as those of a decoder"
+                cause = "only a model with a single stack of tokens, such as a decoder, reads it"
                 invalid("embedding.per_layer", cause, "leave it out")
             if self.head.shares_table and not embedding.is_table:
                 cause = f"an embedding of kind {embedding.kind} has no table of the model's width"
-                invalid("head.tied", cause, "give the head a table of its own: tied: false")
+                invalid("head.tied", cause, "use tied: false")
             width = getattr(self, "d_model")  # noqa: B009
             ours, theirs = self.head.table_width or width, embedding.table_width or width
             if self.head.shares_table and ours != theirs:
                 cause = f"the embedding's table has {theirs} features and the head's vectors have {ours}"
-                invalid("head.tied", cause, "give both the same width, or the head a table of its own: tied: false")
+                invalid("head.tied", cause, "give both the same width, or use tied: false")
         return self
 
     @property
     def stacks(self) -> tuple[StackView, ...]:
-        """All stacks of blocks."""
         return ()
 
     @property
@@ -89,7 +88,6 @@ class ModelSpec(Part):
 
     @property
     def num_layers(self) -> int:
-        """Number of layers L in all stacks."""
         return sum(len(stack.layers) for stack in self.stacks)
 
     @property
@@ -127,11 +125,10 @@ class ModelSpec(Part):
         raise NotImplementedError
 
     def with_sentence_head(self) -> Self:
-        """Return the model with a sentence embedding head."""
         raise NotImplementedError
 
     def without_sentence_head(self) -> Self:
-        """Return the model without a sentence embedding head, which config.json cannot express."""
+        # config.json cannot express a sentence embedding head
         return self.replace(head=NoHead()) if self.head.embeds else self
 
     @property
@@ -158,7 +155,6 @@ class CausalSpec(ModelSpec):
 
     @property
     def continues_text(self) -> bool:
-        """Whether the head predicts the next token."""
         return bool(self.head.predicts_next)
 
 

@@ -29,7 +29,7 @@ class LayerState:
 
     @property
     def can_shorten(self) -> bool:
-        """Whether the state after any prefix of the sequence can be recovered from this state."""
+        """Whether the state after any prefix of the sequence can be recovered."""
         return False
 
     def select(self: S, rows: Int[Tensor, "rows"]) -> S:
@@ -61,7 +61,6 @@ class LayerState:
         self.insert(torch.arange(len(sources), device=sources.device), self.select(sources))
 
     def to(self: S, dtype: torch.dtype) -> S:
-        """Return a copy with floating-point tensors cast to `dtype`."""
         cast = {
             name: value.to(dtype)
             for name, value in self._values()
@@ -106,7 +105,6 @@ class LayerState:
 
     @property
     def nbytes(self) -> int:
-        """Allocated bytes."""
         return sum(value.nbytes for _, value in self._values())
 
     def _values(self) -> Iterator[tuple[str, Any]]:
@@ -126,14 +124,13 @@ class KVCache(LayerState):
 
     @property
     def can_shorten(self) -> bool:
-        """True: every position keeps its own slot."""
         return True
 
     @classmethod
     def empty(
         cls, batch: int, heads: int, capacity: int, sizes: tuple[int, int], dtype: torch.dtype, device: torch.device
     ) -> "KVCache":
-        """Allocate a cache of zeros: a masked slot is multiplied by zero, and zero times NaN would be NaN."""
+        # zeros: a masked slot is multiplied by zero, and zero times NaN would be NaN
         keys, values = (torch.zeros(batch, heads, capacity, size, dtype=dtype, device=device) for size in sizes)
         return cls(keys, values)
 
@@ -146,14 +143,14 @@ class KVCache(LayerState):
         return self.keys, self.values, self.positions(context.ends)
 
     def positions(self, ends: Lengths) -> Int[Tensor, "b S"]:
-        """Return the position stored in each slot; the same for all sequences, whatever their lengths `ends`."""
+        # slot s holds position s in every sequence, whatever its length
         return torch.arange(self.keys.shape[2], device=ends.device)[None]
 
     def narrow(self, slots: int) -> "KVCache":
         return KVCache(self.keys[:, :, :slots], self.values[:, :, :slots])
 
     def copy_rows(self, sources: Int[Tensor, "B"], starts: Int[Tensor, "B"], ends: Int[Tensor, "B"]) -> None:
-        """Copy only the slots in which a row and its source differ."""
+        # only the slots in which a row and its source row differ
         if not copy_places(self.keys, self.values, sources, starts, ends):
             super().copy_rows(sources, starts, ends)
 
@@ -179,7 +176,6 @@ class RingKVCache(KVCache):
 
     @property
     def can_shorten(self) -> bool:
-        """False: positions that have left the window are overwritten."""
         return False
 
     def append(
@@ -205,15 +201,15 @@ class RingKVCache(KVCache):
         return visible
 
     def num_shared(self, length: int) -> int:
-        """Return the number of free slots: further tokens overwrite keys that earlier ones still attend to."""
+        # only free slots: later tokens would overwrite keys that earlier ones still attend to
         return max(1, self.keys.shape[2] - length)
 
     def narrow(self, slots: int) -> "RingKVCache":
-        """Return the cache itself: the slot of a position depends on the size W of the buffer."""
+        # the slot of a position depends on the size W of the buffer
         return self
 
     def copy_rows(self, sources: Int[Tensor, "B"], starts: Int[Tensor, "B"], ends: Int[Tensor, "B"]) -> None:
-        """Copy whole rows: a slot holds different positions over time, so there is no prefix in common."""
+        # whole rows: a slot holds different positions over time, so rows have no prefix in common
         LayerState.copy_rows(self, sources, starts, ends)
 
     def _newest(self, ends: Lengths) -> Int[Tensor, "B W"]:
@@ -248,14 +244,14 @@ class CrossKVCache(LayerState):
     num_tokens: Lengths
 
     def num_shared(self, length: int) -> int:
-        """Return `EMPTY_SLOT`, which means no limit: decoding never writes here."""
+        # no limit: decoding never writes here
         return EMPTY_SLOT
 
     @classmethod
     def empty(
         cls, batch: int, heads: int, length: int, size: int, dtype: torch.dtype, device: torch.device
     ) -> "CrossKVCache":
-        """Allocate rows without a source: one token of zeros each, so that attention over it stays finite."""
+        # one token of zeros per source, so that attention over it stays finite
         keys, values = torch.zeros(2, batch, heads, length, size, dtype=dtype, device=device).unbind()
         return cls(keys, values, torch.ones(batch, dtype=torch.long, device=device))
 
@@ -266,31 +262,25 @@ class BlockState(LayerState):
 
     Consecutive rows of the batch, `rows_per_source` each, may share the keys and values of one source (beam search).
     They are always selected and inserted together.
-
-    Attributes:
-        mixer: state of the mixer (None: it has none).
-        cross: keys and values of the source (None: the block has no cross-attention).
-        feedforward: state of the feed-forward part (None: it has none).
-        rows_per_source: rows of the batch that share one source.
     """
 
     mixer: LayerState | None = None
-    cross: CrossKVCache | None = None
+    cross: CrossKVCache | None = None  # keys and values of the source (None: the block has no cross-attention)
     feedforward: LayerState | None = None
-    rows_per_source: int = 1
+    rows_per_source: int = 1  # rows of the batch that share one source
 
     @property
     def can_shorten(self) -> bool:
-        """Whether the mixer's and feed-forward states can be shortened and there is no cross-attention."""
+        # a state with a source cannot be shortened
         return self.cross is None and all(state.can_shorten for state in self._own().values())
 
     def select(self, rows: Int[Tensor, "rows"]) -> "BlockState":
-        """Return a copy of the given rows; with cross-attention, the rows must be all rows of some sources."""
+        # with cross-attention, the rows must be all rows of some sources
         own = {name: state.select(rows) for name, state in self._own().items()}
         return self._with(own, self.cross and self.cross.select(self._sources(rows)))
 
     def insert(self, rows: Int[Tensor, "rows"], other: LayerState) -> None:
-        """Overwrite rows with those of `other`; with cross-attention, with all rows of its sources."""
+        # with cross-attention, all rows of its sources
         assert isinstance(other, BlockState)
         for name, state in self._own().items():
             state.insert(rows, other._own()[name])
@@ -298,26 +288,26 @@ class BlockState(LayerState):
             self.cross.insert(self._sources(rows), other.cross)
 
     def copy_rows(self, sources: Int[Tensor, "B"], starts: Int[Tensor, "B"], ends: Int[Tensor, "B"]) -> None:
-        """Copy mixer and feed-forward states between rows; a row and its source row must read the same source text."""
+        # a row and its source row must read the same source text
         for state in self._own().values():
             state.copy_rows(sources, starts, ends)
 
     def to(self, dtype: torch.dtype) -> "BlockState":
-        """Return a copy with floating-point tensors cast to `dtype`, except the keys and values of the source."""
+        # keys and values of the source keep their type
         return self._with({name: state.to(dtype) for name, state in self._own().items()}, self.cross)
 
     def narrow(self, slots: int) -> "BlockState":
-        """Return a view of the first `slots` slots of mixer and feed-forward states; cross-attention stays whole."""
+        # cross-attention stays whole
         return self._with({name: state.narrow(slots) for name, state in self._own().items()}, self.cross)
 
     def rows(self, start: int, stop: int) -> "BlockState":
-        """Return a view of rows `start` to `stop`, which must be all rows of some sources."""
+        # with cross-attention, the rows must be all rows of some sources
         own = {name: state.rows(start, stop) for name, state in self._own().items()}
         each = self.rows_per_source
         return self._with(own, self.cross and self.cross.rows(start // each, stop // each))
 
     def without_source(self) -> "BlockState":
-        """Return the mixer's and feed-forward states alone, whose rows may be copied one by one."""
+        """Return the state without cross-attention, whose rows may be copied one by one."""
         return self._with(self._own(), None)
 
     def _with(self, own: Mapping[str, LayerState], cross: CrossKVCache | None) -> "BlockState":
@@ -380,7 +370,7 @@ class State:
         return min((layer.num_shared(length) for layer in self.layers), default=EMPTY_SLOT)
 
     def shared(self, count: int) -> "State":
-        """Return a view of one row as `count` rows, one for each of its next tokens."""
+        """Return a view of one row as `count` rows, one per new token; row n has n more tokens than row 0."""
         lengths = self.lengths + torch.arange(count, device=self.lengths.device)
         return State(lengths, [layer.shared(count) for layer in self.layers], self.capacity)
 
@@ -397,7 +387,6 @@ class State:
 
     @property
     def can_shorten(self) -> bool:
-        """Whether the state after any prefix of the sequences can be recovered."""
         return all(layer.can_shorten for layer in self.layers)
 
     def shorten(self, length: int) -> "State":
@@ -406,5 +395,4 @@ class State:
 
     @property
     def nbytes(self) -> int:
-        """Bytes allocated by all layers."""
         return sum(layer.nbytes for layer in self.layers)

@@ -34,7 +34,7 @@ def read_chunks(
 
 
 def _step(chunk: Callable[..., tuple[Tensor, Tensor]], memory: Tensor, *parts: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the output (B, H, Q) at one position from its (B, ...) inputs, and the state after it."""
+    # (B, H, Q) from (B, ...) inputs of one position, and the state after it
     y, memory = chunk(memory, *(x.unsqueeze(2) for x in parts))
     return y.squeeze(2), memory
 
@@ -51,7 +51,7 @@ def state_space_chunk(
     if v.shape[2] == 1:
         memory = a.exp()[..., None] * memory + _repeated(k, shared).transpose(2, 3) * v
         return _split_heads(q @ _join_heads(memory, shared), shared), memory
-    decays, since = _decays(a)
+    decays, since = _decays(a)  # (B, H, T, T), (B, H, T, 1)
     pairs = _repeated(q @ k.transpose(2, 3), shared) * decays  # (B, H, T, T)
     y = pairs @ v + since * _split_heads(q @ _join_heads(memory, shared), shared)
     written = k.transpose(2, 3) @ _join_heads(decays[..., -1, :, None] * v, shared)
@@ -79,14 +79,14 @@ def delta_rule_chunk(
         return q @ memory, memory
     decays, since = _decays(a)
     system = rate * (k @ k.transpose(2, 3)) * decays  # unit lower triangular (the diagonal is not read)
-    values = rate * (v - since * (k @ memory))
+    values = rate * (v - since * (k @ memory))  # (B, H, T, Q): corrections of the state before
     writes = torch.linalg.solve_triangular(system, values, upper=False, unitriangular=True)
     y = since * (q @ memory) + (q @ k.transpose(2, 3) * decays) @ writes
     return y, since[:, :, -1:] * memory + (decays[..., -1, :, None] * k).transpose(2, 3) @ writes
 
 
 def _decays(a: Float[Tensor, "B H T"]) -> tuple[Float[Tensor, "B H T S"], Float[Tensor, "B H T 1"]]:
-    """Return exp(a_{j+1} + ... + a_i) for i >= j, else 0, and exp(a_1 + ... + a_i)."""
+    # exp(a_{j+1} + ... + a_i) for i >= j, else 0, and exp(a_1 + ... + a_i)
     length = a.shape[2]
     later = torch.ones(length, length, dtype=torch.bool, device=a.device).tril(-1)
     sums = torch.where(later, a[..., None], 0.0).cumsum(-2)
@@ -95,15 +95,15 @@ def _decays(a: Float[Tensor, "B H T"]) -> tuple[Float[Tensor, "B H T S"], Float[
 
 
 def _repeated(x: Float[Tensor, "B K *dims"], shared: int) -> Float[Tensor, "B H *dims"]:
-    """Repeat each of K heads for the H / K heads that share it."""
+    # repeats each of K heads for the H / K heads that share it
     return x if shared == 1 else x.repeat_interleave(shared, dim=1)
 
 
 def _join_heads(x: Float[Tensor, "B H T Q"], shared: int) -> Float[Tensor, "B K T GQ"]:
-    """Concatenate the features of heads that share a key head, so that one matrix product serves them all."""
+    # concatenates the features of heads that share a key head: one matrix product then serves them all
     return x if shared == 1 else x.unflatten(1, (-1, shared)).transpose(2, 3).flatten(3)
 
 
 def _split_heads(x: Float[Tensor, "B K T GQ"], shared: int) -> Float[Tensor, "B H T Q"]:
-    """The inverse of `_join_heads`."""
+    # the inverse of `_join_heads`
     return x if shared == 1 else x.unflatten(3, (shared, -1)).transpose(2, 3).flatten(1, 2)

@@ -31,13 +31,13 @@ class CausalConvolution(nn.Conv1d):
         super().__init__(channels, channels, kernel, groups=channels, bias=bias)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Initialize uniformly by the kernel size: an initialization for matrices would nearly silence the mixer."""
+        # by the kernel size: an initialization for matrices would nearly silence the mixer
         bound = self.kernel_size[0] ** -0.5
         tensor.uniform_(-bound, bound, generator=generator)
         return True
 
     def new_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "B channels W"]:
-        """Return zeros, the inputs before the first token."""
+        # zeros, the inputs before the first token
         return torch.zeros(batch, self.in_channels, self.kernel_size[0] - 1, dtype=dtype, device=device)
 
     def convolve(
@@ -55,5 +55,5 @@ def after_newest(
     inputs = torch.cat((conv.to(x.dtype), x), dim=2)
     if context.num_tokens is None:
         return inputs, inputs[:, :, x.shape[2] :].clone()  # a view would keep all inputs in memory
-    places = context.num_tokens[:, None] + torch.arange(conv.shape[2], device=x.device)
-    return inputs, inputs.gather(2, places[:, None].expand(conv.shape))
+    positions = context.num_tokens[:, None] + torch.arange(conv.shape[2], device=x.device)
+    return inputs, inputs.gather(2, positions[:, None].expand(conv.shape))

@@ -1,7 +1,7 @@
 """What each kind of part shows of a recorded pass, in addition to inputs, outputs, probes and states.
 
-The `inspect.py` of a part's folder receives the part's own activations, returns one of the forms below, and is
-registered by `provides("inspect", KIND)(Shown(...))`. Views draw these forms and know no kind of part.
+The `inspect.py` of a part's folder computes one of the forms below from the part's activations, and is registered by
+`provides("inspect", KIND)(Shown(...))`. Views draw these forms for all kinds of parts alike.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,39 +20,24 @@ from archetype.spec.registry import provided
 
 @dataclass(frozen=True)
 class PartTrace:
-    """One part of a model in a recorded pass.
+    """One part of a model in a recorded pass."""
 
-    Attributes:
-        path: path of its module; empty for the whole model.
-        module: the module.
-        activations: by name below the part: "in", "out", and its probes.
-        context: the forward context it was called with (None: it takes none).
-        state: the state it was called with, as it was before the pass (None: it has none).
-    """
-
-    path: str
+    path: str  # of its module; empty for the whole model
     module: Any
-    activations: Mapping[str, Tensor]
-    context: ForwardContext | None
-    state: LayerState | None
+    activations: Mapping[str, Tensor]  # by name below the part: "in", "out", and its probes
+    context: ForwardContext | None  # with which it was called, if it takes one
+    state: LayerState | None  # before the pass, if it has one
 
 
 @dataclass
 class AttentionSteps:
-    """Intermediate tensors of attention, for all heads.
+    """Intermediate tensors of attention, for all heads."""
 
-    Attributes:
-        scores: scaled and possibly capped products of queries and keys.
-        masked: scores with position biases, minus infinity where masked.
-        weights: after the softmax; with attention sinks a row sums to less than 1.
-        values: of each head.
-        global_values: values of global queries with their own projections, and the number of such queries.
-    """
-
-    scores: Float[Tensor, "B H T S"]
-    masked: Float[Tensor, "B H T S"]
-    weights: Float[Tensor, "B H T S"]
+    scores: Float[Tensor, "B H T S"]  # scaled and possibly capped products of queries and keys
+    masked: Float[Tensor, "B H T S"]  # with position biases, minus infinity where masked
+    weights: Float[Tensor, "B H T S"]  # after the softmax; with attention sinks a row sums to less than 1
     values: Float[Tensor, "B K S Q"]
+    # values for global queries with their own projections, and the number of these queries
     global_values: tuple[Float[Tensor, "B K S Q"], int] | None = None
 
     @property
@@ -67,27 +52,20 @@ class AttentionSteps:
 
 def _mixed(weights: Tensor, values: Tensor) -> Tensor:
     shared = values.shape[1]
+    # (B, K, G T, S) @ (B, K, S, Q): the G query heads of a key head form one product
     y: Tensor = weights.to(values.dtype).unflatten(1, (shared, -1)).flatten(2, 3) @ values
     return y.view(*weights.shape[:3], values.shape[3])
 
 
 @dataclass(frozen=True)
 class Routing:
-    """Expert choices of a mixture-of-experts layer.
-
-    Attributes:
-        path: path of the layer.
-        chosen: indices of the k experts of each token.
-        weights: of the chosen experts.
-        load: fraction of all choices that fell on each expert.
-        entropy: of the router's distribution for each token, in nats.
-    """
+    """Expert choices of a mixture-of-experts layer."""
 
     path: str
-    chosen: Int[Tensor, "N k"]
-    weights: Float[Tensor, "N k"]
-    load: Float[Tensor, "E"]
-    entropy: Float[Tensor, "N"]
+    chosen: Int[Tensor, "N k"]  # indices of each token's experts
+    weights: Float[Tensor, "N k"]  # of the chosen experts
+    load: Float[Tensor, "E"]  # fraction of all choices that each expert got
+    entropy: Float[Tensor, "N"]  # of the router's distribution for each token, in nats
 
     @property
     def gates(self) -> Float[Tensor, "N E"]:
@@ -112,21 +90,13 @@ class FrozenNorm(NamedTuple):
 
 @dataclass(frozen=True)
 class Shown:
-    """Functions by which a kind of part explains a recorded pass; None if it has nothing of the sort.
-
-    Attributes:
-        attention: attention tensors of its heads.
-        routing: expert choices of its tokens.
-        series: quantities along the first sequence, such as gates or step sizes.
-        inside: values without a probe, (B, T, ...), by their names in the diagram.
-        frozen: of a norm's module, the norm with its statistics fixed at a vector (D,).
-    """
+    """Functions by which a kind of part explains a recorded pass; None for what it cannot show."""
 
     attention: Callable[[PartTrace], AttentionSteps] | None = None
     routing: Callable[[PartTrace], Routing] | None = None
-    series: Callable[[PartTrace], Iterable[Series]] | None = None
-    inside: Callable[[PartTrace], Mapping[str, Tensor]] | None = None
-    frozen: Callable[[Any, Tensor], FrozenNorm] | None = None
+    series: Callable[[PartTrace], Iterable[Series]] | None = None  # along the first sequence, such as gates
+    inside: Callable[[PartTrace], Mapping[str, Tensor]] | None = None  # values without a probe, by their diagram names
+    frozen: Callable[[Any, Tensor], FrozenNorm] | None = None  # a norm with its statistics fixed at a vector (D,)
 
 
 def shown_by(part: Part) -> Shown:

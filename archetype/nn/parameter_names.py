@@ -37,7 +37,7 @@ class NamePattern:
 
 
 def _ends(part: re.Match[str] | str, name: str, begin: int) -> Iterable[int]:
-    """Return every index at which one part of a pattern may end if it starts at `begin`."""
+    # every index at which this part of a pattern may end if it starts at `begin`
     if isinstance(part, str) or part["names"] is not None:
         words = [part] if isinstance(part, str) else part["names"].split(",")
         return [begin + len(word) for word in words if name.startswith(word, begin)]
@@ -49,7 +49,6 @@ def _ends(part: re.Match[str] | str, name: str, begin: int) -> Iterable[int]:
 
 
 def _size(digits: str) -> tuple[int, str]:
-    """Return a sort key that compares decimal numbers of any length."""
     digits = digits.lstrip("0")
     return len(digits), digits
 
@@ -57,13 +56,8 @@ def _size(digits: str) -> tuple[int, str]:
 def names_matching(model: nn.Module, patterns: Sequence[str], place: str) -> set[str]:
     """Return the names of all parameters that match at least one pattern.
 
-    Args:
-        model: the model whose parameters are matched.
-        patterns: as `NamePattern` reads them.
-        place: the recipe's field, for error messages.
-
     Raises:
-        SpecError: a pattern matches no parameter; the message names the nearest ones.
+        SpecError: a pattern matches no parameter; the error is at `place`.
     """
     names = [name for name, _ in model.named_parameters()]
     matching: set[str] = set()

@@ -14,8 +14,7 @@ def roles_of(model: nn.Module) -> dict[str, Role]:
     """Return the role of each parameter, by name.
 
     A module can declare roles in `parameter_roles`. Otherwise the matrices of linear layers, experts and recurrences
-    outside embedding and head are `hidden`; parameters of no other role, such as convolution kernels, are `vector`.
-    convolution's kernel, has the role `vector`.
+    outside embedding and head are `hidden`; all other parameters, such as convolution kernels, are `vector`.
     """
     return {name: _declared(module, own) or _by_name(name, module, tensor) for name, module, own, tensor in _own(model)}
 
@@ -36,7 +35,7 @@ def decayed_parameters(model: nn.Module) -> set[str]:
 
 
 def _own(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor]]:
-    """Yield each parameter once: its full name, its module, its name in that module, and the tensor."""
+    # once each: full name, module, name in the module, tensor
     ids: set[int] = set()
     for path, module in model.named_modules():
         for own, parameter in module.named_parameters(recurse=False):

@@ -14,7 +14,6 @@ The role of a part determines how its module is constructed and called:
 | key selection      | `Module(spec, place, query_features)`       | a `KeySelector`               |
 | activation         | `Module(spec)`, or a function of the same   | `(x) -> y`                    |
 | router             | `Module(spec, num_experts, place)`          | `(x, context) -> logits`      |
-| residual wiring    | `Module(spec, place)`                       | a `ResidualStream`            |
 | token embedding    | `Module(spec, vocab_size, context_length, d_model)` | `(tokens, context, types) -> vectors` |
 | head               | `Module(spec, vocab_size, features)`        | `(x, table) -> logits`, or `(x) -> logits` |
 | model              | `Module(spec)`                              | `(tokens, ...) -> output`     |
@@ -56,38 +55,33 @@ def module_class(part: Spec) -> type[nn.Module]:
     """
     if (module := provided("module", type(part))) is not None:
         return cast(type[nn.Module], module)
-    cause = f"no module computes a {type(part).__name__}"
+    cause = f"no module is registered for {type(part).__name__}"
     raise SpecError(getattr(part, "kind", ""), cause, "register one: archetype.register(SPEC, module=MODULE)")
 
 
 def build_mixer(mixer: Mixer, place: Place) -> nn.Module:
-    """Build the module of a mixer."""
     return module_class(mixer)(mixer, place)
 
 
 def build_feedforward(feedforward: FeedForward, place: Place) -> nn.Module | None:
-    """Build the module of a feed-forward part; return None if the block has none."""
     return None if feedforward.is_absent else module_class(feedforward)(feedforward, place)
 
 
 def build_norm(norm: Norm, features: int) -> nn.Module:
-    """Build the module of a norm over `features` features."""
     return module_class(norm)(norm, features)
 
 
 def build_position(position: EmbeddingPosition, context_length: int, d_model: int) -> nn.Module:
-    """Build the module of positions that are added to embeddings."""
     return module_class(position)(position, context_length, d_model)
 
 
 def build_embedding(
     embedding: TokenEmbedding, vocab_size: int, context_length: int, d_model: int, readers: Sequence[int] = ()
 ) -> nn.Module:
-    """Build the token embedding; `readers` are the layers for which it may compute vectors of their own."""
+    """Build the token embedding; `readers` are the layers for which it may compute separate vectors."""
     further = (readers,) if embedding.layer_features else ()
     return module_class(embedding)(embedding, vocab_size, context_length, d_model, *further)
 
 
 def build_head(head: Head, vocab_size: int, features: int) -> nn.Module | None:
-    """Build the module of a head; return None if the model ends with its vectors."""
     return None if head.is_absent else module_class(head)(head, vocab_size, features)

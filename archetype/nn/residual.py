@@ -16,7 +16,6 @@ class ResidualStream(nn.Module):
     The stream is any tensor whose first dimensions are batch and positions, (B, T, ..., D).
 
     Args:
-        residual: the specification.
         place: position of the content; `place.content` counts the contents of the stack.
     """
 
@@ -44,16 +43,14 @@ class ResidualStream(nn.Module):
 
 
 def enter(residual: Residual, x: Vectors) -> Tensor:
-    """Return the stream before the first block: the embedded tokens, or what the residual wiring makes of them."""
     return x if residual.is_sum else _stream_class(residual).enter(residual, x)
 
 
 def leave(residual: Residual, stream: Tensor) -> Vectors:
-    """Return the output vectors of the stack."""
     return stream if residual.is_sum else _stream_class(residual).leave(residual, stream)
 
 
 def _stream_class(residual: Residual) -> type[ResidualStream]:
     module = module_class(residual)
-    assert issubclass(module, ResidualStream), f"{module.__name__} is no ResidualStream"
+    assert issubclass(module, ResidualStream), f"{module.__name__} is not a ResidualStream"
     return module

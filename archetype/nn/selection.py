@@ -16,17 +16,11 @@ from archetype.roles.selection import KeySelection
 
 
 class Choice(NamedTuple):
-    """Keys chosen by a selection.
+    """Keys chosen by a selection."""
 
-    Attributes:
-        keys: True where a query sees a key, a subset of the allowed pairs (None: all of these).
-        most: upper bound on the keys that one query sees; 0 if not known in advance.
-        scores: score of each query and key, if the selection is trained in this pass.
-    """
-
-    keys: Bool[Tensor, "b 1 T S"] | None = None
-    most: int = 0
-    scores: Float[Tensor, "B T S"] | None = None
+    keys: Bool[Tensor, "b 1 T S"] | None = None  # a subset of the allowed pairs; None: all of them
+    most: int = 0  # upper bound on the keys that one query sees; 0 if not known in advance
+    scores: Float[Tensor, "B T S"] | None = None  # if the selection is trained in this pass
 
     def can_be_gathered(self, num_queries: int) -> bool:
         """Whether the chosen keys can be gathered: there is a single query and a known bound on its keys."""
@@ -59,10 +53,8 @@ class KeySelector(nn.Module):
         """Choose keys for the new positions.
 
         Args:
-            x: vectors of the new positions.
             queries: vectors from which attention computes its queries.
             allowed: pairs of new positions and keys that attention allows.
-            context: forward context.
             state: the selection's own state, updated with the new positions; key s is position s. None: the keys are
                 those of the new positions.
         """
@@ -72,9 +64,7 @@ class KeySelector(nn.Module):
         """Return the training loss of the selection; called only for a choice with scores.
 
         Args:
-            choice: what it chose in this pass.
             attended: attention weights of each query, averaged over heads, without gradient.
-            context: forward context.
         """
         raise NotImplementedError
 
@@ -84,7 +74,7 @@ def build_selection(index: KeySelection | None, place: Place, query_features: in
     if index is None:
         return None
     module = module_class(index)(index, place, query_features)
-    assert isinstance(module, KeySelector), f"{type(module).__name__} is no KeySelector"
+    assert isinstance(module, KeySelector), f"{type(module).__name__} is not a KeySelector"
     return module
 
 
@@ -92,43 +82,33 @@ def learn(index: KeySelector, choice: Choice, weights: Callable[[], Tensor], con
     """Add the loss by which a selection learns to imitate the attention weights.
 
     Args:
-        index: the selection.
-        choice: what it chose.
         weights: computes the attention weights, (B, H, T, S); called only if needed.
-        context: of the pass.
     """
     if choice.scores is None:
         return
     with torch.no_grad():
-        attended = weights().sum(1)
+        attended = weights().sum(1)  # (B, T, S): summed over heads
         attended = attended / attended.sum(-1, keepdim=True).clamp(min=1e-20)  # attention sinks take a share: normalize
     context.aux_losses.append(index.loss(choice, attended, context))
 
 
 class Gathered(NamedTuple):
-    """The chosen keys of a single query per sequence.
+    """The chosen keys of a single query per sequence."""
 
-    Attributes:
-        keys: True where the query sees a key; sequences with fewer keys than S are padded with keys it does not see.
-        slots: indices of the gathered keys among all keys.
-        buffers: keys, values and the like, gathered.
-    """
-
-    keys: Bool[Tensor, "B 1 1 S"]
-    slots: Int[Tensor, "B S"]
-    buffers: tuple[Tensor, ...]
+    keys: Bool[Tensor, "B 1 1 S"]  # False for keys that pad sequences with fewer than S chosen keys
+    slots: Int[Tensor, "B S"]  # indices of the gathered keys among all keys
+    buffers: tuple[Tensor, ...]  # gathered: keys, values and the like
 
 
 def gather_chosen(choice: Choice, *buffers: Tensor) -> Gathered:
     """Gather the chosen keys of a single query per sequence, so that attention reads nothing else.
 
     Args:
-        choice: the chosen keys.
         buffers: tensors of all keys, (B, K, S, P) each.
     """
     assert choice.keys is not None
-    keys = choice.keys[:, 0, 0].expand(len(buffers[0]), -1)
-    slots = keys.int().topk(choice.most, sorted=False).indices
+    keys = choice.keys[:, 0, 0].expand(len(buffers[0]), -1)  # (B, S)
+    slots = keys.int().topk(choice.most, sorted=False).indices  # (B, most), the chosen ones first
     index = slots[:, None, :, None]
     gathered = tuple(buffer.gather(2, index.expand(-1, buffer.shape[1], -1, buffer.shape[3])) for buffer in buffers)
     return Gathered(keys.gather(1, slots)[:, None, None], slots, gathered)
@@ -143,7 +123,6 @@ class IndexedKVCache(LayerState):
 
     @property
     def can_shorten(self) -> bool:
-        """Whether both states can be shortened."""
         return self.cache.can_shorten and self.index.can_shorten
 
     def copy_rows(self, sources: Int[Tensor, "B"], starts: Int[Tensor, "B"], ends: Int[Tensor, "B"]) -> None:

@@ -14,12 +14,7 @@ from torch import Tensor
 
 
 class PositionShares(ABC):
-    """The positions of every sequence that this process computes.
-
-    Args:
-        number: rank of this process.
-        size: number of processes.
-    """
+    """The positions of every sequence that this process computes."""
 
     def __init__(self, number: int, size: int) -> None:
         self.size, self.pieces = size, (number, 2 * size - 1 - number)
@@ -34,7 +29,7 @@ class PositionShares(ABC):
         """Return all positions of a tensor whose third dimension holds this process's positions, in order."""
 
     def in_order(self, x: Tensor) -> Tensor:
-        """Sort the third dimension, which holds the two pieces of each process in turn, into sequence order."""
+        # the third dimension holds two pieces per process in turn
         pieces = x.chunk(2 * self.size, dim=2)  # 0, 2 N - 1, 1, 2 N - 2, ...
         return torch.cat((*pieces[0::2], *reversed(pieces[1::2])), dim=2)
 
@@ -46,14 +41,8 @@ class PositionShares(ABC):
 
 @dataclass(frozen=True)
 class SharedRows:
-    """Positions of whole sequences, of which this process computes a part.
+    """Positions of whole sequences, of which this process computes a part."""
 
-    Attributes:
-        shares: which positions this process has.
-        positions: positions of all tokens.
-        document_ids: document of each token, if several are packed into a row.
-    """
-
-    shares: PositionShares
-    positions: Int[Tensor, "b S"]
-    document_ids: Int[Tensor, "B S"] | None
+    shares: PositionShares  # which positions this process has
+    positions: Int[Tensor, "b S"]  # of all tokens
+    document_ids: Int[Tensor, "B S"] | None  # of all tokens, if several documents are packed into a row

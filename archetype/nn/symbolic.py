@@ -11,7 +11,6 @@ from torch import Tensor
 
 
 def is_symbolic(size: int) -> bool:
-    """Whether a size is symbolic; torch.compile passes concrete sizes and recompiles for others."""
     return isinstance(size, torch.SymInt)
 
 
@@ -22,14 +21,12 @@ def scan(
 
     Args:
         step: maps the states and the inputs at one position, (B, ...), to the output there and the new states.
-        states: before the first position.
         inputs: (B, T, ...) each.
-        backward: start at the last position.
     """
     from torch._higher_order_ops import scan as scan_first  # imports sympy, which eager mode does not need
 
-    def combine(states: tuple[Tensor, ...], place: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
-        output, *after = step(*states, *place)
+    def combine(states: tuple[Tensor, ...], inputs_t: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
+        output, *after = step(*states, *inputs_t)
         return tuple(after), output.clone()  # the output must not alias a state
 
     last, outputs = scan_first(combine, states, tuple(x.transpose(0, 1) for x in inputs), reverse=backward)

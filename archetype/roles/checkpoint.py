@@ -84,23 +84,14 @@ class ConfigKeys(Protocol):
 
 @dataclass(frozen=True)
 class CheckpointMixer(ABC):
-    """The mixer of one layer in a checkpoint.
+    """The mixer of one layer in a checkpoint."""
 
-    Attributes:
-        shapes: shapes of its tensors, by our names below `mixer`, such as "q.weight".
-        names: names of its tensors in the file, by the same keys.
-        d_model: width of the model, D.
-        transposed: whether matrices are stored as (inputs, outputs).
-        config: the keys of config.json.
-        quirks: what only the family's code tells.
-    """
-
-    shapes: Mapping[str, Shape]
-    names: Mapping[str, str]
+    shapes: Mapping[str, Shape]  # shapes of its tensors, by our names below `mixer`, such as "q.weight"
+    names: Mapping[str, str]  # names of its tensors in the file, by the same keys
     d_model: int
-    transposed: bool
+    transposed: bool  # whether matrices are stored as (inputs, outputs)
     config: ConfigKeys
-    quirks: MixerQuirks
+    quirks: MixerQuirks  # what only the family's code tells
 
     def shape(self, param: str) -> Shape:
         """Return the shape of a required tensor.

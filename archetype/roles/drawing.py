@@ -264,7 +264,7 @@ def with_equals_once(drawing: Inside) -> Inside:
     """Merge each group whose cells equal those of the first group into one box with the first group's name."""
     cells = {cell.name: cell for cell in drawing.cells}
     for group in drawing.groups[1:]:
-        first, own = ([cells[name] for name in one.cells] for one in (drawing.groups[0], group))
+        first, own = ([cells[name] for name in g.cells] for g in (drawing.groups[0], group))
         if [(c.label, c.kind, c.row) for c in first] != [(c.label, c.kind, c.row) for c in own]:
             continue
         left, end = min(c.column for c in own), max(c.column + c.span for c in own)
@@ -283,12 +283,12 @@ def with_equals_once(drawing: Inside) -> Inside:
             else c
             for c in rest
         ]
-        drawing = drawing._replace(cells=tuple(moved), groups=tuple(one for one in drawing.groups if one is not group))
+        drawing = drawing._replace(cells=tuple(moved), groups=tuple(g for g in drawing.groups if g is not group))
     return drawing
 
 
 def _unknown(part: Spec, names: Sequence[str]) -> Inside:
-    """Return one box with the fields of a part for which no function is registered."""
+    # no function is registered for this part, so a single box shows its fields
     fields = ", ".join(f"{name} {value}" for name, value in part.dump().items() if name != "kind")
     label = title(part) if isinstance(part, Part) else type(part).__name__
     return Inside((Cell(names[0], 0, 0, (X,), 3, label, tuple(names), shape=fields),), names[0])

@@ -16,15 +16,14 @@ class FeedForward(Content, Part):
 
     @property
     def separates_documents(self) -> bool:
-        """Whether packed documents are computed independently; False if it keeps a state."""
+        """Whether packed documents are computed independently; a part with a state overrides this with False."""
         return True
 
     @property
     def needs_whole_rows(self) -> NeedsWholeRows | None:
-        """Why context parallelism is impossible, if it keeps a state."""
-        if self.separates_documents:
+        if self.separates_documents:  # then it has no state that is carried from position to position
             return None
-        cause = f"{getattr(self, 'kind', 'a part')} reads rows in order, and parallel.context cuts them"
+        cause = f"{getattr(self, 'kind', 'a part')} reads sequences in order, and parallel.context splits them"
         return NeedsWholeRows("", cause, "use a part without a state, or make parallel.context 1")
 
 

@@ -28,7 +28,6 @@ class Head(Part):
 
     @property
     def has_classes(self) -> bool:
-        """Whether it predicts classes, of a whole text or of each token."""
         return self.classifies or self.labels_tokens
 
     @property

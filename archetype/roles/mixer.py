@@ -57,13 +57,13 @@ class Mixer(Content, Part):
     def check_source(self, source: "Mixer", width: int) -> None:
         """Raise an error by `invalid` if this mixer cannot read what the mixer `source` publishes."""
         if not isinstance(source, type(self)) or source.own != source:
-            remedy = f"name a layer of {getattr(self, 'kind', 'this mixer')} that reads none itself"
-            invalid("", "the mixer of the layer that it reads leaves nothing for it", remedy)
+            remedy = f"name a layer of {getattr(self, 'kind', 'this mixer')} that reads no other layer"
+            invalid("", "the mixer of the layer that it reads publishes nothing for it", remedy)
 
     @property
     def needs_whole_rows(self) -> NeedsWholeRows | None:
         """Why context parallelism is impossible; None if it uses `context.rows` to read other processes' positions."""
-        cause = f"{getattr(self, 'kind', 'a mixer')} reads rows in order, and parallel.context cuts them"
+        cause = f"{getattr(self, 'kind', 'a mixer')} reads sequences in order, and parallel.context splits them"
         return NeedsWholeRows("", cause, "use attention, or make parallel.context 1")
 
     def attention_sizes(self, width: int) -> AttentionSizes | None:

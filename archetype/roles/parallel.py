@@ -54,13 +54,9 @@ class SplitPlan:
 
 @dataclass(frozen=True)
 class TablePlan:
-    """A table split by rows: the looked-up vectors are summed over processes.
+    """A table split by rows: the looked-up vectors are summed over processes."""
 
-    Attributes:
-        table: name of the table in the module.
-    """
-
-    table: str
+    table: str  # name of the table in the module
 
 
 class NeedsWholeRows(NamedTuple):
@@ -86,16 +82,12 @@ class InLayout:
 
     @property
     def adds_to_loss(self) -> bool:
-        """Whether it adds a loss of its own in training."""
+        """Whether it adds a term to the training loss."""
         return False
 
 
 class Plans(Generic[M]):
-    """The parallelism plans of one module.
-
-    Args:
-        module: the module to be computed by several processes.
-    """
+    """The parallelism plans of one module."""
 
     def __init__(self, module: M) -> None:
         self.module = module

@@ -76,11 +76,7 @@ class Piece(NamedTuple):
 
 
 class PatternRule(Generic[P]):
-    """The rule of a pattern. A new kind only needs `rule`: all pairs are then computed and masked.
-
-    Args:
-        pattern: specification of the pattern.
-    """
+    """The rule of a pattern. A new kind only needs `rule`: all pairs are then computed and masked."""
 
     depends_on_layer: ClassVar[bool] = False
     depends_on_length: ClassVar[bool] = False  # whether the sequence length affects pairs far from its end
@@ -121,7 +117,6 @@ class PatternRule(Generic[P]):
 
 
 def rule_for(pattern: type[Pattern]) -> Callable[[type[PatternRule[P]]], type[PatternRule[P]]]:
-    """Register the rule of a kind of pattern."""
     return provides("rule", pattern)
 
 
@@ -134,11 +129,10 @@ def pattern_rule(pattern: Pattern) -> PatternRule[Any]:
     """
     rule = provided("rule", type(pattern))
     if rule is None:
-        cause = f"{type(pattern).__name__} has no rule of which positions see each other"
+        cause = f"{type(pattern).__name__} has no rule for which positions see each other"
         raise SpecError("pattern", cause, "give one: archetype.register(..., rule=...)")
     return cast(PatternRule[Any], rule(pattern))
 
 
 def every_pair(i: Positions, j: Positions) -> Any:
-    """Return True for every pair."""
     return i == i

@@ -24,8 +24,7 @@ class KeySelection(Part):
 
     @property
     def needs_whole_rows(self) -> NeedsWholeRows:
-        """Why context parallelism is impossible."""
-        cause = "chooses among the keys of a whole row, and parallel.context cuts it"
+        cause = "selects among the keys of a whole sequence, and parallel.context splits it"
         return NeedsWholeRows("index", cause, "leave it out, or make parallel.context 1")
 
 

@@ -83,7 +83,7 @@ class LogitsRules(Spec):
         """
         for name, ids in self.named_ids():
             if not all(0 <= id < vocab_size for id in ids):
-                cause = f"holds a token outside the vocabulary of {vocab_size}"
+                cause = f"contains a token id outside the vocabulary of {vocab_size}"
                 raise SpecError(name, cause, "is it the model's own tokenizer?")
 
     def named_ids(self) -> Iterator[tuple[str, Sequence[int]]]:
@@ -173,7 +173,6 @@ class Sampling(LogitsRules):
 
     @property
     def greedy(self) -> bool:
-        """Whether decoding is greedy."""
         return self.temperature == 0
 
     def said_limit(self, num_prompt: int) -> int | None:

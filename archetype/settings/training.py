@@ -66,7 +66,7 @@ TRACKERS = described("Also record metrics with tensorboard, wandb, trackio or ml
 
 
 class RunSettings(Spec):
-    """The fields of a recipe that are neither data nor parts with code of their own."""
+    """The fields of a recipe that are neither data nor parts with their own code."""
 
     version: Annotated[Literal[1], described("Version of the file format.")] = 1
     spec: Annotated[

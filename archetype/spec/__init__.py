@@ -68,7 +68,6 @@ if TYPE_CHECKING:  # for type checkers only; a test compares the list with the f
 
 @cache
 def _public() -> dict[str, str]:
-    """Return the module of every public name of specifications."""
     from archetype.spec.registry import load_kinds
 
     folders = (f"{folder}.spec" for folder in load_kinds())

@@ -70,7 +70,7 @@ def classes_of(kind: str) -> tuple[list[tuple[str, type[Spec]]], str]:
     """Return (role, class) of everything with this kind, and the name by which it is written (for synonyms).
 
     Raises:
-        SpecError: there is no such kind.
+        SpecError: the kind is unknown.
     """
     names = list(dict.fromkeys(str(cls.model_fields["kind"].default) for _, cls in kinds()))
     name, written = (kind, kind) if kind in names else meant_kind(kind, names) or ("", "")
@@ -80,7 +80,7 @@ def classes_of(kind: str) -> tuple[list[tuple[str, type[Spec]]], str]:
 
 
 def _where_else(word: str) -> str:
-    """Return a hint for a word that is not a kind but a field, or the KV cache."""
+    # a hint for a word that names a field or the KV cache instead of a kind
     word = word.lower().replace("-", "_").replace(" ", "_")
     if "cache" in word.split("_"):
         return "it is the state that attention keeps; `archetype cost MODEL --length N` has its bytes"
@@ -102,7 +102,6 @@ def kinds_of(role: str) -> str:
 
 
 def all_kinds() -> str:
-    """Return the names of all kinds, one line per role."""
     names: dict[str, list[str]] = {}
     for role, cls in kinds():
         names.setdefault(role, []).append(str(cls.model_fields["kind"].default))
@@ -138,7 +137,7 @@ def page() -> str:
 
 
 def _is_own(cls: type[Spec]) -> bool:
-    """Whether a class belongs to specifications, rather than to recipes or extensions."""
+    # belongs to specifications, rather than to recipes or extensions
     return cls.__module__.startswith(OWN)
 
 

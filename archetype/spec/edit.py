@@ -40,7 +40,7 @@ def assign(spec: S, assignments: list[str]) -> S:
 
 
 def _path_of(spec: Spec, field: str) -> str | None:
-    """Return the path of the first field with this name, in all layers; None if there is none."""
+    # the first field with this name, in any layer
     paths = (path for path, _ in leaves(spec.dump(full=True, each_layer=True)))
     path = next((path for path in paths if field in path.split(".")), None)
     if path is None:
@@ -87,7 +87,7 @@ def _read(assignment: str) -> tuple[str, Any]:
 
 
 def _layers_at(data: Any, keys: Sequence[Key]) -> list[Any] | None:
-    """Return the layers of the model, or of the side that the keys name."""
+    # the layers of the model, or of the side that the keys name
     for key in keys:
         data = data.get(key, data) if isinstance(data, dict) else data
     return data.get("layers") if isinstance(data, dict) else None
@@ -99,7 +99,6 @@ def changes_of(
     """Yield every path at which dumps with each layer differ, with its value in each dump.
 
     Args:
-        values: the dumps.
         place: path of the values.
         within_kinds: also list the fields of parts with different kinds; otherwise only the kinds are listed.
     """
@@ -127,7 +126,6 @@ def changes_of(
 
 
 def _filled(values: Sequence[Any]) -> Sequence[Any]:
-    """Replace missing values by empty mappings or lists if some values are mappings or lists."""
     empties: tuple[Any, ...] = ({}, [])
     for empty in empties:
         kind = type(empty)
@@ -143,14 +141,13 @@ def _differ(values: Sequence[Any]) -> bool:
 
 
 def _shown(value: Any) -> Any:
-    """Return the kind of a part; other values are unchanged."""
     return value.get("kind", value) if isinstance(value, dict) else value
 
 
 def _changes_of_layers(
     stacks: Sequence[list[Any]], place: str, within_kinds: bool
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yield the changes between stacks; changes shared by several layers are merged."""
+    # changes shared by several layers are merged
     prefix, depths = f"{place}." if place else "", tuple(len(layers) or ABSENT for layers in stacks)
     if _differ(depths):
         yield f"{prefix}num_layers", depths
@@ -189,7 +186,6 @@ def _keys(target: str) -> list[Key]:
 
 
 def _index(text: str, target: str) -> slice | tuple[int, ...]:
-    """Parse the indices in a pair of brackets."""
     try:
         if text == "*":
             return slice(None)
@@ -201,16 +197,15 @@ def _index(text: str, target: str) -> slice | tuple[int, ...]:
 
 
 def _items(key: slice | tuple[int, ...], items: Any, target: str) -> list[int]:
-    """Return the indices of the list items that a key names."""
     count = len(items) if isinstance(items, list) else 0
     if isinstance(key, tuple):
         missing = next((index for index in key if not -count <= index < count), None)
         if missing is not None:
             raise SpecError(target, f"there is no item {missing}", f"use 0 to {count - 1}, or * for all")
         return [index % count for index in key]
-    if key.step == 0 or not (places := list(range(count))[key]):
-        raise SpecError(target, f"no item of {count} is named", "write [0], [-1], [0,2], [::4] or [*]")
-    return places
+    if key.step == 0 or not (indices := list(range(count))[key]):
+        raise SpecError(target, f"selects none of {count} items", "write [0], [-1], [0,2], [::4] or [*]")
+    return indices
 
 
 def _assign(data: Any, keys: Sequence[Key | int], value: Any, target: str) -> None:
@@ -218,26 +213,26 @@ def _assign(data: Any, keys: Sequence[Key | int], value: Any, target: str) -> No
     if isinstance(data, list):
         if isinstance(key, str):
             raise SpecError(target, f"there is no item {key}", f"use 0 to {len(data) - 1}, or * for all")
-        places: Sequence[Any] = [key] if isinstance(key, int) else _items(key, data, target)
+        targets: Sequence[Any] = [key] if isinstance(key, int) else _items(key, data, target)
     elif not isinstance(data, dict) or not isinstance(key, str):
         where = f"[{','.join(map(str, key))}]" if isinstance(key, tuple) else "[*]" if isinstance(key, slice) else key
         raise SpecError(target, f"{where} is inside a plain value", "shorten the path")
     else:
-        places = [key]
-    for place in places:
+        targets = [key]
+    for key_or_index in targets:
         if rest:
-            if isinstance(data, dict) and not isinstance(data.get(place), dict | list):
-                data[place] = {}
-            _assign(data[place], rest, value, target)
+            if isinstance(data, dict) and not isinstance(data.get(key_or_index), dict | list):
+                data[key_or_index] = {}
+            _assign(data[key_or_index], rest, value, target)
         else:
-            data[place] = value
+            data[key_or_index] = value
 
 
 def _restacked(layers: list[Any], num_layers: Any, target: str) -> list[Any]:
     if not isinstance(num_layers, int) or isinstance(num_layers, bool) or not 0 < num_layers <= MAX_LAYERS:
         raise SpecError(target, f"{num_layers!r} is not a count", f"use a whole number from 1 to {MAX_LAYERS}")
     if not isinstance(layers, list) or not all(isinstance(layer, dict) for layer in layers):
-        raise SpecError(target, "the layers are no list of blocks", "give blocks first")
+        raise SpecError(target, "layers is not a list of blocks", "give blocks first")
     if (stack := restacked(layers, num_layers)) is None:
         raise SpecError(target, "the stack has no single pattern to repeat", "set layers[i] one by one")
     return [deepcopy(layer) for layer in stack]

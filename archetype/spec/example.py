@@ -31,7 +31,7 @@ def _required(cls: type[Spec]) -> dict[str, Any]:
 
 
 def _value(annotation: Any, metadata: Sequence[Any] = ()) -> str:
-    if (by_kind := next((one for one in metadata if isinstance(one, ByKind)), None)) is not None:
+    if (by_kind := next((argument for argument in metadata if isinstance(argument, ByKind)), None)) is not None:
         return example_of_kind(by_kind.kinds())
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
@@ -39,7 +39,7 @@ def _value(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     if origin is Literal:
         return str(arguments[0])
     if origin in (Union, types.UnionType):
-        return _value(next(one for one in arguments if one is not type(None)))
+        return _value(next(argument for argument in arguments if argument is not type(None)))
     if origin is tuple:
         return f"[{_value(arguments[0])}]"
     if isinstance(annotation, type) and issubclass(annotation, Spec):

@@ -45,7 +45,7 @@ class Extension(BaseModel, frozen=True):
         if missing := sorted({kind for kind in self.kinds if registered_kind(kind) is None}):
             digest = f" (sha256 {self.sha256[:SHOWN]}...)" if self.sha256 else ""
             cause = f"needs {', '.join(missing)} of the extension {self.name}{digest}, which is not loaded"
-            raise SpecError(place, cause, f"give --extension {self.name} if you trust that file")
+            raise SpecError(place, cause, f"pass --extension {self.name} if you trust that file")
         if change := self.change():
             warnings.warn(ChangedExtension(f"{place}: {change}: what it computes may differ"), stacklevel=2)
 

@@ -29,7 +29,7 @@ class Part(Spec):
     kinds: ClassVar[dict[str, type["Part"]]]
     needs: ClassVar[str] = ""  # capability that every member of the role must have: module, or rule
     is_word: ClassVar[bool] = False  # whether a member with defaults only is written as a word
-    is_absent: ClassVar[bool] = False  # whether it means that there is no such part, as for no norm
+    is_absent: ClassVar[bool] = False  # whether it means that the part is left out, such as no norm
     title: ClassVar[str] = ""  # display name of the kind (empty: `kind` in words)
 
     if TYPE_CHECKING:  # a field of every member
@@ -61,7 +61,7 @@ class Part(Spec):
             default: kind of a mapping without one (absent: it is required).
 
         Raises:
-            SpecError: there is no such kind, or a field is invalid.
+            SpecError: the kind is unknown, or a field is invalid.
         """
         load_all_kinds()
         kind = data.get("kind", default)
@@ -140,7 +140,6 @@ class ByKind:
     """Metadata of a field that is parsed as the class named by `kind`; all of the classes are in the JSON Schema.
 
     Args:
-        role: the role.
         only: attributes, at least one of which must be true for a class to be allowed (absent: all classes are).
         default: kind of a mapping without one (absent: it is required).
         is_said: whether the default kind is written.
@@ -174,15 +173,14 @@ class ByKind:
         try:
             return cls.model_validate(value)
         except ValidationError as error:
-            missing = [str(one["loc"][0]) for one in error.errors() if one["type"] == "missing"]
+            missing = [str(detail["loc"][0]) for detail in error.errors() if detail["type"] == "missing"]
             if isinstance(word, str) and missing:
                 from archetype.spec.example import example
 
-                invalid("", f"{word} alone does not say {enumeration(missing)}", f"write {example(cls)}")
+                invalid("", f"{word} needs {enumeration(missing)}", f"write {example(cls)}")
             raise with_known_keys(error, cls) from None
 
     def _remedy(self, value: Any) -> str:
-        """Return a suggestion for a value that is not a kind."""
         from archetype.spec.example import example_of_kind
 
         kinds, role = self.kinds(), self.role.role_name().replace(" ", "_")
@@ -192,7 +190,6 @@ class ByKind:
         return f"write a kind, such as {example_of_kind(kinds)}; `archetype explain {role}` lists them"
 
     def dump(self, value: Part, info: SerializationInfo) -> dict[str, Any] | str:
-        """Return the part as plain data: a mapping, or its kind as a word."""
         data = value.model_dump(mode=info.mode, context=info.context)
         if value.is_word and len(data) == 1:
             return str(data["kind"])
@@ -231,7 +228,6 @@ class ByKind:
 
 
 def _has_defaults(cls: type[Part]) -> bool:
-    """Whether a kind needs no further fields."""
     return not any(field.is_required() for field in cls.model_fields.values())
 
 

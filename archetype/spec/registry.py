@@ -24,11 +24,7 @@ _loading = RLock()  # concurrent imports in different orders would see partly im
 
 
 def load_kinds() -> tuple[str, ...]:
-    """Import the `spec.py` of every folder once, so that all kinds are known by name.
-
-    Returns:
-        Names of the packages, one per folder.
-    """
+    """Import the `spec.py` of every folder once, so that all kinds are known by name. Return the packages' names."""
     with _loading:
         return _load_kinds()
 
@@ -43,11 +39,9 @@ def _load_kinds() -> tuple[str, ...]:
 
 
 def provides(capability: str, *kinds: type) -> Callable[[T], T]:
-    """Register a capability of some kinds and of classes derived from them.
+    """Register a capability, such as `module` or `cost`, of some kinds and of classes derived from them.
 
-    Args:
-        capability: name of the file that provides it, such as `module` or `cost`.
-        kinds: classes of parts; for `parallel`, classes of modules.
+    Its name is that of the file that provides it. Kinds are classes of parts; for `parallel`, classes of modules.
     """
 
     def register(provided: T) -> T:
@@ -76,7 +70,7 @@ def providers(capability: str) -> Iterator[tuple[type, Any]]:
 
 @cache
 def _folder(kind: type) -> str | None:
-    """Return the package with the files of a kind, or with those shared by a role."""
+    # the package with the files of this kind, or with those that all kinds of a role share
     package, _, file = kind.__module__.rpartition(".")
     if package == "archetype.roles":
         return f"archetype.parts.{file}" if find_spec(f"archetype.parts.{file}") else None
@@ -85,7 +79,7 @@ def _folder(kind: type) -> str | None:
 
 @cache
 def _import_file(package: str, name: str) -> bool:
-    """Import a file of a folder. Return whether it exists."""
+    # returns whether the file exists
     if find_spec(f"{package}.{name}") is None:
         return False
     import_module(f"{package}.{name}")

@@ -50,12 +50,14 @@ def restacked(layers: Sequence[dict[str, Any]], num_layers: int) -> list[dict[st
     sources = [layer.get("weights_of") for layer in layers]
     size = next((index for index, source in enumerate(sources) if source is not None), len(layers))
     if size < len(layers):
-        said = [{"weights_of": None, "reinject": False} | layer for layer in layers]
-        places = [index % size for index in range(size, num_layers)]
-        again = {"reinject": said[size]["reinject"]}
-        used = [said[place] | {"weights_of": place} | (again if place == 0 else {}) for place in places]
-        if said[size:] == used[: len(said) - size]:
-            return said[:size] + used
+        full = [{"weights_of": None, "reinject": False} | layer for layer in layers]
+        reinject = {"reinject": full[size]["reinject"]}  # only the first layer of each pass may have it
+        sharing = [
+            full[source] | {"weights_of": source} | (reinject if source == 0 else {})
+            for source in (index % size for index in range(size, num_layers))
+        ]
+        if full[size:] == sharing[: len(full) - size]:
+            return full[:size] + sharing
     back = [None if source is None else index - source for index, source in enumerate(sources)]
     relative = [
         layer if steps is None else layer | {"weights_of": steps} for layer, steps in zip(layers, back, strict=True)
@@ -69,7 +71,7 @@ def restacked(layers: Sequence[dict[str, Any]], num_layers: int) -> list[dict[st
 
 
 def _times(codes: Sequence[int], start: int, size: int) -> int:
-    """Return how often the `size` layers at `start` are repeated in a row."""
+    # how often the `size` layers at `start` are repeated in a row
     end = start + size
     while end < len(codes) and codes[end] == codes[end - size]:
         end += 1

@@ -30,7 +30,6 @@ def scaled(spec: S, factors: Sequence[str]) -> S:
     get narrower. Depth truncates or repeats the pattern of each stack.
 
     Args:
-        spec: specification of a model.
         factors: `width`, `depth`, `vocab` or `context`, each with a ratio (width=1/8, width=0.5, width=2x) or a size
             (width=512 is a d_model).
 
@@ -75,7 +74,7 @@ def _parsed(text: str) -> tuple[str, str]:
 
 
 def _sized(name: str, text: str, size: int) -> int:
-    """Return the new size for a ratio or a size."""
+    # the new size; `text` is a ratio or the size itself
     try:
         value = int(text) if text.isdecimal() else round(size * Fraction(text.removesuffix("x")))
     except (ValueError, ZeroDivisionError):
@@ -91,19 +90,10 @@ def _check_present(name: str, sizes: Mapping[str, int]) -> None:
 
 
 class _Node(NamedTuple):
-    """A part of a specification.
-
-    Attributes:
-        part: itself.
-        data: its plain data; a string if it is written as a word, without fields.
-        path: what is put before the names of its fields, such as "layers[0].mixer.".
-        above: the node that contains it; None for the specification.
-    """
-
     part: Spec
-    data: Any
-    path: str
-    above: "_Node | None"
+    data: Any  # plain data; a string if the part is written as a word, without fields
+    path: str  # prefix of the paths of its fields, such as "layers[0].mixer."
+    above: "_Node | None"  # the node that contains it; None for the specification
 
     @property
     def d_model(self) -> int:
@@ -113,14 +103,7 @@ class _Node(NamedTuple):
 
 
 def _walk(part: Spec, data: Any = None, path: str = "", above: _Node | None = None) -> Iterator[_Node]:
-    """Yield a specification and all parts in it, each before the parts that it contains.
-
-    Args:
-        part: a specification or a part.
-        data: its plain data, if the caller needs that of each part.
-        path: of the part.
-        above: the node that contains it.
-    """
+    # a specification and all parts in it, each before the parts that it contains
     node = _Node(part, data, path, above)
     yield node
     for name in type(part).model_fields:
@@ -158,7 +141,6 @@ def _scale_sizes(node: _Node, factor: Fraction, share: Fraction) -> Fraction:
     """Scale the plain data of a part in place.
 
     Args:
-        node: the part, with its plain data.
         factor: new width of the model / old width.
         share: new head size / old head size of the part that contains it.
 
@@ -183,11 +165,8 @@ def _scale_sizes(node: _Node, factor: Fraction, share: Fraction) -> Fraction:
 
 
 def _scale_heads(node: _Node, factor: Fraction) -> Fraction:
-    """Scale the number of heads; if it cannot be divided far enough, scale the head size too.
-
-    Returns:
-        New head size / old head size.
-    """
+    # If the number of heads cannot be divided far enough, the head size is scaled too.
+    # Returns new head size / old head size.
     data = node.data
     sizes = {n: follows.measure for n, follows in followed(type(node.part)).items() if isinstance(data[n], int)}
     counts = {name: data[name] for name, measure in sizes.items() if measure == "heads"}
@@ -206,18 +185,18 @@ def _scale_heads(node: _Node, factor: Fraction) -> Fraction:
 
 
 def _ratios(spec: Spec) -> Iterator[tuple[str, tuple[float, tuple[int, int], str]]]:
-    """Yield (path of a size, (ratio, usual range, sentence about it))."""
+    # (path of a size, (ratio, usual range, sentence about it))
     for node in _walk(spec):
         declared, d_model = followed(type(node.part)), node.d_model
         sizes = {name: getattr(node.part, name) for name in declared}
         for name, follows in declared.items() if d_model else ():
             if follows.is_inner and isinstance(size := sizes[name], int):
                 ratio = size / d_model
-                said = f"{name} {size} is {ratio:.3g} times d_model {d_model}, where most models have 1 to 8 times"
-                yield f"{node.path}{name}", (ratio, USUAL_FEEDFORWARD, said)
+                sentence = f"{name} {size} is {ratio:.3g} times d_model {d_model}, where most models have 1 to 8 times"
+                yield f"{node.path}{name}", (ratio, USUAL_FEEDFORWARD, sentence)
         heads = next((sizes[name] for name, follows in declared.items() if follows.measure == "heads"), None)
         if isinstance(heads, int) and d_model:
             widths = [sizes[name] for name, follows in declared.items() if follows == Follows("head")]
             width = next(iter(widths), None) or d_model / heads
-            said = f"each of {heads} heads has {width:.3g} features, where most models have 16 to 256"
-            yield f"{node.path}head", (width, USUAL_HEAD, said)
+            sentence = f"each of {heads} heads has {width:.3g} features, where most models have 16 to 256"
+            yield f"{node.path}head", (width, USUAL_HEAD, sentence)

@@ -15,17 +15,11 @@ Measure = Literal["width", "heads", "head", "vocab", "context"]
 
 @dataclass(frozen=True)
 class Follows:
-    """The measure to which a field is proportional.
+    """The measure to which a field is proportional."""
 
-    Attributes:
-        measure: width of the model, number of heads, size of a head, vocabulary or context.
-        power: exponent of the measure.
-        is_inner: whether it is the width of an inner layer, which is usually a few times that of the model.
-    """
-
-    measure: Measure
-    power: float = 1
-    is_inner: bool = False
+    measure: Measure  # width of the model, number of heads, size of a head, vocabulary or context
+    power: float = 1  # exponent of the measure
+    is_inner: bool = False  # whether it is the width of an inner layer, which is usually a few times that of the model
 
 
 Width = Annotated[Size, Follows("width")]

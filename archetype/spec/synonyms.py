@@ -45,7 +45,7 @@ ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu", "reglu": "relu", "glu": "sigmo
 
 
 def meant_kind(name: str, kinds: "dict[str, object] | list[str]") -> tuple[str, str] | None:
-    """Return the kind that a synonym stands for, and how to write it; None if there is none."""
+    """Return the kind of a synonym, and how to write it; None for an unknown word."""
     word = name.lower().replace("-", "_").replace(" ", "_")
     kind = next((kind for kind, words in SYNONYMS.items() if kind in kinds and word in words.split()), None)
     if kind is None:

@@ -1,4 +1,4 @@
-"""Differential attention (Ye 2024, arXiv 2410.05258), a mixer from outside that composes the core of attention."""
+"""Differential attention (Ye 2024, arXiv 2410.05258) as an extension that reuses the core of attention."""
 
 import math
 from typing import Literal
@@ -38,7 +38,7 @@ from archetype.extend import (
 
 
 class DifferentialAttention(spec.Mixer):
-    """(softmax(q1 k1^T / sqrt(P)) - lambda softmax(q2 k2^T / sqrt(P))) v, each head's normalized (Ye 2024, section 2).
+    """(softmax(q1 k1^T / sqrt(P)) - lambda softmax(q2 k2^T / sqrt(P))) v, normalized per head (Ye 2024, section 2).
 
     Each of H heads has two queries and two keys of P = D / 2H features, and a value of 2P.
 
@@ -52,7 +52,7 @@ class DifferentialAttention(spec.Mixer):
     theta: Positive = 10000.0
 
     def check(self, width: int, causal: bool) -> None:
-        """Two maps of an even number of features for each head, and a stack that reads from left to right."""
+        """Check that each head has two maps of an even number of features, and that no position sees later ones."""
         if width % (4 * self.num_heads):
             invalid("num_heads", f"4 x {self.num_heads} does not divide d_model {width}", "use another number of heads")
         if not causal:
@@ -60,7 +60,7 @@ class DifferentialAttention(spec.Mixer):
 
 
 class DifferentialAttentionModule(nn.Module):
-    """Two maps of the core of attention, one less a share of the other."""
+    """The difference of two attention maps, applied to the values."""
 
     def __init__(self, mixer: DifferentialAttention, place: Place) -> None:
         super().__init__()
@@ -75,23 +75,23 @@ class DifferentialAttentionModule(nn.Module):
         self.rotary = Rotary(spec.Rotary(theta=mixer.theta), sizes)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Let lambda start near its initial value."""
+        """Draw small vectors, so that lambda starts near `lambda_init`."""
         if name.startswith("lambda_"):
             tensor.normal_(0.0, 0.1, generator=generator)
         return name.startswith("lambda_")
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> KVCache:
-        """Room for both keys of each head side by side, and for its value."""
+        """Return an empty cache for both keys of each head, side by side, and its value."""
         return KVCache.empty(batch, self.heads, capacity, (2 * self.head_dim,) * 2, dtype, device)
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        """Let each new position attend to the new ones and to those in the cache, which then holds the new ones too."""
+        """Attend from each new position to the earlier ones, which include those in the cache."""
         q, k, v = (p(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in (self.q, self.k, self.v))
         q, k = (torch.cat([self.rotary(y, context.positions, context) for y in z.chunk(2, -1)], -1) for z in (q, k))
         mask = None
         if isinstance(cache, KVCache):
-            k, v, keys = cache.append(k, v, context)  # (B, H, S, 2P) twice, (b, S)
-            mask = context.cached("differential pairs", lambda: causal_pairs(context.positions, keys))
+            k, v, positions = cache.append(k, v, context)  # (B, H, S, 2P) twice, (b, S)
+            mask = context.cached("differential pairs", lambda: causal_pairs(context.positions, positions))
         score, pairs = ScoreFunction(self.head_dim**-0.5), zip(q.chunk(2, -1), k.chunk(2, -1), strict=True)
         first, second = (attend(one, other, v, score, mask, causal=mask is None) for one, other in pairs)
         y = (1 - self.lambda_init) * self.norm(first - self.weight_of_second().to(second.dtype) * second)
@@ -104,7 +104,7 @@ class DifferentialAttentionModule(nn.Module):
 
 
 class DifferentialAttentionCost(MixerCost):
-    """Four projections and, over pairs of positions, two products of P and two of 2P features a head."""
+    """Cost of four projections and, per head, of products over pairs of positions: two of P and two of 2P features."""
 
     part: DifferentialAttention
     state_name = "KV cache"
@@ -115,30 +115,30 @@ class DifferentialAttentionCost(MixerCost):
         self.head_dim = symbol("P", d.value // (2 * part.num_heads))
 
     def parameters(self) -> Counts:
-        """Projections, four vectors of lambda, and the norm of a head."""
+        """Parameters of the projections, of the four vectors of lambda, and of the norm."""
         names = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
         return (
             dict.fromkeys("qkvo", self.d * self.d) | dict.fromkeys(names, self.head_dim) | {"norm": 2 * self.head_dim}
         )
 
     def flops(self, work: Work) -> Counts:
-        """Products of one pass."""
+        """FLOPs of one pass, by product."""
         pairs = 2 * work.tokens * work.length * self.d
         return dict.fromkeys("qkvo", 2 * work.tokens * self.d * self.d) | {"scores": pairs, "mixture": 2 * pairs}
 
     def state(self, length: int) -> int:
-        """Keys and values of all positions."""
+        """Numbers in the cache: keys and values of all positions."""
         return 2 * length * self.d.value
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """The input, both halves of q, k and v, both results, their difference and its norm."""
+        """Bytes of the input, both halves of q, k and v, both results, their difference and its norm."""
         vectors, sums = 8 * self.d.value * work.itemsize, 3 * self.part.num_heads * FLOAT32
         return work.input_bytes(self.d.value) + work.tokens * (vectors + sums)
 
 
 @inside_of(DifferentialAttention)
 def draw(part: DifferentialAttention, modules: frozenset[str]) -> Inside:
-    """Two maps of scores, their difference times the values, and a norm of each head."""
+    """Draw the difference of two maps, its product with the values, and the norm."""
     names = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
     cells = [Cell(name, column, 0, (X,)) for column, name in enumerate("qkv")]
     scores = Cell("scores", 0, 1, ("q", "k"), 2, "softmax(q₁k₁ᵀ) − λ softmax(q₂k₂ᵀ)", ("scores", *names))

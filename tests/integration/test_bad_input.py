@@ -147,7 +147,7 @@ def test_a_prompt_longer_than_the_context(archetype: Command, run_directory: Pat
 
 def test_an_empty_prompt_without_a_token_that_starts_a_text(archetype: Command, run_directory: Path) -> None:
     message = refused(archetype, "generate", run_directory)
-    assert message == "prompt: is empty, and the tokenizer has no token that starts a text; give some text"
+    assert message == "prompt: is empty, and the tokenizer has no start token; give some text"
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_guesses_change_no_text(archetype: Command, run_directory: Path) -> None
         done = archetype(*command, *guess)
         assert (done.returncode, done.stdout) == (0, plain), done.stderr
     both = archetype(*command, "--lookup", "--draft", run_directory)
-    assert both.returncode == 2 and "lookup: and a draft model cannot both guess" in both.stderr
+    assert both.returncode == 2 and "lookup: cannot be combined with a draft model" in both.stderr
 
 
 def test_generate_streams_one_prompt_and_batches_several(archetype: Command, run_directory: Path) -> None:

@@ -86,7 +86,7 @@ def test_kills_lose_and_double_nothing(archetype: Command, run_directory: Path, 
         ('{"messages": [{"role": "user"}]}', "messages: are not objects with a role and a content; write"),
         ('{"prompt": "a", "top_k": 0}', "top_k: 0 is too small; use at least 1"),
         ('{"prompt": "a", "topk": 1}', "topk: is not a known key; did you mean top_k?"),
-        ('{"prompt": ""}', "prompt: is empty, and the tokenizer has no token that starts a text; give some text"),
+        ('{"prompt": ""}', "prompt: is empty, and the tokenizer has no start token; give some text"),
         ('{"messages": [{"role": "user", "content": "a"}]}', "chat template: the folder has none"),
     ],
 )

@@ -201,10 +201,10 @@ def test_the_next_turn_has_the_calls_and_their_results(client: "openai.OpenAI", 
         ("hermes", {"tools": [{"type": "retrieval"}]}, 400, "tools[0].type:"),
         ("hermes", {"tools": [{"type": "function", "function": {"name": "a b"}}]}, 400, "tools[0].function.name:"),
         ("hermes", {"response_format": {"type": "json_object"}}, 400, "tools: and a form of the answer cannot both be"),
-        ("quoted at random", {"tool_choice": "required"}, 400, "tool_choice: cannot be asked for: this model's"),
+        ("quoted at random", {"tool_choice": "required"}, 400, "tool_choice: is not supported: this model's"),
         ("pairs at random", {"tool_choice": "required", "tools": [{"type": "function", "function": {
             "name": "x", "parameters": {"properties": {"a": {"type": "string", "maxLength": 3}}}}}]}, 400,
-         "tool_choice: cannot be asked for: this model writes 'a' without quotes, where maxLength is not checked"),
+         "tool_choice: is not supported: this model writes 'a' without quotes, where maxLength is not checked"),
         ("llama", {"messages": [*ASKED, {"role": "assistant", "tool_calls": [
             {"id": "1", "type": "function", "function": {"name": "time", "arguments": "{}"}}] * 2}]}, 400,
          "messages[1].tool_calls: the model's chat template writes one call of a message"),

@@ -99,7 +99,7 @@ def test_fill_and_embed(archetype: Command, encoder: Path) -> None:
 
 
 def test_fill_and_embed_refuse_in_one_line(archetype: Command, encoder: Path) -> None:
-    expected = "text: has no [MASK]; write [MASK] for each token that is to be guessed"
+    expected = "text: has no [MASK]; write [MASK] in place of each token to predict"
     assert refused(archetype, "fill", encoder, "nothing hidden") == expected
     message = refused(archetype, "embed", encoder, "one", "")
     assert message.startswith("text 2: has 0 tokens and the model's context holds 1 to ")

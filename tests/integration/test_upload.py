@@ -196,8 +196,8 @@ TAKES_NONE = {
 LONG = ("bench", "parity")  # of which only the control is run here
 CANNOT = (
     "cannot do this",
-    "names no class",
-    "marks no answer",
+    "does not predict classes",
+    "does not mark answer spans",
     "was not made to answer",
     "not a chat model",
 )  # of another kind of model

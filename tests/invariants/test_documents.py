@@ -53,8 +53,8 @@ def test_every_decoder_gives_the_logits_of_each_document_alone_or_names_the_laye
 def test_what_depends_on_the_length_of_a_row_is_refused() -> None:
     tokens, ids = torch.zeros(1, 8, dtype=torch.long), torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1]])
     dynamic = {"kind": "rotary", "scaling": {"kind": "dynamic", "factor": 2.0, "original_context_length": 4}}
-    with pytest.raises(SpecError, match="attention computes of a document depends on the others of its row"):
+    with pytest.raises(SpecError, match="attention does not separate packed documents"):
         build(attending(position=dynamic))(tokens, document_ids=ids)
     model = build(spec.parse(attending(**ATTENTION).dump()))
-    with pytest.raises(SpecError, match="document_ids: stand beside a state"):
+    with pytest.raises(SpecError, match="document_ids: cannot be combined with a state"):
         model(tokens, model.new_state(1), document_ids=ids)

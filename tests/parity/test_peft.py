@@ -125,7 +125,9 @@ def test_what_peft_writes_is_read(use_rslora: bool, use_dora: bool, tmp_path: Pa
 def test_what_cannot_be_read_or_adapted_is_said(tmp_path: Path) -> None:
     model = archetype.build("llama-tiny")
     for target in ("query", "blocks.7.mixer.q"):
-        with pytest.raises(SpecError, match=r"names no linear map of this model; use some of down, gate, k, o, q, up"):
+        with pytest.raises(
+            SpecError, match=r"matches no linear layer of this model; use some of down, gate, k, o, q, up"
+        ):
             install(model, spec.LoRA(targets=(target,)))
     whole = {"peft_type": "LORA", "r": 8, "lora_alpha": 8, "base_model_name_or_path": "nowhere"}
     for change, message in {

@@ -65,7 +65,7 @@ def model(**fields: Any) -> Any:
 def test_a_part_without_a_state_trains_and_is_refused_only_where_it_continues(reads: bool, tmp_path: Path) -> None:
     lm = archetype.train(tmp_path / "run", tmp_path / "text.txt", model(reads=reads), steps=2, batch_size=2)
     assert archetype.evaluate(lm, "so it is").loss > 0  # type: ignore[union-attr]
-    with pytest.raises(SpecError, match="AveragingModule: keeps no state, so that no text is continued"):
+    with pytest.raises(SpecError, match="AveragingModule: keeps no state, so the model cannot generate"):
         lm.generate("so it", max_new_tokens=2)
     report = archetype.cost_report(lm.spec, batch=1, length=16)
     assert report.flops["decode"] > report.flops["forward"] / 16  # all of the text anew

@@ -280,5 +280,5 @@ def check_tokens(model: ServedModel, ids: list[int], param: str) -> list[int]:
     if not ids:
         raise ApiError("invalid_value", f"{param}: is empty, and the tokenizer has no bos token", param)
     if not 0 <= min(ids) <= max(ids) < vocab_size:
-        raise ApiError("invalid_value", f"{param}: holds a token outside the vocabulary of {vocab_size}", param)
+        raise ApiError("invalid_value", f"{param}: contains a token id outside the vocabulary of {vocab_size}", param)
     return ids

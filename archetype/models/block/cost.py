@@ -20,7 +20,7 @@ from archetype.roles.residual import Residual, ResidualSum
 
 
 class BlockCost:
-    """The cost of one block, by module.
+    """Cost of one block, by module.
 
     Args:
         block: specification of the block.
@@ -46,7 +46,6 @@ class BlockCost:
             self.contents["feedforward"] = self.feedforward
 
     def parameters(self, active: bool = False) -> Counts:
-        """Return the parameters by module; if `active`, only those used by one token."""
         counts: Counts = {}
         for name, content in self.contents.items():
             norm, post_norm = self.wiring.parameters(name)
@@ -58,7 +57,6 @@ class BlockCost:
         return counts | {"wiring": self.wiring.own_parameters()}
 
     def flops(self, work: Work) -> Counts:
-        """Return the FLOPs of one pass, by module."""
         counts = prefixed("mixer.", self.mixer.flops(work))
         if self.cross is not None:
             counts |= prefixed("cross.", self.cross.flops(work))
@@ -70,12 +68,12 @@ class BlockCost:
         return counts
 
     def state(self, length: int, source: int) -> int:
-        """Return the numbers in the state of one sequence of `length` tokens with a source of `source` tokens."""
+        # of one sequence with a source of `source` tokens
         own = self.mixer.state(length) + self.feedforward.state(length)
         return own + (self.cross.state(source) if self.cross else 0)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Return the bytes saved for backward. Dropout saves nothing: its kernel redraws the same numbers."""
+        # dropout saves nothing: its kernel redraws the same numbers
         contents = sum(content.saved_activations(work) for content in self.contents.values())
         residuals = len(self.contents) * self.residual.saved_activations(work)
         return contents + residuals + self.wiring.saved_activations(tuple(self.contents), work)
@@ -93,15 +91,12 @@ class NoMixerCost(MixerCost):
     complexity = Complexity("O(1)", "O(1)", "O(1)")
 
     def parameters(self) -> Counts:
-        """Return no parameters."""
         return {}
 
     def flops(self, work: Work) -> Counts:
-        """Return no FLOPs."""
         return {}
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Return 0."""
         return 0
 
 
@@ -113,16 +108,14 @@ class NormedResidualCost(WiringCost):
     norms: ClassVar[tuple[str, ...]] = ("norm",)
 
     def norm_costs(self, content: str) -> list[NormCost]:
-        """Return the costs of a content's norms, in the order of computation."""
+        # in the order of computation
         return [NormCost.of(self.part.norm_of(content, norm), self.d) for norm in self.norms]
 
     def parameters(self, content: str) -> tuple[Formula, Formula]:
-        """Return the parameters of the first norm, and of all others."""
         first, *others = (norm.parameters() for norm in self.norm_costs(content))
         return first, sum(others, start=ZERO)
 
     def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:
-        """Return the bytes saved for backward by the norms."""
         return sum(norm.saved_activations(work.tokens) for name in contents for norm in self.norm_costs(name))
 
 
@@ -140,11 +133,11 @@ class ParallelResidualCost(NormedResidualCost):
     part: spec.ParallelResidual
 
     def parameters(self, content: str) -> tuple[Formula, Formula]:
-        """Return the parameters of the norm of a content; a shared norm counts for the mixer only."""
+        # a shared norm counts for the mixer only
         return (ZERO, ZERO) if self.part.shared_norm and content == "feedforward" else super().parameters(content)
 
     def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:
-        """Return the bytes saved by the norms, minus a shared input."""
+        # a shared input is saved once
         shared_input = work.tokens * self.d.value * FLOAT32
         saved = [norm.saved_activations(work.tokens) for name in contents for norm in self.norm_costs(name)]
         if all(saved) and not self.part.shared_norm:
@@ -157,9 +150,7 @@ class PlainCost(WiringCost):
     """Cost of a wiring without norms: nothing."""
 
     def parameters(self, content: str) -> tuple[Formula, Formula]:
-        """Return no parameters."""
         return ZERO, ZERO
 
     def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:
-        """Return 0."""
         return 0

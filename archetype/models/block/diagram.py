@@ -8,41 +8,35 @@ from archetype.roles.mixer import Mixer
 
 
 def contents(block: Block) -> dict[str, tuple[Mixer | FeedForward, DrawInside | None]]:
-    """Return a block's parts by name, with a drawing function if it is not that of the part's kind."""
+    """Return a block's parts by name, and the function that draws a part if it differs from that of its kind."""
     return {name: (part, cross_attention if name == "cross" else None) for name, part in block.contents.items()}
 
 
 @branch_of(PreNorm)
 def pre_norm(wiring: PreNorm) -> Branch:
-    """Draw a norm of each sublayer's input."""
     return Branch(before="norm")
 
 
 @branch_of(PostNorm)
 def post_norm(wiring: PostNorm) -> Branch:
-    """Draw a norm of each sum."""
     return Branch(behind="norm")
 
 
 @branch_of(SandwichNorm)
 def sandwich_norm(wiring: SandwichNorm) -> Branch:
-    """Draw norms of each sublayer's input and output."""
     return Branch(before="norm", after="post_norm")
 
 
 @branch_of(OutputNorm)
 def output_norm(wiring: OutputNorm) -> Branch:
-    """Draw a norm of each sublayer's output."""
     return Branch(after="norm")
 
 
 @branch_of(ParallelResidual)
 def parallel_residual(wiring: ParallelResidual) -> Branch:
-    """Draw contents that read the same vectors."""
     return Branch(before="norm", parallel=True, shared_norm=wiring.shared_norm)
 
 
 @branch_of(Plain)
 def plain(wiring: Plain) -> Branch:
-    """Draw contents one after the other."""
     return Branch(residual=False)

@@ -54,7 +54,7 @@ class Block(nn.Module):
         self.residual_scale = block.residual_scale
 
     def _add_residuals(self, residual: Residual, place: Place) -> None:
-        """Create the residual module of each content, which reads the stream and writes to it."""
+        # one module per content, which reads the stream and writes to it
         for index, name in enumerate(self.contents):
             own = replace(place, content=place.content + index)
             self.add_module(f"{name}_residual", module_class(residual)(residual, own))
@@ -66,8 +66,8 @@ class Block(nn.Module):
             SpecError: the mixer has no state, such as one of an extension that only reads whole sequences.
         """
         if self.mixer is not None and not hasattr(self.mixer, "new_state"):
-            cause = "keeps no state, so that no text is continued token by token"
-            raise SpecError(type(self.mixer).__name__, cause, "give it new_state, as docs/adding_a_part.md says")
+            cause = "keeps no state, so the model cannot generate token by token"
+            raise SpecError(type(self.mixer).__name__, cause, "implement new_state, as in docs/adding_a_part.md")
         states: list[LayerState | None] = []
         for content in (self.mixer, self.feedforward):
             new_state = getattr(content, "new_state", None)
@@ -76,7 +76,6 @@ class Block(nn.Module):
         return mixer if mixer is not None and feedforward is None else BlockState(mixer, feedforward=feedforward)
 
     def norm(self, content: str) -> nn.Module:
-        """Return the first norm of a content."""
         norm: nn.Module = getattr(self, f"{content}_norm")
         return norm
 
@@ -86,7 +85,7 @@ class Block(nn.Module):
         return content
 
     def own_state(self, content: str, context: ForwardContext, state: LayerState | None) -> LayerState | None:
-        """Return the part of the block's state that a content reads; without one, the source that an encoder gives."""
+        """Return a content's part of the block's state; without a state, cross-attention reads the encoder's output."""
         if isinstance(state, BlockState):
             own: LayerState | None = getattr(state, content)
         else:
@@ -186,6 +185,7 @@ class ParallelBlock(Block):
             del self.feedforward_norm
 
     def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
+        # both contents read the stream before either writes to it
         h = self.norm("mixer")(self.read("mixer", x, context), context)
         g = h if self.shared_norm else self.norm("feedforward")(self.read("feedforward", x, context), context)
         y = self.content("mixer")(h, context, self.own_state("mixer", context, state))
@@ -208,5 +208,4 @@ class PlainBlock(Block):
 
 
 def build_block(block: spec.Block, place: Place) -> nn.Module:
-    """Build the module of one layer."""
     return module_class(block.wiring)(block, place)

@@ -116,7 +116,11 @@ class ParallelResidual(NormedWiring):
     @model_validator(mode="after")
     def _shared_norm_is_one(self) -> "ParallelResidual":
         if self.shared_norm and self.feedforward_norm is not None:
-            invalid("feedforward_norm", "one norm serves both contents", "leave it out, or use shared_norm: false")
+            invalid(
+                "feedforward_norm",
+                "shared_norm uses the mixer's norm for both",
+                "leave it out, or use shared_norm: false",
+            )
         return self
 
 
@@ -139,12 +143,12 @@ class NoMixer(Mixer):
 
     @property
     def separates_documents(self) -> bool:
-        """True: no information passes between positions."""
+        # no information passes between positions
         return True
 
     @property
     def needs_whole_rows(self) -> None:
-        """None: positions are independent."""
+        # positions are independent
         return
 
 
@@ -175,13 +179,11 @@ class Block(Spec):
 
     @property
     def contents(self) -> dict[str, Mixer | FeedForward]:
-        """Its parts by module name, in the order of computation."""
         parts = {"mixer": self.mixer, "cross": self.cross_attention, "feedforward": self.feedforward}
         return {name: part for name, part in parts.items() if part is not None and not part.is_absent}
 
     @property
     def own(self) -> "Block":
-        """The same block with weights of its own."""
         return self if self.weights_of is None else self.model_copy(update={"weights_of": None, "reinject": False})
 
     @model_validator(mode="after")
@@ -194,31 +196,31 @@ class Block(Spec):
             if self.mixer.is_absent:
                 invalid("wiring", "parallel wiring needs a mixer", "give one, or use pre_norm")
             if self.cross_attention is not None:
-                invalid("wiring", "parallel wiring has no place for cross-attention", "use pre_norm or post_norm")
+                invalid("wiring", "parallel wiring does not support cross-attention", "use pre_norm or post_norm")
         return self
 
     @model_validator(mode="after")
     def _reinjects_into_a_repetition(self) -> "Block":
         if self.reinject and self.weights_of is None:
-            invalid("reinject", "only a layer that repeats an earlier one reads its input again", "give weights_of")
+            invalid("reinject", "only a layer with weights_of can read its input again", "give weights_of")
         return self
 
     @model_validator(mode="after")
     def _cross_sees_all(self) -> "Block":
         if self.cross_attention is not None:
             if not isinstance(self.cross_attention.position, NoPosition):
-                cause = "a position in the target has no distance to one in the source"
+                cause = "target and source positions have no distance"
                 invalid("cross_attention.position", cause, "leave it out")
             if self.cross_attention.query_scale is not None:
-                cause = "a position in the target has no distance to one in the source"
+                cause = "target and source positions have no distance"
                 invalid("cross_attention.query_scale", cause, "leave it out")
             if self.cross_attention.keys_from is not None:
-                invalid("cross_attention.keys_from", "cross-attention has the keys of the source", "leave it out")
+                invalid("cross_attention.keys_from", "cross-attention reads the keys of the source", "leave it out")
             if not isinstance(self.cross_attention.pattern, Full):
                 invalid("cross_attention.pattern", "cross-attention sees the whole source", "leave it out")
             if self.cross_attention.index is not None:
                 invalid("cross_attention.index", "cross-attention sees the whole source", "leave it out")
             if self.cross_attention.value_embedding is not None:
-                cause = "its values are vectors of the source, and its tokens are the target's"
+                cause = "its values are source vectors, and its tokens belong to the target"
                 invalid("cross_attention.value_embedding", cause, "leave it out")
         return self

@@ -18,5 +18,4 @@ class DecoderCost(EmbeddedModelCost):
             self.further_tokens = FurtherTokensCost(model.further_tokens, stack, self.head)
 
     def state(self, length: int, source: int | None = None) -> tuple[int, int]:
-        """Return the numbers in the state of the stack."""
         return self.stacks[0].state(length), 0

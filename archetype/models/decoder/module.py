@@ -24,7 +24,6 @@ def check_documents_are_separate(
     """Raise an error if packed documents would influence each other in some layer.
 
     Args:
-        model: specification of the model.
         field: field that requests separate documents, for the message.
         remedy: alternative to separate documents, for the message.
 
@@ -32,18 +31,18 @@ def check_documents_are_separate(
         SpecError: the model is not a decoder, or has a layer that mixes documents (named in the message).
     """
     if not isinstance(model, DecoderSpec):
-        raise SpecError(field, f"texts of one row are not kept apart by a model of kind {model.kind}", remedy)
-    for place, content in _contents(model):
+        raise SpecError(field, f"a model of kind {model.kind} does not separate packed documents", remedy)
+    for path, content in _contents(model):
         for part in content.each():
             if not part.separates_documents:
                 kind = getattr(part, "kind", "a part")
-                cause = f"what {kind} computes of a document depends on the others of its row"
+                cause = f"{kind} does not separate packed documents"
                 remedy = f"{remedy}, or use full attention or a window in every layer"
-                raise SpecError(place, cause, remedy)
+                raise SpecError(path, cause, remedy)
 
 
 def _contents(model: DecoderSpec) -> Iterator[tuple[str, Content]]:
-    """Yield the contents of each layer and of the blocks for further tokens, with their paths."""
+    # contents of each layer and of the blocks for further tokens, with their paths
     for stack in filter(None, (*model.stacks, model.further_stack)):
         for index, block in enumerate(stack.layers):
             yield f"{stack.field(index)}.mixer", block.mixer
@@ -89,13 +88,15 @@ class Decoder(Stack, CausalModel):
 
         A classification head returns logits of each sequence, (B, Y), or token, (B, T, Y); an embedding head returns
         vectors of whole sequences, (B, D_s). With `document_ids`, and without a state, packed documents do not attend
-        to each other: logits are those of each document alone. With `shares` (context parallelism) the output covers
-        the positions of this process. In training without a state the output also has the vectors of further tokens.
+        to each other. With `shares` (context parallelism) the output covers the positions of this process. In training
+        without a state the output also has the vectors of further tokens.
         """
         if document_ids is not None:
             check_documents_are_separate(self.spec)
             if state is not None:
-                raise SpecError("document_ids", "stand beside a state, which is that of one text", "give one of them")
+                raise SpecError(
+                    "document_ids", "cannot be combined with a state, which holds a single document", "give one of them"
+                )
         lengths = state.lengths if state else None
         context = ForwardContext.of(tokens, lengths, num_tokens, document_ids, self.observer).shared_by(shares)
         embedded = self.embedding(context.own(tokens), context)
@@ -113,14 +114,14 @@ class Decoder(Stack, CausalModel):
         return Output(logits, state.advance(context.ends) if state else None, context.aux_loss, x, further, vectors)
 
     def class_logits(self, hidden: Vectors, context: ForwardContext, classifier: Classifier) -> Tensor:
-        """Return logits of classes: (B, Y) from each sequence's last token, or (B, t, Y) of each token."""
+        """Return class logits: (B, Y) from each sequence's last token, or (B, t, Y) for each token."""
         if self.spec.head.labels_tokens:
             return classifier(hidden)
         last = hidden if hidden.shape[1] == 1 else last_tokens(hidden, context)
         return classifier(last[:, 0])
 
     def _read_by_head(self, x: Tensor, context: ForwardContext, state: State | None, last_only: bool) -> Tensor:
-        """Apply the final norm to all positions or the last of each row; a draft state stores all the vectors."""
+        # the final norm of all positions or the last of each row; a draft state stores all the vectors
         _, *further = state.layers[len(self.blocks) - 1 :] if state else [None]
         if not further:
             return self.final_norm(last_tokens(x, context)) if last_only else self.final_norm(x, context)  # type: ignore[no-any-return]

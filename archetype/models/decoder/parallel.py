@@ -41,5 +41,5 @@ class DecoderPlans(Plans[Decoder]):
     """Split plans of decoders."""
 
     def stage(self, number: int, num_stages: int) -> Stage:
-        """Return a stage; layers are assigned in order."""
+        # layers are assigned in order
         return Stage(self.module, number, num_stages)

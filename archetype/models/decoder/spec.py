@@ -58,7 +58,6 @@ class Decoder(EndsWithNorm, CausalSpec):
 
     @property
     def stacks(self) -> tuple[StackView, ...]:
-        """The only stack."""
         return (
             StackView(
                 "",
@@ -74,7 +73,6 @@ class Decoder(EndsWithNorm, CausalSpec):
 
     @property
     def further_stack(self) -> StackView | None:
-        """The blocks for multi-token prediction."""
         return None if self.further_tokens is None else self.further_tokens.stack(self.layers, self.d_model)
 
     @model_validator(mode="after")
@@ -87,7 +85,7 @@ class Decoder(EndsWithNorm, CausalSpec):
 
     @property
     def divides_into_stages(self) -> bool:
-        """Whether the head has its own table and layers depend only on the layer before them."""
+        # stages must not share a table, and layers may depend only on the layer before them
         has_own_table = self.head.predicts_next and self.head.is_product and not self.head.shares_table
         return has_own_table and self.stacks[0].divides
 
@@ -98,5 +96,5 @@ class Decoder(EndsWithNorm, CausalSpec):
         return self.replace(head=head, further_tokens=None)
 
     def with_sentence_head(self) -> Self:
-        """Return the model with a sentence embedding head on the last token, the only one that sees the whole text."""
+        # the last token is the only one that sees the whole text
         return self.replace(head=SentenceEmbeddingHead(pooling=("last",)), further_tokens=None)

@@ -22,21 +22,17 @@ class EncoderCost(EmbeddedModelCost):
         self.head = HeadCost.of(model.head, self.d, getattr(model, "vocab_size", 0))
 
     def head_parameters(self) -> Counts:
-        """Return the parameters of the head and of the pooler, which is present with any head."""
+        # the pooler is present with any head
         pooler = {"pooler": linear(self.d, self.d, bias=True)} if self.pooler else {}
         return pooler | super().head_parameters()
 
     def flops(self, work: Work) -> Counts:
-        """Return the FLOPs of embedding, head, and the pooler if a classification head reads it.
-
-        With late pooling the head is computed for each token.
-        """
         pooler = {"pooler": 2 * work.rows * self.d * self.d} if self.pooler and self.spec.head.classifies else {}
+        # late pooling averages the logits of all tokens
         answered = work._replace(rows=work.answered_tokens) if self.pooling == "late" else work
         return pooler | prefixed("embedding.", self.embedding.flops(work)) | self.head.flops(answered)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Return the bytes saved by embedding and head, including token types."""
         token_types = work.tokens * INT64 if self.embedding.has_types else 0
         answered = work._replace(rows=work.tokens, length=1) if self.pooling == "late" else work
         return self.embedding.saved_activations(work) + self.head.saved_activations(answered) + token_types

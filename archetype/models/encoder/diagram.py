@@ -14,7 +14,6 @@ POOLER = Step("pooler", "pooler", "D → D", "head", "pooler")
 
 @streams_of(Encoder)
 def encoder(model: Encoder, cost: EncoderCost, text: Callable[[Formula], str]) -> Streams:
-    """Draw one stream from tokens to the head's output."""
     embedding, head = embedding_steps(cost.embedding, text), head_steps(model.head, text(cost.d))
     pooler = (POOLER,) if model.pooler else ()
     stream = Stream((pill("tokens", "tokens", "(B, T)"), *embedding, Blocks(), *pooler, *head))

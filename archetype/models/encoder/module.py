@@ -28,15 +28,16 @@ class Encoder(Stack, TokenModel):
 
     def pooled(self, hidden: Vectors, num_tokens: Lengths | None = None) -> Float[Tensor, "B D"]:
         """Return the vector of each sequence: its first token's or the mean, through the pooler if there is one."""
-        one = hidden[:, 0] if self.spec.pooling == "first" else mean_over_tokens(hidden, num_tokens)
-        return one if self.pooler is None else self.pooler(one)
+        # (B, D)
+        vector = hidden[:, 0] if self.spec.pooling == "first" else mean_over_tokens(hidden, num_tokens)
+        return vector if self.pooler is None else self.pooler(vector)
 
     def class_logits(self, hidden: Vectors, context: ForwardContext, classifier: Classifier) -> Tensor:
-        """Return logits of classes: (B, Y) of each sequence, or (B, T, Y) of each token."""
+        """Return class logits: (B, Y) for each sequence, or (B, T, Y) for each token."""
         if self.spec.head.labels_tokens:
             return classifier(hidden)
         if self.spec.pooling == "late":
-            return mean_over_tokens(classifier(hidden), context.num_tokens)
+            return mean_over_tokens(classifier(hidden), context.num_tokens)  # (B, T, Y) to (B, Y)
         return classifier(self.pooled(hidden, context.num_tokens))
 
     def forward(

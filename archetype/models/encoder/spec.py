@@ -69,7 +69,6 @@ class Encoder(EndsWithNorm, ModelSpec):
 
     @property
     def stacks(self) -> tuple[StackView, ...]:
-        """The only stack."""
         return (
             StackView(
                 "",
@@ -85,7 +84,6 @@ class Encoder(EndsWithNorm, ModelSpec):
 
     @property
     def fills_masks(self) -> bool:
-        """Whether the head predicts masked tokens."""
         return self.head.predicts_masked
 
     def with_class_head(self, num_classes: int, of_tokens: bool = False) -> Self:
@@ -95,11 +93,11 @@ class Encoder(EndsWithNorm, ModelSpec):
         return self.replace(head=head, pooling="first", pooler=not of_tokens)
 
     def with_sentence_head(self) -> Self:
-        """Return the model with a sentence embedding head on the mean of all tokens, the most common pooling."""
+        # the mean of all tokens is the most common pooling
         return self.replace(head=SentenceEmbeddingHead(pooling=("mean",)), pooling="first")
 
     @model_validator(mode="after")
     def _late_pooling_is_of_logits(self) -> Self:
         if self.pooling == "late" and (self.pooler or not self.head.classifies):
-            invalid("pooling", "late pooling is of the logits of classes, without a pooler", "use first or mean")
+            invalid("pooling", "late pooling averages class logits and needs no pooler", "use first or mean")
         return self

@@ -26,12 +26,11 @@ class EncoderDecoderCost(EmbeddedModelCost):
         self.num_cross_attentions = sum(block.cross_attention is not None for block in model.decoder.layers)
 
     def embedding_parameters(self) -> Counts:
-        """Return the parameters of the shared or separate embeddings, and of each side's positions."""
+        # shared or separate tables, and each side's positions
         source = self.source_embedding.parameters() if self.source_embedding else {}
         return super().embedding_parameters() | prefixed("source_embedding.", source)
 
     def flops(self, work: Work) -> Counts:
-        """Return the FLOPs of head and embeddings; the source is embedded only once."""
         counts = super().flops(work)
         if work.phase != "decode":
             place, source = (
@@ -44,28 +43,26 @@ class EncoderDecoderCost(EmbeddedModelCost):
         return counts
 
     def stack_work(self, work: Work) -> dict[str, Work]:
-        """Return the work of the encoder, unless the source has been read, and of the decoder."""
+        # the encoder does not run once the source has been read
         source = _source(work)
         reading = work._replace(length=source, causal=False, source=None)
         return ({} if work.phase == "decode" else {"encoder.": reading}) | {"decoder.": work._replace(source=source)}
 
     @property
     def decoding_stacks(self) -> list[StackCost]:
-        """The decoder."""
         return self.stacks[1:]
 
     def state(self, length: int, source: int | None = None) -> tuple[int, int]:
-        """Return the numbers in the decoder's state, and one integer (the source's length) per cross-attention."""
+        # per cross-attention, one integer: the source's length
         return self.stacks[1].state(length, source=source or length), self.num_cross_attentions
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Return the bytes saved by embeddings and head, and the encoder's output, which all cross-attentions read."""
         reading = work._replace(length=work.source or work.length)
-        encoder_output = reading.tokens * self.d.value * FLOAT32
+        encoder_output = reading.tokens * self.d.value * FLOAT32  # read by all cross-attentions
         source = self.source_embedding or self.embedding
         return super().saved_activations(work) + source.saved_activations(reading) + encoder_output
 
 
 def _source(work: Work) -> Formula:
-    """Return the length of a source; as long as the target if it is not given."""
+    # as long as the target if it is not given
     return symbol("T_s", work.source.value) if work.source else work.length

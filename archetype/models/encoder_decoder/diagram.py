@@ -12,7 +12,6 @@ from archetype.roles.drawing import Blocks, Link, Stream, Streams, pill, streams
 
 @streams_of(EncoderDecoder)
 def encoder_decoder(model: EncoderDecoder, cost: EncoderDecoderCost, text: Callable[[Formula], str]) -> Streams:
-    """Draw the source's stream on the left and the target's on the right; a shared table is drawn twice."""
     own = cost.source_embedding
     if own is None:
         source = embedding_steps(cost.embedding, text, length="T_s", shared=True)

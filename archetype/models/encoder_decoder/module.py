@@ -40,7 +40,6 @@ class EncoderDecoder(TokenModel):
 
         Args:
             source: token ids (B, S), padded at the end.
-            context: forward context of the source.
         """
         x = self._embed_source(source, context)
         bridge: State | None = None
@@ -58,7 +57,7 @@ class EncoderDecoder(TokenModel):
         return self.source_embedding(source, context)  # type: ignore[no-any-return]
 
     def class_logits(self, hidden: Vectors, context: ForwardContext) -> Float[Tensor, "B Y"]:
-        """Return logits of classes from the vector of each target's last token."""
+        """Return class logits (B, Y) from the vector of each target's last token."""
         last = hidden if hidden.shape[1] == 1 else last_tokens(hidden, context)
         return self.classifier(last[:, 0])  # type: ignore[no-any-return]
 
@@ -96,7 +95,7 @@ class EncoderDecoder(TokenModel):
         if bridge is None:
             layers = self.decoder.new_layers(rows, capacity, dtype, self.device)
         else:
-            sources = torch.arange(rows, device=self.device) // num_beams
+            sources = torch.arange(rows, device=self.device) // num_beams  # the source of each row
             layers = [layer.to(dtype).select(sources) for layer in bridge.layers]
         context = ForwardContext.of(source.vectors, num_tokens=source.num_tokens, observer=self.observer)
         for index, block in enumerate(self.decoder.blocks):
@@ -107,14 +106,7 @@ class EncoderDecoder(TokenModel):
         return State(torch.zeros(rows, dtype=torch.long, device=self.device), layers, capacity)
 
     def empty_state(self, batch: int, capacity: int, source_length: int, num_beams: int = 1) -> State:
-        """Allocate rows for targets of sources that have not been read; rows of a `new_state` are inserted later.
-
-        Args:
-            batch: number of sources.
-            capacity: maximal length of a target.
-            source_length: maximal length of a source.
-            num_beams: targets of each source.
-        """
+        """Allocate rows for targets whose sources are not known yet; rows of a `new_state` are inserted later."""
         rows, dtype, device = batch * num_beams, self.dtype, self.device
         layers = self.decoder.new_layers(rows, capacity, dtype, device)
         for index, block in enumerate(self.decoder.blocks):
@@ -156,7 +148,7 @@ class EncoderDecoder(TokenModel):
             vectors, layers = self.encode(source, source_context)
             context.encoder_output = EncoderOutput(vectors, source_num_tokens)
             context.aux_losses = source_context.aux_losses
-        x = self.decoder.run(self.embedding(target, context), context, layers)
+        x = self.decoder.run(self.embedding(target, context), context, layers)  # (B, T, D)
         x = self.decoder.final_norm(last_tokens(x, context)) if last_only else self.decoder.final_norm(x, context)
         logits: Tensor | None = None
         if self.lm_head is not None and with_logits:

@@ -62,7 +62,6 @@ class EncoderDecoder(ModelSpec):
 
     @property
     def stacks(self) -> tuple[StackView, ...]:
-        """Encoder and decoder."""
         encoder, decoder = self.encoder, self.decoder
         return (
             StackView(
@@ -88,12 +87,10 @@ class EncoderDecoder(ModelSpec):
 
     @property
     def writes_target(self) -> bool:
-        """Whether the head predicts the next token."""
         return bool(self.head.predicts_next)
 
     @property
     def input_vocab_size(self) -> int:
-        """Vocabulary size of the source."""
         return self.source_vocab_size or self.vocab_size
 
     @model_validator(mode="after")
@@ -115,9 +112,9 @@ class EncoderDecoder(ModelSpec):
         return self
 
     def _check_all_is_read(self) -> None:
-        """Require that all of the encoder affects its states: with only a bridge, the rest is never trained."""
+        # with only a bridge, everything that does not affect the encoder's states would never be trained
         last, place = self.encoder.layers[-1], f"encoder.layers[{len(self.encoder.layers) - 1}]"
-        cause, remedy = "the decoder reads the encoder's states alone", "or give a block of the decoder cross_attention"
+        cause, remedy = "the decoder reads only the encoder's states", "or give a block of the decoder cross_attention"
         if not self.encoder.final_norm.is_absent:
             invalid("encoder.final_norm", f"{cause}, so this is never trained", f"use kind none, {remedy}")
         if not last.feedforward.is_absent:

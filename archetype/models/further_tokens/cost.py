@@ -13,8 +13,6 @@ class FurtherTokensCost:
     """Cost of all further tokens.
 
     Args:
-        further: specification of multi-token prediction.
-        stack: its blocks.
         head: the model's head, which is applied to each further token.
     """
 
@@ -23,7 +21,6 @@ class FurtherTokensCost:
         self.norm, self.projection = NormCost.of(further.norm, self.stack.d), Linear(2 * self.stack.d, self.stack.d)
 
     def parameters(self) -> Counts:
-        """Return the parameters outside the blocks, by module."""
         norms, place = self.count * self.norm.parameters(), self.stack.prefix
         return {
             f"{place}hidden_norms": norms,
@@ -33,13 +30,12 @@ class FurtherTokensCost:
         }
 
     def flops(self, work: Work) -> Formula:
-        """Return the FLOPs of a forward pass in training."""
         head, projection = total(self.head.flops(work).values()), self.projection.flops(work.tokens)
         blocks = [group.number * total(group.cost.flops(work).values()) for group in self.stack.groups]
         return self.count * (head + projection) + total(blocks)
 
     def product_weights(self) -> int:
-        """Return the number of weights in matrix products, without the head."""
+        """Return the number of weights in matrix products, except the head's."""
         work = Work(constant(1), constant(1), "forward")
         weights = self.count * self.projection.parameters
         for group in self.stack.groups:
@@ -48,7 +44,6 @@ class FurtherTokensCost:
         return weights.value
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Return the bytes saved by norms, projections, blocks, head and loss."""
         d, vectors = self.stack.d.value, work.tokens
         shared = vectors * d * FLOAT32 if work.compute_dtype == "float32" else 0  # the head has saved what a norm reads
         each = 3 * self.norm.saved_activations(vectors) - shared + work.input_bytes(2 * d)

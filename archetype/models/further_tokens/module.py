@@ -24,21 +24,20 @@ class HiddenCache(LayerState):
 
     @property
     def can_shorten(self) -> bool:
-        """True: every position keeps its own slot."""
+        # every position keeps its own slot
         return True
 
     def append(self, x: Vectors, context: ForwardContext) -> None:
-        """Write the vectors of the new positions."""
         write_slots(self.vectors, x[:, None], context)
 
     def narrow(self, slots: int) -> "HiddenCache":
         return HiddenCache(self.vectors[:, :, :slots])
 
     def read(self, starts: Lengths, count: int) -> Vectors:
-        """Return the vectors of `count` positions from `starts` on, (B, count, D); arbitrary beyond the buffer."""
-        places = starts[:, None] + torch.arange(count, device=starts.device)
+        """Return the vectors of `count` positions from `starts` on, (B, count, D); undefined beyond the buffer."""
+        positions = starts[:, None] + torch.arange(count, device=starts.device)
         rows = torch.arange(len(starts), device=starts.device)[:, None]
-        return self.vectors[rows, 0, places.clamp(max=self.vectors.shape[2] - 1)]
+        return self.vectors[rows, 0, positions.clamp(max=self.vectors.shape[2] - 1)]
 
 
 class FurtherTokens(nn.Module):
@@ -79,6 +78,7 @@ class FurtherTokens(nn.Module):
         """
         vectors = []
         for index in range(len(self.blocks)):
+            # at position i the embedding of token i + k, k = index + 1; rolled-in embeddings are never used
             hidden = self.step(index, hidden, embedded.roll(-1 - index, dims=1), context)
             vectors.append(hidden)
         return tuple(vectors)
@@ -89,13 +89,13 @@ class FurtherTokens(nn.Module):
         """Return the head's inputs for one further token, (B, T, D).
 
         Args:
-            index: index of the block.
             hidden: the head's inputs for the token before.
             embedded: embedding of that token.
             context: positions of `hidden`.
             state: state of the block (absent: whole sequences).
         """
         read = self.hidden_norms[index](hidden, context), self.embedding_norms[index](embedded, context)
+        # (B, T, 2 D) to (B, T, D), then the block
         x = self.blocks[index](self.projections[index](torch.cat(read, dim=-1)), context, state)
         y: Vectors = self.final_norms[index](x, context)
         return y

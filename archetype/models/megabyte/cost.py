@@ -27,7 +27,6 @@ class MegaByteCost(ModelCost):
         self.head = HeadCost.of(model.head, self.local_d, model.vocab_size)
 
     def embedding_parameters(self) -> Counts:
-        """Return the parameters of both embeddings and of the projection between the models."""
         return {
             "global_embedding.token": self.vocabulary * self.byte_d,
             "global_embedding.position": self.positions * self.byte_d,
@@ -38,8 +37,7 @@ class MegaByteCost(ModelCost):
         }
 
     def stack_work(self, work: Work) -> dict[str, Work]:
-        """Return the global work on complete patches and the current one, and the local work on their bytes."""
-        patches = symbol("M", work.length.value // self.patch_size + 1)
+        patches = symbol("M", work.length.value // self.patch_size + 1)  # complete ones and the current one
         steps = work.rows / self.patch if work.phase == "decode" else work.rows
         answered = work.rows * patches if work.phase == "forward" else work.rows
         return {
@@ -48,31 +46,26 @@ class MegaByteCost(ModelCost):
         }
 
     def flops(self, work: Work) -> Counts:
-        """Return the FLOPs of the projection and the head."""
         local_tokens = self.stack_work(work)["local_model."].tokens
         return {"projection": 2 * local_tokens * self.byte_d * self.local_d} | super().flops(work)
 
     @property
     def decoding_stacks(self) -> list[StackCost]:
-        """The global model; the local model recomputes its patch for each byte."""
-        return self.stacks[:1]
+        return self.stacks[:1]  # the local model recomputes its patch for each byte
 
     @property
     def state_names(self) -> list[str]:
-        """Names of the global model's states, and of the current patch."""
         return [*super().state_names, "open patch"]
 
     def state_parts(self, length: int, source: int) -> list[StatePart]:
-        """Return the states of the global layers, and of the current patch."""
         layers = self.decoding_stacks[0].state_parts(length // self.patch_size + 1)
         count = len(self.stacks[0].stack.layers)
         return [*layers, StatePart("open patch", "patch", (count,), self.global_d.value, self.patch_size)]
 
     def state(self, length: int, source: int | None = None) -> tuple[int, int]:
-        """Return the numbers in the global model's state and newest output, and the bytes of the current patch."""
+        # the global model's state and newest output, and the bytes of the current patch
         return self.stacks[0].state(length // self.patch_size + 1) + self.global_d.value, self.patch_size
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Return the bytes of indices, the projection's input, and the head."""
         projection = work.input_bytes(self.byte_d.value)
         return 3 * work.tokens * INT64 + projection + self.head.saved_activations(work)

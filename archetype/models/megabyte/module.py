@@ -30,13 +30,13 @@ from archetype.weights.packed import Weight
 
 @dataclass
 class PatchState(LayerState):
-    """State of a global layer: the first slot holds the start vector, each further one a complete patch."""
+    """State of a global layer: the first slot holds the start vector, each later one a complete patch."""
 
     layer: LayerState
     patch_size: int
 
     def narrow(self, slots: int) -> "PatchState":
-        """Return a view of the slots that `slots` bytes fill."""
+        # `slots` counts bytes, and a patch of bytes fills one slot
         return PatchState(self.layer.narrow(slots // self.patch_size + 1), self.patch_size)
 
     def _values(self) -> Iterator[tuple[str, Tensor | LayerState]]:
@@ -45,13 +45,12 @@ class PatchState(LayerState):
 
 @dataclass
 class PartialPatch(LayerState):
-    """The current patch of each row: its bytes, arbitrary beyond those written, and its context."""
+    """The current patch of each row: its bytes, undefined beyond those written, and its context."""
 
     tokens: Int[Tensor, "B J"]
     context: Float[Tensor, "B D_g"]
 
     def update(self, tokens: Tensor, context: Tensor) -> None:
-        """Replace the current patch of each row."""
         self.tokens, self.context = tokens, context.to(self.context.dtype)
 
 
@@ -64,13 +63,13 @@ class WithStartToken(nn.Module):
         self.start = nn.Parameter(torch.empty(d_model))
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Draw the start vector like a table with one row."""
+        # drawn like a table with one row
         init_weight(tensor[None], f"embedding.{name}", self.spec.initialization, self.spec.num_layers, generator)
         return True
 
 
 class GlobalEmbedding(WithStartToken):
-    """Byte vectors plus position vectors; a patch concatenates those of its J bytes to D_g features."""
+    """Byte vectors plus position vectors; the vectors of a patch's J bytes are concatenated to D_g features."""
 
     def __init__(self, model: MegaByteSpec) -> None:
         super().__init__(model, model.global_model.d_model)
@@ -80,8 +79,8 @@ class GlobalEmbedding(WithStartToken):
 
     def forward(self, text: Int[Tensor, "B M J"], first: Int[Tensor, "b 1"]) -> Float[Tensor, "B M D_g"]:
         """Return the vectors of patches, starting with patch `first` of each row."""
-        places = torch.arange(text.shape[1] * text.shape[2], device=text.device)
-        positions = self.position(first * text.shape[2] + places).unflatten(1, text.shape[1:])
+        offsets = torch.arange(text.shape[1] * text.shape[2], device=text.device)
+        positions = self.position(first * text.shape[2] + offsets).unflatten(1, text.shape[1:])
         vectors: Tensor = self.token(text) + positions
         return vectors.flatten(2)
 
@@ -117,12 +116,12 @@ class MegaByte(CausalModel):
 
     @property
     def token_table(self) -> Weight:
-        """The table of the local embedding, (V, D)."""
+        # that of the local embedding
         return self.local_embedding.token.weight
 
     @torch.no_grad()
     def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
-        """Return the states of the global layers after the start vector, and an empty current patch."""
+        # the global layers have read the start vector, and the current patch is empty
         size = self.spec.patch_size
         layers = self.global_model.new_layers(batch, capacity // size + 1, dtype, device)
         lengths = torch.zeros(batch, dtype=torch.long, device=device)
@@ -145,7 +144,7 @@ class MegaByte(CausalModel):
         text = self._patches(tokens, context, state)  # (B, M, J)
         contexts = context.probe(self, "contexts", self._contexts(text, context, state))  # (B, M, D_g)
         first = context.shared_positions[:, :1] // self.spec.patch_size  # index of the first patch of `text`
-        newest = context.ends[:, None] // self.spec.patch_size
+        newest = context.ends[:, None] // self.spec.patch_size  # (B, 1): patch of the byte after each row's last
         rows = torch.arange(tokens.shape[0], device=tokens.device)[:, None]
         patch, patch_context = text[rows, newest - first][:, 0], contexts[rows, newest - first][:, 0]
         answered = context.shared_positions + 1  # positions of the bytes that the logits predict
@@ -153,47 +152,44 @@ class MegaByte(CausalModel):
             _partial(state).update(patch, patch_context)
         if last_only:
             text, contexts, first, answered = patch[:, None], patch_context[:, None], newest, context.ends[:, None]
-        x = self._locally(text, contexts, first, context)[rows, answered - first * self.spec.patch_size]
+        x = self._locally(text, contexts, first, context)[rows, answered - first * self.spec.patch_size]  # (B, t, D)
         logits = self.lm_head(x, self.token_table) if with_logits else None  # (B, t, V)
         return Output(logits, state.advance(context.ends) if state else None, context.aux_loss, x)
 
     def _patches(self, tokens: Tokens, context: ForwardContext, state: State | None) -> Int[Tensor, "B M J"]:
-        """Arrange new bytes in patches: the first includes those of the current patch, the last has free places.
-
-        Bytes are shifted by the number already in the current patch, so that the patches of all rows are aligned.
-        """
+        # The first patch includes the current patch's bytes, the last may have free places. Bytes are shifted by the
+        # number already in the current patch, so that the patches of all rows are aligned.
         size, length = self.spec.patch_size, tokens.shape[1]
         if state is None:
             count = length // size + 1
             return nn.functional.pad(tokens, (0, count * size - length)).unfold(1, size, size)
         count = (length - 1) // size + 2
-        places = torch.arange(count * size, device=tokens.device)
+        offsets = torch.arange(count * size, device=tokens.device)
         had = context.positions[:, :1] % size
-        source = torch.where(places < had, places, places - had + size).clamp(max=size + length - 1)
+        source = torch.where(offsets < had, offsets, offsets - had + size).clamp(max=size + length - 1)
         return torch.cat((_partial(state).tokens, tokens), dim=1).gather(1, source).view(-1, count, size)
 
     def _contexts(
         self, text: Int[Tensor, "B M J"], context: ForwardContext, state: State | None
     ) -> Float[Tensor, "B M D_g"]:
-        """Compute the context of each patch by the global model, whose caches then hold all complete patches."""
+        # the global model's caches then hold all complete patches
         size = self.spec.patch_size
         first = context.shared_positions[:, :1] // size
         x = self.global_embedding(text[:, :-1], first)
         if state is None:
             x = torch.cat((self.global_embedding.start.expand(x.shape[0], 1, -1), x), dim=1)
             num_patches = None if context.num_tokens is None else context.num_tokens // size + 1
-            return self._globally(x, _beside(context, x, num_tokens=num_patches))
+            return self._globally(x, _context_of(context, x, num_tokens=num_patches))
         complete = context.ends // size - first[:, 0]
         # only one in J decoded bytes completes a patch: this check (a synchronization) is cheaper than a needless step
         if bool((complete > 0).any()):
             layers = [layer.layer for layer in state.layers if isinstance(layer, PatchState)]
-            x = self._globally(x, _beside(context, x, first[:, 0] + 1, complete), layers)
+            x = self._globally(x, _context_of(context, x, first[:, 0] + 1, complete), layers)
         return torch.cat((_partial(state).context[:, None].to(x.dtype), x), dim=1)
 
     def _globally(
         self, x: Float[Tensor, "B M D_g"], context: ForwardContext, layers: list[LayerState] | None = None
     ) -> Float[Tensor, "B M D_g"]:
-        """Return the global model's output after each patch."""
         state = None if layers is None else State(context.positions[:, 0], layers, x.shape[1])
         y: Tensor = self.global_model.final_norm(self.global_model.run(x, context, state), context)
         return y
@@ -205,13 +201,13 @@ class MegaByte(CausalModel):
         first: Int[Tensor, "b 1"],
         context: ForwardContext,
     ) -> Float[Tensor, "B S D"]:
-        """Return the local model's output for each byte, from those before it; each patch is a separate sequence."""
+        # each patch is a separate sequence; a byte sees those before it
         size = self.spec.patch_size
-        x = self.local_embedding(text) + self.projection(contexts.unflatten(2, (size, -1)))
+        x = self.local_embedding(text) + self.projection(contexts.unflatten(2, (size, -1)))  # (B, M, J, D)
         starts = (first + torch.arange(text.shape[1], device=text.device)) * size
         num_tokens = (context.ends[:, None] + 1 - starts).clamp(0, size)  # including the byte after each row's last
-        x = x.flatten(0, 1)
-        inner = _beside(context, x, num_tokens=num_tokens.flatten())
+        x = x.flatten(0, 1)  # (B M, J, D)
+        inner = _context_of(context, x, num_tokens=num_tokens.flatten())
         y: Tensor = self.local_model.final_norm(self.local_model.run(x, inner), inner)
         bytes_of_patches: Tensor = y.unflatten(0, text.shape[:2])
         return bytes_of_patches.flatten(1, 2)
@@ -223,7 +219,7 @@ def _partial(state: State) -> PartialPatch:
     return partial
 
 
-def _beside(
+def _context_of(
     context: ForwardContext, x: Tensor, lengths: Tensor | None = None, num_tokens: Tensor | None = None
 ) -> ForwardContext:
     """Return the context of another stack in the same pass, with the same list of losses."""

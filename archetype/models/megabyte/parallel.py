@@ -7,8 +7,6 @@ from archetype.spec.registry import provides
 
 @provides("parallel", GlobalEmbedding, LocalEmbedding)
 class EmbeddingPlans(Plans[GlobalEmbedding | LocalEmbedding]):
-    """Split plans of the embeddings."""
-
     def tensor(self, size: int) -> TablePlan:
-        """Split the table of bytes by rows, which a tied head shares; position vectors are replicated."""
+        # a tied head shares the rows; position vectors are replicated
         return TablePlan("token")

@@ -47,7 +47,6 @@ class MegaByte(CausalSpec):
 
     @property
     def stacks(self) -> tuple[StackView, ...]:
-        """Global and local stack."""
         sides = (("global_model.", self.global_model), ("local_model.", self.local_model))
         return tuple(
             StackView(prefix, side.layers, side.final_norm, side.d_model, causal=True, residual=side.residual)

@@ -25,30 +25,25 @@ class NGramCost(ModelCost):
         self.head = HeadCost.of(model.head, self.width, model.vocab_size)
 
     def embedding_parameters(self) -> Counts:
-        """Return the parameters of the token table and hidden layers."""
         hidden = {f"hidden.{i}": linear(*widths, bias=True) for i, widths in enumerate(self.hidden)}
         return {"embedding.token": self.table} | hidden
 
     def flops(self, work: Work) -> Counts:
-        """Return the FLOPs of hidden layers and head."""
         tokens = work.answered_tokens
         hidden = {f"hidden.{i}": 2 * tokens * inputs * outputs for i, (inputs, outputs) in enumerate(self.hidden)}
         return hidden | super().flops(work)
 
     @property
     def state_names(self) -> list[str]:
-        """Name of the state; empty for a bigram model."""
         return ["newest tokens"] * (self.n > 1)
 
     def state_parts(self, length: int, source: int) -> list[StatePart]:
-        """Return the state: the newest tokens."""
         return [StatePart("newest tokens", "ngram", (0,), 0, self.state(length)[1])]
 
     def state(self, length: int, source: int | None = None) -> tuple[int, int]:
-        """Return the number of tokens that are read again with the next one."""
+        # the newest tokens are read again with the next one
         return 0, self.n - 1
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Return the bytes of tokens, hidden layers' inputs and activations, and the head."""
         hidden = sum(work.input_bytes(width.value) for widths in self.hidden for width in widths)
         return work.tokens * self.n * INT64 + hidden + self.head.saved_activations(work)

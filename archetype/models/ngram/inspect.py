@@ -10,15 +10,14 @@ from archetype.spec.registry import provides
 
 
 def series(model: PartTrace) -> Iterator[Series]:
-    """Yield the norm of each token's contribution to the first layer; nothing without hidden layers."""
     if "hidden.0.in" not in model.activations:
         return
     n = model.module.spec.n
     slots = model.activations["hidden.0.in"][0].unflatten(-1, (n, -1))  # (T, n, D)
     weight = model.module.hidden[0].weight.unflatten(1, (n, -1))  # (F, n, D)
     norms = torch.einsum("tnd,fnd->tnf", slots, weight).float().norm(dim=-1)
-    for place, values in enumerate(norms.unbind(1)):
-        back = n - 1 - place
+    for offset, values in enumerate(norms.unbind(1)):
+        back = n - 1 - offset
         yield Series("slots", "newest token" if back == 0 else f"{back} back", values)
 
 

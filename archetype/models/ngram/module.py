@@ -20,7 +20,7 @@ from archetype.weights.linear import Linear
 
 @dataclass
 class NGramState(LayerState):
-    """The newest n - 1 tokens, newest last; arbitrary before the start of a sequence."""
+    """The newest n - 1 tokens, newest last; undefined before the start of a sequence."""
 
     tokens: Int[Tensor, "B newest"]
 
@@ -41,7 +41,7 @@ class NGram(CausalModel):
         self.add_head(model.head, model.vocab_size, model.width)
 
     def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
-        """Return the state for the newest n - 1 tokens, whatever the capacity."""
+        # n - 1 tokens, whatever the capacity
         return [NGramState(torch.zeros(batch, self.spec.n - 1, dtype=torch.long, device=device))]
 
     def forward(
@@ -72,8 +72,8 @@ class NGram(CausalModel):
         """Concatenate the vectors of each position and the n - 1 before it, oldest first; zeros before the start."""
         offsets = torch.arange(text.shape[1], device=text.device) - (self.spec.n - 1)
         exists = context.shared_positions[:, :1] + offsets >= 0
-        vectors: Tensor = self.embedding.token(text) * exists[..., None]
-        return vectors.unfold(1, self.spec.n, 1).transpose(2, 3).flatten(2)
+        vectors: Tensor = self.embedding.token(text) * exists[..., None]  # (B, n - 1 + T, D)
+        return vectors.unfold(1, self.spec.n, 1).transpose(2, 3).flatten(2)  # (B, T, D, n) to (B, T, n D)
 
     def _newest(self, state: State | None) -> NGramState | None:
         if state is None:

@@ -47,7 +47,6 @@ class NGram(CausalSpec):
 
     @property
     def width(self) -> int:
-        """Input features of the head."""
         return self.hidden[-1] if self.hidden else self.n * self.d_model
 
     @model_validator(mode="after")

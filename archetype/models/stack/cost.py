@@ -20,16 +20,16 @@ class LayerGroup(NamedTuple):
 
     layers: tuple[int, ...]  # indices in the stack
     cost: BlockCost  # of one layer
-    owners: int  # number of layers with weights of their own
+    owners: int  # number of layers that do not share another layer's weights
 
     @property
     def number(self) -> Formula:
-        """Number of layers, as symbol L unless it is one."""
+        """Number of layers: symbol L, or 1 for a single layer."""
         return symbol("L", len(self.layers)) if len(self.layers) > 1 else constant(1)
 
     @property
     def number_of_weights(self) -> Formula:
-        """Number of layers with weights of their own, as a formula."""
+        """Number of layers that do not share another layer's weights, as a formula."""
         return self.number if self.owners == len(self.layers) else constant(self.owners)
 
     @property
@@ -39,21 +39,13 @@ class LayerGroup(NamedTuple):
 
 
 class StatePart(NamedTuple):
-    """State of some equal layers.
+    """State of some equal layers."""
 
-    Attributes:
-        name: layers in short notation, or name of a state outside the layers.
-        kind: kind of their mixer.
-        layers: their indices.
-        numbers: numbers in the data type of the state.
-        integers: 64-bit integers.
-    """
-
-    name: str
-    kind: str
-    layers: tuple[int, ...]
-    numbers: int
-    integers: int = 0
+    name: str  # layers in short notation, or name of a state outside the layers
+    kind: str  # kind of their mixer
+    layers: tuple[int, ...]  # their indices
+    numbers: int  # numbers in the data type of the state
+    integers: int = 0  # 64-bit integers
 
     def nbytes(self, itemsize: int) -> int:
         """Return the bytes for numbers of `itemsize` bytes."""
@@ -70,7 +62,7 @@ class StackActivations(NamedTuple):
 
 
 class StackCost:
-    """The cost of a stack."""
+    """Cost of a stack."""
 
     def __init__(self, stack: spec.StackView) -> None:
         self.stack, self.prefix = stack, stack.prefix
@@ -79,7 +71,6 @@ class StackCost:
         self.groups = group_equal_layers(stack, self.d)
 
     def parameters(self) -> Counts:
-        """Return the parameters outside the blocks, by module."""
         counts = {"final_norm": self.final_norm.parameters()}
         if self.stack.relative_bias is not None:
             position, heads = self.stack.relative_bias
@@ -100,13 +91,12 @@ class StackCost:
             yield StatePart(f"layers {group.label}", kind, group.layers, numbers, count * crosses)
 
     def saved_activations(self, work: TrainingWork) -> StackActivations:
-        """Return the bytes saved for backward."""
         shared: dict[Hashable, int] = {}
         blocks = largest = left = 0
         for group in self.groups:
-            one = group.cost.saved_activations(work._replace(layer=group.layers[0]))
-            blocks += one * len(group.layers)
-            largest = max(largest, one + group.cost.feedforward.hidden_gradient(work))
+            block_bytes = group.cost.saved_activations(work._replace(layer=group.layers[0]))
+            blocks += block_bytes * len(group.layers)
+            largest = max(largest, block_bytes + group.cost.feedforward.hidden_gradient(work))
             shared |= group.cost.mixer.shared_activations(work)
             left += len(self.stack.sources.intersection(group.layers)) * group.cost.mixer.left_activations(work)
         final_norm = self.final_norm.saved_activations(work.tokens)

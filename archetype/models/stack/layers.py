@@ -65,8 +65,9 @@ def _expanded(index: int, item: dict[str, Any], start: int) -> list[Any]:
         invalid(f"[{index}].repeat", f"the stack has more than {MAX_LAYERS} layers", "use fewer")
     if not item.get("shared", False):
         if item.get("reinject", False):
-            invalid(f"[{index}].reinject", "what is read again is what shared layers read first", "add shared: true")
+            invalid(f"[{index}].reinject", "only shared layers can read their input again", "add shared: true")
         return [*group] * times
+    # later passes are layers that use the weights of the first pass
     repetition = [
         {**(block if isinstance(block, dict) else dict(block)), "weights_of": start + offset}
         for offset, block in enumerate(group)
@@ -81,6 +82,7 @@ def _compressed(layers: tuple[Block, ...], info: SerializationInfo) -> list[Any]
         return [block.model_dump(mode="json", context=info.context) for block in layers]
     items: list[Any] = []
     start = 0
+    # A group with shared weights is a single item; the layers between two of them are split into repeated groups.
     users: dict[int | None, int] = {}  # first layer that shares the weights of each layer
     for index, block in enumerate(layers):
         users.setdefault(block.weights_of, index)
@@ -100,7 +102,6 @@ def _compressed(layers: tuple[Block, ...], info: SerializationInfo) -> list[Any]
 
 
 def _item(times: int, group: Sequence[Block], info: SerializationInfo, words: dict[str, Any]) -> dict[str, Any]:
-    """Return one entry of a file's list: a block, or a repeated group."""
     blocks = [block.model_dump(mode="json", context=info.context) for block in group]
     if times == 1:
         return {"block": blocks[0]}
@@ -108,7 +109,7 @@ def _item(times: int, group: Sequence[Block], info: SerializationInfo, words: di
 
 
 def _shared(layers: Sequence[Block], start: int, users: Mapping[int | None, int]) -> tuple[int, int]:
-    """Return size and number of repetitions of the group at `start` whose weights the following layers share."""
+    # size and number of repetitions of the group at `start` whose weights the following layers share
     size = users.get(start, start) - start
     if not size or any(block.weights_of is not None for block in layers[start : start + size]):
         return 1, 1

@@ -17,7 +17,7 @@ from archetype.nn.residual import enter, leave
 
 
 class Blocks(nn.ModuleList):
-    """The blocks of a stack; modules exist, by index, for layers with weights of their own.
+    """The blocks of a stack; only layers that do not share another layer's weights have a module.
 
     Indexing and iteration cover all layers: a layer that shares weights returns the module of the earlier layer.
     """
@@ -64,7 +64,6 @@ class Stack(nn.Module):
         self.final_norm = build_norm(stack.final_norm, stack.d_model)
 
     def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
-        """Return an empty state for each layer."""
         return [block.new_state(batch, capacity, dtype, device) for block in self.blocks]  # type: ignore[operator]
 
     def run(
@@ -73,8 +72,6 @@ class Stack(nn.Module):
         """Return the vectors after all layers, (B, T, D), before the final norm; states are updated in place.
 
         Args:
-            x: input vectors (B, T, D).
-            context: forward context.
             state: state of all layers (absent: whole sequences).
             layers: compute only these, from one residual stream to the next (pipeline parallelism).
         """
@@ -95,12 +92,11 @@ class Stack(nn.Module):
 
 
 def place_of(stack: StackView, layer: int) -> Place:
-    """Return the place of a layer in its stack."""
     contents = sum(len(block.contents) for block in stack.layers[:layer])
     return Place(stack.d_model, layer, len(stack.layers), stack.causal, contents, stack.residual, stack.vocab_size)
 
 
 def _block_or_index(stack: StackView, layer: int) -> nn.Module | int:
-    """Return the module of a layer, or the index of the layer whose weights it shares."""
+    # the index of the layer whose weights it shares, or its own module
     block = stack.layers[layer]
     return build_block(block, place_of(stack, layer)) if block.weights_of is None else block.weights_of

@@ -31,7 +31,7 @@ class EndsWithNorm(Spec):
         return self
 
     def always_said(self) -> tuple[str, ...]:
-        """Return `final_norm` if its absence must be written."""
+        # written out where `final_norm` would otherwise be required
         return ("final_norm",) if self._needs_norm() else ()
 
     def _needs_norm(self) -> bool:
@@ -79,7 +79,6 @@ class StackView(NamedTuple):
     layer_features: int = 0  # features of per-layer embedding vectors; 0 without them
 
     def field(self, layers: int | str) -> str:
-        """Return the path of a layer, or of several in index notation."""
         return self.block_field or f"{self.prefix}layers[{layers}]"
 
     @property
@@ -95,7 +94,6 @@ class StackView(NamedTuple):
 
     @property
     def divides(self) -> bool:
-        """Whether each layer depends only on the output of the previous one."""
         return self.residual.is_sum and not self.sources and self.reads_tokens_at is None
 
     @property
@@ -117,20 +115,19 @@ class StackView(NamedTuple):
                     yield index, f"{self.field(index)}.{'cross_attention' if name == 'cross' else name}{inner}", part
 
     def check(self) -> None:
-        """Check, in a validator, the consistency of layers, width and direction."""
         for index, block in enumerate(self.layers):
             self._check_repetition(index, block)
             place, attention = self.field(index), block.cross_attention
             if attention is not None and not self.crosses:
                 remedy = "leave it out, or use kind encoder_decoder"
-                invalid(f"{place}.cross_attention", "there is no encoder to look at", remedy)
+                invalid(f"{place}.cross_attention", "the model has no encoder", remedy)
             parts = {"mixer": block.mixer} | ({} if attention is None else {"cross_attention": attention})
             for name, part in parts.items():
                 with inside(f"{place}.{name}"):
                     part.check(self.d_model, self.causal and name == "mixer")
             self._check_source(index, block)
             if not (self.residual.is_sum or block.wiring.adds_to_stream):
-                cause = f"{self.residual.dump()['kind']} is written to by addition, and {place}.wiring does not add"
+                cause = f"{self.residual.dump()['kind']} adds outputs to the stream, and {place}.wiring does not"
                 invalid(f"{self.prefix}residual", cause, "use pre_norm, sandwich, output_norm or parallel")
         self._check_tokens()
         tables = _relative_biases(self.layers)
@@ -140,22 +137,22 @@ class StackView(NamedTuple):
             invalid(f"{self.prefix}layers", cause + f"{other.dump()} for {other_heads}", "make them equal")
 
     def _check_tokens(self) -> None:
-        """Refuse parts that look up token ids in a stack that reads vectors only."""
+        # a stack of vectors has no token ids to look up
         for _, path, part in self.parts():
             if not self.vocab_size and (field := part.tokens_read_by) is not None:
-                cause = "it is looked up by ids of tokens, and these layers read vectors alone"
+                cause = "it needs token ids, and these layers read only vectors"
                 invalid(f"{path}.{field}", cause, "leave it out")
             if part.layer_features not in (0, self.layer_features):
                 own = f"has {self.layer_features}" if self.layer_features else "gives these layers nothing"
-                cause = f"it reads {part.layer_features} features beside the stream, and the embedding {own}"
-                invalid(f"{path}.features", cause, "say the same in embedding.per_layer.features, or leave it out")
+                cause = f"it reads {part.layer_features} features per layer, and the embedding {own}"
+                invalid(f"{path}.features", cause, "use the same embedding.per_layer.features, or leave it out")
         if self.layer_features and not self.readers:
             invalid(
                 "embedding.per_layer", "no layer reads it", "give a block feedforward: {kind: per_layer_input, ...}"
             )
 
     def _check_source(self, index: int, block: Block) -> None:
-        """Check that a layer reads values only of an earlier, compatible layer."""
+        # a layer reads values only of an earlier, compatible layer
         if (source := block.mixer.source(index)) is None:
             return
         with inside(f"{self.field(index)}.mixer"):
@@ -165,24 +162,24 @@ class StackView(NamedTuple):
 
     def used_of_other_stage(self, num_stages: int) -> tuple[int, int] | None:
         """Return a layer and the layer whose weights it shares, if they are in different pipeline stages."""
-        for number in range(num_stages):
-            own = stage_layers(number, num_stages, len(self.layers))
+        for stage in range(num_stages):
+            own = stage_layers(stage, num_stages, len(self.layers))
             for index in own:
                 if (first := self.layers[index].weights_of) is not None and first not in own:
                     return index, first
         return None
 
     def _check_repetition(self, index: int, block: Block) -> None:
-        """Check that a layer shares weights only with an earlier, equal layer that has its own."""
+        # a layer shares weights only with an earlier, equal layer that does not share any itself
         if block.weights_of is None:
             return
         place = f"{self.prefix}layers[{index}]"
         if block.weights_of >= index:
             remedy = f"use less than {index}" if index else "leave it out"
-            invalid(f"{place}.weights_of", f"{block.weights_of} is no earlier layer", remedy)
+            invalid(f"{place}.weights_of", f"{block.weights_of} is not an earlier layer", remedy)
         first = self.layers[block.weights_of]
         if first.weights_of is not None:
-            cause = f"layer {block.weights_of} has no weights of its own"
+            cause = f"layer {block.weights_of} shares weights itself"
             invalid(f"{place}.weights_of", cause, f"use {first.weights_of}")
         if block.own != first:
             names = [name for name in type(block).model_fields if getattr(block.own, name) != getattr(first, name)]
@@ -191,7 +188,7 @@ class StackView(NamedTuple):
 
 
 def _relative_biases(layers: Sequence[Block]) -> list[tuple[Any, int]]:
-    """Return every distinct position bias table that the layers require."""
+    # every distinct table that the layers require
     biases: dict[tuple[Any, int], None] = {}
     for block in layers:
         for mixer in block.mixer.each():

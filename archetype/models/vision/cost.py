@@ -22,16 +22,13 @@ class VisionEncoderCost(EncoderCost):
         self.patch = model.num_channels * side * side  # numbers per patch
 
     def embedding_parameters(self) -> Counts:
-        """Return the parameters of patch projection, learned tokens, positions and norm."""
         patch = {"patch": linear(self.patch, self.d, bias=True), **dict.fromkeys(self.learned_tokens, self.d)}
         embedding = self.embedding.parameters()
         return prefixed("embedding.", patch | {name: embedding[name] for name in ("position", "norm")})
 
     def flops(self, work: Work) -> Counts:
-        """Return the FLOPs of patch projection and head."""
         patches = work.rows * (work.length + -1 * len(self.learned_tokens))
         return {"embedding.patch": 2 * patches * self.patch * self.d} | super().flops(work)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Return the bytes of pixels, and what the norm saves."""
         return work.input_bytes(self.patch.value) + self.embedding.norm.saved_activations(work.tokens)

@@ -12,7 +12,6 @@ from archetype.roles.drawing import Blocks, Item, Step, Stream, Streams, pill, s
 
 @streams_of(VisionEncoder)
 def vision_encoder(model: VisionEncoder, cost: VisionEncoderCost, text: Callable[[Formula], str]) -> Streams:
-    """Draw one stream from pixels to the head's output."""
     side, position, norm = model.image_size, model.embedding.position, model.embedding.norm
     items: list[Item] = [
         pill("image", "image", f"(B, {model.num_channels}, {side}, {side})"),

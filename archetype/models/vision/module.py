@@ -44,13 +44,14 @@ class PatchEmbedding(nn.Module):
         return dropout(x, self.dropout, self.training)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Draw a learned token like a table with one row."""
+        # drawn like a table with one row
         init_weight(tensor[None], f"embedding.{name}", self.spec.initialization, self.spec.num_layers, generator)
         return True
 
 
 def patches(images: Float[Tensor, "B channels height width"], size: int) -> Float[Tensor, "B T pixels"]:
     """Cut images into size x size patches, row by row; pixels = channels * size * size, by channel, row and column."""
+    # (B, channels, rows, size, columns, size) to (B, rows, columns, channels, size, size)
     grid: Tensor = images.unflatten(3, (-1, size)).unflatten(2, (-1, size))
     return grid.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
@@ -72,14 +73,10 @@ class VisionEncoder(Stack, BaseModel):
         return x if self.pooler is None else self.pooler(x)
 
     def class_logits(self, hidden: Vectors, context: ForwardContext, classifier: Classifier) -> Float[Tensor, "B Y"]:
-        """Return the logits of the classes of each image, (B, Y)."""
         return classifier(self.pooled(hidden))
 
     def forward(self, images: Float[Tensor, "B channels height width"]) -> Output:
         """Return the hidden vectors of learned tokens and patches, (B, T, D), and the head's logits, (B, Y).
-
-        Args:
-            images: with the channels and size of the specification.
 
         Raises:
             SpecError: the images have another size.
@@ -93,8 +90,7 @@ class VisionEncoder(Stack, BaseModel):
 
 
 def check_image_size(encoder: spec.VisionEncoder, images: Float[Tensor, "B channels height width"]) -> None:
-    """Raise an error for images of another size than the model's."""
     expected = encoder.num_channels, encoder.image_size, encoder.image_size
     if images.shape[1:] != expected:
         size, needed = (" x ".join(map(str, shape)) for shape in (images.shape[1:], expected))
-        raise SpecError("images", f"they are {size} and the model takes {needed}", "resize or convert them")
+        raise SpecError("images", f"have shape {size} and the model needs {needed}", "resize or convert them")

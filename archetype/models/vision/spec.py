@@ -80,17 +80,14 @@ class VisionEncoder(EndsWithNorm, ModelSpec):
 
     @property
     def image_shape(self) -> tuple[int, int]:
-        """Channels, and side length in pixels."""
         return self.num_channels, self.image_size
 
     def with_class_head(self, num_classes: int, of_tokens: bool = False) -> Self:
-        """Return the model with a classification head."""
         head = ClassificationHead(num_classes=num_classes, dropout=self.embedding.dropout)
         return self.replace(head=head, pooler=False)
 
     @property
     def stacks(self) -> tuple[StackView, ...]:
-        """The only stack."""
         return (StackView("", self.layers, self.final_norm, self.d_model, causal=False, residual=self.residual),)
 
     @model_validator(mode="after")
@@ -99,9 +96,9 @@ class VisionEncoder(EndsWithNorm, ModelSpec):
             cause = f"{self.patch_size} does not divide image_size {self.image_size}"
             invalid("patch_size", cause, "use a divisor")
         if self.distillation_token and not self.class_token:
-            invalid("distillation_token", "it stands behind a class token", "use class_token: true, or leave it out")
+            invalid("distillation_token", "needs a class token", "use class_token: true, or leave it out")
         if self.embedding.width is not None:
-            invalid("embedding.width", "patches are projected to d_model at once", "leave it out")
+            invalid("embedding.width", "patches are projected directly to d_model", "leave it out")
         if self.embedding.num_token_types:
-            invalid("embedding.num_token_types", "patches of a picture are all of one type", "leave it out")
+            invalid("embedding.num_token_types", "image patches have no types", "leave it out")
         return self

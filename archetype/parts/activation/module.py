@@ -22,12 +22,11 @@ def activation(choice: Activation) -> Function:
     """
     if (make := provided("module", type(choice))) is not None:
         return cast(Function, make(choice))
-    cause = f"nothing computes a {type(choice).__name__}"
+    cause = f"no function is registered for {type(choice).__name__}"
     raise SpecError("activation", cause, "register it: archetype.register(SPEC, module=FUNCTION)")
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """GELU approximated by a tanh."""
     return nn.functional.gelu(x, approximate="tanh")
 
 
@@ -49,8 +48,7 @@ def swish(choice: spec.Swish) -> Function:
 
 
 def _computed_by(function: Function, kind: type[Activation]) -> None:
-    """Register a function for a kind without fields."""
-
+    # a kind without fields: every instance computes the same function
     def make(choice: Activation) -> Function:
         return function
 

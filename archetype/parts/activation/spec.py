@@ -82,7 +82,7 @@ class ReLU2(Activation):
 
 @part
 class Swish(Activation):
-    """x * sigmoid(beta * x) (Ramachandran 2017); beta = 1 is `silu`.
+    """x * sigmoid(beta * x) (Ramachandran 2017).
 
     Attributes:
         beta: steepness; beta = 1 is `silu`.

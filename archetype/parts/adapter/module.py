@@ -33,14 +33,14 @@ class LoRALinear(Linear):
         self.lora_B = nn.Parameter(self.weight.new_empty(self.out_features, adapter.rank))
 
     def reset(self, generator: torch.Generator | None) -> None:
-        """Initialize A as torch initializes a linear layer, and B to 0, so that nothing changes at first."""
+        # A as torch initializes a linear layer; B is 0, so that outputs do not change at first
         bound = 1 / math.sqrt(self.in_features)
         with torch.no_grad():
             self.lora_A.uniform_(-bound, bound, generator=generator)
             self.lora_B.zero_()
 
     def change(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... F"]:
-        """Return the low-rank output, which is added to the layer's."""
+        """Return (alpha / rank) dropout(x) A^T B^T."""
         x = dropout(x, self.dropout, self.training)
         return project(project(x, self.lora_A), self.lora_B) * self.scale
 
@@ -60,22 +60,22 @@ class DoRALinear(LoRALinear):
         self.magnitude = nn.Parameter(self.weight.new_empty(self.out_features))
 
     def reset(self, generator: torch.Generator | None) -> None:
-        """Initialize as LoRA, with the row norms of W as magnitudes."""
+        # as LoRA; the magnitudes are the row norms of W
         super().reset(generator)
         with torch.no_grad():
             self.magnitude.copy_(self.weight.norm(dim=1))
 
     def row_scale(self) -> Float[Tensor, "F"]:
         """Return m / |W + s B A|."""
-        length: Tensor = super().matrix().detach().norm(dim=1)
+        length: Tensor = super().matrix().detach().norm(dim=1)  # a constant for the gradient (Liu 2024, section 4.3)
         return self.magnitude / length
 
     def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... F"]:
+        # the scale of a row of the matrix is the scale of an output feature
         y = self.row_scale().to(x.dtype) * (project(x, self.weight) + self.change(x))
         return y if self.bias is None else y + self.bias
 
     def matrix(self) -> Float[Tensor, "F D"]:
-        """Return the equivalent single matrix."""
         return self.row_scale()[:, None] * super().matrix()
 
 
@@ -83,27 +83,22 @@ MODULES: dict[type[spec.Adapter], type[LoRALinear]] = {spec.LoRA: LoRALinear, sp
 
 
 def adapted(model: nn.Module) -> Iterator[tuple[str, LoRALinear]]:
-    """Yield the adapted linear layers by name."""
     for name, module in model.named_modules():
         if isinstance(module, LoRALinear):
             yield name, module
 
 
 def adapter_parameters(model: nn.Module) -> set[str]:
-    """Return the names of all adapter parameters."""
     return {
-        f"{name}.{own}"
+        f"{name}.{parameter}"
         for name, module in adapted(model)
-        for own, _ in module.named_parameters(recurse=False)
-        if own not in ("weight", "bias")
+        for parameter, _ in module.named_parameters(recurse=False)
+        if parameter not in ("weight", "bias")
     }
 
 
 def install(model: nn.Module, adapter: spec.Adapter, seed: int = 0) -> None:
     """Install an adapter around every linear layer that its targets name; outputs do not change at first.
-
-    Args:
-        model: changed in place; its parameters keep their names.
 
     Raises:
         SpecError: a target names no linear layer, or a quantized one.
@@ -115,11 +110,11 @@ def install(model: nn.Module, adapter: spec.Adapter, seed: int = 0) -> None:
         names = {name for name in linears if pattern.matches(name) or pattern.matches(name.rpartition(".")[2])}
         if not names:
             remedy = f"use some of {', '.join(sorted({name.rpartition('.')[2] for name in linears}))}"
-            raise SpecError("adapter.targets", f"{target!r:.60} names no linear map of this model", remedy)
+            raise SpecError("adapter.targets", f"{target!r:.60} matches no linear layer of this model", remedy)
         targets |= names
     for name in sorted(targets):
         if isinstance(linears[name].weight, PackedMatrix):
-            raise SpecError(name, "is packed in few bits, which no adapter stands beside", "use the model of floats")
+            raise SpecError(name, "is quantized, and adapters need float weights", "use the unquantized model")
         module = MODULES[type(adapter)](linears[name], adapter)
         if module.weight.device.type != "meta":
             module.reset(generator_for(seed, f"{name}.lora_A", module.weight.device))
@@ -130,12 +125,12 @@ def install(model: nn.Module, adapter: spec.Adapter, seed: int = 0) -> None:
 def merge(model: nn.Module) -> None:
     """Replace adapted layers by plain ones whose matrices include the adapters."""
     for name, module in list(adapted(model)):
-        with torch.device("meta"):
+        with torch.device("meta"):  # allocates nothing; the parameters are replaced
             plain = Linear(module.in_features, module.out_features, bias=module.bias is not None)
         plain.weight, plain.bias = nn.Parameter(module.matrix()), module.bias
         _replace(model, name, plain.train(module.training))
 
 
 def _replace(model: nn.Module, name: str, module: nn.Module) -> None:
-    parent, _, own = name.rpartition(".")
-    setattr(model.get_submodule(parent), own, module)
+    parent, _, attribute = name.rpartition(".")
+    setattr(model.get_submodule(parent), attribute, module)

@@ -45,10 +45,9 @@ def build_pairs(attention: spec.Attention, place: Place, bias: ScoreBias | Query
     An index wraps the strategy in `ChosenPairs`.
 
     Args:
-        attention: specification of the layer.
-        place: its place in the model.
         bias: its own position bias (None: it has none, or the stack's).
     """
+    # the rows of the table, the most specific first
     kind: type[MaskedPairs] = TiledPairs
     if isinstance(bias, QueryBias):
         kind = QueryBiasedPairs
@@ -56,6 +55,7 @@ def build_pairs(attention: spec.Attention, place: Place, bias: ScoreBias | Query
         kind = FullPairs if bias is None and attention.stack_bias is None else MaskedPairs
     elif pattern_rule(attention.pattern).depends_on_length:
         kind = PairsByLength
+    # learned biases of different layers must not share a cached mask
     learns_bias = bias is not None and any(True for _ in bias.parameters())
     pairs = kind(attention, place, learns_bias)
     return pairs if attention.index is None else ChosenPairs(attention, place, learns_bias, every=pairs)

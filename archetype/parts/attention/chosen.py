@@ -16,8 +16,6 @@ class ChosenPairs(MaskedPairs):
     """The chosen pairs under a mask, or gathered for a single query; all allowed pairs where nothing was chosen.
 
     Args:
-        attention: specification of the layer.
-        place: its place in the model.
         learns_bias: whether its position bias has parameters.
         every: the strategy for all allowed pairs.
     """

@@ -15,10 +15,7 @@ from archetype.roles.pattern import Shape
 
 @cost_of(spec.Attention)
 class AttentionCost(MixerCost):
-    """Cost of four projections and two products over pairs of positions.
-
-    For an additive score, the product with w is counted, its tanh is not.
-    """
+    """Cost of four projections and two products over pairs of positions; of an additive score, tanh is not counted."""
 
     divides_state = True
 
@@ -53,11 +50,9 @@ class AttentionCost(MixerCost):
 
     @property
     def symbols(self) -> set[Symbol]:
-        """Symbols of the sizes of attention, its pattern and its index."""
         return super().symbols | self.pattern.symbols | (self.index.symbols if self.index else set())
 
     def parameters(self) -> Counts:
-        """Return the parameters of projections, query and key norms, and the vector w of an additive score."""
         q_norm, k_norm = self._qk_norms()
         counts = {name: projection.parameters for name, projection in self.projections.items()}
         counts |= {"q_norm": q_norm.parameters(), "k_norm": k_norm.parameters()}
@@ -71,17 +66,15 @@ class AttentionCost(MixerCost):
         return counts | (prefixed("index.", self.index.parameters()) if self.index else {})
 
     def tables(self) -> Counts:
-        """Return the features of a row of the value embedding table: the values of all heads."""
+        # one row of the value embedding: the values of all heads
         return {} if self.part.value_embedding is None else {"value_embedding": self.kv_features}
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        """Return the input and output features of each projection."""
         index = self.index.projection_sizes() if self.index else {}
         own = {name: sizes[:2] for name, sizes in self.projections.items()}
         return own | {f"index.{name}": sizes for name, sizes in index.items()}
 
     def flops(self, work: Work) -> Counts:
-        """Return the FLOPs of one pass."""
         pairs, pattern = work.rows * self.q_features * self._pair_flops(work), self.part.pattern
         if isinstance(pattern, GlobalWindow) and pattern.global_projections and work.attention == "computed":
             # global queries are computed in both ways, and the second result is used
@@ -94,20 +87,20 @@ class AttentionCost(MixerCost):
         return counts | (prefixed("index.", self.index.flops(work)) if self.index else {})
 
     def _pair_flops(self, work: Work) -> Formula:
-        """Return the FLOPs of one feature of one head of one sequence, over the pairs allowed or chosen."""
+        # per feature of one head of one sequence
         length = work.length.value
         most = length if self.index is None else self.index.most_keys(length)
         return self.pattern.chosen_pair_flops(work, most) if most < length else self.pattern.pair_flops(work)
 
     def state(self, length: int) -> int:
-        """Return the cached numbers after `length` tokens: keys, values and the index; 0 with `keys_from`."""
+        # keys, values and the index's keys; nothing with `keys_from`
         if not self.has_keys:
             return 0
         own = 2 * self.pattern.cache_length(length) * self.kv_features.value
         return own + (self.index.state(length) if self.index else 0)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Return the bytes saved for backward: inputs, norms, rotary angles, and the products over pairs."""
+        # inputs, norms, rotary angles, and the products over pairs
         heads, kv_heads, head_dim, rotary_dim, _ = self.sizes
         saved = work.input_bytes(self.d.value)
         for norm, features in zip(self._qk_norms(), (heads * head_dim, kv_heads * head_dim), strict=True):
@@ -129,7 +122,6 @@ class AttentionCost(MixerCost):
         return saved + (self._tiled_attention(work, shapes) if shapes else self._dense_attention(work, work.length))
 
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
-        """Return the bytes of the position tables, shared by layers."""
         own = self.position.shared_activations(self.sizes.num_heads, self.sizes.rotary_dim, work)
         return {**own, **(self.index.shared_activations(work) if self.index else {})}
 
@@ -138,17 +130,14 @@ class AttentionCost(MixerCost):
         return 2 * work.tokens * self.kv_features.value * work.itemsize
 
     def _qk_norms(self) -> tuple[NormCost, NormCost]:
-        """Return the costs of the query and key norms: over all heads together, or over each head."""
+        # over all heads together, or over each head
         norm, together = self.part.qk_norm, self.part.qk_norm_over == "all"
         q_features, k_features = (self.q_features, self.kv_features) if together else (self.head_dim, self.head_dim)
         return NormCost.of(norm, q_features), NormCost.of(norm if self.has_keys else NoNorm(), k_features)
 
     def _dense_attention(self, work: TrainingWork, keys: int) -> int:
-        """Return the bytes saved by attention over all pairs: q, k, v, intermediate results and the output.
-
-        Torch's fused kernel saves q, k, v, its output and a log-sum-exp per query. Without it the weights of all pairs
-        are saved in float32.
-        """
+        # Torch's fused kernel saves q, k, v, its output and a log-sum-exp per query. Without it the weights of all
+        # pairs are saved in float32.
         part, tokens, itemsize = self.part, work.tokens, work.itemsize
         q, kv = tokens * self.q_features.value, work.rows * keys * self.kv_features.value
         pairs = tokens * part.num_heads * keys
@@ -169,7 +158,7 @@ class AttentionCost(MixerCost):
         return 2 * (q + own) * itemsize + tokens * part.num_heads * FLOAT32
 
     def _tiled_attention(self, work: TrainingWork, shapes: list[Shape]) -> int:
-        """Return the bytes saved by attention in tiles: gathered inputs, two numbers per pair, and the output."""
+        # gathered inputs, two numbers per pair, and the output
         part, itemsize = self.part, work.itemsize
         heads, kv_heads, head_dim, *_ = self.sizes
         saved = 0
@@ -189,7 +178,6 @@ class CrossAttentionCost(AttentionCost):
     """Cost of cross-attention, whose keys and values are computed once per source."""
 
     def flops(self, work: Work) -> Counts:
-        """Return the FLOPs of one pass."""
         assert work.source is not None
         q = 2 * work.tokens * self.d * self.q_features
         kv = ZERO if work.phase == "decode" else 2 * work.rows * work.source * self.d * self.kv_features
@@ -197,7 +185,7 @@ class CrossAttentionCost(AttentionCost):
         return {"q": q, "k": kv, "v": kv, "scores": pairs, "mixture": pairs, "o": q}
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Return the bytes saved for backward; in float32 the source itself is saved once for all layers."""
+        # in float32 the source itself is saved once for all layers
         d = self.d.value
         cast = work.input_bytes(d, tokens=work.rows * work.source) if work.compute_dtype == "bfloat16" else 0
         return work.input_bytes(d) + cast + self._dense_attention(work, work.source)

@@ -7,7 +7,6 @@ from archetype.roles.drawing import SOURCE, Cell, Inside, X, inside_of, selectio
 
 @inside_of(Attention)
 def attention(part: Attention, modules: frozenset[str]) -> Inside:
-    """Draw self-attention (Vaswani 2017)."""
     return _attention(part, modules, X)
 
 
@@ -85,12 +84,10 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
 
 
 def _source(layer: int) -> str:
-    """Name the layer whose keys and values are read."""
     return f"layer {layer}" if layer >= 0 else "the layer before" if layer == -1 else f"{-layer} layers before"
 
 
 def _scores(part: Attention) -> str:
-    """Return the formula of the attention weights."""
     if part.score == "additive":
         return "softmax(wᵀ tanh(q + k))"
     scaled = "q kᵀ / √P" if part.scale is None else "q kᵀ · scale"

@@ -81,10 +81,7 @@ def read(tensors: CheckpointMixer) -> Attention:
 
 
 def _head_sizes(tensors: CheckpointMixer) -> tuple[int, int, int]:
-    """Return the numbers of query heads and key/value heads, and the features of a head.
-
-    If a key gives the head size, the shapes give the number of heads of this layer, which may vary between layers.
-    """
+    # if a key gives the head size, shapes give this layer's number of heads, which may vary between layers
     rows = 1 if tensors.transposed else 0
     if "q.weight" in tensors.shapes:
         width = tensors.sides("q.weight")[rows] // (2 if _gate_in_queries(tensors) else 1)
@@ -95,9 +92,9 @@ def _head_sizes(tensors: CheckpointMixer) -> tuple[int, int, int]:
         heads = num_heads(tensors)
         head_dim = _rows_of_each(tensors, width, heads)
     else:
-        heads, said = _rows_of_each(tensors, width, head_dim), tensors.size(HEADS)
-        if said not in (None, heads):
-            raise tensors.missing(f"attention with {heads} heads of {head_dim} features, where keys say {said} heads")
+        heads, stated = _rows_of_each(tensors, width, head_dim), tensors.size(HEADS)
+        if stated not in (None, heads):
+            raise tensors.missing(f"attention with {heads} heads of {head_dim} features, where keys say {stated} heads")
     if "qkv.weight" in tensors.shapes:
         num_kv_heads, odd = divmod(_rows_of_each(tensors, tensors.sides("qkv.weight")[rows], head_dim) - heads, 2)
     else:
@@ -108,7 +105,6 @@ def _head_sizes(tensors: CheckpointMixer) -> tuple[int, int, int]:
 
 
 def _rows_of_each(tensors: CheckpointMixer, rows: int, parts: int) -> int:
-    """Return rows / parts, or raise an error if it is not a whole number."""
     if rows < 1 or rows % parts:
         raise tensors.missing(f"attention with {rows} rows in a tensor that {parts} does not divide")
     return rows // parts
@@ -128,10 +124,7 @@ def num_heads(tensors: CheckpointMixer) -> int:
 
 
 def _query_norm(tensors: CheckpointMixer, head_dim: int, rotates: bool) -> tuple[VectorNorm, Literal["head", "all"]]:
-    """Return the norm of queries and keys, and whether it is over each head or over all heads together.
-
-    A norm without weights that comes after the rotation is absent in layers without rotary positions (Llama 4).
-    """
+    # a norm without weights after the rotation is absent in layers without rotary positions (Llama 4)
     if tensors.quirks.qk_norm:
         is_there = tensors.config.flag("use_qk_norm", True) and (rotates or not tensors.quirks.qk_norm_after_rope)
         return tensors.norm(bias=False, weight=False) if is_there else NoNorm(), "head"
@@ -142,7 +135,7 @@ def _query_norm(tensors: CheckpointMixer, head_dim: int, rotates: bool) -> tuple
 
 
 def _query_scale(tensors: CheckpointMixer, rotates: bool) -> QueryScale | None:
-    """Return the scaling of queries with position: of layers without rotation, or from the rotary settings."""
+    # Llama 4 scales in layers without rotation, other models according to their rotary settings
     if tensors.config.get("attn_temperature_tuning") and not rotates:
         beta, length = tensors.config.positive("attn_scale"), tensors.config.size("floor_scale", None, MAX_LENGTH)
         return QueryScale(beta=beta, length=length, offset=1)
@@ -157,20 +150,20 @@ def _query_scale(tensors: CheckpointMixer, rotates: bool) -> QueryScale | None:
 
 
 def _gate(tensors: CheckpointMixer, heads: int) -> OutputGate | None:
-    """Return the output gate, whose weights may be stored together with those of the queries."""
-    beside = _gate_in_queries(tensors)
-    if "gate.weight" not in tensors.shapes and not beside:
+    # its weights may be stored together with those of the queries
+    is_in_queries = _gate_in_queries(tensors)
+    if "gate.weight" not in tensors.shapes and not is_in_queries:
         return None
-    if beside:
+    if is_in_queries:
         _doubled_query(tensors)
-    per_head = not beside and tensors.shapes["gate.weight"][0] == heads
-    why = "no file says what is made of the gate on attention's result"
+    per_head = not is_in_queries and tensors.shapes["gate.weight"][0] == heads
+    why = "no file says which activation attention's gate has"
     activation = tensors.settle("gate_activation", ("sigmoid", "softplus"), why)
     return OutputGate(per="head" if per_head else "feature", activation=activation)
 
 
 def _gate_in_queries(tensors: CheckpointMixer) -> bool:
-    """Whether the query matrix also holds the gate: it then has twice as many rows as the output matrix has inputs."""
+    # the query matrix then has twice as many rows as the output matrix has inputs
     if "gate.weight" in tensors.shapes or "q.weight" not in tensors.shapes:
         return False
     (rows, columns), (outputs, inputs) = tensors.sides("q.weight"), tensors.sides("o.weight")
@@ -187,14 +180,14 @@ def _doubled_query(tensors: CheckpointMixer) -> DoubledQuery:
 def _fused_order(tensors: CheckpointMixer) -> FusedOrder:
     name = tensors.names["qkv.weight"]
     usual = "qkv_per_head" if HEAD_BY_HEAD in name else "qkv"
-    why = f"no file says how queries, keys and values lie in {name.split('.')[-2]}"
-    values = sorted(get_args(FusedOrder), key=lambda one: one != usual)
+    why = f"no file says how queries, keys and values are ordered in {name.split('.')[-2]}"
+    values = sorted(get_args(FusedOrder), key=lambda order: order != usual)
     order: FusedOrder = tensors.settle("fused_order", tuple(values), why)
     return order
 
 
 def _score_scale(tensors: CheckpointMixer, head_dim: int) -> float | None:
-    """Return the scale of the scores; None for the usual 1 / sqrt(head_dim)."""
+    # None for the usual 1 / sqrt(head_dim)
     config = tensors.config
     if (width := config.optional_positive("query_pre_attn_scalar")) is not None:
         return None if width == head_dim else width**-0.5
@@ -208,7 +201,7 @@ def _score_scale(tensors: CheckpointMixer, head_dim: int) -> float | None:
 
 
 def _joint(mixer: Attention, tensors: CheckpointMixer, path: str, name: str) -> Joint | None:
-    """Return how a fused tensor is laid out: queries with gates, or queries, keys and values."""
+    # queries with gates, or queries, keys and values
     if path == "q" and mixer.gate is not None and "gate.weight" not in tensors.shapes:
         parts, _, times = _doubled_query(tensors).partition("_per_")
         first, second = ("q" if part == "query" else part for part in parts.split("_"))

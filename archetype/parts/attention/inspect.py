@@ -15,7 +15,6 @@ from archetype.spec.registry import provides
 
 
 def attention(part: PartTrace) -> AttentionSteps:
-    """Return the attention steps of all heads of self-attention or cross-attention."""
     module = part.module
     q, k, v = (part.activations[name] for name in "qkv")
     if isinstance(module, CrossAttention):
@@ -31,16 +30,16 @@ def attention(part: PartTrace) -> AttentionSteps:
 
 
 def _replace_global(steps: AttentionSteps, part: PartTrace) -> None:
-    """Replace the rows of global tokens, which have their own projections."""
+    # global tokens have their own projections
     module = part.module
     assert part.context is not None
     q, k, v = (part.activations[f"{name}_global"] for name in "qkv")
     count = min(module.spec.pattern.num_global_tokens, q.shape[2])
     bias, positions = module.bias(part.context), part.context.shared_positions
     added = None if bias is None else bias(positions[:, :count], positions)
-    own = attention_steps(module.score_function, q[:, :, :count], k, v, added)
-    for whole, rows in ((steps.scores, own.scores), (steps.masked, own.masked), (steps.weights, own.weights)):
-        whole[:, :, :count] = rows
+    global_steps = attention_steps(module.score_function, q[:, :, :count], k, v, added)
+    for name in ("scores", "masked", "weights"):
+        getattr(steps, name)[:, :, :count] = getattr(global_steps, name)
     steps.global_values = v, count
 
 
@@ -48,10 +47,6 @@ def attention_steps(score: ScoreFunction, q: Tensor, k: Tensor, v: Tensor, mask:
     """Compute the steps from queries and keys to weights.
 
     Args:
-        score: the score function.
-        q: queries (B, H, T, P).
-        k: keys (B, K, S, P).
-        v: values (B, K, S, Q).
         mask: (b, h, T, S), True where a pair is allowed, or numbers added to the scores (None: all pairs are allowed).
     """
     scores = score.scores(q, k)
@@ -65,7 +60,7 @@ def attention_steps(score: ScoreFunction, q: Tensor, k: Tensor, v: Tensor, mask:
 
 
 def padding_mask(num_tokens: Tensor | None, k: Tensor) -> Bool[Tensor, "B 1 1 S"] | None:
-    """Return a mask of keys that are not padding; None if there is no padding."""
+    """Return a mask that is True for keys that are not padding; None without padding."""
     return None if num_tokens is None else present_keys(num_tokens, torch.arange(k.shape[2], device=k.device))
 
 

@@ -9,18 +9,10 @@ from archetype.nn.selection import EVERY_KEY, Choice
 
 
 class Keys(NamedTuple):
-    """Keys and values ready for attention: normalized, rotated and clipped.
+    """Keys and values ready for attention: normalized, rotated and clipped."""
 
-    Attributes:
-        k: keys of whole sequences, or of all cache slots.
-        v: values of the same positions.
-        positions: position of each cache slot (None: whole sequences, which are those of the queries).
-        is_ring: whether they are the buffers of a ring cache, whose slots all hold positions within the window.
-        choice: the pairs that an index has chosen among the allowed ones.
-    """
-
-    k: Float[Tensor, "B K S P"]
+    k: Float[Tensor, "B K S P"]  # of whole sequences, or of all cache slots
     v: Float[Tensor, "B K S P"]
-    positions: Int[Tensor, "b S"] | None = None
-    is_ring: bool = False
-    choice: Choice = EVERY_KEY
+    positions: Int[Tensor, "b S"] | None = None  # of each cache slot; None: whole sequences, as the queries
+    is_ring: bool = False  # whether they are the buffers of a ring cache, with positions within the window only
+    choice: Choice = EVERY_KEY  # the pairs that an index has selected among the allowed ones

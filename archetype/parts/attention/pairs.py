@@ -24,8 +24,6 @@ class MaskedPairs:
     """Attention to all keys, with a mask of the pairs that the pattern allows, and perhaps a position bias.
 
     Args:
-        attention: specification of the layer.
-        place: where the layer stands in its model.
         learns_bias: whether its position bias has parameters, so that no other layer has the same biases.
     """
 
@@ -45,9 +43,7 @@ class MaskedPairs:
         Args:
             q: queries (B, H, T, P), rotated.
             keys: keys and values (B, K, S, P).
-            score: the score function.
             bias: position bias of the scores (None: there is none).
-            context: forward context.
         """
         q, mask = self.masked(q, keys, score, bias, context)
         return attend(q, keys.k, keys.v, score, mask)
@@ -60,19 +56,14 @@ class MaskedPairs:
         The mask, (b, h, T, S), is False for pairs that are not allowed; with a position bias it has the values of the
         bias, and minus infinity for those pairs.
         """
-        allowed = self.allowed(context, context.shared_positions if keys.positions is None else keys.positions)
+        positions = context.shared_positions if keys.positions is None else keys.positions
+        allowed = self.allowed(context, positions)
         if bias is None:
             return q, allowed
-        positions = context.shared_positions if keys.positions is None else keys.positions
         return q, context.cached(self.bias_key, lambda: biased(bias, context.shared_positions, positions, allowed))
 
     def allowed(self, context: ForwardContext, keys: Int[Tensor, "b S"]) -> Bool[Tensor, "b2 1 T S"]:
-        """Return the pairs of new positions and keys allowed by the pattern, within one document and without padding.
-
-        Args:
-            context: forward context.
-            keys: position of each key.
-        """
+        """Return pairs of new positions and keys that the pattern allows, within one document and without padding."""
 
         def pairs() -> Tensor:
             where = MaskContext(self.causal, keys.shape[1], self.layer)

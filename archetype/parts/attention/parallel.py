@@ -11,10 +11,8 @@ from archetype.spec.registry import provides
 
 @provides("parallel", Attention)
 class AttentionPlans(Plans[Attention]):
-    """Split plans of attention."""
-
     def tensor(self, size: int) -> SplitPlan | None:
-        """Split the heads, unless parameters or norms are shared by all of them."""
+        # parameters and norms that all heads share cannot be split
         own, sizes = self.module.spec, self.module.sizes
         is_biased = isinstance(own.position, RelativeBias) or not isinstance(self.module.score_bias, Alibi | None)
         is_normed = own.qk_norm_over == "all" and not own.qk_norm.is_absent

@@ -15,14 +15,12 @@ from archetype.parts.pattern.scores import ScoreFunction
 from archetype.weights.linear import Linear
 
 Heads = Float[Tensor, "B H T P"]
-
-
 KeyHeads = Float[Tensor, "B K T P"]
 RowKeys = Float[Tensor, "B K S P"]  # of whole sequences; with context parallelism the queries have fewer positions
 
 
 class MultiHeadProjection(nn.Module):
-    """The projections between a model's vectors and its heads, and the score function."""
+    """Projections from vectors to heads and back, and the score function."""
 
     parameter_roles: ClassVar = {"score": "vector"}  # of each head
     probes: ClassVar = {"q": "B H T P", "k": "B K S P", "v": "B K S P", "heads": "B H T P"}  # inputs of scores and of o
@@ -57,54 +55,51 @@ class MultiHeadProjection(nn.Module):
                 self.value_gate = Linear(own.gate.features or d_model, self.sizes.num_kv_heads, bias=False)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Initialize sinks to zero."""
         if name == "sinks":
             tensor.zero_()
         return name == "sinks"
 
     def _norm(self, features: int) -> nn.Module | None:
-        """Return the norm of queries or keys: over each head, or over all `features` together."""
+        # over each head, or over all `features` together
         if self.spec.qk_norm.is_absent:
             return None
         return build_norm(self.spec.qk_norm, self.sizes.head_dim if self.spec.qk_norm_over == "head" else features)
 
     @property
     def score_function(self) -> ScoreFunction:
-        """The score function; dropout applies only in training."""
+        # dropout applies only in training
         scale = self.spec.scale or 1 / math.sqrt(self.sizes.head_dim)
         p = self.spec.dropout if self.training else 0.0
         return ScoreFunction(scale, self.spec.softcap, self.score, p, self.sinks)
 
     def queries(self, x: Vectors) -> Heads:
-        """Project to query heads (B, H, T, P)."""
         return self.split_heads_and_norm(self.q(x), self.q_norm)
 
     def keys_and_values(self, x: Float[Tensor, "B S D"]) -> tuple[Tensor, Tensor]:
-        """Project to key and value heads, (B, K, S, P) each."""
+        """Project to keys and values, (B, K, S, P) each."""
         return self.split_heads_and_norm(self.k(x), self.k_norm), self.split_heads_and_norm(self.v(x))
 
     def add_token_values(self, v: KeyHeads, x: Vectors, context: ForwardContext) -> KeyHeads:
-        """Add each token's row of the value embedding to its values, times a factor per head, if there is a table."""
+        """Return v + factor * row of the value embedding, for each head; v itself without a table."""
         if self.value_embedding is None:
             return v
         assert context.tokens is not None
-        rows = self.value_embedding(context.tokens).to(v.dtype).unflatten(-1, (-1, self.sizes.head_dim))
+        rows = self.value_embedding(context.tokens).to(v.dtype).unflatten(-1, (-1, self.sizes.head_dim))  # (B, T, K, P)
         own: Tensor = v + self._value_factors(x).to(v.dtype) * rows.transpose(1, 2)  # (B, K, T, P)
         return own
 
     def _value_factors(self, x: Vectors) -> Float[Tensor, "B K T 1"] | Float[Tensor, "1"]:
-        """Return the factors of the rows: one learned number, or a gate per head and position."""
+        # one learned number, or a gate per head and position
         if self.value_scale is not None:
             return self.value_scale
         own = self.spec.value_embedding
         assert self.value_gate is not None and own is not None and own.gate is not None
         factors: Tensor = own.gate.scale * torch.sigmoid(self.value_gate(x[..., : self.value_gate.in_features]))
-        return factors.transpose(1, 2)[..., None]
+        return factors.transpose(1, 2)[..., None]  # (B, K, T, 1)
 
     def split_heads_and_norm(self, x: Float[Tensor, "B T HP"], norm: nn.Module | None = None) -> Heads:
-        """Split a projection into heads, normalize and clip it."""
         norm = None if self.spec.qk_norm_after_rope else norm
-        if norm is not None and self.spec.qk_norm_over == "all":
+        if norm is not None and self.spec.qk_norm_over == "all":  # before the split: one norm over all heads
             x, norm = norm(x), None
         y = x.view(*x.shape[:2], -1, self.sizes.head_dim).transpose(1, 2)  # (B, H, T, P)
         y = y if norm is None else norm(y)
@@ -112,14 +107,14 @@ class MultiHeadProjection(nn.Module):
         return y if bound is None else y.clamp(-bound, bound)
 
     def scale_queries(self, q: Heads, positions: Tensor) -> Heads:
-        """Scale queries by the logarithm of their position, if configured (Llama 4)."""
+        """Multiply queries by 1 + beta ln(1 + floor((i + offset) / length)) (Llama 4)."""
         if (scale := self.spec.query_scale) is None:
             return q
         factors = 1 + scale.beta * torch.log1p(((positions + scale.offset) // scale.length).to(torch.float32))  # (B, T)
         return q * factors[:, None, :, None].to(q.dtype)
 
     def apply_gate(self, y: Heads, x: Vectors) -> Heads:
-        """Multiply the heads by activation(x Wg), if attention has a gate."""
+        """Multiply the heads by activation(x Wg), if there is a gate."""
         if self.gate is None or self.spec.gate is None:
             return y
         activation = torch.sigmoid if self.spec.gate.activation == "sigmoid" else nn.functional.softplus
@@ -127,6 +122,5 @@ class MultiHeadProjection(nn.Module):
         return y * gate  # (B, H, T, P or 1)
 
     def merge_heads(self, y: Heads) -> Vectors:
-        """Concatenate the heads and project them to the model's width."""
-        z: Tensor = self.o(y.transpose(1, 2).flatten(2))
+        z: Tensor = self.o(y.transpose(1, 2).flatten(2))  # (B, T, H P) to (B, T, D)
         return z

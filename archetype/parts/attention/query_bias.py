@@ -14,13 +14,14 @@ from archetype.parts.position.module import QueryBias
 
 
 class QueryBiasedPairs(MaskedPairs):
-    """A mask of (B, H, T, S) numbers, computed from the queries themselves; its bias is a `QueryBias`."""
+    """Attention with a bias that is computed from the queries (`QueryBias`): a mask (B, H, T, S) of numbers."""
 
     def masked(
         self, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext
     ) -> tuple[Heads, Tensor]:
         positions = context.shared_positions if keys.positions is None else keys.positions
         of_queries = cast(QueryBias, bias)
-        added: Tensor = of_queries(q, context.shared_positions, positions, context)
+        added: Tensor = of_queries(q, context.shared_positions, positions, context)  # (B, H, T, S)
+        # scaled here, since `attend` scales the products with the keys only
         mask = (added * score.scale).masked_fill(~self.allowed(context, positions), -math.inf)
         return of_queries.shifted(q), mask

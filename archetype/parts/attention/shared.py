@@ -24,9 +24,7 @@ def attend_across_processes(
         pairs: the allowed pairs; those of chosen keys or of a bias by queries need whole sequences.
         q: queries of this process (B, H, T, P).
         keys: keys and values of all processes (B, K, S, P), in order.
-        score: the score function.
         bias: position bias of the scores (None: there is none).
-        context: forward context of this process's positions.
     """
     rows, outputs = context.rows, []
     assert rows is not None

@@ -55,7 +55,7 @@ Biases = Annotated[
 ]
 
 
-# Fields that must equal those of the layer whose keys are read: else keys would have other positions or features.
+# Fields that must equal those of the layer whose keys are read: otherwise keys have other positions or features.
 OF_KEYS = (
     "num_heads",
     "num_kv_heads",
@@ -196,26 +196,26 @@ class Attention(Mixer):
         if self.score == "additive":
             for name, value in (("scale", self.scale), ("softcap", self.softcap)):
                 if value is not None:
-                    invalid(name, "an additive score is bounded and has none", f"leave {name} out, or use score dot")
+                    invalid(name, "does not apply to additive scores", f"leave {name} out, or use score dot")
             if isinstance(self.position, Rotary):
-                cause = "turning queries and keys means something in their product only"
+                cause = "rotary positions only affect dot products of queries and keys"
                 invalid("position", cause, "use relative_bias or alibi, or score dot")
             if self.index is not None:
-                invalid("index", "additive scores are computed of all keys", "leave index out, or use score dot")
+                invalid("index", "additive scores are computed for all keys", "leave index out, or use score dot")
             if not is_full:
                 invalid("pattern", "additive scores are computed in full", "use pattern full, or score dot")
         if self.position.reads_queries:
-            own = {
+            unsupported = {
                 "score": self.score != "dot",
                 "pattern": not is_full,
                 "index": self.index is not None,
                 "keys_from": self.keys_from is not None,
             }
-            for field in (name for name, is_said in own.items() if is_said):
-                cause = f"{self.position.kind} positions add to the scores of all keys, those of this layer"
+            for field in (name for name, is_set in unsupported.items() if is_set):
+                cause = f"{self.position.kind} positions need dot-product scores of all keys of this layer"
                 invalid(field, cause, f"leave {field} out, or use other positions")
         if self.index is not None and not is_full:
-            cause = f"keys are chosen among all before a query, and pattern {self.pattern.dump()['kind']} has others"
+            cause = f"an index selects among all earlier keys, and pattern {self.pattern.dump()['kind']} allows others"
             invalid("index", cause, "leave index out, or use pattern full")
         if self.qk_norm_after_rope and (
             not isinstance(self.position, Rotary) or self.qk_norm.is_absent or self.qk_norm_over == "all"
@@ -223,14 +223,14 @@ class Attention(Mixer):
             cause = "needs rotary positions and a qk_norm of each head"
             invalid("qk_norm_after_rope", cause, "leave it out, or give both")
         if isinstance(self.position, Alibi) and isinstance(self.pattern, GlobalWindow | BigBird):
-            cause = "alibi fades distant tokens, and global tokens are there to be seen from far"
+            cause = "alibi suppresses distant tokens, and global tokens must be visible everywhere"
             invalid("position", cause, "use learned positions in the embedding, or pattern window")
         if self.projects_globally:
             if self.keys_follow_length:
-                cause = "scaling that follows the length has no global projections"
+                cause = "scaling by sequence length does not support global projections"
                 invalid("position.scaling", cause, "use another scaling")
             if self.value_embedding is not None:
-                cause = "the values of global projections have no table"
+                cause = "global projections have no value embedding"
                 invalid("value_embedding", cause, "leave it out, or use global_projections: false")
         return self
 
@@ -240,33 +240,31 @@ class Attention(Mixer):
             return self
         if self.bias.k or self.bias.v:
             remedy = "use {q: true, o: true}, or no bias"
-            invalid("bias", "keys and values of another layer have the biases of that one", remedy)
+            invalid("bias", "keys and values of another layer already have that layer's biases", remedy)
         if self.value_embedding is not None:
             invalid("value_embedding", "keys_from reads the values of another layer", "leave it or keys_from out")
         if self.index is not None or self.projects_globally:
             name = "pattern.global_projections" if self.index is None else "index"
-            cause = "it has keys of its own, and keys_from reads those of another layer"
+            cause = "it needs its own keys, and keys_from reads those of another layer"
             invalid(name, cause, f"leave {name} or keys_from out")
         return self
 
     def source(self, layer: int) -> int | None:
-        """Return the layer whose keys and values it reads; None if it has its own."""
         return self.keys_from if self.keys_from is None or self.keys_from >= 0 else layer + self.keys_from
 
     @property
     def own(self) -> "Attention":
-        """The same attention with keys and values of its own."""
         return self if self.keys_from is None else self.model_copy(update={"keys_from": None})
 
     def check_source(self, source: Mixer, width: int) -> None:
-        """Require equal keys in the source layer, at the positions that this layer's pattern sees."""
+        # the source's keys must have the same form, at the positions that this layer's pattern sees
         with inside("keys_from"):
             super().check_source(source, width)
             assert isinstance(source, Attention)
             if source.index is not None:
-                invalid("", "the layer that it reads has an index for its own queries", "name a layer without an index")
-            own, other = (dict(mixer) | mixer.sizes(width)._asdict() for mixer in (self, source))
-            if differing := [name for name in OF_KEYS if own[name] != other[name]]:
+                invalid("", "the layer that it reads selects keys with an index", "name a layer without an index")
+            ours, theirs = (dict(mixer) | mixer.sizes(width)._asdict() for mixer in (self, source))
+            if differing := [name for name in OF_KEYS if ours[name] != theirs[name]]:
                 invalid("", f"{', '.join(differing)} differs from the layer that it reads", "make them equal")
 
     def _rotation_fits(self, head_dim: int) -> None:
@@ -279,7 +277,6 @@ class Attention(Mixer):
         self.position.scaling.check(self.position.dim or head_dim)
 
     def check(self, width: int, causal: bool) -> None:
-        """Require heads that divide the width, and no look-ahead in a decoder."""
         if self.head_dim is None:
             if width % self.num_heads:
                 cause = f"{self.num_heads} does not divide d_model {width}"
@@ -293,69 +290,62 @@ class Attention(Mixer):
             invalid("value_embedding.gate.features", cause, f"use at most {width}, or leave it out")
         if self.position.reads_queries:
             if not causal:
-                cause = f"{self.position.kind} positions have no key of a distance ahead"
+                cause = f"{self.position.kind} positions have no keys for later positions"
                 invalid("position", cause, "use relative_bias or alibi, or a decoder")
             if width % 2:
-                invalid("position", f"{width} features of waves cannot be paired", "use an even d_model")
+                invalid("position", f"{width} features cannot be paired for sinusoids", "use an even d_model")
         if causal and isinstance(self.pattern, BigBird):
             cause = "bigbird's random and last blocks look ahead, and a decoder must not"
             invalid("pattern", cause, "use strided, fixed or window, or an encoder")
         if causal and self.projects_globally:
-            cause = "the first tokens of a text that is being written see nothing that is not near"
+            cause = "in a decoder the first tokens see no distant ones"
             invalid("pattern.global_projections", cause, "leave it out, or use an encoder")
 
     @property
     def stack_bias(self) -> tuple[RelativeBias, int] | None:
-        """The bias table shared by all layers, and the number of heads, for relative biases."""
         return (self.position, self.num_heads) if isinstance(self.position, RelativeBias) else None
 
     def widened(self, factor: int) -> "Attention":
-        """Return attention with more heads of the same size and scale."""
         kv_heads = None if self.num_kv_heads is None else factor * self.num_kv_heads
         return self.replace(num_heads=factor * self.num_heads, num_kv_heads=kv_heads)
 
     def sizes(self, d_model: int) -> AttentionSizes:
-        """Return all sizes for a model of width `d_model`."""
         head_dim = self.head_dim or d_model // self.num_heads
         rotary_dim = (self.position.dim or head_dim) if isinstance(self.position, Rotary) else 0
         return AttentionSizes(self.num_heads, self.num_kv_heads or self.num_heads, head_dim, rotary_dim, d_model)
 
     def attention_sizes(self, width: int) -> AttentionSizes:
-        """Return all sizes, as `sizes` does."""
         return self.sizes(width)
 
     @property
     def needs_whole_rows(self) -> NeedsWholeRows | None:
-        """Why context parallelism is impossible: scaling by length, or projections of global tokens."""
+        # neither scaling by length nor projections of global tokens work on a part of a sequence
         if self.keys_follow_length:
-            cause = "follows the length of a row, of which a process sees a part"
+            cause = "depends on the sequence length, and each process has only a part of a sequence"
             return NeedsWholeRows("position.scaling", cause, "use another scaling, or make parallel.context 1")
         if self.position.reads_queries:
-            cause = "adds to the scores of whole rows, of which a process sees a part"
+            cause = "adds to the scores of whole sequences, and each process has only a part of one"
             return NeedsWholeRows("position", cause, "use other positions, or make parallel.context 1")
         if self.projects_globally:
-            cause = "global tokens with projections of their own stand in one process, and all must see them"
+            cause = "global tokens with their own projections are in one process, and all processes must see them"
             return NeedsWholeRows("pattern", cause, "make global_projections false or parallel.context 1")
         return None if self.index is None else self.index.needs_whole_rows
 
     @property
     def tokens_read_by(self) -> str | None:
-        """The value embedding table, if there is one."""
         return None if self.value_embedding is None else "value_embedding"
 
     @property
     def adds_to_loss(self) -> bool:
-        """Whether its index has a training loss of its own."""
         return self.index is not None and self.index.adds_to_loss
 
     @property
     def sizes_to_divide(self) -> Mapping[str, Mapping[str, int]]:
-        """Numbers of heads, which tensor parallelism divides."""
         return {"tensor": {"num_heads": self.num_heads, "num_kv_heads": self.num_kv_heads or self.num_heads}}
 
     @property
     def separates_documents(self) -> bool:
-        """Whether a mask separates documents; not with scaling by length or global projections."""
+        # a mask separates them, except with scaling by length or global projections
         if pattern_rule(self.pattern).depends_on_length:
             return False
         return not (self.projects_globally or self.keys_follow_length)
@@ -367,10 +357,8 @@ class Attention(Mixer):
 
     @property
     def keys_follow_length(self) -> bool:
-        """Whether rotary angles change as the sequence grows."""
         return isinstance(self.position, Rotary) and self.position.scaling.follows_length
 
     @property
     def rereads_past(self) -> int | None:
-        """Length beyond which the scaling of positions requires a new prefill."""
         return self.position.scaling.rereads_past if isinstance(self.position, Rotary) else None

@@ -29,7 +29,7 @@ class TiledPairs(MaskedPairs):
 
 
 class PairsByLength(TiledPairs):
-    """A pattern whose pairs depend on the length of the sequence: padded sequences are attended to length by length."""
+    """Patterns whose pairs depend on the sequence length: padded batches are computed one length at a time."""
 
     def attend(
         self, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext
@@ -38,7 +38,7 @@ class PairsByLength(TiledPairs):
             return super().attend(q, keys, score, bias, context)
         y, lengths = torch.zeros_like(q), context.num_tokens.clamp(min=1)
         for length in lengths.unique().tolist():
-            batch = (lengths == length).nonzero().flatten()  # sequences of this length, without their padding
+            batch = (lengths == length).nonzero().flatten()  # indices of the sequences of this length
             queries, k, v = (x.index_select(0, batch)[:, :, :length] for x in (q, keys.k, keys.v))
             unpadded = ForwardContext.of(queries[:, 0])
             y[batch, :, :length] = super().attend(queries, Keys(k, v), score, bias, unpadded)

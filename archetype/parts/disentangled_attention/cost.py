@@ -17,7 +17,6 @@ class RelativeVectorsCost(PartCost):
     part: spec.RelativeVectors
 
     def table(self, num_heads: int) -> Counts:
-        """Return the parameters of the table that a stack's layers share, by module."""
         norm = NormCost.of(self.part.norm, self.d)
         rows = 2 * symbol("S", self.part.num_buckets)
         return {"position_bias": rows * self.d, "position_bias.norm": norm.parameters()}
@@ -46,7 +45,7 @@ class DisentangledAttentionCost(MixerCost):
         return {name: sizes[:2] for name, sizes in self.projections.items()}
 
     def flops(self, work: Work) -> Counts:
-        """FLOPs of one pass; every layer projects the table once."""
+        # every layer projects the table once
         pairs = 2 * work.tokens * work.length * self.d
         counts = {name: self.projections[name].flops(work.tokens) for name in ("q", "k", "v", "o")}
         for name, used in self.directions.items():
@@ -56,7 +55,7 @@ class DisentangledAttentionCost(MixerCost):
         return counts | {"scores": pairs, "mixture": pairs}
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Input, queries, keys, values, result, and what the products with the table and over pairs save."""
+        # input, queries, keys, values, result, and what the products with the table and over pairs save
         d, heads, itemsize = self.d.value, self.part.num_heads, work.itemsize
         pairs, directions = work.tokens * work.length * heads, sum(self.directions.values())
         table = directions * self.rows.value * d * itemsize

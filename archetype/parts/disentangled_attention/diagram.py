@@ -22,6 +22,5 @@ def disentangled_attention(part: DisentangledAttention, modules: frozenset[str])
 
 
 def _scores(part: DisentangledAttention) -> str:
-    """The formula of the weights."""
     terms = ["q kᵀ", *["q rₖᵀ"] * part.content_to_position, *["r_q kᵀ"] * part.position_to_content]
     return f"softmax(({' + '.join(terms)}) / √{len(terms)}P)"

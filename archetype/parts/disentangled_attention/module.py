@@ -29,14 +29,13 @@ class RelativeVectors(nn.Module):
         self.norm = build_norm(vectors.norm, d_model)
 
     def forward(self) -> Float[Tensor, "R D"]:
-        """Return all vectors, normalized."""
         vectors: Tensor = self.norm(self.weight)
         return vectors
 
     def rows(self, length: int) -> Int[Tensor, "T T"]:
-        """Return the row of the table for each pair of positions."""
-        places = torch.arange(length, device=self.weight.device)
-        distance, most = places[:, None] - places, self.spec.num_buckets
+        """Return the table's row for each pair of positions."""
+        positions = torch.arange(length, device=self.weight.device)
+        distance, most = positions[:, None] - positions, self.spec.num_buckets
         if (longest := self.spec.max_distance) is not None:
             middle = most // 2
             octaves = (distance.abs().clamp(min=middle) / middle).log() / math.log((longest - 1) / middle)
@@ -61,7 +60,6 @@ class DisentangledAttention(nn.Module):
         self.scale = 1 / math.sqrt(attention.num_products * d / attention.num_heads)
 
     def forward(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
-        """Attend from each position to all positions that are not padding."""
         q, k, v = (context.probe(self, name, self.heads(getattr(self, name)(x))) for name in ("q", "k", "v"))
         score = ScoreFunction(self.scale, dropout=self.spec.dropout if self.training else 0.0)
         y = context.probe(self, "heads", attend(q, k, v, score, self.mask(q, k, context)))
@@ -78,15 +76,14 @@ class DisentangledAttention(nn.Module):
         terms = []
         if self.spec.content_to_position:
             keys = self.heads((self.position_k or self.k)(vectors))  # (1, H, R, P)
-            terms.append((q @ keys.mT).gather(-1, rows))
+            terms.append((q @ keys.mT).gather(-1, rows))  # (B, H, T, R) to (B, H, T, T)
         if self.spec.position_to_content:
-            queries = self.heads((self.position_q or self.q)(vectors))
-            terms.append((k @ queries.mT).gather(-1, rows.mT).mT)
+            queries = self.heads((self.position_q or self.q)(vectors))  # (1, H, R, P)
+            terms.append((k @ queries.mT).gather(-1, rows.mT).mT)  # by key first, hence both transpositions
         added: Tensor = self.scale * sum(terms[1:], terms[0])
         valid = context.valid
         return added if valid is None else added.masked_fill(~valid[:, None, None], -math.inf)
 
     def heads(self, x: Float[Tensor, "B T D"]) -> Heads:
-        """Split vectors into heads: (B, T, D) to (B, H, T, P)."""
         y: Tensor = x.unflatten(-1, (self.spec.num_heads, -1)).transpose(1, 2)
         return y

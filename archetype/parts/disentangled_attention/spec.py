@@ -38,8 +38,8 @@ class RelativeVectors(Spec):
     def _buckets_reach(self) -> Self:
         least = self.num_buckets // 2 + 1
         if self.max_distance is not None and not (self.num_buckets > 1 and least < self.max_distance):
-            cause = f"{self.max_distance} leaves no distance to the logarithmic buckets"
-            invalid("max_distance", cause, f"use more than {least}, and more buckets than one")
+            cause = f"{self.max_distance} leaves no distances for the logarithmic buckets"
+            invalid("max_distance", cause, f"use more than {least}, and at least 2 buckets")
         return self
 
 
@@ -79,20 +79,17 @@ class DisentangledAttention(Mixer):
 
     @property
     def num_products(self) -> int:
-        """Number of products in a score."""
         return 1 + self.content_to_position + self.position_to_content
 
     @property
     def stack_bias(self) -> tuple[RelativeVectors, int]:
-        """Table of relative positions that all layers share."""
         return self.vectors, self.num_heads
 
     def attention_sizes(self, width: int) -> AttentionSizes:
         return AttentionSizes(self.num_heads, self.num_heads, width // self.num_heads, 0)
 
     def check(self, width: int, causal: bool) -> None:
-        """Check that heads divide the width, and refuse decoders, since each position sees later ones."""
         if width % self.num_heads:
             invalid("num_heads", f"{self.num_heads} does not divide d_model {width}", "use a divisor of it")
         if causal:
-            invalid("", "each position sees the whole text, and a decoder must not", "use attention, or an encoder")
+            invalid("", "each position sees later ones, and a decoder must not", "use attention, or an encoder")

@@ -30,11 +30,10 @@ class TokenEmbeddingCost(PartCost):
         return {"token": self.vocabulary * self.d}
 
     def flops(self, work: Work) -> Counts:
-        """FLOPs by module; a table has none."""
         return {}
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes of token ids: each sequence with its next token, of which the input is a view."""
+        # ids of each sequence with its next token; the input is a view of them
         return work.rows * (work.length + 1) * INT64
 
 
@@ -67,14 +66,13 @@ class EmbeddingCost(TokenEmbeddingCost):
         }
 
     def flops(self, work: Work) -> Counts:
-        """FLOPs of the projections of token vectors and of per-layer vectors."""
         counts = {"project": 2 * work.tokens * self.width * self.d} if self.part.width else {}
         if self.per_layer is not None:
             counts["per_layer.projection"] = self.per_layer.projection.flops(work.tokens)
         return counts
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes of indices, including positions, and what the norm saves; all rows share one row of positions."""
+        # ids and positions, which all rows share, and what the norm and the projections save
         positions = work.length * INT64 if self.position.limits_length else 0
         projected = work.input_bytes(self.width.value) if self.part.width else 0
         per_layer = 0 if self.per_layer is None else self.per_layer.saved_activations(work)
@@ -86,7 +84,6 @@ class PerLayerCost:
     """Cost of per-layer embeddings: a table, a projection and its norm.
 
     Args:
-        vocabulary: V.
         readers: number of layers that read one.
     """
 
@@ -100,6 +97,6 @@ class PerLayerCost:
         return {"token": table, "projection": self.projection.parameters, "norm": self.norm.parameters()}
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes saved by the norm, and by a cast copy for the projection; the stream itself is saved anyway."""
+        # what the norm saves, and a cast copy for the projection; the stream itself is saved anyway
         cast = work.input_bytes(self.projection.inputs.value) if work.compute_dtype == "bfloat16" else 0
         return cast + self.norm.saved_activations(work.tokens * self.readers)

@@ -30,7 +30,6 @@ def embedding_steps(
 
 @steps_of(Embedding)
 def embedding(cost: EmbeddingCost, text: Callable[[Formula], str], place: str) -> tuple[Step, ...]:
-    """Draw tokens, positions and token types, each where it is added."""
     part, width = cost.part, text(cost.added)
 
     def step(name: str, label: str, shape: str, kind: str = "embedding", joins: str = "", slim: bool = False) -> Step:
@@ -56,7 +55,6 @@ def embedding(cost: EmbeddingCost, text: Callable[[Formula], str], place: str) -
 
 
 def per_layer_streams(cost: TokenEmbeddingCost, text: Callable[[Formula], str]) -> tuple[Stream, ...]:
-    """Return the stream of per-layer embeddings, if there is one."""
     if cost.per_layer is None:
         return ()
     place, part = "embedding.per_layer", cost.per_layer
@@ -77,12 +75,12 @@ def per_layer_streams(cost: TokenEmbeddingCost, text: Callable[[Formula], str]) 
 
 
 def unknown_embedding(cost: TokenEmbeddingCost, text: Callable[[Formula], str], place: str) -> tuple[Step, ...]:
-    """Draw the table only; where further modules of an unknown embedding belong is not known."""
+    # only the table: where other modules of an unknown embedding belong is not known
     return (Step(f"{place}.token", title(cost.part), "", field="embedding"),)
 
 
 def _shared(step: Step) -> Step:
-    """Repeat a box whose cost another stream shows."""
+    # another stream shows its cost
     joins = step.joins and f"{step.joins}.source"
     gives = f"{step.name}.out"
     return step._replace(name=f"{step.name}.source", joins=joins, kind="shared", detail="shared", gives=gives)

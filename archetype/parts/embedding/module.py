@@ -49,7 +49,7 @@ class Embedding(nn.Module):
         self.dropout = embedding.dropout
 
     def forward(self, tokens: Tokens, context: ForwardContext, types: Tokens | None = None) -> Vectors:
-        """Return the vectors; `types` gives each token's type (default: 0)."""
+        """Return vectors (B, T, D); `types` gives each token's type (default: 0)."""
         assert self.token is not None
         x = self.placed(self.token(tokens), context, types)
         if self.per_layer is not None:
@@ -57,10 +57,10 @@ class Embedding(nn.Module):
         return x
 
     def placed(self, x: Float[Tensor, "B T D_e"], context: ForwardContext, types: Tokens | None = None) -> Vectors:
-        """Add scale, positions, types, norm and projection to token vectors."""
+        """Scale token vectors, add positions and types, normalize and project."""
         if self.num_positions is not None:
             check_positions_fit(x.shape[1], self.num_positions)
-        if self.scale != 1.0:
+        if self.scale != 1.0:  # Gemma rounds sqrt(D) to the vectors' type
             x = x * (x.new_tensor(self.scale) if self.round_scale else self.scale)
         if self.project is not None and self.project_first:
             x = self.project(x)
@@ -93,7 +93,8 @@ class PerLayerEmbedding(nn.Module):
         self.norm = build_norm(per_layer.norm, self.features)
 
     def forward(self, tokens: Tokens, x: Vectors, context: ForwardContext) -> dict[int, LayerVectors]:
-        """Return the vectors (B, T, d) of each reading layer, by its index."""
+        """Return vectors (B, T, d) for each reading layer, by its index."""
+        # both (B, T, readers, D_p)
         shares = (self.projection(cast_for_products(x)) * x.shape[-1] ** -0.5).unflatten(-1, (-1, self.features))
         rows = self.token(tokens).unflatten(-1, (-1, self.features)) * math.sqrt(self.features)
         vectors = (self.norm(shares, context) + rows) * math.sqrt(0.5)  # (B, T, readers, D_p)
@@ -101,12 +102,11 @@ class PerLayerEmbedding(nn.Module):
 
 
 def table(rows: int, width: int) -> Table:
-    """Return an uninitialized table; torch's own initialization on the meta device loads its compiler (2 s)."""
+    # uninitialized: torch's own initialization on the meta device loads its compiler (2 s)
     return Table(rows, width, _weight=torch.empty(rows, width))
 
 
 def check_positions_fit(length: int, num_positions: int) -> None:
-    """Raise an error if a sequence is longer than the table of positions."""
     if length > num_positions:
-        cause = f"{length} are more than the {num_positions} positions that were learned"
-        raise SpecError("tokens", cause, "give fewer at once")
+        cause = f"{length} tokens exceed the {num_positions} learned positions"
+        raise SpecError("tokens", cause, "use a shorter sequence")

@@ -7,8 +7,6 @@ from archetype.spec.registry import provides
 
 @provides("parallel", Embedding)
 class EmbeddingPlans(Plans[Embedding]):
-    """Split the token table over processes."""
-
     def tensor(self, size: int) -> TablePlan | None:
-        """Return the split of the token table; tables of positions and types are replicated."""
+        # tables of positions and types are replicated
         return None if self.module.token is None else TablePlan("token")

@@ -36,8 +36,8 @@ class PerLayerEmbedding(Spec):
 class Embedding(TokenEmbedding):
     """Token vectors times `scale`, plus positions and one of `num_token_types` vectors, then a norm and dropout.
 
-    With `norm_first` the norm comes before positions and types are added (BlenderbotSmall). Types give the part of the
-    input that a token belongs to (Devlin 2018); by default all tokens have type 0. Tables of a smaller `width` are
+    With `norm_first` the norm comes before positions and types are added (BlenderbotSmall). Types give the
+    segment that a token belongs to (Devlin 2018); by default all tokens have type 0. Tables of a smaller `width` are
     projected to the model's width (Lan 2019); with `project_first` only the token vectors are narrow, and are projected
     before anything is added (OPT 350M).
 
@@ -81,16 +81,13 @@ class Embedding(TokenEmbedding):
 
     @property
     def layer_features(self) -> int:
-        """Width of the per-layer vectors."""
         return 0 if self.per_layer is None else self.per_layer.features
 
     def check(self, width: int) -> None:
-        """Check that the positions fit the width."""
         self.position.check(self.added_width or width)
 
     @property
     def table_width(self) -> int | None:
-        """Width of the token table."""
         return self.width
 
 
@@ -113,7 +110,6 @@ class PairEmbedding(Embedding):
     source: Embedding | None = None
 
     def check(self, width: int) -> None:
-        """Check that the positions of both sides fit the width."""
         super().check(width)
         if self.source is not None:
             self.source.check(width)
@@ -125,13 +121,15 @@ class PairEmbedding(Embedding):
     @model_validator(mode="after")
     def _source_shares_a_table(self) -> Self:
         if self.source is not None and not self.shared:
-            invalid("source", "each side has all of its own where no table is shared", "leave it out, or share one")
+            invalid(
+                "source", "without a shared table each side has its own embedding", "leave it out, or use shared: true"
+            )
         if self.source is not None and self.source.per_layer is not None:
-            invalid("source.per_layer", "the source shares the table of tokens, and has no other", "leave it out")
+            invalid("source.per_layer", "the source shares the token table and has no per-layer table", "leave it out")
         if self.source is not None and self.source.width != self.width:
             invalid("source.width", "the shared table has another width", "give both the same")
         if self.source is not None and self.source.project_first != self.project_first:
-            invalid("source.project_first", "the target's vectors are projected elsewhere", "give both the same")
+            invalid("source.project_first", "differs from the target's project_first", "give both the same")
         return self
 
     @property

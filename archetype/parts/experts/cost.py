@@ -29,11 +29,9 @@ class MixtureOfExpertsCost(FeedForwardCost):
         self.experts_per_token = symbol("k", part.experts_per_token)
 
     def parameters(self) -> Counts:
-        """Parameters of all experts."""
         return self._parameters(self.num_experts)
 
     def active_parameters(self) -> Counts:
-        """Parameters used by one token."""
         return self._parameters(self.experts_per_token)
 
     def _parameters(self, experts: Formula) -> Counts:
@@ -45,7 +43,6 @@ class MixtureOfExpertsCost(FeedForwardCost):
         return counts | ({"shared_gate": self.d} if self.part.shared_gate else {})
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        """Inputs and outputs of the projections of router and experts."""
         networks = {"experts": self.expert} | ({} if self.shared is None else {"shared": self.shared})
         sizes = {} if (router := self.router.projection) is None else {"router": (router.inputs, router.outputs)}
         sizes |= {name: (projection.inputs, projection.outputs) for name, projection in self.latent.items()}
@@ -54,7 +51,6 @@ class MixtureOfExpertsCost(FeedForwardCost):
         return sizes
 
     def flops(self, tokens: Formula) -> Counts:
-        """FLOPs of each token's experts, of the shared expert and of the router."""
         counts = {"router": self.router.flops(tokens)}
         counts |= {name: projection.flops(tokens) for name, projection in self.latent.items()}
         counts |= prefixed("experts.", self.expert.flops(tokens * self.experts_per_token))
@@ -63,10 +59,8 @@ class MixtureOfExpertsCost(FeedForwardCost):
         return counts | ({"shared_gate": 2 * tokens * self.d} if self.part.shared_gate else {})
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes saved by the router, of each expert's gathered inputs, and of outputs multiplied by learned weights.
-
-        If weights multiply inputs, the inputs and the weights are saved instead of outputs.
-        """
+        # the router, each expert's gathered inputs, and outputs multiplied by learned weights; if weights multiply
+        # inputs, the inputs and the weights are saved instead of outputs
         d, routed = self.d.value, work.tokens * self.part.experts_per_token
         width = self.width.value
         saved = self.router.saved_activations(work)
@@ -84,5 +78,4 @@ class MixtureOfExpertsCost(FeedForwardCost):
         return saved
 
     def hidden_gradient(self, work: TrainingWork) -> int:
-        """Bytes of the hidden gradient of all tokens' experts."""
         return self.expert.hidden_gradient(work, work.tokens * self.part.experts_per_token)

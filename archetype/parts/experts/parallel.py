@@ -10,14 +10,13 @@ class ExpertsPlans(Plans[Experts]):
     """Split the stacked parameters: (E, F, D) for gate and up, (E, D, F) for down."""
 
     def tensor(self, size: int) -> SplitPlan | None:
-        """Split the hidden features of every expert."""
+        # the hidden features of every expert
         if self.module.get_parameter("down").shape[2] % size:
             return None
         columns = ("gate", "up", "gate_bias", "up_bias")
         return SplitPlan({**dict.fromkeys(columns, Cut(1)), "down": Cut(2), "down_bias": ONCE})
 
     def expert(self, size: int) -> SplitPlan:
-        """Split the experts."""
         module, num_experts = self.module, self.module.num_experts
 
         def resize(number: int) -> None:

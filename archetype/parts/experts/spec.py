@@ -53,7 +53,7 @@ class MixtureOfExperts(FeedForward):
         weighs: whether an expert's weight multiplies its output or its input.
         shared: expert that every token uses (absent: none).
         shared_gate: whether the shared expert is multiplied by the sigmoid of a logit.
-        router: how experts are selected and weighed.
+        router: how experts are selected and weighted.
         groups: groups that are selected first (absent: none).
         balance_loss: weight of the load-balancing loss.
     """
@@ -74,28 +74,25 @@ class MixtureOfExperts(FeedForward):
     @model_validator(mode="before")
     @classmethod
     def _one_expert_keeps_its_weight(cls, data: Any) -> Any:
-        """Weigh a single expert by its affinity, as in Switch: a renormalized weight of 1 trains no router."""
+        # as in Switch: a renormalized weight would always be 1 and train no router
         if isinstance(data, Mapping) and data.get("experts_per_token") == 1 and "router" not in data:
             return {**data, "router": SoftmaxRouter()}
         return data
 
     def always_said(self) -> tuple[str, ...]:
-        """Return the router of a single expert, which has another default."""
+        # the router of a single expert has another default
         return ("router",) if self.experts_per_token == 1 else ()
 
     @property
     def tokens_read_by(self) -> str | None:
-        """The router, if it routes by token id."""
         return "router" if self.router.routes_tokens else None
 
     @property
     def adds_to_loss(self) -> bool:
-        """Whether the balance loss has a weight."""
         return self.balance_loss > 0
 
     @property
     def sizes_to_divide(self) -> Mapping[str, Mapping[str, int]]:
-        """Return the number of experts."""
         return {"expert": {"num_experts": self.num_experts}}
 
     @model_validator(mode="after")
@@ -104,11 +101,11 @@ class MixtureOfExperts(FeedForward):
         if chosen > experts:
             invalid("experts_per_token", f"{chosen} is more than num_experts {experts}", f"use at most {experts}")
         if self.shared_gate and self.shared is None:
-            invalid("shared_gate", "there is no shared expert to weigh", "give one, or leave shared_gate out")
+            invalid("shared_gate", "needs a shared expert", "give one, or leave shared_gate out")
         if self.router.routes_tokens:
-            for name, is_said in (("groups", self.groups is not None), ("balance_loss", self.balance_loss > 0)):
-                if is_said:
-                    invalid(name, "the router sends each token to the experts of its id", "leave it out")
+            for name, is_set in (("groups", self.groups is not None), ("balance_loss", self.balance_loss > 0)):
+                if is_set:
+                    invalid(name, "the router selects experts by token id", "leave it out")
         if self.groups is not None:
             groups, of = self.groups.groups_per_token, self.groups.num_groups
             if experts % of:

@@ -54,7 +54,7 @@ class MLPCost(FeedForwardCost):
         return inputs + number * self.inner.value * vectors * work.itemsize
 
     def hidden_gradient(self, work: TrainingWork, tokens: int | None = None) -> int:
-        """Bytes of one vector of the inner width per token; arguments as for `saved_activations`."""
+        # one vector of the inner width per token
         return (work.tokens if tokens is None else tokens) * self.inner.value * work.itemsize
 
 
@@ -68,8 +68,6 @@ class GatedMLPCost(MLPCost):
 
 @cost_of(spec.NoFeedForward)
 class NoFeedForwardCost(FeedForwardCost):
-    """No feed-forward network."""
-
     def parameters(self) -> Counts:
         return {}
 

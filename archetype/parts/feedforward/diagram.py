@@ -6,27 +6,20 @@ from archetype.roles.drawing import Cell, Inside, X, inside_of, title
 
 @inside_of(MLP)
 def mlp(part: MLP, modules: frozenset[str]) -> Inside:
-    """Draw a projection up and one down."""
     return Inside(tuple(network_cells(part, "", 1, 0)), "down")
 
 
 @inside_of(GatedMLP)
 def gated_mlp(part: GatedMLP, modules: frozenset[str]) -> Inside:
-    """Draw a projection up, a gate, and a projection down."""
     return Inside(tuple(network_cells(part, "", 0.5, 0)), "down")
 
 
 def network_width(part: MLP | GatedMLP) -> int:
-    """Return the number of columns of a network."""
     return 2 if isinstance(part, GatedMLP) else 1
 
 
 def network_cells(part: MLP | GatedMLP, prefix: str, column: float, row: int) -> list[Cell]:
-    """Return the cells of a network.
-
-    Args:
-        prefix: of its modules, such as `experts.`.
-    """
+    """Return the cells of a network; `prefix` is that of its modules, such as `experts.`."""
     act = title(part.activation)
 
     def cell(name: str, column: float, row: int, inputs: tuple[str, ...]) -> Cell:

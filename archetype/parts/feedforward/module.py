@@ -34,7 +34,8 @@ class MLP(nn.Module):
     def forward(
         self, x: Float[Tensor, "... D"], context: ForwardContext, state: LayerState | None = None
     ) -> Float[Tensor, "... D"]:
-        y: Tensor = self.down(context.probe(self, "hidden", self.activation(self.up(x))))
+        hidden = context.probe(self, "hidden", self.activation(self.up(x)))  # (..., F)
+        y: Tensor = self.down(hidden)
         return y
 
 
@@ -101,10 +102,7 @@ DERIVATIVES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {  # of dy and x
 
 
 class GatedProduct(torch.autograd.Function):
-    """f(gate) * up that saves only its inputs; the backward pass computes f(gate) again.
-
-    Autograd would save f(gate) as well, d_ff numbers per token.
-    """
+    """f(gate) * up that saves only its inputs; autograd would save f(gate) as well, d_ff numbers per token."""
 
     generate_vmap_rule = True
 

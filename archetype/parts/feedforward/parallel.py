@@ -7,8 +7,6 @@ from archetype.spec.registry import provides
 
 @provides("parallel", MLP, GatedMLP)
 class FeedForwardPlans(Plans[MLP | GatedMLP]):
-    """Split the hidden features over processes."""
-
     def tensor(self, size: int) -> SplitPlan | None:
         if self.module.up.out_features % size:
             return None

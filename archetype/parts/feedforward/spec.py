@@ -43,15 +43,13 @@ class _Projected(FeedForward):
     down_bias: Flag | None = None
 
     def has_bias(self, projection: str) -> bool:
-        """Return whether the projection of this name has a bias."""
         return self.bias if projection != "down" or self.down_bias is None else self.down_bias
 
     def widened(self, factor: int) -> Self:
-        """Multiply the hidden width; eight thirds already follow d_model."""
+        # eight thirds already follow d_model
         return self.replace(d_ff=factor * self.d_ff) if isinstance(self.d_ff, int) else self
 
     def width(self, d_model: int) -> int:
-        """Return F for a model of width `d_model`."""
         if isinstance(self.d_ff, EightThirds):
             exact = 8 * d_model
             unit = 3 * self.d_ff.multiple_of

@@ -46,11 +46,11 @@ class GatedDeltaNetCost(MixerCost):
         )
 
     def state(self, length: int) -> int:
-        """Numbers of the state at any length: each head's memory, and the convolution's last inputs."""
+        # each head's memory, and the convolution's last inputs
         return self.values.value * self.part.head_dim + self.channels.value * (self.part.conv_kernel - 1)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes of the input, of every step between the projections, and of the chunks; the rule runs in float32."""
+        # the input, every step between the projections, and the chunks; the rule runs in float32
         part, heads, channels, values = self.part, self.part.num_heads, self.channels.value, self.values.value
         keys = heads * part.head_dim
         steps = (3 * channels + 3 * values) * work.itemsize

@@ -47,8 +47,10 @@ def _joint(mixer: GatedDeltaNet, tensors: CheckpointMixer, path: str, name: str)
 
 
 def _fused_order(tensors: CheckpointMixer, path: str) -> FusedOrder:
-    """Return the order within a fused tensor: by head, except for queries, keys and values without a gate."""
-    order: FusedOrder = tensors.settle("delta_order", PARTS[path == "qkv"], f"no file says how the parts of {path} lie")
+    # head by head, except for queries, keys and values without a gate
+    order: FusedOrder = tensors.settle(
+        "delta_order", PARTS[path == "qkv"], f"no file says how the parts of {path} are ordered"
+    )
     return order
 
 

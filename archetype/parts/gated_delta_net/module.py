@@ -54,7 +54,7 @@ class GatedDeltaNet(nn.Module):
         self.o = Linear(values, place.d_model, bias=False)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Initialize steps and rates as in Mamba-2."""
+        # steps and rates as in Mamba-2
         if name == "dt_bias":
             draw_steps(tensor, 0.001, 0.1, generator)
         else:
@@ -62,13 +62,11 @@ class GatedDeltaNet(nn.Module):
         return True
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> MatrixState:
-        """Return a state of zeros; its size does not depend on the capacity."""
         sizes = self.spec.num_heads, self.spec.head_dim, self.spec.v_head_dim
         memory = torch.zeros(batch, *sizes, dtype=dtype, device=device)
         return MatrixState(self.conv.new_state(batch, dtype, device), memory)
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        """Process the new positions, continuing from the cache; padding is skipped."""
         state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
         assert isinstance(state, MatrixState)
         mixer, exact = self.spec, torch.promote_types(x.dtype, torch.float32)
@@ -77,17 +75,18 @@ class GatedDeltaNet(nn.Module):
         u, conv = self.conv.convolve(torch.cat((self.q(x), self.k(x), self.v(x)), dim=-1), context, conv)
         heads = mixer.key_heads, mixer.key_heads, mixer.num_heads
         parts = nn.functional.silu(u).to(exact).split(self.widths, dim=-1)
+        # (B, T, K, P), (B, T, K, P), (B, T, H, Q)
         q, k, v = (part.unflatten(-1, (number, -1)) for part, number in zip(parts, heads, strict=True))
         # unit-length queries and keys
         q, k = (part * torch.rsqrt(part.square().sum(-1, keepdim=True) + 1e-6) for part in (q, k))
         a = -self.A_log.to(exact).exp() * nn.functional.softplus(self.a(x).to(exact) + self.dt_bias.to(exact))
-        b = self.b(x).to(exact).sigmoid() * (2.0 if mixer.negative_eigenvalues else 1.0)
-        if context.valid is not None:
+        b = self.b(x).to(exact).sigmoid() * (2.0 if mixer.negative_eigenvalues else 1.0)  # a and b: (B, T, H)
+        if context.valid is not None:  # padding: no decay and no correction
             a, b = (part.masked_fill(~context.valid[..., None], 0.0) for part in (a, b))
         q, k, v = context.probe(self, "q", q), context.probe(self, "k", k), context.probe(self, "v", v)
         a, b = context.probe(self, "log_decay", a), context.probe(self, "rate", b)
         inputs = q * mixer.head_dim**-0.5, k, v, a, b
-        y, memory = read_chunks(delta_rule_chunk, mixer.chunk_size, memory.to(exact), *inputs)
+        y, memory = read_chunks(delta_rule_chunk, mixer.chunk_size, memory.to(exact), *inputs)  # y: (B, T, H, Q)
         state.conv, state.memory = conv.to(state.conv.dtype), memory.to(state.memory.dtype)
         z: Tensor = self.o(self.norm(y, self.gate(x).unflatten(-1, (mixer.num_heads, -1))).flatten(-2))
         return z

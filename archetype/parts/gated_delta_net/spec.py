@@ -58,10 +58,9 @@ class GatedDeltaNet(Mixer):
 
     @property
     def key_heads(self) -> int:
-        """Number of query and key heads."""
         return self.num_key_heads or self.num_heads
 
     @property
     def conv_channels(self) -> int:
-        """Channels of the convolution: queries, keys and values."""
+        # queries, keys and values
         return 2 * self.key_heads * self.head_dim + self.num_heads * self.v_head_dim

@@ -12,7 +12,6 @@ class HeadCost(PartCost):
     """Cost of the layers after a stack; zero by default.
 
     Args:
-        d: width of the vectors it reads.
         vocab_size: number of logits per token.
     """
 
@@ -51,8 +50,6 @@ class TransformCost:
     """Cost of a dense layer and its norm before the logits; zero if there is none.
 
     Args:
-        part: the specification, or None.
-        d: width of the vectors it reads.
         head: name of the head's module.
     """
 
@@ -71,7 +68,7 @@ class TransformCost:
         return {f"{self.head}.dense": 2 * vectors * self.d * self.width} if self.part else {}
 
     def saved_activations(self, work: TrainingWork, vectors: int) -> int:
-        """Bytes saved: the layer's output, its activation, and what its norm saves."""
+        # the dense layer's output, its activation, and what the norm saves
         if self.part is None or self.norm is None:
             return 0
         saved = 1 if self.part.activation.is_absent else 2
@@ -80,7 +77,7 @@ class TransformCost:
 
 @cost_of(spec.LanguageModelHead)
 class LanguageModelHeadCost(HeadCost):
-    """Logits over the vocabulary, optionally of transformed vectors; a tied head has no table of its own."""
+    """Logits over the vocabulary, optionally of transformed vectors; a tied head adds no table."""
 
     part: spec.LanguageModelHead
 
@@ -105,7 +102,7 @@ class LanguageModelHeadCost(HeadCost):
         return self.transform.flops(tokens) | {"lm_head": 2 * tokens * self.vocabulary * self.width}
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes of the input, of the layer before the logits, and of logits that are capped."""
+        # the input, the layer before the logits, and capped logits
         saved = work.input_bytes(self.d.value) + self.transform.saved_activations(work, work.tokens)
         return saved + (work.tokens * self.vocabulary.value * work.itemsize if self.has_softcap else 0)
 
@@ -115,8 +112,6 @@ class LanguageModelHeadCost(HeadCost):
 
 @cost_of(spec.MaskedLanguageModelHead, spec.MaskedLogitsHead)
 class MaskedLanguageModelHeadCost(LanguageModelHeadCost):
-    """Logits of masked tokens."""
-
     def __init__(self, part: spec.MaskedLanguageModelHead | spec.MaskedLogitsHead, d: Formula, vocab_size: int) -> None:
         super().__init__(part.as_language_model_head, d, vocab_size)
 

@@ -17,19 +17,13 @@ from archetype.spec.registry import provided
 
 
 def head_steps(head: Head, width: str, table: str = "embedding.token") -> tuple[Step, ...]:
-    """Return the boxes of a head.
-
-    Args:
-        width: of the vectors it reads, in letters.
-        table: name of the embedding's box, whose table a tied head shares.
-    """
+    """Return the boxes of a head; `width` is written in letters, and `table` names the box that a tied head shares."""
     steps: tuple[Step, ...] = (provided("diagram", type(head)) or unknown_head)(head, width, table)
     return steps
 
 
 @steps_of(LanguageModelHead)
 def language_model_head(head: LanguageModelHead, width: str, table: str) -> tuple[Step, ...]:
-    """Draw logits over the vocabulary."""
     cap = head.softcap
     logits = _logits(head.tied, _inner(width, head.table_width), table)._replace(gives="" if cap else LOGITS.gives)
     steps = [*_transform(head.transform, width, "lm_head"), logits]
@@ -42,13 +36,11 @@ def language_model_head(head: LanguageModelHead, width: str, table: str) -> tupl
 def masked_language_model_head(
     head: MaskedLanguageModelHead | MaskedLogitsHead, width: str, table: str
 ) -> tuple[Step, ...]:
-    """Draw logits of masked tokens."""
     return language_model_head(head.as_language_model_head, width, table)
 
 
 @steps_of(ClassificationHead, TokenClassificationHead, SpanHead)
 def classification_head(head: ClassHead, width: str, table: str) -> tuple[Step, ...]:
-    """Draw logits of classes, for the whole input or for each token."""
     inner = _inner(width, head.transform.width if head.transform else None)
     classifier = Step("classifier", "classifier", f"{inner} → Y", "head", "head", gives=CLASSES.gives)
     answer = TOKEN_CLASSES if head.labels_tokens else CLASSES
@@ -57,12 +49,11 @@ def classification_head(head: ClassHead, width: str, table: str) -> tuple[Step, 
 
 @steps_of(NoHead)
 def no_head(head: NoHead, width: str, table: str) -> tuple[Step, ...]:
-    """Draw the output vectors."""
     return (pill("vectors", "vectors", "(B, T, D)", "output"),)
 
 
 def unknown_head(head: Head, width: str, table: str) -> tuple[Step, ...]:
-    """Draw one box; the inside of an unknown head is not known."""
+    # a single box: the inside of an unknown head is not known
     answer = CLASSES if head.classifies else TOKEN_CLASSES if head.labels_tokens else LOGITS
     return Step("classifier" if head.has_classes else "lm_head", title(head), "", "head", "head"), answer
 
@@ -77,12 +68,10 @@ def _logits(tied: bool, width: str, table: str) -> Step:
 
 
 def _inner(width: str, own: int | None) -> str:
-    """Return the width of the vectors that the table multiplies."""
     return width if own is None else "D_e"
 
 
 def _transform(transform: HeadTransform | None, outer: str, head: str) -> tuple[Step, ...]:
-    """Return the boxes of the layer before the logits and its norm."""
     if transform is None:
         return ()
     width = _inner(outer, transform.width)

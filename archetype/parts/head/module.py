@@ -32,11 +32,11 @@ class LanguageModelHead(nn.Module):
             self.dense = Linear(d_model, width, bias=head.transform.bias)
             self.activation = activation(head.transform.activation)
             self.norm = build_norm(head.transform.norm, width)
+        # a tied head gets the embedding's table at each call
         self.weight = None if head.tied else nn.Parameter(torch.empty(vocab_size, width))
         self.bias = nn.Parameter(torch.empty(vocab_size)) if head.bias else None
 
     def features(self, x: Vectors) -> Float[Tensor, "B T D_e"]:
-        """Return the vectors that are multiplied by the table."""
         if self.dense is not None and self.norm is not None:
             x = self.norm(self.activation(self.dense(x)))
         return x if self.spec.scale == 1.0 else x * self.spec.scale
@@ -46,7 +46,7 @@ class LanguageModelHead(nn.Module):
         return embedding if self.weight is None else self.weight
 
     def forward(self, x: Vectors, embedding: Weight) -> Float[Tensor, "B T V"]:
-        logits = project(self.features(x), self.matrix(embedding), self.bias)
+        logits = project(self.features(x), self.matrix(embedding), self.bias)  # (B, T, V)
         cap = self.spec.softcap
         return logits if cap is None else cap * torch.tanh(logits / cap)
 

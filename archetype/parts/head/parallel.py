@@ -7,10 +7,8 @@ from archetype.spec.registry import provides
 
 @provides("parallel", LanguageModelHead)
 class LanguageModelHeadPlans(Plans[LanguageModelHead]):
-    """Split the vocabulary over processes; logits are gathered before the loss."""
-
     def tensor(self, size: int) -> SplitPlan:
-        """Return the split of the vocabulary; a transform before the logits is replicated."""
+        # the vocabulary; a transform before the logits is replicated
         names = (name for name, _ in self.module.named_parameters())
         parameters = dict.fromkeys(names, EACH) | {"weight": COLUMN, "bias": COLUMN}
         return SplitPlan(parameters, gathered=self.module.vocab_size)

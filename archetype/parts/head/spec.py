@@ -64,7 +64,6 @@ class LanguageModelHead(Head):
 
     @property
     def table_width(self) -> int | None:
-        """Width of the table if it differs from d_model."""
         return self.transform.width if self.transform else None
 
     @property
@@ -97,7 +96,6 @@ class MaskedLanguageModelHead(Head):
 
     @property
     def table_width(self) -> int | None:
-        """Width of the table if it differs from d_model."""
         return self.width
 
     @property
@@ -106,7 +104,6 @@ class MaskedLanguageModelHead(Head):
 
     @property
     def as_language_model_head(self) -> LanguageModelHead:
-        """Equivalent `LanguageModelHead`."""
         transform = HeadTransform(activation=self.activation, norm=self.norm, width=self.width, bias=self.dense_bias)
         return LanguageModelHead(tied=self.tied, bias=self.bias, transform=transform)
 
@@ -132,7 +129,6 @@ class MaskedLogitsHead(Head):
 
     @property
     def as_language_model_head(self) -> LanguageModelHead:
-        """Equivalent `LanguageModelHead`."""
         return LanguageModelHead(tied=self.tied, bias=self.bias)
 
 

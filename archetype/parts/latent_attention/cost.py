@@ -13,10 +13,7 @@ from archetype.parts.position.cost import PositionCost
 
 @cost_of(spec.LatentAttention)
 class LatentAttentionCost(MixerCost):
-    """Cost of the form with fewer FLOPs: latents expanded to keys and values, or absorbed into the query.
-
-    Zeros that pad values to the width of keys are not counted.
-    """
+    """Cost of the form with fewer FLOPs: latents expanded to keys and values, or absorbed into the query."""
 
     part: spec.LatentAttention
     state_name = "latent KV cache"
@@ -42,7 +39,6 @@ class LatentAttentionCost(MixerCost):
 
     @property
     def symbols(self) -> set[Symbol]:
-        """Symbols of the attention and its index."""
         return super().symbols | (self.index.symbols if self.index else set())
 
     def parameters(self) -> Counts:
@@ -76,12 +72,12 @@ class LatentAttentionCost(MixerCost):
         return counts | (prefixed("index.", self.index.flops(work)) if self.index else {})
 
     def state(self, length: int) -> int:
-        """Numbers per sequence: latent and rotary key of every position, and the index's keys."""
+        # latent and rotary key of every position, and the index's keys
         own = length * (self.part.kv_lora_rank + self.part.qk_rope_head_dim)
         return own + (self.index.state(length) if self.index else 0)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes saved in the form that expands the latents."""
+        # in the form that expands the latents
         part, tokens = self.part, work.tokens
         saved = work.input_bytes(self.d.value)
         if self.index is not None:
@@ -96,7 +92,6 @@ class LatentAttentionCost(MixerCost):
         return saved + tokens * part.num_heads * ((4 * width + part.v_head_dim) * work.itemsize + FLOAT32)
 
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
-        """Bytes of the tables of angles."""
         position, num_heads, rotary_dim = self.part.position, self.part.num_heads, self.part.qk_rope_head_dim
         own = PositionCost.of(position, self.d).shared_activations(num_heads, rotary_dim, work)
         return {**own, **(self.index.shared_activations(work) if self.index else {})}

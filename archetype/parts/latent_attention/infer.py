@@ -24,8 +24,8 @@ def read(tensors: CheckpointMixer) -> LatentAttention:
     heads = num_heads(tensors)
     latent_rank = tensors.sides("kv_up.weight")[1]
     rope_dim = tensors.sides("kv_down.weight")[0] - latent_rank
-    if (said := tensors.size(HEAD_DIM)) not in (None, rope_dim):
-        raise tensors.missing(f"latent attention that turns {rope_dim} features, where a key says {said}")
+    if (stated := tensors.size(HEAD_DIM)) not in (None, rope_dim):
+        raise tensors.missing(f"latent attention that rotates {rope_dim} features, where a key says {stated}")
     v_dim = tensors.sides("o.weight")[1] // heads
     nope_dim = tensors.sides("kv_up.weight")[0] // heads - v_dim
     if min(rope_dim, v_dim, nope_dim) < 1:

@@ -7,10 +7,8 @@ from archetype.spec.registry import provides
 
 @provides("parallel", LatentAttention)
 class LatentAttentionPlans(Plans[LatentAttention]):
-    """Split the heads over processes; latents are replicated."""
-
     def tensor(self, size: int) -> SplitPlan | None:
-        """Return the split of heads; with an index there is none, since the index learns from all heads."""
+        # an index learns from all heads, so it prevents a split
         module, num_heads = self.module, self.module.spec.num_heads
         if num_heads % size or module.index is not None:
             return None

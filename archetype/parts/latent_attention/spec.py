@@ -88,36 +88,33 @@ class LatentAttention(Mixer):
         if self.qk_rope_head_dim % 2:
             invalid("qk_rope_head_dim", f"{self.qk_rope_head_dim} features cannot be paired", "use an even number")
         if self.position.dim is not None:
-            invalid("position.dim", "the turned features are a part of their own", "use qk_rope_head_dim")
+            invalid("position.dim", "all of these features are rotated", "use qk_rope_head_dim")
         self.position.scaling.check(self.qk_rope_head_dim)
         if self.position.scaling.follows_length:
-            cause = f"{self.position.scaling.kind} scaling follows the length of a text, which is not done here"
+            cause = f"{self.position.scaling.kind} scaling depends on the sequence length, which is not supported here"
             invalid("position.scaling", cause, "use yarn, as DeepSeek-V2 does, or another scaling")
         return self
 
     @property
     def needs_whole_rows(self) -> NeedsWholeRows | None:
-        """What forces whole sequences per process: nothing but an index, since latents can be gathered."""
+        # latents can be gathered from other processes, an index's choice cannot
         return None if self.index is None else self.index.needs_whole_rows
 
     @property
     def adds_to_loss(self) -> bool:
-        """Whether its index has a loss."""
         return self.index is not None and self.index.adds_to_loss
 
     @property
     def separates_documents(self) -> bool:
-        """True: a mask separates packed documents."""
+        # a mask separates them
         return True
 
     @property
     def head_dim(self) -> int:
-        """Width of a head's query and key."""
         return self.qk_nope_head_dim + self.qk_rope_head_dim
 
     @property
     def sizes(self) -> AttentionSizes:
-        """Heads and widths as needed by rotary positions."""
         return AttentionSizes(self.num_heads, self.num_heads, self.head_dim, self.qk_rope_head_dim)
 
     def query_features(self, d_model: int) -> int:

@@ -36,21 +36,21 @@ class LightningIndexCost(SelectionCost):
         return {name: sizes[:2] for name, sizes in self.projections.items()}
 
     def flops(self, work: Work) -> Counts:
-        """FLOPs of one pass; only those of keys if nothing is left out."""
+        # only keys are computed if nothing is left out
         counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
         if work.length.value <= self.part.top_k:
             return {"k": counts["k"]}
         return counts | {"scores": 2 * work.tokens * work.length * self.heads * self.head_dim}
 
     def state(self, length: int) -> int:
-        """Numbers per sequence: one key per position."""
+        # one key per position
         return length * self.part.head_dim
 
     def most_keys(self, length: int) -> int:
         return min(self.part.top_k, length)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes for the loss: queries, keys, relevances by head, both distributions and two masks; else 0."""
+        # queries, keys, relevances by head, both distributions and two masks
         if not self.part.adds_to_loss:
             return 0
         part, tokens, pairs = self.part, work.tokens, work.tokens * work.length
@@ -59,7 +59,7 @@ class LightningIndexCost(SelectionCost):
         return saved + work.length**2 + (pairs if self.most_keys(work.length) < work.length else 0)
 
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
-        """Bytes of the tables of angles, if rotated queries and keys are trained."""
+        # tables of angles, if rotated queries and keys are trained
         if self.part.position is None or not self.part.adds_to_loss:
             return {}
         heads, _, _, rotary_dim, _ = self.part.sizes

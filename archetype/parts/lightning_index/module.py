@@ -61,10 +61,10 @@ class LightningIndex(KeySelector):
         if state is not None:
             assert isinstance(state, IndexKeys)
             write_slots(state.keys, keys, context)
-            keys = state.keys.to(x.dtype)
+            keys = state.keys.to(x.dtype)  # (B, 1, S, P), every slot
         learns = self.training and self.spec.adds_to_loss
         leaves_out = keys.shape[2] > self.spec.top_k
-        if not (learns or leaves_out):
+        if not (learns or leaves_out):  # the scores would change nothing
             return EVERY_KEY
         scores = self._scores(x, queries, keys, context).masked_fill(~allowed[:, 0], MASKED)
         chosen = None
@@ -91,8 +91,8 @@ class LightningIndex(KeySelector):
         heads, size = self.spec.num_heads, self.spec.head_dim
         q = self._rotated(self.q(queries).unflatten(-1, (heads, size)).transpose(1, 2), context)  # (B, H, T, P)
         products = q.flatten(1, 2) @ keys[:, 0].transpose(1, 2)  # (B, HT, S)
-        relevances = at_least_float32(products).relu().unflatten(1, (heads, -1))
-        weights = at_least_float32(self.weights(x)).transpose(1, 2)[..., None] / math.sqrt(heads * size)
+        relevances = at_least_float32(products).relu().unflatten(1, (heads, -1))  # (B, H, T, S)
+        weights = at_least_float32(self.weights(x)).transpose(1, 2)[..., None] / math.sqrt(heads * size)  # (B, H, T, 1)
         scores: Tensor = (weights * relevances).sum(1)
         return scores
 
@@ -101,11 +101,9 @@ class LightningIndex(KeySelector):
 
 
 def best_keys(scores: Float[Tensor, "B T S"], count: int) -> Bool[Tensor, "B T S"]:
-    """Return True for each query's keys with the largest scores; ties go to earlier keys.
-
-    Many scores tie at zero, those of keys that no head finds relevant. Which of these `topk` returns depends on the
-    number of keys, so results would differ between chunked and whole sequences.
-    """
+    """Return True for each query's keys with the largest scores; ties go to earlier keys."""
+    # Many scores tie at zero, those of keys that no head finds relevant. Which of these `topk` returns depends on the
+    # number of keys, so that results would differ between chunked and whole sequences.
     least = scores.topk(count).values[..., -1:]
     above, equal = scores > least, scores == least
     room = count - above.sum(-1, keepdim=True)

@@ -64,17 +64,15 @@ class LightningIndex(KeySelection):
             invalid("position.dim", cause, f"use at most {self.head_dim}")
         self.position.scaling.check(self.position.dim or self.head_dim)
         if self.position.scaling.follows_length:
-            cause = f"{self.position.scaling.kind} scaling follows the length of a text, which is not done here"
+            cause = f"{self.position.scaling.kind} scaling depends on the sequence length, which is not supported here"
             invalid("position.scaling", cause, "use another scaling")
         return self
 
     @property
     def adds_to_loss(self) -> bool:
-        """Whether its loss has a weight."""
         return self.loss_weight > 0
 
     @property
     def sizes(self) -> AttentionSizes:
-        """Heads and widths as needed by rotary positions."""
         rotary_dim = 0 if self.position is None else self.position.dim or self.head_dim
         return AttentionSizes(self.num_heads, 1, self.head_dim, rotary_dim)

@@ -43,11 +43,11 @@ class MambaCost(MixerCost):
         return counts | {"scan": 2 * work.tokens * self.inner * self.state_size}
 
     def state(self, length: int) -> int:
-        """Numbers of the state at any length: each channel's, and the convolution's last inputs."""
+        # each channel's state, and the convolution's last inputs
         return self.inner.value * (self.part.state_size + self.part.conv_kernel - 1)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes of the input, of about every step between the projections, and one state for every sqrt(T) steps."""
+        # the input, about every step between the projections, and one state for every sqrt(T) steps
         inner, state_size = self.inner.value, self.part.state_size
         # both halves, around the convolution and the last projection; scan and gate run in float32
         steps = (6 * inner + self.rank.value + 2 * state_size) * work.itemsize + 6 * inner * FLOAT32

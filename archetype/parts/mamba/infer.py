@@ -25,7 +25,6 @@ NAMES: NameTable = (
 
 
 def read(tensors: CheckpointMixer) -> Mamba:
-    """Read sizes from the rates, the steps and the convolution."""
     check_activation(tensors)
     inner, state_size = tensors.shape("A_log")
     rank, d_model = tensors.shape("dt_proj.weight")[1], tensors.d_model
@@ -51,7 +50,7 @@ def check_activation(tensors: CheckpointMixer) -> None:
     stated = (key for key in ACTIVATION if tensors.config.get(key) is not None)
     key = None if tensors.quirks.conv_silu else next(stated, None)
     if key is not None and (name := tensors.config.get(key)) not in ("silu", "swish"):
-        raise tensors.config.error(key, f"{name!r} behind a convolution is missing here", "only silu is")
+        raise tensors.config.error(key, f"{name!r} after a convolution is not supported", "only silu is")
 
 
 SIGN = r"(?:mamba|mixer)\.A_log"  # shape (channels, state)

@@ -34,7 +34,7 @@ class StepProjection(nn.Linear):
         self.spec = mixer
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Initialize steps log-uniform in [dt_min, dt_max]; the token's part gets variance 1/3 (Gu 2023, 3.6)."""
+        # steps are log-uniform in [dt_min, dt_max]; the token's part gets variance 1/3 (Gu 2023, section 3.6)
         if name == "weight":
             bound = self.in_features**-0.5
             tensor.uniform_(-bound, bound, generator=generator)
@@ -77,7 +77,7 @@ class Mamba(nn.Module):
         self.dt_norm, self.b_norm, self.c_norm = (build_norm(mixer.norm, size) for size in self.sizes)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Initialize rates to -1 ... -Z in every channel (S4D-Real, Gu 2022), and the skip connection D to 1."""
+        # rates -1 ... -Z in every channel (S4D-Real, Gu 2022); D is 1
         if name == "A_log":
             tensor.copy_(torch.arange(1, self.spec.state_size + 1, device=tensor.device).log())
         else:
@@ -85,19 +85,17 @@ class Mamba(nn.Module):
         return True
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> MambaState:
-        """Return a state of zeros; its size does not depend on the capacity."""
         hidden = torch.zeros(batch, self.out_proj.in_features, self.spec.state_size, dtype=dtype, device=device)
         return MambaState(self.conv.new_state(batch, dtype, device), hidden)
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        """Process the new positions, continuing from the cache; padding is skipped."""
         state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
         assert isinstance(state, MambaState)
         u, gate = self.in_proj(x).chunk(2, dim=-1)  # (B, T, I) each
         before = context.before(state)
-        conv, hidden = before.conv, before.hidden
+        conv, hidden = before.conv, before.hidden  # (B, I, W), (B, I, Z)
         u, conv = self.conv.convolve(u, context, conv)
-        y, hidden = self.selective_scan(nn.functional.silu(u), context, hidden)
+        y, hidden = self.selective_scan(nn.functional.silu(u), context, hidden)  # y: (B, T, I)
         z: Tensor = self.out_proj((y * nn.functional.silu(gate)).to(x.dtype))
         state.conv, state.hidden = conv.to(state.conv.dtype), hidden.to(state.hidden.dtype)
         return z
@@ -107,10 +105,10 @@ class Mamba(nn.Module):
     ) -> tuple[Float[Tensor, "B T I"], Float[Tensor, "B I Z"]]:
         """Run the scan and add D u; a step of zero leaves the state unchanged."""
         exact = torch.promote_types(u.dtype, torch.float32)
-        low_rank, *selected = self.x_proj(u).split(self.sizes, dim=-1)
+        low_rank, *selected = self.x_proj(u).split(self.sizes, dim=-1)  # (B, T, r), (B, T, Z), (B, T, Z)
         b, c = (norm(x).to(exact) for norm, x in zip((self.b_norm, self.c_norm), selected, strict=True))
-        delta = nn.functional.softplus(self.dt_proj(self.dt_norm(low_rank)).to(exact))
-        if context.valid is not None:
+        delta = nn.functional.softplus(self.dt_proj(self.dt_norm(low_rank)).to(exact))  # (B, T, I)
+        if context.valid is not None:  # padding: a step of zero leaves the state unchanged
             delta = delta.masked_fill(~context.valid[..., None], 0.0)
         rates, u = -torch.exp(self.A_log.to(exact)), context.probe(self, "u", u.to(exact))
         delta, b, c = context.probe(self, "delta", delta), context.probe(self, "b", b), context.probe(self, "c", c)

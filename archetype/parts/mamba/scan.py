@@ -56,13 +56,11 @@ def step(
 
 
 class _Scan(torch.autograd.Function):
-    """Scan in blocks; the backward pass goes from the last block to the first."""
-
     @staticmethod
     def forward(
         delta: Tensor, v: Tensor, b: Tensor, c: Tensor, a: Float[Tensor, "Z I"], h: Float[Tensor, "B Z I"]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the outputs, the state after the last position, and the state before each block."""
+        # also returns the state before each block, for the backward pass
         starts, read = [], []
         for block in _blocks(delta, v, b, c):
             starts.append(h)
@@ -74,7 +72,7 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        """Save tensors for the backward pass; separate from `forward` for `torch.func.grad`."""
+        # separate from `forward`, as `torch.func.grad` requires
         *without_state, _ = inputs
         ctx.mark_non_differentiable(output[2])
         ctx.save_for_backward(*without_state, output[2])
@@ -90,12 +88,12 @@ class _Scan(torch.autograd.Function):
                 *gradients, a_part, h_grad = _block_gradients(a, start, h_grad, *block)
                 pieces.append(gradients)
                 a_grad += a_part
-        whole = (torch.cat(parts[::-1], 1) for parts in zip(*pieces, strict=True))
-        return (*whole, a_grad, h_grad)
+        gradients_in_order = (torch.cat(parts[::-1], 1) for parts in zip(*pieces, strict=True))
+        return (*gradients_in_order, a_grad, h_grad)
 
 
 def _blocks(*tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
-    """Split tensors into blocks of about sqrt(T) positions."""
+    # about sqrt(T) positions each
     size = math.isqrt(tensors[0].shape[1])
     return zip(*(tensor.split(size, 1) for tensor in tensors), strict=True)
 
@@ -107,7 +105,7 @@ def _states(
     v: Float[Tensor, "B T I"],
     b: Float[Tensor, "B T Z"],
 ) -> tuple[Float[Tensor, "B T Z I"], Float[Tensor, "B T Z I"]]:
-    """Return a block's decays, and the state after each of its positions."""
+    # the decays, and the state after each position
     decays = torch.exp(delta[:, :, None] * a)
     states = v[:, :, None] * b[..., None]
     for decay, state in zip(decays.unbind(1), states.unbind(1), strict=True):
@@ -125,7 +123,7 @@ def _block_gradients(
     c: Float[Tensor, "B T Z"],
     y_grad: Float[Tensor, "B T I"],
 ) -> tuple[Tensor, ...]:
-    """Return gradients of delta, v, b, c, a and the initial state, from those of the outputs and the final state."""
+    # from gradients of the outputs and the final state: those of delta, v, b, c, a and the initial state
     decays, states = _states(a, h, delta, v, b)
     grads = c[..., None] * y_grad[:, :, None]  # of each state; first only through the output
     before, after = grads.unbind(1), decays.unbind(1)

@@ -54,11 +54,9 @@ class Mamba(Mixer):
         return self
 
     def rank(self, d_model: int) -> int:
-        """Return the rank of the projection to step sizes."""
         return self.dt_rank or -(-d_model // 16)
 
 
 def check_steps(dt_min: float, dt_max: float) -> None:
-    """Refuse a largest step below the smallest."""
     if dt_max < dt_min:
         invalid("dt_max", f"{dt_max} is below dt_min {dt_min}", "use a larger one")

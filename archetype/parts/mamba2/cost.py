@@ -47,11 +47,11 @@ class Mamba2Cost(MixerCost):
         )
 
     def state(self, length: int) -> int:
-        """Numbers of the state at any length: each head's memory, and the convolution's last inputs."""
+        # each head's memory, and the convolution's last inputs
         return self.inner.value * self.part.state_size + self.channels.value * (self.part.conv_kernel - 1)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes of the input, of every step between the projections, and of the chunks; the scan runs in float32."""
+        # the input, every step between the projections, and the chunks; the scan runs in float32
         inner, channels, heads, part = self.inner.value, self.channels.value, self.part.num_heads, self.part
         steps = (2 * inner + 4 * channels + heads) * work.itemsize
         copies = part.num_groups < heads  # B and C are repeated for the heads of a group

@@ -12,12 +12,11 @@ ENDLESS = (float("inf"), "Infinity", {"__float__": "Infinity"})  # spellings in 
 
 
 def read(tensors: CheckpointMixer) -> Mamba2:
-    """Read sizes from the rates, the norm and the convolution; groups and chunks from keys."""
     check_activation(tensors)
     (num_heads,), (inner,) = tensors.shape("A_log"), tensors.shape("norm.weight")
     channels, _, kernel = tensors.shape("conv.weight")
     groups = tensors.size(GROUPS) or 1
-    tensors.settle("in_proj_order", ("gate_x_b_c_dt",), "no file says how the parts of in_proj lie")
+    tensors.settle("in_proj_order", ("gate_x_b_c_dt",), "no file says how the parts of in_proj are ordered")
     return Mamba2(
         num_heads=num_heads,
         head_dim=inner // num_heads,
@@ -33,12 +32,7 @@ def read(tensors: CheckpointMixer) -> Mamba2:
 
 
 def step_limits(config: ConfigKeys, from_min: bool = False) -> dict[str, float]:
-    """Return the limits of step sizes that the keys give.
-
-    Args:
-        config: keys of config.json.
-        from_min: whether the class uses `time_step_min` as lower limit and ignores `time_step_limit`.
-    """
+    """Return the limits of step sizes; with `from_min` the class uses `time_step_min` and ignores `time_step_limit`."""
     limits = config.get("time_step_limit")
     if from_min:
         return {"dt_limit_min": config.positive("time_step_min", 1e-3)}
@@ -51,7 +45,7 @@ def step_limits(config: ConfigKeys, from_min: bool = False) -> dict[str, float]:
                 return lower
             if isinstance(most, float | int) and most > 0:
                 return lower | {"dt_limit_max": float(most)}
-    raise config.error("time_step_limit", "is not a smallest and a largest step", "use such as [0.0, Infinity]")
+    raise config.error("time_step_limit", "is not a pair of smallest and largest step", "write it as [0.0, Infinity]")
 
 
 provides("infer", Mamba2)(MixerReader(NAMES, read, sign=(SIGN, 1), parameters=PARAMETERS))

@@ -53,7 +53,7 @@ class Mamba2(nn.Module):
         self.out_proj = Linear(mixer.inner, place.d_model, bias=mixer.bias)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Initialize steps as in Mamba, rates uniform from 1 to 16 (Dao 2024, section 7.1), and D to 1."""
+        # steps as in Mamba, rates uniform from 1 to 16 (Dao 2024, section 7.1), D is 1
         match name:
             case "dt_bias":
                 draw_steps(tensor, self.spec.dt_min, self.spec.dt_max, generator)
@@ -64,16 +64,15 @@ class Mamba2(nn.Module):
         return True
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> MatrixState:
-        """Return a state of zeros; its size does not depend on the capacity."""
         sizes = self.spec.num_heads, self.spec.state_size, self.spec.head_dim
         memory = torch.zeros(batch, *sizes, dtype=dtype, device=device)
         return MatrixState(self.conv.new_state(batch, dtype, device), memory)
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        """Process the new positions, continuing from the cache; padding is skipped."""
         state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
         assert isinstance(state, MatrixState)
         mixer = self.spec
+        # gate (B, T, HP), channels of the convolution, steps (B, T, H)
         z, u, r = self.in_proj(x).split((mixer.inner, mixer.conv_channels, mixer.num_heads), dim=-1)
         before = context.before(state)
         conv, memory = before.conv, before.memory
@@ -92,13 +91,13 @@ class Mamba2(nn.Module):
     ) -> tuple[Float[Tensor, "B T HP"], Float[Tensor, "B H P Q"]]:
         """Run the scan and add D u; a step of zero leaves the memory unchanged."""
         mixer, exact = self.spec, torch.promote_types(u.dtype, torch.float32)
-        delta = nn.functional.softplus(r.to(exact) + self.dt_bias.to(exact))
+        delta = nn.functional.softplus(r.to(exact) + self.dt_bias.to(exact))  # (B, T, H)
         if mixer.limits_steps:
             delta = delta.clamp(mixer.dt_limit_min, mixer.dt_limit_max)
         if context.valid is not None:
             delta = delta.masked_fill(~context.valid[..., None], 0.0)
         shared = mixer.num_groups * mixer.state_size
-        v, b, c = u.to(exact).split((mixer.inner, shared, shared), dim=-1)
+        v, b, c = u.to(exact).split((mixer.inner, shared, shared), dim=-1)  # to (B, T, H, P) and (B, T, K, Z)
         v, b, c = (
             part.unflatten(-1, sizes)
             for part, sizes in ((v, (mixer.num_heads, -1)), (b, (mixer.num_groups, -1)), (c, (mixer.num_groups, -1)))
@@ -109,6 +108,7 @@ class Mamba2(nn.Module):
             context.probe(self, "b", b),
             context.probe(self, "c", c),
         )
+        # as linear attention: queries c, keys b, values delta v, log decays delta A
         inputs = c, b, delta[..., None] * v, -delta * self.A_log.to(exact).exp()
         y, memory = read_chunks(state_space_chunk, mixer.chunk_size, memory.to(exact), *inputs)
         return (y + self.D.to(exact)[:, None] * v).flatten(-2), memory

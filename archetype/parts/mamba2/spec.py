@@ -70,7 +70,6 @@ class Mamba2(Mixer):
 
     @property
     def limits_steps(self) -> bool:
-        """Whether step sizes are clamped."""
         return self.dt_limit_min > 0 or self.dt_limit_max is not None
 
     @property
@@ -79,5 +78,5 @@ class Mamba2(Mixer):
 
     @property
     def conv_channels(self) -> int:
-        """Channels of the convolution: those of all heads, and B and C of all groups."""
+        # the channels of all heads, and B and C of all groups
         return self.inner + 2 * self.num_groups * self.state_size

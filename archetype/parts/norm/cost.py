@@ -29,7 +29,7 @@ class RMSNormCost(NormCost):
         return self.d * self.part.weight
 
     def saved_activations(self, vectors: int) -> int:
-        """Bytes of the input and, without a weight, of the mean square."""
+        # the input and, without a weight, the mean square
         d, part = self.d.value, self.part
         return (vectors * (d + (not part.weight)) + d * part.unit_offset) * FLOAT32
 
@@ -44,7 +44,7 @@ class BatchNormCost(NormCost):
         return 2 * self.d
 
     def saved_activations(self, vectors: int) -> int:
-        """Bytes of the input, centered and normalized vectors, and of each feature's mean and variance."""
+        # input, centered and normalized vectors, and each feature's mean and variance
         return (3 * vectors + 2) * self.d.value * FLOAT32
 
 

@@ -33,7 +33,6 @@ class LayerNorm(nn.Module):
         return cast_for_products(nn.functional.layer_norm(x, x.shape[-1:], weight, self.bias, self.eps))
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Initialize to plain normalization."""
         tensor.fill_(0.0 if name == "bias" or self.unit_offset else 1.0)
         return True
 
@@ -57,13 +56,12 @@ class RMSNorm(nn.Module):
         return cast_for_products(nn.functional.rms_norm(x, weight.shape, weight, self.eps)) if y is None else y
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Initialize so that the factor is 1."""
         tensor.fill_(0.0 if self.unit_offset else 1.0)
         return True
 
 
 def _dtype_of_products(x: Tensor) -> torch.dtype:
-    """Return the type of matrix products with x: autocast's, if it is on."""
+    # autocast's type, if it is on
     device = x.device.type
     # is_autocast_available would be the proper test, but torch.compile of 2.11 does not trace it
     is_cast = device != "meta" and torch.is_autocast_enabled(device)
@@ -99,12 +97,11 @@ class BatchNorm(nn.Module):
         self.register_buffer("running_var", torch.empty(d_model))
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Initialize mean 0, variance 1 and the identity."""
         tensor.fill_(0.0 if name in ("bias", "running_mean") else 1.0)
         return True
 
     def forward(self, x: Float[Tensor, "... D"], context: ForwardContext | None = None) -> Float[Tensor, "... D"]:
-        vectors = x.flatten(0, -2)
+        vectors = x.flatten(0, -2)  # (N, D): all positions of the batch
         if self.training and context is not None and context.valid is not None:
             # read from the device: the number of vectors without padding is a shape here. Sums over all vectors, with
             # zeros for the padding, would need no read, but would round differently.
@@ -117,7 +114,7 @@ class BatchNorm(nn.Module):
         return (y * self.weight + self.bias).to(x.dtype)
 
     def _observe(self, vectors: Float[Tensor, "N D"]) -> tuple[Tensor, Tensor]:
-        """Return the batch's statistics and update the running ones, the variance with its unbiased estimate."""
+        # the running variance is updated with the unbiased estimate
         mean, var = vectors.mean(0), vectors.var(0, correction=0)
         with torch.no_grad():
             n = vectors.shape[0]

@@ -15,26 +15,22 @@ class ChunkedRule(PatternRule[spec.Chunked]):
     """Rule of chunked attention: only the query's own chunk."""
 
     def rule(self, i: Positions, j: Positions, context: MaskContext) -> Any:
-        """Allow pairs in the same chunk."""
         return i // self.spec.size == j // self.spec.size
 
     def pieces(self, context: MaskContext) -> tuple[Piece, ...]:
-        """Return each chunk with itself."""
         chunks = runs(range(context.length), self.spec.size)
         return (Piece(tuple(Tile(chunk, (chunk,)) for chunk in chunks), every_pair),)
 
     def shapes(self, context: MaskContext) -> tuple[Shape, ...]:
-        """Return the shape of the chunks."""
         return (runs_shape(context.length, self.spec.size, min(self.spec.size, context.length)),)
 
     def pairs(self, context: MaskContext) -> int:
-        """Count the pairs within each chunk; the last one may be shorter."""
+        # the last chunk may be shorter
         whole, rest = divmod(context.length, self.spec.size)
         count = whole * self.spec.size**2 + rest**2
         return (count + context.length) // 2 if context.causal else count
 
     def cache_length(self, length: int) -> int:
-        """Return the smaller of length and chunk size."""
         return min(length, self.spec.size)
 
 
@@ -43,11 +39,11 @@ class StridedRule(PatternRule[spec.Strided]):
     """Rule of strided attention: near positions, and every `stride`-th one."""
 
     def rule(self, i: Positions, j: Positions, context: MaskContext) -> Any:
-        """Allow pairs less than a stride or a multiple of it apart."""
+        # less than a stride, or a multiple of it, apart
         return (abs(i - j) < self.spec.stride) | ((i - j) % self.spec.stride == 0)
 
     def pieces(self, context: MaskContext) -> tuple[Piece, ...]:
-        """Return the near pairs as a band; then columns of positions with equal remainder modulo the stride."""
+        # near pairs as a band, then one column of positions per remainder modulo the stride
         text, near = range(context.length), self.spec.stride - 1
         columns = tuple(
             Tile(column, (column,))
@@ -60,13 +56,12 @@ class StridedRule(PatternRule[spec.Strided]):
         )
 
     def shapes(self, context: MaskContext) -> tuple[Shape, ...]:
-        """Return the shapes of the band and of the columns."""
         n, near = context.length, self.spec.stride - 1
         column = -(-n // self.spec.stride)
         return band_shape(n, near, 0 if context.causal else near), Shape(min(self.spec.stride, n), column, column)
 
     def pairs(self, context: MaskContext) -> int:
-        """Count the distances below the stride, and its multiples."""
+        # distances below the stride, then its multiples
         n, s = context.length, self.spec.stride
         multiples = (n - 1) // s  # number of multiples of the stride below n; they have n - s, n - 2 s, ... pairs
         one_way = num_band_pairs(n, s - 1) + multiples * n - s * multiples * (multiples + 1) // 2
@@ -78,32 +73,32 @@ class FixedRule(PatternRule[spec.Fixed]):
     """Rule of fixed attention: the query's own block, and the last positions of all blocks (summary tokens)."""
 
     def rule(self, i: Positions, j: Positions, context: MaskContext) -> Any:
-        """Allow pairs in the same block, and keys that are summary tokens."""
+        # the same block, or a key that is a summary token
         return (i // self.spec.stride == j // self.spec.stride) | (
             j % self.spec.stride >= self.spec.stride - self.spec.num_summary
         )
 
     def pieces(self, context: MaskContext) -> tuple[Piece, ...]:
-        """Return each block with itself; then all queries with the summary tokens of other blocks."""
+        # each block with itself, then all queries with the summary tokens of other blocks
         n, s = context.length, self.spec.stride
         blocks = tuple(Tile(block, (block,)) for block in runs(range(n), s))
         across = []
         for run in runs(range(n), max(s, 64)):
             stop = run.stop if context.causal else n
-            across.append(Tile(run, tuple(range(place, stop, s) for place in range(s - self.spec.num_summary, s))))
+            across.append(Tile(run, tuple(range(offset, stop, s) for offset in range(s - self.spec.num_summary, s))))
         return (
             Piece(blocks, lambda i, j: i // s == j // s),
             Piece(tuple(across), lambda i, j: i // s != j // s),
         )
 
     def shapes(self, context: MaskContext) -> tuple[Shape, ...]:
-        """Shapes of the local blocks, then of all queries against the summary tokens."""
+        # local blocks, then all queries against the summary tokens
         n, s = context.length, self.spec.stride
         summaries = n // s * self.spec.num_summary + self._last_block(n)[1]
         return runs_shape(n, s, min(s, n)), runs_shape(n, max(s, 64), summaries)
 
     def pairs(self, context: MaskContext) -> int:
-        """Count the pairs within blocks, and from later positions (or all others) to each summary token."""
+        # within blocks, then later positions (or all others) with each summary token
         n, s, c = context.length, self.spec.stride, self.spec.num_summary
         whole, (rest, summary) = n // s, self._last_block(n)
         if context.causal:  # n - (k + 1) s positions come after whole block k
@@ -111,7 +106,7 @@ class FixedRule(PatternRule[spec.Fixed]):
         return whole * (s * s + c * (n - s)) + rest * rest + summary * (n - rest)
 
     def _last_block(self, length: int) -> tuple[int, int]:
-        """Return the size of the incomplete last block, and its number of summary tokens."""
+        # size of the incomplete last block, and its number of summary tokens
         rest = length % self.spec.stride
         return rest, max(0, rest - (self.spec.stride - self.spec.num_summary))
 
@@ -124,7 +119,7 @@ class BigBirdRule(PatternRule[spec.BigBird]):
     depends_on_length = True  # and for each number of blocks; the last ones are global
 
     def rule(self, i: Positions, j: Positions, context: MaskContext) -> Any:
-        """Allow pairs whose key block is in the query block's row."""
+        # whether the table lists the key's block for the query's block
         row, column = i // self.spec.block, j // self.spec.block
         if isinstance(row, int):
             return column in _big_bird_row(self.spec, self._count(context), context.layer, row)
@@ -137,24 +132,24 @@ class BigBirdRule(PatternRule[spec.BigBird]):
         return row.new_tensor(tables, dtype=is_bool)[self._count(context) - 1][row, column]
 
     def rows(self, context: MaskContext) -> tuple[tuple[int, ...], ...]:
-        """Return the key blocks of each query block."""
         return _big_bird_rows(self.spec, self._count(context), context.layer)
 
     def _count(self, context: MaskContext) -> int:
-        """Return the number of blocks, rounded up without negative numbers, which ONNX rounds towards zero."""
+        # rounds up without negative numbers, which ONNX rounds towards zero
         return (context.length + self.spec.block - 1) // self.spec.block
 
     def pieces(self, context: MaskContext) -> tuple[Piece, ...]:
-        """Return each query block with its key blocks; then the global query blocks with all."""
+        # each query block with its key blocks, then the global query blocks with all keys
         blocks = list(runs(range(context.length), self.spec.block))
         everywhere = tuple(range(len(blocks)))
-        tiles = [Tile(blocks[row], tuple(blocks[c] for c in seen)) for row, seen in enumerate(self.rows(context))]
-        some = tuple(tile for tile, seen in zip(tiles, self.rows(context), strict=True) if seen != everywhere)
-        whole = tuple(tile for tile, seen in zip(tiles, self.rows(context), strict=True) if seen == everywhere)
-        return (Piece(some, every_pair), Piece(whole, every_pair))
+        rows = self.rows(context)
+        tiles = [Tile(blocks[row], tuple(blocks[c] for c in seen)) for row, seen in enumerate(rows)]
+        sparse = tuple(tile for tile, seen in zip(tiles, rows, strict=True) if seen != everywhere)
+        full = tuple(tile for tile, seen in zip(tiles, rows, strict=True) if seen == everywhere)
+        return (Piece(sparse, every_pair), Piece(full, every_pair))
 
     def shapes(self, context: MaskContext) -> tuple[Shape, ...]:
-        """Return the tile shapes; for many blocks without drawing: some row sees the most whole blocks possible."""
+        # many blocks are not drawn: some row sees the largest possible number of whole blocks
         spec, n = self.spec, context.length
         count, most = -(-n // spec.block), spec.global_blocks + spec.window_blocks + spec.random_blocks
         if count <= spec.dense_up_to_blocks:
@@ -165,11 +160,8 @@ class BigBirdRule(PatternRule[spec.BigBird]):
         return Shape(count - spec.global_blocks, spec.block, keys), Shape(spec.global_blocks, spec.block, n)
 
     def pairs(self, context: MaskContext) -> int:
-        """Count pairs block by block; for bidirectional patterns only.
-
-        Rows between both ends differ only in their random blocks. These are drawn only where one may be an incomplete
-        last block; beyond 4096 rows their expected number is used.
-        """
+        # Bidirectional only. Rows between both ends differ only in their random blocks. These are drawn only where one
+        # may be an incomplete last block; beyond 4096 rows their expected number is used.
         spec, n = self.spec, context.length
         count, most = -(-n // spec.block), spec.global_blocks + spec.window_blocks + spec.random_blocks
         missing = count * spec.block - n  # positions missing from the last block
@@ -198,7 +190,7 @@ def _big_bird_rows(pattern: spec.BigBird, count: int, layer: int) -> tuple[tuple
 
 
 def _big_bird_table(pattern: spec.BigBird, count: int, layer: int, size: int | None = None) -> list[list[bool]]:
-    """Return a table of which query block sees which key block, padded from `count` to `size` blocks."""
+    # padded from `count` to `size` blocks
     rows = [set(row) for row in _big_bird_rows(pattern, count, layer)]
     rows += [set()] * ((size or count) - count)
     return [[column in row for column in range(len(rows))] for row in rows]
@@ -206,7 +198,7 @@ def _big_bird_table(pattern: spec.BigBird, count: int, layer: int, size: int | N
 
 @lru_cache(maxsize=4096)
 def _big_bird_row(pattern: spec.BigBird, count: int, layer: int, row: int) -> Sequence[int]:
-    """Return the key blocks of one query block; nothing else is listed, as a sequence may have millions of blocks."""
+    # a single row, since a sequence may have millions of blocks
     first = -(-pattern.global_blocks // 2)
     last = count - (pattern.global_blocks - first)
     if count <= pattern.dense_up_to_blocks or row < first or row >= last:
@@ -223,7 +215,7 @@ def _big_bird_row(pattern: spec.BigBird, count: int, layer: int, row: int) -> Se
 
 
 class _Others(Sequence[int]):
-    """The numbers below a count, without some of them, in order."""
+    """Integers below a count, in order, except some."""
 
     def __init__(self, count: int, without: set[int]) -> None:
         self._without, self._length = sorted(without), count - len(without)
@@ -231,11 +223,11 @@ class _Others(Sequence[int]):
     def __len__(self) -> int:
         return self._length
 
-    def __getitem__(self, place: Any) -> Any:
-        if place >= self._length:
-            raise IndexError(place)
-        for one in self._without:
-            if one > place:
+    def __getitem__(self, index: Any) -> Any:
+        if index >= self._length:
+            raise IndexError(index)
+        for excluded in self._without:
+            if excluded > index:
                 break
-            place += 1
-        return place
+            index += 1
+        return index

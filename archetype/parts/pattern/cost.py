@@ -33,7 +33,6 @@ class PatternCost(PartCost):
 
     @property
     def symbols(self) -> set[Symbol]:
-        """Symbols of the sizes in the complexity."""
         match self.part:
             case spec.Window(size=window) | spec.Chunked(size=window):
                 sizes = {"W": window}
@@ -47,7 +46,7 @@ class PatternCost(PartCost):
                 sizes = {"W": blocks.block * (blocks.window_blocks + blocks.random_blocks + blocks.global_blocks)}
             case _:
                 sizes = {}
-        return {one for letter, size in sizes.items() for one in symbol(letter, size, self.part).symbols}
+        return set[Symbol]().union(*(symbol(letter, size, self.part).symbols for letter, size in sizes.items()))
 
     def pair_flops(self, work: Work) -> Formula:
         """Return the FLOPs of one feature of one head of one sequence: two for each pair."""
@@ -55,6 +54,7 @@ class PatternCost(PartCost):
         context = MaskContext(work.causal, length, work.layer)
         if work.phase == "decode":
             before = MaskContext(work.causal, length - 1, work.layer)
+            # the pairs that the new token adds
             allowed = self.rule.pairs(context) - self.rule.pairs(before) if work.attention == "allowed" else 0
             keys = allowed or self.cache_length(length)
             return 2 * (T if keys == length else symbol("S", keys))
@@ -62,7 +62,7 @@ class PatternCost(PartCost):
             pairs = self.rule.pairs(context)
         else:  # computed as a full matrix if tiles do not save pairs
             pairs = min(self.rule.num_computed_pairs(context), length**2)
-        if 2 * pairs == length * (length + 1):
+        if 2 * pairs == length * (length + 1):  # all causal pairs: written as a formula of T
             return T * T + T
         return 2 * (T * T if pairs == length**2 else symbol("A", pairs))
 
@@ -77,11 +77,11 @@ class PatternCost(PartCost):
             return 2 * symbol("S", most)
         if work.attention == "computed":
             return 2 * T * T
+        # the first `most` queries see all earlier keys, each later one sees `most`
         pairs = most * (most + 1) // 2 + (length - most) * most if work.causal else length * most
         return 2 * symbol("A", pairs)
 
     def cache_length(self, length: int) -> int:
-        """Return the number of positions cached after `length` tokens."""
         return self.rule.cache_length(length)
 
     def tile_shapes(self, work: TrainingWork) -> list[Shape]:

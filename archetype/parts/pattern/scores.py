@@ -49,7 +49,7 @@ class ScoreFunction:
         """Return the weights of the keys; sinks take their share (Xiao 2023; gpt-oss)."""
         if self.sinks is None:
             return scores.softmax(-1)
-        sinks = self.sinks.to(scores.dtype).view(-1, 1, 1).expand(*scores.shape[:-1], 1)
+        sinks = self.sinks.to(scores.dtype).view(-1, 1, 1).expand(*scores.shape[:-1], 1)  # (B, H, T, 1)
         return torch.cat((scores, sinks), dim=-1).softmax(-1)[..., :-1]
 
     def apply_softcap(self, scores: Tensor) -> Tensor:

@@ -24,9 +24,9 @@ class OwnQueries(NamedTuple):
 def own_queries(rows: SharedRows, rule: PatternRule[Any], causal: bool) -> Iterator[OwnQueries]:
     """Yield the query pieces of this process, with the keys that the pattern may allow."""
     length = rows.positions.shape[1]
-    for number, queries in enumerate(rows.shares.places(length)):
+    for index, queries in enumerate(rows.shares.places(length)):
         first = max(0, queries.start + 1 - rule.cache_length(length))
-        yield OwnQueries(number, queries, slice(first, queries.stop) if causal else slice(0, length))
+        yield OwnQueries(index, queries, slice(first, queries.stop) if causal else slice(0, length))
 
 
 def allowed_in_piece(

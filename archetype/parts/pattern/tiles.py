@@ -50,13 +50,13 @@ def _indices(pattern: Pattern, context: MaskContext, piece: Piece, device: torch
         queries[index, : len(tile.queries)] = _ranged(tile.queries)
         positions = torch.cat([_ranged(part) for part in tile.keys])
         keys[index, : len(positions)] = positions
-    i, j = queries[:, :, None], keys[:, None, :]
-    allowed = (i >= 0) & (j >= 0)
+    i, j = queries[:, :, None], keys[:, None, :]  # (m, a, 1), (m, 1, j)
+    allowed = (i >= 0) & (j >= 0)  # tiles with fewer positions are padded with -1
     i, j = i.clamp(min=0), j.clamp(min=0)
     allowed = allowed & pattern_rule(pattern).allows(i, j, context) & piece.owns(i, j)
     place = torch.full((context.length,), -1)
-    there = queries.flatten() >= 0
-    place[queries.flatten()[there]] = torch.arange(queries.numel())[there]
+    is_used = queries.flatten() >= 0
+    place[queries.flatten()[is_used]] = torch.arange(queries.numel())[is_used]
     absent = place < 0
     return Tiles(
         queries.clamp(min=0).to(device),
@@ -76,7 +76,7 @@ def gather_tiles(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gather the tiles of a single piece into the batch dimension: q, k, v and the mask."""
     queries, keys, values = (
-        _gather(x, positions).transpose(1, 2).flatten(0, 1)
+        _gather(x, positions).transpose(1, 2).flatten(0, 1)  # (B m, H or K, a or j, P)
         for x, positions in ((q, piece.queries), (k, piece.keys), (v, piece.keys))
     )
     mask = piece.allowed[None, :, None]  # (1, m, 1, a, j)
@@ -115,13 +115,13 @@ def attend_piece(
     weights = (scores - peak).exp()  # up to the factor exp(-peak), which cancels in the division
     total = weights.sum(-1, keepdim=True)
     weights = dropout(weights, score.dropout).to(values.dtype)
-    mixed = (weights.flatten(3, 4) @ values).unflatten(3, (-1, rows)) / total
-    mixed = mixed.to(values.dtype).transpose(2, 3).reshape(batch, heads, count * rows, -1)
+    mixed = (weights.flatten(3, 4) @ values).unflatten(3, (-1, rows)) / total  # (B, K, m, G, a, Q)
+    mixed = mixed.to(values.dtype).transpose(2, 3).reshape(batch, heads, count * rows, -1)  # (B, H, m a, Q)
     sums = (peak + total.log()).transpose(2, 3).reshape(batch, heads, count * rows)
     mixed, sums = mixed.index_select(2, piece.place), sums.index_select(2, piece.place)
     return mixed, sums if piece.absent is None else sums.masked_fill(piece.absent, MASKED)
 
 
-def _gather(x: Float[Tensor, "B H T P"], places: Int[Tensor, "m a"]) -> Float[Tensor, "B H m a P"]:
-    gathered: Tensor = x.index_select(2, places.flatten()).unflatten(2, places.shape)
+def _gather(x: Float[Tensor, "B H T P"], positions: Int[Tensor, "m a"]) -> Float[Tensor, "B H m a P"]:
+    gathered: Tensor = x.index_select(2, positions.flatten()).unflatten(2, positions.shape)
     return gathered

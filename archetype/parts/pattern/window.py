@@ -12,11 +12,9 @@ class FullRule(PatternRule[spec.Full]):
     """Rule of full attention: all pairs."""
 
     def rule(self, i: Positions, j: Positions, context: MaskContext) -> Any:
-        """Allow every pair."""
         return (i == i) & (j == j)
 
     def pairs(self, context: MaskContext) -> int:
-        """Count the pairs: n^2, or n (n + 1) / 2 if causal."""
         n = context.length
         return n * (n + 1) // 2 if context.causal else n * n
 
@@ -26,30 +24,25 @@ class WindowRule(PatternRule[spec.Window]):
     """Rule of a sliding window: the newest `size` positions; if bidirectional, size / 2 on each side."""
 
     def rule(self, i: Positions, j: Positions, context: MaskContext) -> Any:
-        """Allow pairs within the window."""
         behind, ahead = self.reach(context.causal)
         return (i - j <= behind) & (j - i <= ahead)
 
     def reach(self, causal: bool) -> tuple[int, int]:
-        """Return how many positions before and after itself a query sees."""
+        """Return the number of positions that a query sees before and after its own."""
         return (self.spec.size - 1, 0) if causal else (self.spec.size // 2, self.spec.size // 2)
 
     def pieces(self, context: MaskContext) -> tuple[Piece, ...]:
-        """Return runs of queries with the keys that they see."""
         return (Piece(tuple(band_tiles(range(context.length), *self.reach(context.causal))), every_pair),)
 
     def shapes(self, context: MaskContext) -> tuple[Shape, ...]:
-        """Return the shape of the band."""
         return (band_shape(context.length, *self.reach(context.causal)),)
 
     def pairs(self, context: MaskContext) -> int:
-        """Count the pairs in the band."""
         behind, ahead = self.reach(context.causal)
         n = context.length
         return n + num_band_pairs(n, behind) + num_band_pairs(n, ahead)
 
     def cache_length(self, length: int) -> int:
-        """Return the smaller of length and window size."""
         return min(length, self.spec.size)
 
 
@@ -62,12 +55,11 @@ class GlobalWindowRule(PatternRule[spec.GlobalWindow]):
         self.window = WindowRule(spec.Window(size=pattern.size))
 
     def rule(self, i: Positions, j: Positions, context: MaskContext) -> Any:
-        """Allow pairs within the window, and pairs with a global token."""
         g = self.spec.num_global_tokens
         return self.window.rule(i, j, context) | (i < g) | (j < g)
 
     def pieces(self, context: MaskContext) -> tuple[Piece, ...]:
-        """Return the band; then other queries with the global keys; then the global queries with all keys."""
+        # the band, then other queries with the global keys, then the global queries with all keys
         n, g = context.length, min(self.spec.num_global_tokens, context.length)
         reach = self.window.reach(context.causal)
         rest = range(g, n)
@@ -78,13 +70,11 @@ class GlobalWindowRule(PatternRule[spec.GlobalWindow]):
         )
 
     def shapes(self, context: MaskContext) -> tuple[Shape, ...]:
-        """Return the shapes of these three pieces."""
         n, g = context.length, min(self.spec.num_global_tokens, context.length)
         band = band_shape(n - g, *self.window.reach(context.causal))
         return (band, runs_shape(n - g, 256, g if n > g else 0), Shape(1, g, g if context.causal else n))
 
     def pairs(self, context: MaskContext) -> int:
-        """Count the pairs of these three pieces."""
         g = min(self.spec.num_global_tokens, context.length)
         rest = context.length - g
         band = self.window.pairs(context._replace(length=rest)) if rest else 0

@@ -6,7 +6,6 @@ from archetype.roles.drawing import Cell, Inside, X, inside_of, title
 
 @inside_of(PerLayerInput)
 def per_layer_input(part: PerLayerInput, modules: frozenset[str]) -> Inside:
-    """Draw the gate, its product with the layer's vectors, and the projection back."""
     product = f"{title(part.activation)}(gate) × layer's own"
     cells = (
         Cell("gate", 0, 0, (X,)),

@@ -29,5 +29,4 @@ class PerLayerInput(FeedForward):
 
     @property
     def layer_features(self) -> int:
-        """Width of the per-layer vectors it reads."""
         return self.features

@@ -60,7 +60,7 @@ class LearnedCost(PositionCost):
     limits_length = True
 
     def parameters(self, context_length: int) -> Formula:
-        """One vector per position, after the unused ones."""
+        # one vector per position, after the unused ones
         return symbol("T_max", context_length) * self.d + self.part.offset * self.d
 
 
@@ -71,7 +71,7 @@ class RotaryCost(PositionCost):
     part: spec.Rotary
 
     def shared_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> Mapping[Hashable, int]:
-        """Bytes of angles shared by all layers: rotary_dim / 2 each of cos and sin per token."""
+        # cos and sin of rotary_dim / 2 angles per token
         return {(self.part, rotary_dim): work.tokens * rotary_dim * work.itemsize}
 
 
@@ -80,28 +80,26 @@ class AlibiCost(PositionCost):
     """A number per head and pair of positions; in bfloat16 each layer saves its own cast."""
 
     def shared_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> Mapping[Hashable, int]:
-        """Bytes of the biases shared by all layers, in float32."""
+        # biases in float32
         shared = num_heads * work.length**2 * FLOAT32
         return {(self.part, num_heads): shared} if work.compute_dtype == "float32" else {}
 
     def layer_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> int:
-        """Bytes of each layer's own cast."""
         return num_heads * work.length**2 * work.itemsize
 
 
 @cost_of(spec.RelativeBias)
 class RelativeBiasCost(PositionCost):
-    """Bucket of every pair, and whether the pair is allowed. The table belongs to the stack."""
+    """Bucket of every pair, and whether the pair is allowed. The stack counts the table."""
 
     part: spec.RelativeBias
     biases_scores = True
 
     def table(self, num_heads: int) -> Counts:
-        """Return the parameters of the table that a stack's layers share, by module."""
         return {"position_bias": symbol("u", self.part.num_buckets) * symbol("H", num_heads)}
 
     def shared_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> Mapping[Hashable, int]:
-        """Bytes of the buckets shared by all layers, whatever the type of products."""
+        # the buckets, whatever the type of products
         return {self.part: work.length**2 * (INT64 + 1)}
 
 
@@ -112,21 +110,21 @@ class TransformerXLCost(PositionCost):
     biases_scores = True
 
     def mixer_parameters(self, sizes: AttentionSizes) -> Formula:
-        """Parameters of both vectors, and of the projection to keys of distances."""
+        # both vectors, and the projection to keys of distances
         keys = symbol("K", sizes.num_kv_heads) * symbol("P", sizes.head_dim)
         return 2 * symbol("H", sizes.num_heads) * symbol("P", sizes.head_dim) + self.d * keys
 
     def score_flops(self, work: Work, pairs: Formula, queries: Formula, keys: Formula, heads: Formula) -> Formula:
-        """Keys of all distances and a product over pairs; in decoding the query is multiplied by sinusoids instead."""
+        # keys of all distances and a product over pairs; in decoding the query is multiplied by sinusoids instead
         if work.phase == "decode":
             return 2 * work.rows * self.d * (queries + heads * work.length)
         return 2 * work.length * self.d * keys + pairs
 
     def shared_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> Mapping[Hashable, int]:
-        """Bytes of the sinusoids and of each pair's distance, shared by all layers."""
+        # the sinusoids, and each pair's distance
         waves = work.length * self.d.value * work.itemsize
         return {self.part: waves, "distances": work.length**2 * INT64}
 
     def score_activations(self, work: TrainingWork, sizes: AttentionSizes) -> int:
-        """Bytes of the shifted queries, of the keys of distances per row and head, and of the mask."""
+        # shifted queries, keys of distances per row and head, and the mask
         return 2 * work.tokens * sizes.num_heads * sizes.head_dim * work.itemsize + work.length**2

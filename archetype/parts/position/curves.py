@@ -83,7 +83,7 @@ def _relative_bias(position: RelativeBias, place: Place) -> Curves:
 
 @provides("curves", Rotary)
 def _rotary(position: Rotary, place: Place) -> Curves:
-    """Return the waves, and the decay of scores with this scaling and with each other kind."""
+    # the decay of scores with this scaling, and with each other kind for comparison
     assert place.sizes is not None
     dim, length, own = place.sizes.rotary_dim, place.length, position.scaling
     factor = getattr(own, "factor", 4.0)
@@ -98,10 +98,8 @@ def _rotary(position: Rotary, place: Place) -> Curves:
         ),
     ]
     scalings, own_angles = [], scaled_frequencies(position, dim, length)
-    others = [one for one in kinds if one.kind != own.kind]
-    for kind in (
-        own if own.kind == one.kind else one for one in (*kinds, *([own] if len(others) == len(kinds) else []))
-    ):
+    # the given scaling takes the place of its kind, or comes last
+    for kind in ({scaling.kind: scaling for scaling in kinds} | {own.kind: own}).values():
         angles = own_angles if kind is own else scaled_frequencies(position.replace(scaling=kind), dim, length)
         scalings.append(
             {
@@ -117,9 +115,9 @@ def _rotary(position: Rotary, place: Place) -> Curves:
 
 
 def _waves(angles: list[float], length: int) -> dict[str, Any]:
-    """Return cosines of some pairs, fast ones first, leaving out waves too short to draw."""
-    places = points(length)
-    shortest = POINTS_OF_A_TURN * length / len(places)
+    # cosines of some pairs, fast ones first, without waves too short to draw
+    distances = points(length)
+    shortest = POINTS_OF_A_TURN * length / len(distances)
     drawn = [pair for pair, angle in enumerate(angles) if 2 * math.pi / angle >= shortest] or [len(angles) - 1]
     count = min(NUM_WAVES, len(drawn))
     pairs = sorted({drawn[round(number * (len(drawn) - 1) / max(1, count - 1))] for number in range(count)})
@@ -128,8 +126,8 @@ def _waves(angles: list[float], length: int) -> dict[str, Any]:
             "pair": pair,
             "angle": angles[pair],
             "wavelength": 2 * math.pi / angles[pair],
-            "cos": [math.cos(point * angles[pair]) for point in places],
+            "cos": [math.cos(point * angles[pair]) for point in distances],
         }
         for pair in pairs
     ]
-    return {"points": places, "waves": waves, "angles": angles}
+    return {"points": distances, "waves": waves, "angles": angles}

@@ -13,24 +13,25 @@ def frequencies(theta: float, dim: int) -> list[float]:
 
 
 def scaled_frequencies(position: spec.Rotary, dim: int, length: int) -> list[float]:
-    """Return the angle by which each pair rotates per position, after scaling.
+    """Return the angle by which each of dim/2 pairs rotates per position, after scaling.
 
-    Args:
-        position: gives theta and scaling.
-        dim: rotated features of a head, R.
-        length: of the sequence in tokens; used by dynamic scaling and LongRoPE.
+    Only dynamic scaling and LongRoPE depend on `length`, that of the sequence in tokens.
     """
     plain = frequencies(position.theta, dim)
     match position.scaling:
         case spec.LinearScaling(factor=factor):
             return [frequency / factor for frequency in plain]
-        case spec.DynamicScaling(factor=factor, original_context_length=original):
+        case spec.DynamicScaling(
+            factor=factor, original_context_length=original
+        ):  # a larger theta for longer sequences
             growth = factor * max(length, original) / original - (factor - 1)
             return frequencies(position.theta * growth ** (dim / (dim - 2)) if dim > 2 else position.theta, dim)
         case spec.YarnScaling() as scaling:
+            # 0 for fast pairs, which keep their frequency, 1 for slow ones, which are divided by the factor
             low, high = yarn_ramp(position.theta, dim, scaling)
             shares = (min(max((pair - low) / ((high - low) or 0.001), 0), 1) for pair in range(dim // 2))
         case spec.Llama3Scaling() as scaling:
+            # the same by turns within the original context instead of by the pair's index
             start, band = scaling.low_frequency_factor, scaling.band
             turns = (scaling.original_context_length * frequency / (2 * math.pi) for frequency in plain)
             shares = (1 - min(max((turn - start) / band, 0), 1) for turn in turns)
@@ -52,7 +53,6 @@ def yarn_ramp(theta: float, dim: int, scaling: spec.YarnScaling) -> tuple[float,
     """Return the pairs between which frequencies change from unscaled to divided: beta_fast and beta_slow turns.
 
     Args:
-        theta: base.
         dim: rotated features of a head, R.
         scaling: gives both numbers of turns (Peng 2023, equation 23).
     """
@@ -78,8 +78,7 @@ def attention_factor(scaling: spec.RotaryScaling) -> float:
 
 
 def _yarn_attention_factor(scaling: spec.YarnScaling) -> float:
-    """Return the given factor, or the ratio of mscale's, or 0.1 ln(factor) + 1 (Peng 2023, equation 22)."""
-
+    # the given factor, or the ratio of mscale's, or 0.1 ln(factor) + 1 (Peng 2023, equation 22)
     def temperature(mscale: float) -> float:
         return 0.1 * mscale * math.log(scaling.factor) + 1.0 if scaling.factor > 1 else 1.0
 
@@ -99,34 +98,25 @@ def yarn_score_scale(head_dim: int, scaling: spec.RotaryScaling) -> float | None
 
 
 def rotary_decay(angles: list[float], distances: Iterable[int]) -> list[float]:
-    """Return a bound on the score of two vectors by distance: mean |sum of the first rotations| (Su 2021, 3.4.3).
+    """Return a bound on the score of two vectors at each distance, relative to that at distance 0.
 
-    Args:
-        angles: of each pair, per position.
-        distances: in tokens.
-
-    Returns:
-        The bound at each distance, relative to that at distance 0.
+    The bound is the mean |sum of the first rotations|, with `angles` per pair and position (Su 2021, section 3.4.3).
     """
-    whole = sum(range(1, len(angles) + 1))
+    largest = sum(range(1, len(angles) + 1))
     bounds = []
     for distance in distances:
         total, bound = 0j, 0.0
         for angle in angles:
             total += cmath.rect(1.0, distance * angle)
             bound += abs(total)
-        bounds.append(bound / whole)
+        bounds.append(bound / largest)
     return bounds
 
 
 def alibi_slopes(num_heads: int, scale: float = 1.0) -> list[float]:
-    """Return m_h = 2^(-8h/H), h = 1..H, if H is a power of two.
+    """Return scale * 2^(-8h/H), h = 1..H, if H is a power of two.
 
     Otherwise the slopes of the next lower power come first, then every other slope of the next higher one.
-
-    Args:
-        num_heads: H.
-        scale: factor on all slopes.
     """
     power = 2 ** int(math.log2(num_heads))
     slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
@@ -137,15 +127,12 @@ def alibi_slopes(num_heads: int, scale: float = 1.0) -> list[float]:
 def relative_bucket(position: spec.RelativeBias, causal: bool, ahead: int) -> int:
     """Return the bucket of a key that is `ahead` positions after its query (Raffel 2019, section 2.1).
 
-    Args:
-        position: gives the number of buckets.
-        causal: whether later keys are masked; otherwise both directions share the buckets.
-        ahead: negative for earlier keys.
+    Without a causal mask both directions share the buckets.
     """
-    count = position.num_buckets if causal else position.num_buckets // 2
+    count = position.num_buckets if causal else position.num_buckets // 2  # of one direction
     first = count if not causal and ahead > 0 else 0
     distance = max(-ahead, 0) if causal else abs(ahead)
-    exact = count // 2
+    exact = count // 2  # one bucket per distance below it, logarithmic buckets beyond
     if distance < exact:
         return first + distance
     octaves = math.log(max(distance, 1) / exact) / math.log(position.max_distance / exact)

@@ -47,16 +47,14 @@ class Sinusoidal(nn.Module):
         self.d_model = d_model
 
     def forward(self, positions: Int[Tensor, "B T"]) -> Vectors:
-        places = positions[..., None] + self.offset
-        angles = places * _frequencies(self.theta, self.d_model, positions.device)
+        places = positions[..., None] + self.offset  # (B, T, 1)
+        angles = places * _frequencies(self.theta, self.d_model, positions.device)  # (B, T, D/2)
         waves = torch.stack((angles.sin(), angles.cos()), dim=-1 if self.interleaved else -2)
-        return waves.flatten(-2)
+        return waves.flatten(-2)  # (B, T, D)
 
 
 @module_for(spec.NoPosition)
 class NoPosition(nn.Module):
-    """No positions."""
-
     def __init__(self, position: spec.NoPosition, context_length: int, d_model: int) -> None:
         super().__init__()
 
@@ -96,17 +94,16 @@ class Rotary(Rotation):
     def forward(
         self, x: Float[Tensor, "B H T P"], positions: Int[Tensor, "b T"], context: ForwardContext
     ) -> Float[Tensor, "B H T P"]:
-        """Rotate queries or keys at `positions`."""
         where = "queries" if positions is context.positions else "keys"
         cos, sin = context.cached((where, self.key, x.dtype), lambda: self.tables(positions, context, x.dtype))
         if (y := fused.rotate(x, cos, sin, self.spec.interleaved)) is not None:
             return y
         rotated, rest = x[..., : self.rotary_dim], x[..., self.rotary_dim :]
         if self.spec.interleaved:
-            even, odd = rotated[..., 0::2], rotated[..., 1::2]
+            even, odd = rotated[..., 0::2], rotated[..., 1::2]  # (B, H, T, R/2) each
             rotated = torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1).flatten(-2)
         else:
-            first, second = rotated.chunk(2, dim=-1)
+            first, second = rotated.chunk(2, dim=-1)  # (B, H, T, R/2) each
             rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
         return torch.cat((rotated, rest), dim=-1) if rest.shape[-1] else rotated
 
@@ -115,7 +112,7 @@ class Rotary(Rotation):
     ) -> tuple[Float[Tensor, "_ 1 T R2"], Float[Tensor, "_ 1 T R2"]]:
         """Return cos and sin of every pair's angle, cast once for all layers; R2 = R/2 pairs."""
         frequencies, factor = rotary_frequencies(self.spec, self.rotary_dim, context.ends)
-        angles = positions[:, None, :, None] * frequencies[:, None, None, :]
+        angles = positions[:, None, :, None] * frequencies[:, None, None, :]  # (b, 1, T, R/2)
         angles = -angles if self.spec.reversed else angles
         return (angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype)
 
@@ -151,13 +148,12 @@ def _scaled(position: spec.Rotary, rotary_dim: int, ends: Lengths) -> Float[Tens
 
 
 def _frequencies(theta: float, dim: int, device: torch.device) -> Float[Tensor, "R2"]:
-    """Return theta^(-2p/dim) for each of the dim/2 pairs."""
     exponents = torch.arange(0, dim, 2, device=device, dtype=torch.int64).float() / dim
     return 1.0 / theta**exponents
 
 
 def _dynamic(theta: float, dim: int, scaling: spec.DynamicScaling, ends: Lengths) -> Float[Tensor, "B R2"]:
-    """NTK-aware: theta (factor n / n0 - (factor - 1))^(R / (R - 2)) for a request of n tokens, n >= n0."""
+    # NTK-aware: theta (factor n / n0 - (factor - 1))^(R / (R - 2)) for a request of n tokens, n >= n0
     length = ends.clamp(min=scaling.original_context_length).float()[:, None]
     growth = scaling.factor * length / scaling.original_context_length - (scaling.factor - 1)
     grown = theta * growth ** (dim / (dim - 2)) if dim > 2 else torch.full_like(growth, theta)
@@ -166,7 +162,7 @@ def _dynamic(theta: float, dim: int, scaling: spec.DynamicScaling, ends: Lengths
 
 
 def _yarn(plain: Float[Tensor, "1 R2"], theta: float, dim: int, scaling: spec.YarnScaling) -> Float[Tensor, "1 R2"]:
-    """Blend f / factor and f by a ramp over the pairs that turn beta_slow to beta_fast times (Peng 2023, eq. 23)."""
+    # blend f / factor and f by a ramp over the pairs that turn beta_slow to beta_fast times (Peng 2023, eq. 23)
     low, high = yarn_ramp(theta, dim, scaling)
     ramp = (torch.arange(dim // 2, device=plain.device) - low) / ((high - low) or 0.001)
     interpolated = ramp.clamp(0, 1)
@@ -174,14 +170,14 @@ def _yarn(plain: Float[Tensor, "1 R2"], theta: float, dim: int, scaling: spec.Ya
 
 
 def _llama3(plain: Float[Tensor, "1 R2"], scaling: spec.Llama3Scaling) -> Float[Tensor, "1 R2"]:
-    """Divide long wavelengths by factor, keep short ones, blend between (Llama 3.1's reference code)."""
+    # divide long wavelengths by factor, keep short ones, blend between (Llama 3.1's reference code)
     turns = scaling.original_context_length * plain / (2 * math.pi)  # per trained context length
     unscaled = ((turns - scaling.low_frequency_factor) / scaling.band).clamp(0, 1)
     return plain / scaling.factor * (1 - unscaled) + plain * unscaled
 
 
 def _longrope(theta: float, dim: int, scaling: spec.LongRopeScaling, ends: Lengths) -> Float[Tensor, "b R2"]:
-    """1 / (divisor theta^(2p/dim)), with the divisors for each request's current length."""
+    # 1 / (divisor theta^(2p/dim)), with the divisors for each request's current length
     short, long = (
         torch.tensor(factors, dtype=torch.float32, device=ends.device)[None]
         for factors in (scaling.short_factors, scaling.long_factors)
@@ -204,11 +200,11 @@ class Alibi(ScoreBias):
     def forward(self, queries: Int[Tensor, "b T"], keys: Int[Tensor, "b2 S"]) -> Float[Tensor, "b3 H T S"]:
         if self.rounded:
             return self.scale * (self._rounded(keys)[:, :, None] - self._rounded(queries)[..., None])
-        distance = (queries[:, None, :, None] - keys[:, None, None, :]).abs()
+        distance = (queries[:, None, :, None] - keys[:, None, None, :]).abs()  # (b, 1, T, S)
         return torch.tensor(self.slopes, device=keys.device)[:, None, None] * -distance
 
     def _rounded(self, positions: Int[Tensor, "b T"]) -> Float[Tensor, "b H T"]:
-        """Return m_h i in bfloat16, as Falcon adds for a key at i; subtracting the query's value changes no weight."""
+        # m_h i in bfloat16, as Falcon adds for a key at i; subtracting the query's value changes no weight
         slopes = torch.tensor(self.slopes, device=positions.device).bfloat16()
         return (slopes[:, None] * positions[:, None, :]).float()
 
@@ -227,7 +223,7 @@ class RelativeBias(ScoreBias):
 
     def forward(self, queries: Int[Tensor, "b T"], keys: Int[Tensor, "b2 S"]) -> Float[Tensor, "b3 H T S"]:
         buckets = self.buckets(keys[:, None, :] - queries[:, :, None])
-        return nn.functional.embedding(buckets, self.weight).permute(0, 3, 1, 2)
+        return nn.functional.embedding(buckets, self.weight).permute(0, 3, 1, 2)  # (b, T, S, H) to (b, H, T, S)
 
     def buckets(self, ahead: Int[Tensor, "b T S"]) -> Int[Tensor, "b T S"]:
         """Return the bucket of each distance; both directions share the buckets unless causal."""
@@ -236,7 +232,7 @@ class RelativeBias(ScoreBias):
             count //= 2
             first = count * (ahead > 0)
         distance = (-ahead).clamp(min=0) if self.causal else ahead.abs()
-        exact = count // 2
+        exact = count // 2  # below it each distance has a bucket; beyond it buckets grow logarithmically
         octaves = (distance.clamp(min=1).float() / exact).log() / math.log(self.spec.max_distance / exact)
         far = exact + (octaves * (count - exact)).long()
         return first + torch.where(distance < exact, distance, far.clamp(max=count - 1))
@@ -257,13 +253,11 @@ class TransformerXL(QueryBias):
         self.projection = Linear(sizes.d_model, sizes.num_kv_heads * sizes.head_dim, bias=False)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Initialize u and v to zero."""
         if name.endswith("_bias"):
             tensor.zero_()
         return name.endswith("_bias")
 
     def shifted(self, q: Float[Tensor, "B H T P"]) -> Float[Tensor, "B H T P"]:
-        """Return q + u."""
         return q + self.content_bias[:, None]
 
     def forward(

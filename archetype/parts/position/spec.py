@@ -58,7 +58,6 @@ class Sinusoidal(EmbeddingPosition):
     offset: Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)] = 0
 
     def check(self, width: int) -> None:
-        """Check that features can be paired."""
         if width % 2:
             invalid("d_model", f"{width} features cannot be paired for sinusoidal positions", "use an even number")
 
@@ -181,8 +180,7 @@ class LongRopeScaling(Scaling):
         original_context_length: context length in tokens before the extension.
         attention_factor: factor on cos and sin (LongRoPE has sqrt(1 + ln(factor) / ln(original_context_length))).
         rereads: whether a sequence that outgrows `original_context_length` is processed again (Phi-3); otherwise
-            cached keys
-            stay as they are.
+            cached keys stay as they are.
     """
 
     kind: Literal["longrope"] = "longrope"
@@ -194,19 +192,16 @@ class LongRopeScaling(Scaling):
 
     @property
     def follows_length(self) -> bool:
-        """Whether the two lists differ."""
         return self.short_factors != self.long_factors
 
     @property
     def rereads_past(self) -> int | None:
-        """The original length, if the lists differ and `rereads` is set."""
         return self.original_context_length if self.rereads and self.follows_length else None
 
     def check(self, rotary_dim: int) -> None:
-        """Check that there is a divisor for each pair."""
         for name, factors in (("short_factors", self.short_factors), ("long_factors", self.long_factors)):
             if len(factors) != rotary_dim // 2:
-                cause = f"{len(factors)} are not one for each of {rotary_dim // 2} pairs of rotated features"
+                cause = f"{len(factors)} divisors for {rotary_dim // 2} pairs of rotated features"
                 invalid(f"position.scaling.{name}", cause, f"give {rotary_dim // 2}")
 
 
@@ -257,7 +252,7 @@ class Rotary(MixerPosition):
         if self.dim is not None and self.dim % 2:
             invalid("dim", f"{self.dim} features cannot be paired", "use an even number")
         if isinstance(self.scaling, YarnScaling) and self.theta <= 1:
-            invalid("theta", f"{self.theta} leaves yarn no slower frequencies", "use more than 1")
+            invalid("theta", f"{self.theta} is not above 1, as yarn needs", "use more than 1")
         return self
 
 
@@ -299,7 +294,7 @@ class RelativeBias(MixerPosition):
         if self.num_buckets % 4:
             invalid("num_buckets", f"{self.num_buckets} cannot be halved twice", "use a multiple of 4")
         if self.max_distance <= self.num_buckets // 2:
-            cause = f"{self.max_distance} leaves no distance to the logarithmic buckets"
+            cause = f"{self.max_distance} leaves no distances for the logarithmic buckets"
             invalid("max_distance", cause, f"use more than {self.num_buckets // 2}")
         return self
 

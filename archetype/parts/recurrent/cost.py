@@ -22,18 +22,16 @@ class RNNCost(MixerCost):
         self.hidden, self.directions = (symbol("D_h", d.value // 2), 2) if part.bidirectional else (d, 1)
 
     def parameters(self) -> Counts:
-        """Parameters: two matrices and two biases per gate."""
+        # two matrices and two biases per gate
         return {"cell": self.gates * self.directions * self.hidden * (self.d + self.hidden + 2)}
 
     def flops(self, work: Work) -> Counts:
         return {"cell": 2 * work.tokens * self.gates * self.directions * self.hidden * (self.d + self.hidden)}
 
     def state(self, length: int) -> int:
-        """Numbers of the state at any length."""
         return self.state_vectors * self.d.value
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes of the input, and of what the kernel saves."""
         d = self.d.value
         return work.input_bytes(d) + work.tokens * d * self.saved_vectors * work.itemsize
 
@@ -54,6 +52,6 @@ class LSTMCost(RNNCost):
     state_vectors = 2
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes of the input and of oneDNN's workspace, half of which is always float32."""
+        # the input and oneDNN's workspace, half of which is always float32
         d = self.d.value
         return work.input_bytes(d) + work.tokens * d * (17 * (work.itemsize + FLOAT32) // 2)

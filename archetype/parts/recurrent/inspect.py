@@ -19,21 +19,21 @@ def gates(part: PartTrace) -> dict[str, Float[Tensor, "B T h"]]:
     names = next((names for kind, names in GATES.items() if isinstance(cell, kind)), ())
     size = cell.hidden_size
     directions = []
-    for number in range(part.module.directions):
-        suffix = "_reverse" if number else ""
+    for direction in range(part.module.directions):
+        suffix = "_reverse" if direction else ""
         ih, hh, b, c = (
             getattr(cell, f"{name}_l0{suffix}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         )
-        own = y[..., number * size : (number + 1) * size]
-        first = torch.zeros_like(own[:, :1])
+        output = y[..., direction * size : (direction + 1) * size]
+        first = torch.zeros_like(output[:, :1])
         if part.state is not None:
-            first = part.state.hidden[:, None, number * size : (number + 1) * size].to(own)  # type: ignore[attr-defined]
-        before = torch.cat((own[:, 1:], first), 1) if number else torch.cat((first, own[:, :-1]), 1)
+            first = part.state.hidden[:, None, direction * size : (direction + 1) * size].to(output)  # type: ignore[attr-defined]
+        before = torch.cat((output[:, 1:], first), 1) if direction else torch.cat((first, output[:, :-1]), 1)
         sums = nn.functional.linear(x, ih, b) + nn.functional.linear(before, hh, c)
         directions.append(sums.sigmoid().split(size, dim=-1))
     return {
-        name: torch.cat([parts[place] for parts in directions], -1)
-        for place, name in enumerate(names)
+        name: torch.cat([parts[index] for parts in directions], -1)
+        for index, name in enumerate(names)
         if name is not None
     }
 

@@ -89,18 +89,16 @@ class Recurrent(nn.Module):
         self.cell = _cell(mixer, self.d_model, self.d_model // self.directions)
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> RNNState:
-        """Return a state of zeros; its size does not depend on the capacity."""
         kind = LSTMState if isinstance(self.cell, nn.LSTM) else RNNState
         vectors = 2 if kind is LSTMState else 1
         return kind(*(torch.zeros(batch, self.d_model, dtype=dtype, device=device) for _ in range(vectors)))
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        """Process the new positions, continuing from the cache; padding is skipped."""
         if cache is None:
             return self._run_cell(x, context, None)[0]
         assert isinstance(cache, RNNState)
         before = context.before(cache).vectors
-        y, last = self._run_cell(x, context, self._split(before, x.dtype))
+        y, last = self._run_cell(x, context, self._split(before, x.dtype))  # last: (directions, B, h) each
         new = [vectors.transpose(0, 1).flatten(1).to(cache.hidden.dtype) for vectors in last]
         if context.num_tokens is not None:  # rows without tokens keep their state
             has_tokens = (context.num_tokens > 0)[:, None]
@@ -109,14 +107,14 @@ class Recurrent(nn.Module):
         return y
 
     def _split(self, vectors: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Float[Tensor, "directions B h"], ...]:
-        """Split the state's vectors by direction, as the kernel takes them."""
-        halves = (whole.to(dtype).unflatten(1, (self.directions, -1)) for whole in vectors)
+        # the kernel takes (directions, B, h)
+        halves = (vector.to(dtype).unflatten(1, (self.directions, -1)) for vector in vectors)
         return tuple(half.transpose(0, 1).contiguous() for half in halves)
 
     def _run_cell(
         self, x: Tensor, context: ForwardContext, first: tuple[Tensor, ...] | None
     ) -> tuple[Vectors, tuple[Tensor, ...]]:
-        """Return the kernel's output, and its state after each row's last token."""
+        # the outputs, and the state after each row's last token
         if is_symbolic(x.shape[1]):
             return self._scan_cell(x, context, first)
         start = first if first is None or isinstance(self.cell, nn.LSTM) else first[0]
@@ -135,7 +133,7 @@ class Recurrent(nn.Module):
     def _scan_cell(
         self, x: Tensor, context: ForwardContext, first: tuple[Tensor, ...] | None
     ) -> tuple[Vectors, tuple[Tensor, ...]]:
-        """Like `_run_cell`, position by position, for tracing; padding is skipped and gives zeros."""
+        # as `_run_cell`, position by position, for tracing; padding is skipped and gives zeros
         if first is None:
             first = self._split(self.new_state(x.shape[0], 0, x.dtype, x.device).vectors, x.dtype)
         valid = torch.ones_like(x[..., :1], dtype=torch.bool) if context.valid is None else context.valid[..., None]
@@ -144,13 +142,13 @@ class Recurrent(nn.Module):
         for direction, weights in enumerate(self.cell.all_weights):
 
             def step(*values: Tensor, weights: Sequence[Tensor] = weights) -> tuple[Tensor, ...]:
-                *states, place, is_token = values
-                new = cell(place, states[0] if len(states) == 1 else states, *weights)
+                *states, x_t, is_token = values
+                new = cell(x_t, states[0] if len(states) == 1 else states, *weights)
                 after = new if isinstance(new, tuple) else (new,)
                 states = [torch.where(is_token, *pair) for pair in zip(after, states, strict=True)]
                 return torch.where(is_token, after[0], 0.0), *states
 
-            starts = tuple(whole[direction].clone() for whole in first)
+            starts = tuple(vector[direction].clone() for vector in first)
             y, *last = scan(step, starts, x, valid, backward=direction == 1)
             outputs.append(y)
             lasts.append(last)
@@ -158,7 +156,7 @@ class Recurrent(nn.Module):
 
 
 def _kernels(x: Tensor) -> AbstractContextManager[None]:
-    """Disable oneDNN for bfloat16 on processors without such instructions, since it has no such cells there."""
+    # oneDNN has no bfloat16 cells for processors without such instructions
     in_bfloat16 = x.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")
     is_known = x.device.type != "cpu" or not in_bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return nullcontext() if is_known else without_onednn()

@@ -20,7 +20,6 @@ class _Recurrent(Mixer):
     bidirectional: Flag = False
 
     def check(self, width: int, causal: bool) -> None:
-        """Check that two directions halve the features, and refuse them in decoders."""
         if self.bidirectional and width % 2:
             invalid("bidirectional", f"{width} features cannot be halved", "use an even d_model")
         if self.bidirectional and causal:

@@ -23,7 +23,7 @@ class LinearRouterCost(RouterCost):
         return self.projection.flops(tokens)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes of the vectors, and of affinities twice: all of them, and again for selecting from them."""
+        # the vectors, and the affinities twice: all of them, and again for selecting
         return work.input_bytes(self.d.value) + 2 * work.tokens * self.num_experts.value * FLOAT32
 
 
@@ -48,7 +48,7 @@ class HashRouterCost(RouterCost):
         return ZERO if self.projection is None else self.projection.flops(tokens)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes as for a linear router; a square root also saves its output next to softplus's input."""
+        # as for a linear router; a square root also saves its output
         if not self.learns:
             return 0
         affinities = 2 + (self.part.affinity == "sqrt_softplus")

@@ -21,7 +21,7 @@ class Projection(WithMatrix):
     parameter_roles: ClassVar = {"weight": "hidden"}
 
     def forward(self, x: Float[Tensor, "N D"], context: ForwardContext | None = None) -> Float[Tensor, "N E"]:
-        """Compute logits in at least float32: rounding could change which expert is selected."""
+        # at least float32: rounding could change which expert is selected
         dtype = torch.promote_types(x.dtype, torch.float32)
         with torch.autocast(x.device.type, enabled=False):
             bias = None if self.bias is None else self.bias.to(dtype)
@@ -29,11 +29,7 @@ class Projection(WithMatrix):
 
 
 class LinearRouter(Projection):
-    """Logits by a projection (Shazeer 2017).
-
-    Args:
-        num_experts: E.
-    """
+    """Logits by a projection (Shazeer 2017)."""
 
     def __init__(self, router: spec.LinearRouter, num_experts: int, place: Place) -> None:
         super().__init__(place.d_model, num_experts, bias=router.bias)
@@ -64,7 +60,6 @@ def softmax(logits: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
 
 
 def sqrt_softplus(logits: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
-    """Return sqrt(softplus(x))."""
     return nn.functional.softplus(logits).sqrt()
 
 
@@ -82,7 +77,6 @@ class HashRouter(nn.Module):
     """Look up a token's experts by its id (Roller 2021), optionally weighed by a projection (DeepSeek-V4).
 
     Args:
-        num_experts: E.
         place: gives the vocabulary size and the number of experts per token.
     """
 
@@ -96,8 +90,8 @@ class HashRouter(nn.Module):
         self.register_buffer("table", torch.empty(place.vocab_size, place.experts_per_token, dtype=torch.long))
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Draw distinct experts for each id, all choices equally likely."""
-        numbers = torch.empty(len(tensor), self.num_experts, device=tensor.device)
+        # distinct experts, all choices equally likely
+        numbers = torch.empty(len(tensor), self.num_experts, device=tensor.device)  # (V, E); a random order per id
         tensor.copy_(numbers.uniform_(generator=generator).argsort(-1)[:, : tensor.shape[1]])
         return True
 
@@ -117,7 +111,6 @@ class HashRouter(nn.Module):
         return x.new_zeros(len(x), self.num_experts, dtype=torch.promote_types(x.dtype, torch.float32))
 
     def affinities(self, logits: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
-        """Return the weights that experts would get."""
         return self.affinity(logits)
 
     def experts_of(self, context: ForwardContext) -> Int[Tensor, "N k"]:

@@ -31,6 +31,6 @@ class SentenceEmbeddingHeadCost(HeadCost):
         }
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes of each layer's input, and of what its activation saves."""
+        # each layer's input, and what its activation saves
         numbers = sum(inner.value + 2 * outer.value for inner, outer in self.sides)
         return work.input_bytes(numbers, tokens=work.rows)

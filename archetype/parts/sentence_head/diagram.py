@@ -6,7 +6,6 @@ from archetype.roles.drawing import Step, pill, steps_of, title
 
 @steps_of(SentenceEmbeddingHead)
 def sentence_embedding_head(head: SentenceEmbeddingHead, width: str, table: str) -> tuple[Step, ...]:
-    """Draw pooling, layers and normalization."""
     poolings = " + ".join(mode.replace("_", " ") for mode in head.pooling)
     inner = width if len(head.pooling) == 1 else f"{len(head.pooling)} {width}"
     steps = [Step("sentence_head", f"{poolings} pooling", inner, "operation", "head", slim=True)]

@@ -15,9 +15,9 @@ from archetype.weights.linear import WithMatrix
 
 def pool(mode: spec.PoolingMode, vectors: Vectors, num_tokens: Lengths) -> Float[Tensor, "B D"]:
     """Pool the token vectors of each text into one, leaving out padding at the end."""
-    places = torch.arange(vectors.shape[1], device=vectors.device)
-    is_token = (places < num_tokens[:, None])[..., None]  # (B, T, 1)
-    weights = is_token * (places[:, None] + 1)
+    positions = torch.arange(vectors.shape[1], device=vectors.device)
+    is_token = (positions < num_tokens[:, None])[..., None]  # (B, T, 1)
+    weights = is_token * (positions[:, None] + 1)
     pools: dict[spec.PoolingMode, Callable[[], Tensor]] = {
         "first": lambda: vectors[:, 0],
         "max": lambda: vectors.masked_fill(~is_token, -torch.inf).amax(1),
@@ -66,7 +66,7 @@ class SentenceEmbeddingHead(nn.Module):
         """
         if num_tokens is None:
             num_tokens = torch.full((hidden.shape[0],), hidden.shape[1], device=hidden.device)
-        x = torch.cat([pool(mode, hidden, num_tokens) for mode in self.spec.pooling], dim=-1)
+        x = torch.cat([pool(mode, hidden, num_tokens) for mode in self.spec.pooling], dim=-1)  # (B, poolings D)
         for layer in self.layers:
             x = layer(x)
         return nn.functional.normalize(x, dim=-1) if (self.spec.normalize if normalized is None else normalized) else x

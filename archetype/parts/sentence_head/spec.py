@@ -54,5 +54,4 @@ class SentenceEmbeddingHead(Head):
     normalize: Flag = True
 
     def width(self, d_model: int) -> int:
-        """Return the width of a text's vector."""
         return self.layers[-1].width if self.layers else d_model * len(self.pooling)

@@ -30,11 +30,10 @@ class ShortConvolutionCost(MixerCost):
         return {name: 2 * work.tokens * inputs * outputs for name, (inputs, outputs) in self.projections.items()}
 
     def state(self, length: int) -> int:
-        """Numbers of the state: the convolution's last inputs."""
         return (self.part.conv_kernel - 1) * self.d.value
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes of the input, the projection's three parts, the convolution's input and output, and their product."""
+        # the input, the projection's three parts, the convolution's input and output, and their product
         d = self.d.value
         padding = (self.part.conv_kernel - 1) * d * work.itemsize
         return work.input_bytes(d) + work.tokens * 6 * d * work.itemsize + work.rows * padding

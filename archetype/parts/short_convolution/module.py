@@ -29,17 +29,15 @@ class ShortConvolution(nn.Module):
         self.out_proj = Linear(d_model, d_model, bias=mixer.bias)
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> ConvolutionState:
-        """Return a state of zeros."""
         return ConvolutionState(self.conv.new_state(batch, dtype, device))
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        """Process the new positions, continuing from the cache; padding is skipped."""
         state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
         assert isinstance(state, ConvolutionState)
         b, c, u = self.in_proj(x).chunk(3, dim=-1)  # (B, T, D) each
         b, c, u = context.probe(self, "b", b), context.probe(self, "c", c), context.probe(self, "u", u)
         conv = context.before(state).conv
-        y, conv = self.conv.convolve(b * u, context, conv)
+        y, conv = self.conv.convolve(b * u, context, conv)  # (B, T, D), (B, D, W)
         state.conv = conv.to(state.conv.dtype)
         z: Tensor = self.out_proj(c * y)
         return z

@@ -25,7 +25,6 @@ class TogetherCost(ContentCost):
         return self._joined([part.active_parameters() for part in self.parts])
 
     def tables(self) -> Counts:
-        """Width of the tables by token id, by part."""
         return self._joined([part.tables() for part in self.parts])
 
     def saved_activations(self, work: TrainingWork) -> int:
@@ -36,11 +35,9 @@ class TogetherCost(ContentCost):
 
     @property
     def state_name(self) -> str:
-        """Names of the states."""
         return ", ".join(dict.fromkeys(part.state_name for part in self.parts if part.state(1)))
 
     def each(self) -> Iterator[ContentCost]:
-        """Yield the costs of the parts and of the parts inside them."""
         for part in self.parts:
             yield from part.each()
 
@@ -52,18 +49,17 @@ class TogetherCost(ContentCost):
 
     def _joined(self, counts: list[Counts]) -> Counts:
         joined: Counts = {}
-        for index, one in enumerate(counts):
-            joined |= prefixed(f"parts.{index}.", one)
+        for index, part_counts in enumerate(counts):
+            joined |= prefixed(f"parts.{index}.", part_counts)
         return joined
 
 
 @cost_of(spec.MixersTogether)
 class MixersTogetherCost(TogetherCost, MixerCost):
-    """Mixers side by side."""
-
     def __init__(self, part: spec.MixersTogether, d: Formula) -> None:
         super().__init__(part, d)
         self.parts = tuple(MixerCost.of(inner, d) for inner in part.parts)
+        # "O(T^2 D) + O(T D Z)": the sum of the parts' orders, each once
         self.complexity = Complexity(*(" + ".join(dict.fromkeys(orders)) for orders in zip(*map(_orders, self.parts))))  # noqa: B905
         self.differs_by_layer = any(inner.differs_by_layer for inner in self.parts)
 
@@ -76,8 +72,6 @@ class MixersTogetherCost(TogetherCost, MixerCost):
 
 @cost_of(spec.FeedForwardsTogether)
 class FeedForwardsTogetherCost(TogetherCost, FeedForwardCost):
-    """Feed-forward parts side by side."""
-
     def __init__(self, part: spec.FeedForwardsTogether, d: Formula) -> None:
         super().__init__(part, d)
         self.parts = tuple(FeedForwardCost.of(inner, d) for inner in part.parts)
@@ -86,7 +80,6 @@ class FeedForwardsTogetherCost(TogetherCost, FeedForwardCost):
         return self._joined([part.flops(tokens) for part in self.parts])
 
     def hidden_gradient(self, work: TrainingWork) -> int:
-        """Bytes of the parts' largest hidden gradient."""
         largest: int = max(part.hidden_gradient(work) for part in self.parts)
         return largest
 

@@ -8,7 +8,6 @@ GAP = 0.25  # columns between two parts
 
 @inside_of(MixersTogether, FeedForwardsTogether)
 def together(part: MixersTogether | FeedForwardsTogether, modules: frozenset[str]) -> Inside:
-    """Draw every part on the common input, and the sum of their outputs."""
     cells: list[Cell] = []
     groups: list[Group] = []
     loops: list[tuple[str, str]] = []
@@ -35,7 +34,7 @@ def together(part: MixersTogether | FeedForwardsTogether, modules: frozenset[str
 
 
 def _moved(cell: Cell, start: str, columns: float) -> Cell:
-    """Rename a part's cell by its module and move it to the right."""
+    # named by the part's module, and moved to the right
     inputs = []
     for reading in cell.inputs:
         name, at, column = reading.partition("@")

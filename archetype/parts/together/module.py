@@ -22,7 +22,6 @@ class StatesTogether(LayerState):
 
     @property
     def can_shorten(self) -> bool:
-        """Whether all of them can be shortened."""
         return all(state.can_shorten for _, state in self._values())
 
     def select(self, rows: torch.Tensor) -> "StatesTogether":
@@ -30,8 +29,8 @@ class StatesTogether(LayerState):
 
     def insert(self, rows: torch.Tensor, other: LayerState) -> None:
         assert isinstance(other, StatesTogether)
-        for (_, own), (_, source) in zip(self._values(), other._values(), strict=True):
-            own.insert(rows, source)
+        for (_, target), (_, source) in zip(self._values(), other._values(), strict=True):
+            target.insert(rows, source)
 
     def copy_rows(self, sources: torch.Tensor, starts: torch.Tensor, ends: torch.Tensor) -> None:
         for _, state in self._values():
@@ -63,13 +62,11 @@ class Together(nn.Module):
         self.input_scales = together.input_scales or (1.0,) * len(self.parts)
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> StatesTogether | None:
-        """Return the states of the parts; None if no part has one."""
         makers = [getattr(part, "new_state", None) for part in self.parts]
         states = [make and make(batch, capacity, dtype, device) for make in makers]
         return StatesTogether(states) if any(state is not None for state in states) else None
 
     def forward(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
-        """Add the parts' outputs for the new positions; each part continues from its own state."""
         states: Sequence[LayerState | None] = (
             state.parts if isinstance(state, StatesTogether) else [None] * len(self.parts)
         )

@@ -39,46 +39,38 @@ class MixersTogether(Mixer):
         _check(self.parts, self.scales, self.input_scales)
         for index, mixer in enumerate(self.parts):
             if mixer.own != mixer:
-                cause = "it reads what another layer leaves, and a layer of several mixers leaves nothing"
+                cause = "it reads another layer, which mixers side by side cannot do"
                 invalid(f"parts[{index}]", cause, "give a mixer that reads no other layer")
         return self
 
     @property
     def separates_documents(self) -> bool:
-        """Whether all mixers compute packed documents independently."""
         return all(mixer.separates_documents for mixer in self.parts)
 
     @property
     def needs_whole_rows(self) -> NeedsWholeRows | None:
-        """The first mixer's reason, if any."""
         return next((cause for mixer in self.parts if (cause := mixer.needs_whole_rows) is not None), None)
 
     @property
     def sees_later(self) -> bool:  # type: ignore[override]
-        """Whether positions of any mixer see later ones."""
         return any(mixer.sees_later for mixer in self.parts)
 
     @property
     def keys_follow_length(self) -> bool:
-        """Whether the cached keys of any mixer change as the sequence grows."""
         return any(mixer.keys_follow_length for mixer in self.parts)
 
     @property
     def rereads_past(self) -> int | None:
-        """The smallest length of any mixer."""
         return min((length for mixer in self.parts if (length := mixer.rereads_past) is not None), default=None)
 
     @property
     def adds_to_loss(self) -> bool:
-        """Whether any mixer adds a term to the loss."""
         return any(mixer.adds_to_loss for mixer in self.parts)
 
     def named_parts(self) -> Iterator[tuple[str, Any]]:
-        """Yield the mixers and the parts inside them."""
         return _named(self.parts)
 
     def check(self, width: int, causal: bool) -> None:
-        """Check each mixer."""
         for index, mixer in enumerate(self.parts):
             with inside(f"parts[{index}]"):
                 mixer.check(width, causal)
@@ -107,16 +99,13 @@ class FeedForwardsTogether(FeedForward):
 
     @property
     def adds_to_loss(self) -> bool:
-        """Whether any part adds a term to the loss."""
         return any(feedforward.adds_to_loss for feedforward in self.parts)
 
     @property
     def separates_documents(self) -> bool:
-        """Whether all parts compute packed documents independently."""
         return all(part.separates_documents for part in self.parts)
 
     def named_parts(self) -> Iterator[tuple[str, Any]]:
-        """Yield the parts and the parts inside them."""
         return _named(self.parts)
 
 
@@ -132,4 +121,4 @@ def _check(parts: Sequence[Part], scales: Scales | None, input_scales: Scales | 
             invalid(name, f"{len(factors)} factors for {len(parts)} parts", "give one for each part")
     for index, inner in enumerate(parts):
         if inner.is_absent:
-            invalid(f"parts[{index}]", "is no part", "leave it out")
+            invalid(f"parts[{index}]", "is absent", "leave it out")

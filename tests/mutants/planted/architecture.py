@@ -20,7 +20,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
          '"last": lambda: vectors[:, -1]'),
         ('"mean": lambda: mean_over_tokens(vectors, num_tokens)', '"mean": lambda: vectors.mean(1)'),
         ("/ num_tokens[:, None].sqrt()", "/ num_tokens[:, None]"),
-        ("is_token * (places[:, None] + 1)", "is_token * places[:, None]"),
+        ("is_token * (positions[:, None] + 1)", "is_token * positions[:, None]"),
         ("if (self.spec.normalize if normalized is None else normalized) else x", "if self.spec.normalize else x"),
     ],
     "models/block/module.py": [

@@ -83,10 +83,10 @@ BUGS: dict[str, list[tuple[str, str]]] = {
     ],
     "generate/encoder.py": [
         ('pooling = "last" if isinstance(model, Decoder) else "mean"', 'pooling = "mean"'),
-        ("return torch.cat(results)[torch.tensor(places, device=model.device).argsort()]",
-         "return torch.cat(results)[torch.tensor(places, device=model.device)]"),
-        ("room = max(map(len, rows), default=0) if longest is None else longest - around",
-         "room = max(map(len, rows), default=0) if longest is None else longest"),
+        ("return torch.cat(results)[torch.tensor(order, device=model.device).argsort()]",
+         "return torch.cat(results)[torch.tensor(order, device=model.device)]"),
+        ("room = max(map(len, sequences), default=0) if longest is None else longest - around",
+         "room = max(map(len, sequences), default=0) if longest is None else longest"),
         ("best = logits[:, : tokenizer.vocab_size].softmax(-1)", "best = logits.softmax(-1)"),
     ],
     "evaluation/score.py": [

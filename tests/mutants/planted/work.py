@@ -33,7 +33,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("if token != guess:", "if False:"),
     ],
     "generate/slots.py": [
-        ("self.texts[slot] = last", "pass"),
+        ("self.sequences[slot] = last", "pass"),
         ("self.state.lengths[used:] = 0", "pass"),
         ("min(count, len(tokens) - 1)", "min(count, len(tokens))"),
     ],

@@ -313,7 +313,7 @@ def test_a_folder_says_which_extension_it_needs_and_loads_none(tmp_path: Path) -
         check_extensions(tmp_path)
     assert str(caught.value) == (
         f"{tmp_path}: needs Mixer.gated_linear_attention of the extension linear_attention.py"
-        f" (sha256 {extension.sha256[:12]}...), which is not loaded; give --extension linear_attention.py if you trust"
+        f" (sha256 {extension.sha256[:12]}...), which is not loaded; pass --extension linear_attention.py if you trust"
         " that file"
     )
     assert "gated_linear_attention" not in spec.Mixer.kinds

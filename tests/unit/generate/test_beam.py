@@ -132,7 +132,7 @@ def test_what_leaves_no_token_or_names_none(model: EncoderDecoder) -> None:
     assert targets == [[]] * len(SOURCES)
     cut = search(model, SOURCES, **limits, bad_words_ids=[(token,) for token in range(1, 5)], min_new_tokens=9)
     assert [len(target) for target in cut] == [4] * len(SOURCES)  # nothing is allowed, and nothing fails
-    with pytest.raises(SpecError, match="forced_bos_token_id: holds a token outside the vocabulary of 5"):
+    with pytest.raises(SpecError, match="forced_bos_token_id: contains a token id outside the vocabulary of 5"):
         search(model, SOURCES, forced_bos_token_id=5)
 
 

@@ -171,5 +171,5 @@ def test_without_kernels_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_search_with_beams_is_refused() -> None:
     kernels("native")
-    with pytest.raises(SpecError, match="deterministic: a search with beams reads sources together"):
+    with pytest.raises(SpecError, match="deterministic: beam search batches its sources"):
         beam_search(loaded("transformer").model, [[3, 4]], 0, 1, Beam())  # type: ignore[arg-type]

@@ -161,10 +161,10 @@ def test_the_prompts_are_left_as_they_were(model: Model) -> None:
 @pytest.mark.parametrize(
     ("prompt", "what"),
     [
-        ([], "is empty, and the tokenizer has no token that starts a text; give some text"),
+        ([], "is empty, and the tokenizer has no start token; give some text"),
         ([1] * 17, "has 17 tokens and the model's context holds 16; shorten it"),
-        ([1, 13], "holds a token outside the vocabulary of 13; is it the model's own tokenizer?"),
-        ([-1, 2], "holds a token outside the vocabulary of 13; is it the model's own tokenizer?"),
+        ([1, 13], "contains a token id outside the vocabulary of 13; is it the model's own tokenizer?"),
+        ([-1, 2], "contains a token id outside the vocabulary of 13; is it the model's own tokenizer?"),
     ],
 )
 def test_a_prompt_that_cannot_be_read_is_named(prompt: Tokens, what: str) -> None:

@@ -133,7 +133,7 @@ def test_a_grammar_needs_a_tokenizer_of_pieces() -> None:
     with pytest.raises(ArchetypeError, match="regex: needs a tokenizer, and the model's folder has none"):
         Engine(bare).submit([1], regex="a")
     words = LanguageModel(bare.spec, bare.model, train_tokenizer("words", [TEXT], None))
-    with pytest.raises(ArchetypeError, match="tokenizer: joins words by spaces that no token holds"):
+    with pytest.raises(ArchetypeError, match="tokenizer: joins words with spaces that no token contains"):
         Engine(words).submit("a text", regex="a")
 
 
@@ -325,7 +325,7 @@ def test_a_large_repetition_is_refused_before_a_text_begins() -> None:
     engine = Engine(loaded("byte_bpe"))
     for _ in range(2):
         started = time.process_time()
-        with pytest.raises(SpecError, match=r"^regex: takes more than 0\.25 s and 1 ms for each token of a text; give"):
+        with pytest.raises(SpecError, match=r"^regex: takes more than 0\.25 s and 1 ms for each token of a text; use"):
             engine.submit("a", regex="a{100000}")
     assert time.process_time() - started < 0.1
     assert engine.submit("a", regex="a{1000}", max_new_tokens=5).result().strip("a") == ""

@@ -205,7 +205,7 @@ def test_every_request_ends_once_and_slots_hold_those_that_run(actions: list[tup
 
 def check_slots(engine: Engine, limit: int) -> None:
     """Each running request once, in front, and its row as long as what was read of it."""
-    running = engine._scheduler.slots.texts
+    running = engine._scheduler.slots.sequences
     assert len({*running}) == len(running) <= limit
     lengths = engine._scheduler.slots.state.lengths.tolist()
     assert lengths[: len(running)] == [len(request.window) - 1 for request in running]
@@ -364,10 +364,10 @@ def test_a_fault_in_a_step_reaches_every_reader_and_the_engine_goes_on(monkeypat
     ("prompt", "options", "message"),
     [
         ("a" * 99, {}, "prompt: has 99 tokens and the model's context holds 64; shorten it"),
-        ([], {}, "prompt: is empty, and the tokenizer has no token that starts a text; give some text"),
+        ([], {}, "prompt: is empty, and the tokenizer has no start token; give some text"),
         ([1], {"logprobs": 101}, "logprobs: 101 is not between 0 and 100; choose another number"),
         ([1], {"temprature": 1}, "temprature: is not a known key; did you mean temperature?"),
-        ([1], {"id": 7}, "id: 7 is another unfinished request; choose another"),
+        ([1], {"id": 7}, "id: 7 is the id of another unfinished request; choose another"),
     ],
 )
 def test_what_cannot_be_done_is_refused_at_once(prompt: Any, options: dict[str, Any], message: str) -> None:
@@ -381,7 +381,7 @@ def test_what_cannot_be_done_is_refused_at_once(prompt: Any, options: dict[str, 
 
 def test_an_engine_needs_a_model_that_continues_texts() -> None:
     bert = archetype.load_spec("bert-tiny")
-    with pytest.raises(ArchetypeError, match="model: Encoder does not continue texts; load a decoder"):
+    with pytest.raises(ArchetypeError, match="model: Encoder cannot generate text; load a decoder"):
         Engine(LanguageModel(bert, archetype.build(bert)))
     with pytest.raises(ArchetypeError, match="slots: 0 is too small; use at least 1"):
         Engine(loaded(), slots=0)

@@ -137,7 +137,7 @@ def test_what_concerns_one_text_changes_its_logits_alone() -> None:
         together = sample(logits.expand(len(cases), 4), samplers)
         assert together == [expected[step] for _, expected in cases.values()]
     assert logits.tolist() == [[4.0, 3.5, 3.0, 1.0]]
-    with pytest.raises(SpecError, match="logit_bias: holds a token outside the vocabulary of 4"):
+    with pytest.raises(SpecError, match="logit_bias: contains a token id outside the vocabulary of 4"):
         Sampler(Sampling(logit_bias={4: 1.0}), [0], 4, CPU)
 
 

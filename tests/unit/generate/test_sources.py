@@ -147,9 +147,13 @@ def test_a_source_that_fails_leaves_the_others_as_they_were() -> None:
     ("prompt", "options", "message"),
     [
         ([1] * 25, {}, "prompt: has 25 tokens and the model's context holds 24; shorten it"),
-        ([13], {}, "prompt: holds a token outside the vocabulary of 13; is it the model's own tokenizer?"),
+        ([13], {}, "prompt: contains a token id outside the vocabulary of 13; is it the model's own tokenizer?"),
         ([1], {"target": [1] * 23}, "target: has 25 tokens and the model's context holds 24; shorten it"),
-        ([1], {"target": [13]}, "target: holds a token outside the vocabulary of 13; is it the model's own tokenizer?"),
+        (
+            [1],
+            {"target": [13]},
+            "target: contains a token id outside the vocabulary of 13; is it the model's own tokenizer?",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_refused_at_once(prompt: Any, options: dict[str, Any], message: str) -> None:
@@ -161,9 +165,9 @@ def test_what_cannot_be_read_is_refused_at_once(prompt: Any, options: dict[str, 
 
 def test_what_needs_a_decoder_is_refused() -> None:
     lm = loaded("transformer")
-    with pytest.raises(ArchetypeError, match="model: an encoder-decoder gives no text a probability without its"):
+    with pytest.raises(ArchetypeError, match="model: an encoder-decoder cannot score a text without its"):
         Engine(lm).score([[1]])
-    with pytest.raises(ArchetypeError, match="model: its state cannot go back to where a guess was wrong"):
+    with pytest.raises(ArchetypeError, match="model: its state cannot be rolled back after a rejected draft"):
         Engine(lm, lookup=True)
     with pytest.raises(ArchetypeError, match="tokenizer: the model's folder has none"):
         Engine(LanguageModel(lm.spec, lm.model)).submit([1])

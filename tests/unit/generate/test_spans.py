@@ -69,5 +69,5 @@ def test_what_cannot_answer_is_refused(folder: Path) -> None:
         replace(lm, tokenizer=train_tokenizer("bytes", "", None)).answer(QUESTION, TEXT)
     other = archetype.load_spec("bert-tiny")
     without = LanguageModel(other, archetype.build(other), open_tokenizer(folder))
-    with pytest.raises(SpecError, match="head: a head of kind masked_language_model marks no answer"):
+    with pytest.raises(SpecError, match="head: a head of kind masked_language_model does not mark answer spans"):
         without.answer(QUESTION, TEXT)

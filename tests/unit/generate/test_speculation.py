@@ -130,12 +130,12 @@ def test_guesses_need_a_state_that_can_go_back() -> None:
     for spec in (mamba(**sizes), mistral(num_heads=2, num_kv_heads=1, d_ff=12, window=4, **sizes)):
         other = LanguageModel(spec, randomize(build(spec)))  # type: ignore[arg-type]
         for lm, options, place in ((other, {"lookup": True}, "model"), (loaded("rotary"), {"draft": other}, "draft")):
-            with pytest.raises(SpecError, match=f"{place}: its state cannot go back to where a guess was wrong"):
+            with pytest.raises(SpecError, match=f"{place}: its state cannot be rolled back after a rejected draft"):
                 Engine(lm, **options)  # type: ignore[arg-type]
     small = Decoder.parse(SPECS["draft"].dump() | {"vocab_size": 12})
-    with pytest.raises(SpecError, match="draft: does not continue texts in the model's 13 tokens"):
+    with pytest.raises(SpecError, match="draft: does not generate with the model's 13 tokens"):
         Engine(loaded("rotary"), draft=LanguageModel(small, build(small)))
-    with pytest.raises(SpecError, match="lookup: and a draft model cannot both guess"):
+    with pytest.raises(SpecError, match="lookup: cannot be combined with a draft model"):
         Engine(loaded("rotary"), draft=loaded("draft"), lookup=True)
 
 
@@ -237,12 +237,12 @@ def test_further_tokens_that_are_always_right_save_most_steps(monkeypatch: pytes
 
 
 def test_a_draft_of_its_own_needs_further_tokens_whose_blocks_can_go_back() -> None:
-    with pytest.raises(SpecError, match="draft: the model predicts no further tokens; name a smaller model"):
+    with pytest.raises(SpecError, match="draft: the model has no further_tokens; name a smaller model"):
         Engine(loaded("rotary"), draft="self")
     for block in ("mixer={kind: gru}", "mixer.pattern={kind: window, size: 4}"):
         further = assign(FURTHER["one further"], [f"further_tokens.block={SPECS['rotary'].layers[0].dump()}"])
         model = assign(further, [f"further_tokens.block.{block}"])
-        with pytest.raises(SpecError, match=r"further_tokens.block: its state cannot go back"):
+        with pytest.raises(SpecError, match=r"further_tokens.block: its state cannot be rolled back"):
             Engine(LanguageModel(model, build(model)), draft="self")  # type: ignore[arg-type]
         LanguageModel(model, build(model)).generate  # noqa: B018  # which it does without a draft
 

@@ -91,7 +91,7 @@ def test_a_tokenizers_own_mask_is_used() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("the cat", "text: has no [MASK]; write [MASK] for each token that is to be guessed"),
+        ("the cat", "text: has no [MASK]; write [MASK] in place of each token to predict"),
         (
             "[MASK]" + "a" * 24,
             "text: has 25 tokens and the model's context holds 1 to 24; give some text, or shorten it",
@@ -106,9 +106,10 @@ def test_a_model_that_names_no_tokens_is_told() -> None:
     remedy = "use a model with head masked_language_model"
     for head in (spec.NoHead(), spec.ClassificationHead(num_classes=2)):
         message = refusal("fill", encoder(head=head), "a[MASK]")
-        assert message == f"head: a head of kind {head.kind} does not name tokens; {remedy}"
+        assert message == f"head: a head of kind {head.kind} does not predict masked tokens; {remedy}"
     assert refusal("fill", encoder(vocab_size=256), "a[MASK]") == (
-        "vocab_size: 256 ids hold no mask beside the tokenizer's 256; use a model that was trained on masked tokens"
+        "vocab_size: 256 ids leave no id for a mask token after the tokenizer's 256; "
+        "use a model that was trained on masked tokens"
     )
 
 
@@ -241,7 +242,7 @@ def test_a_decoder_embeds_a_text_as_its_last_token() -> None:
         hidden = lm.model(torch.tensor([[*text.encode()]])).hidden[0]
         torch.testing.assert_close(vector, hidden[-1])
         torch.testing.assert_close(mean, hidden.mean(0))
-    with pytest.raises(ArchetypeError, match="a decoder's first token has seen no other"):
+    with pytest.raises(ArchetypeError, match="a decoder's first token sees no other token"):
         lm.embed(texts, "first")
     with pytest.raises(ArchetypeError, match="pooling: there is no 'median'; did you mean mean"):
         lm.embed(texts, "median")  # type: ignore[arg-type]

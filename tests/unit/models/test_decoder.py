@@ -128,5 +128,5 @@ def test_any_size_can_be_built_without_storage() -> None:
 
 def test_more_positions_than_were_learned_are_refused() -> None:
     model = build(spec.parse(families.preset("gpt2-tiny").dump()))
-    with pytest.raises(SpecError, match="tokens: 129 are more than the 128 positions that were learned"):
+    with pytest.raises(SpecError, match="tokens: 129 tokens exceed the 128 learned positions"):
         model(torch.zeros(1, 129, dtype=torch.long))

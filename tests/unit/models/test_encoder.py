@@ -79,7 +79,7 @@ def test_dropout_falls_on_the_pooled_vector_in_training_only() -> None:
 
 
 def test_more_positions_than_were_learned_are_refused() -> None:
-    with pytest.raises(SpecError, match="tokens: 129 are more than the 128 positions that were learned"):
+    with pytest.raises(SpecError, match="tokens: 129 tokens exceed the 128 learned positions"):
         encoder()(torch.zeros(1, 129, dtype=torch.long))
 
 

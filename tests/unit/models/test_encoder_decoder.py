@@ -103,7 +103,7 @@ def test_learned_positions_end(length: int) -> None:
         assert taught(model, long, long).isfinite().all()
         return
     for source, target in ((long, short), (short, long)):
-        with pytest.raises(SpecError, match="tokens: 129 are more than the 128 positions that were learned"):
+        with pytest.raises(SpecError, match="tokens: 129 tokens exceed the 128 learned positions"):
             taught(model, source, target)
 
 

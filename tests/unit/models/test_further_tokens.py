@@ -188,17 +188,17 @@ def test_documents_of_a_row_are_as_each_alone() -> None:
     for part in (slice(0, 9), slice(9, None)):
         for ahead, (whole, alone) in enumerate(zip(together, model(text[:, part]).further, strict=True), start=1):
             torch.testing.assert_close(whole[:, part][:, :-ahead], alone[:, :-ahead])
-    with pytest.raises(SpecError, match=r"further_tokens.block.mixer: what gru computes of a document"):
+    with pytest.raises(SpecError, match=r"further_tokens.block.mixer: gru does not separate packed documents"):
         build(with_further("experts"))(text, document_ids=ids)
 
 
 REFUSALS = {
     "head={kind: classification, num_classes: 2}": "further_tokens: the head predicts no tokens",
     "further_tokens.count=0": "further_tokens.count: 0 is too small",
-    "further_tokens.block.weights_of=0": "further_tokens.block.weights_of: the block has weights of its own",
+    "further_tokens.block.weights_of=0": "further_tokens.block.weights_of: this block cannot share weights",
     "further_tokens.block.mixer.num_heads=3": "further_tokens.block.mixer.num_heads: ",
-    "further_tokens.block.cross_attention={num_heads: 4}": "further_tokens.block.cross_attention: there is no encoder",
-    "further_tokens.block.mixer.position=relative_bias": "further_tokens.block.mixer.position: a table",
+    "further_tokens.block.cross_attention={num_heads: 4}": "further_tokens.block.cross_attention: the model has",
+    "further_tokens.block.mixer.position=relative_bias": "further_tokens.block.mixer.position: only the model",
     "further_tokens.norm=batch": "further_tokens.norm",
 }
 

@@ -155,15 +155,15 @@ def test_a_file_says_shared_layers_once_and_reads_them_back(
 @pytest.mark.parametrize(
     ("layers", "message"),
     [
-        ([A, used(A, 1)], "layers[1].weights_of: 1 is no earlier layer; use less than 1"),
-        ([used(A, 0)], "layers[0].weights_of: 0 is no earlier layer; leave it out"),
-        ([A, used(A, 0), used(A, 1)], "layers[2].weights_of: layer 1 has no weights of its own; use 0"),
+        ([A, used(A, 1)], "layers[1].weights_of: 1 is not an earlier layer; use less than 1"),
+        ([used(A, 0)], "layers[0].weights_of: 0 is not an earlier layer; leave it out"),
+        ([A, used(A, 0), used(A, 1)], "layers[2].weights_of: layer 1 shares weights itself; use 0"),
         ([A, used(B, 0)], "layers[1]: mixer differs from layer 0, whose weights it uses; make them equal"),
-        ([A, A.dump() | {"reinject": True}], "layers[1].reinject: only a layer that repeats an earlier one reads its "
+        ([A, A.dump() | {"reinject": True}], "layers[1].reinject: only a layer with weights_of can read its "
          "input again; give weights_of"),
         ([A, A.dump() | {"weights_of": -1}], "layers[1].weights_of: -1 is too small; use at least 0"),
-        ([{"repeat": 2, "reinject": True, "block": ONE}], "layers[0].reinject: what is read again is what shared layers"
-         " read first; add shared: true"),
+        ([{"repeat": 2, "reinject": True, "block": ONE}], "layers[0].reinject: only shared layers can read their input"
+         " again; add shared: true"),
     ],
 )  # fmt: skip
 def test_weights_of_another_layer_are_refused_in_one_line(layers: list[object], message: str) -> None:

@@ -135,7 +135,7 @@ def test_rounding_the_state_changes_little() -> None:
 
 
 def test_more_bytes_than_positions_are_refused() -> None:
-    with pytest.raises(SpecError, match="tokens: 25 are more than the 24 positions that were learned"):
+    with pytest.raises(SpecError, match="tokens: 25 tokens exceed the 24 learned positions"):
         megabyte()(torch.zeros(1, 25, dtype=torch.long))
 
 

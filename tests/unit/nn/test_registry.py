@@ -279,13 +279,13 @@ def test_a_part_that_extends_another_is_computed_by_its_module() -> None:
 # refused
 
 BUILDERS: dict[str, Callable[[], object]] = {
-    "running_mean: no module computes a RunningMean": lambda: build_mixer(RunningMean(), Place(D)),
-    "square: no module computes a Square": lambda: build_feedforward(Square(), Place(D)),
-    "max: no module computes a MaxNorm": lambda: build_norm(MaxNorm(), D),
-    "ramp: no module computes a Ramp": lambda: build_position(Ramp(), 8, D),
-    "squared_distance: no module computes a Squared": lambda: attention(position=Squared()),
-    "flipped: no module computes a Flipped": lambda: attention(position=Flipped()),
-    "half_residual: no module computes a HalfResidual": lambda: build_block(
+    "running_mean: no module is registered for RunningMean": lambda: build_mixer(RunningMean(), Place(D)),
+    "square: no module is registered for Square": lambda: build_feedforward(Square(), Place(D)),
+    "max: no module is registered for MaxNorm": lambda: build_norm(MaxNorm(), D),
+    "ramp: no module is registered for Ramp": lambda: build_position(Ramp(), 8, D),
+    "squared_distance: no module is registered for Squared": lambda: attention(position=Squared()),
+    "flipped: no module is registered for Flipped": lambda: attention(position=Flipped()),
+    "half_residual: no module is registered for HalfResidual": lambda: build_block(
         spec.Block(wiring=HalfResidual(norm=spec.NoNorm()), mixer=RunningMean()), Place(D)
     ),
 }
@@ -301,7 +301,7 @@ def test_a_part_without_a_module_is_refused_in_one_line(message: str, parts: Non
 def test_a_pattern_without_a_rule_is_refused_in_one_line(parts: None) -> None:
     with pytest.raises(SpecError) as error:
         attention(pattern=EvenKeys())(X, ForwardContext.of(X))
-    cause = "EvenKeys has no rule of which positions see each other"
+    cause = "EvenKeys has no rule for which positions see each other"
     assert str(error.value) == f"pattern: {cause}; give one: archetype.register(..., rule=...)"
 
 

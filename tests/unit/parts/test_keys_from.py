@@ -363,7 +363,7 @@ REFUSED: list[tuple[list[dict[str, Any]], str]] = [
     ([layer(), layer(keys_from=-2)], "layers[1].mixer: it reads layer -1, which is not before layer 1"),
     ([layer(), layer(keys_from=5)], "layers[1].mixer: it reads layer 5, which is not before layer 1"),
     ([layer(), layer(keys_from=0), layer(keys_from=1)],
-     "layers[2].mixer.keys_from: the mixer of the layer that it reads leaves nothing for it; name a layer of "),
+     "layers[2].mixer.keys_from: the mixer of the layer that it reads publishes nothing for it; name a layer of "),
     ([layer(), layer(WINDOW, keys_from=0)],
      "layers[1].mixer.keys_from: pattern differs from the layer that it reads; make them equal"),
     ([layer(), layer(keys_from=0, num_heads=8, head_dim=4)],
@@ -371,16 +371,16 @@ REFUSED: list[tuple[list[dict[str, Any]], str]] = [
     ([layer(), layer(keys_from=0, num_kv_heads=4, position="none")],
      "layers[1].mixer.keys_from: num_kv_heads, position differs from the layer that it reads; make them equal"),
     ([layer(), layer(keys_from=0, bias=True)],
-     "layers[1].mixer.bias: keys and values of another layer have the biases of that one; use {q: true, o: true}"),
+     "layers[1].mixer.bias: keys and values of another layer already have that layer's biases; use {q: true, o: true}"),
     ([block(mixer="lstm"), layer(keys_from=0)], "layers[1].mixer.keys_from: the mixer of the layer that it reads "),
     ([layer(index=INDEX), layer(keys_from=0)],
-     "layers[1].mixer.keys_from: the layer that it reads has an index for its own queries; name a layer without"),
+     "layers[1].mixer.keys_from: the layer that it reads selects keys with an index; name a layer without"),
     ([layer(), layer(keys_from=0, index=INDEX)],
-     "layers[1].mixer.index: it has keys of its own, and keys_from reads those of another layer; leave index or"),
+     "layers[1].mixer.index: it needs its own keys, and keys_from reads those of another layer; leave index or"),
     ([layer(), block(mixer={"kind": "together", "parts": [layer(keys_from=0)["mixer"]]})],
-     "layers[1].mixer.parts[0]: it reads what another layer leaves, and a layer of several mixers leaves nothing"),
+     "layers[1].mixer.parts[0]: it reads another layer, which mixers side by side cannot do"),
     ([block(mixer={"kind": "together", "parts": [layer()["mixer"]]}), layer(keys_from=0)],
-     "layers[1].mixer.keys_from: the mixer of the layer that it reads leaves nothing for it"),
+     "layers[1].mixer.keys_from: the mixer of the layer that it reads publishes nothing for it"),
 ]  # fmt: skip
 
 
@@ -393,7 +393,7 @@ def test_what_cannot_be_read_is_refused(layers: list[dict[str, Any]], message: s
 
 def test_cross_attention_and_pipelines_refuse_it() -> None:
     crossed = layer() | {"cross_attention": ATTENTION | {"keys_from": 0}}
-    with pytest.raises(SpecError, match=r"cross_attention\.keys_from: cross-attention has the keys of the source"):
+    with pytest.raises(SpecError, match=r"cross_attention\.keys_from: cross-attention reads the keys of the source"):
         pair(decoder={"layers": [crossed], "final_norm": "rms"})
     assert gemma(None, None).divides_into_stages and not gemma().divides_into_stages
     with pytest.raises(SpecError, match=r"parallel\.pipeline: .* whose layers share nothing"):
@@ -406,7 +406,7 @@ def test_further_tokens_read_no_layer() -> None:
     model = decoder(*layers, further_tokens={"count": 2})
     assert model.further_stack is not None and not model.further_stack.sources  # type: ignore[attr-defined]
     assert built(model).further_tokens.blocks[0].mixer.k.weight.shape == (8, 16)  # type: ignore[union-attr]
-    with pytest.raises(SpecError, match=r"further_tokens\.block\.mixer: it reads what another layer leaves"):
+    with pytest.raises(SpecError, match=r"further_tokens\.block\.mixer: it reads another layer"):
         decoder(*layers, further_tokens={"count": 2, "block": layer(keys_from=-1)})
 
 

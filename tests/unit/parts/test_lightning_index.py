@@ -258,10 +258,10 @@ def test_the_loss_is_the_divergence_from_attention_over_the_chosen_keys() -> Non
 
 REFUSALS = [
     ({"kind": "attention", "num_heads": 4, "pattern": {"kind": "window", "size": 4}},
-     "layers[0].mixer.index: keys are chosen among all before a query, and pattern window has others; "
+     "layers[0].mixer.index: an index selects among all earlier keys, and pattern window allows others; "
      "leave index out, or use pattern full"),
     ({"kind": "attention", "num_heads": 4, "score": "additive"},
-     "layers[0].mixer.index: additive scores are computed of all keys; leave index out, or use score dot"),
+     "layers[0].mixer.index: additive scores are computed for all keys; leave index out, or use score dot"),
 ]  # fmt: skip
 
 
@@ -278,7 +278,7 @@ def test_what_keys_are_not_chosen_for_is_refused(mixer: dict[str, Any], message:
         ({"head_dim": 5, "position": {"kind": "rotary"}}, "head_dim: 5 features cannot be paired"),
         ({"position": {"kind": "rotary", "dim": 6}}, "position.dim: 6 is more than head_dim 4"),
         ({"position": {"kind": "rotary", "scaling": {"kind": "dynamic", "factor": 2, "original_context_length": 8}}},
-         "position.scaling: dynamic scaling follows the length of a text, which is not done here"),
+         "position.scaling: dynamic scaling depends on the sequence length, which is not supported here"),
     ],
 )  # fmt: skip
 def test_rotations_that_do_not_fit_are_refused(fields: dict[str, Any], cause: str) -> None:

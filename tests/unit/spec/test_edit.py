@@ -87,8 +87,8 @@ def test_assignments_apply_together_and_are_checked_once() -> None:
         ("layers[x].dropout=0", "layers[x].dropout: is not a path; write it like layers[0].mixer.num_heads or "
          "layers[*].mixer"),
         ("layers[-3].dropout=0", "layers[-3].dropout: there is no item -3; use 0 to 1, or * for all"),
-        ("layers[2:].dropout=0", "layers[2:].dropout: no item of 2 is named; write [0], [-1], [0,2], [::4] or [*]"),
-        ("layers[::0].dropout=0", "layers[::0].dropout: no item of 2 is named; write [0], [-1], [0,2], [::4] or [*]"),
+        ("layers[2:].dropout=0", "layers[2:].dropout: selects none of 2 items; write [0], [-1], [0,2], [::4] or [*]"),
+        ("layers[::0].dropout=0", "layers[::0].dropout: selects none of 2 items; write [0], [-1], [0,2], [::4] or [*]"),
         ("layers[1:2:3:4].dropout=0", "layers[1:2:3:4].dropout: [1:2:3:4] names no items; "
          "write [0], [-1], [0,2], [::4] or [*]"),
         ("layers[2].dropout=0", "layers[2].dropout: there is no item 2; use 0 to 1, or * for all"),
@@ -160,7 +160,7 @@ def test_assignments_after_num_layers_change_one_layer_each() -> None:
     assert spec.differences(spec.assign(TINY, ["num_layers=4"]), deeper) == [
         ("layers[2].dropout", 0.0, 0.5), ("layers[3].weights_of", None, 0),
     ]  # fmt: skip
-    with pytest.raises(SpecError, match="num_layers: the layers are no list of blocks"):
+    with pytest.raises(SpecError, match="num_layers: layers is not a list of blocks"):
         spec.assign(TINY, ["layers=5", "num_layers=3"])
 
 

@@ -93,7 +93,7 @@ IMPOSSIBLE = [
      "layers[3].mixer.position.scaling.high_frequency_factor: 3.0 is below low_frequency_factor 4.0; "
      "use a larger one (Llama 3.1 has 4 and 1)"),
     (POSITION, {"kind": "rotary", "theta": 1.0, "scaling": YARN},
-     "layers[3].mixer.position.theta: 1.0 leaves yarn no slower frequencies; use more than 1"),
+     "layers[3].mixer.position.theta: 1.0 is not above 1, as yarn needs; use more than 1"),
     # kinds and choices
     (("kind",), "perceiver", "kind: there is no kind 'perceiver' of model; use one of decoder, encoder, "
      "encoder_decoder, megabyte, ngram, vision_encoder"),
@@ -182,29 +182,29 @@ def attention(**fields: Any) -> dict[str, Any]:
 DISAGREEING = [
     # attention
     (MIXER, attention(score="additive", scale=1.0),
-     "layers[3].mixer.scale: an additive score is bounded and has none; leave scale out, or use score dot"),
+     "layers[3].mixer.scale: does not apply to additive scores; leave scale out, or use score dot"),
     (MIXER, attention(score="additive", softcap=1.0),
-     "layers[3].mixer.softcap: an additive score is bounded and has none; leave softcap out, or use score dot"),
+     "layers[3].mixer.softcap: does not apply to additive scores; leave softcap out, or use score dot"),
     (MIXER, attention(score="additive", position={"kind": "rotary"}),
-     "layers[3].mixer.position: turning queries and keys means something in their product only; "
+     "layers[3].mixer.position: rotary positions only affect dot products of queries and keys; "
      "use relative_bias or alibi, or score dot"),
     (MIXER, attention(score="additive", pattern=WINDOW),
      "layers[3].mixer.pattern: additive scores are computed in full; use pattern full, or score dot"),
     (MIXER, attention(position={"kind": "alibi"}, pattern=GLOBAL),
-     "layers[3].mixer.position: alibi fades distant tokens, and global tokens are there to be seen from far; "
+     "layers[3].mixer.position: alibi suppresses distant tokens, and global tokens must be visible everywhere; "
      "use learned positions in the embedding, or pattern window"),
     (MIXER, attention(position={"kind": "alibi"}, pattern={"kind": "bigbird"}),
-     "layers[3].mixer.position: alibi fades distant tokens, and global tokens are there to be seen from far; "
+     "layers[3].mixer.position: alibi suppresses distant tokens, and global tokens must be visible everywhere; "
      "use learned positions in the embedding, or pattern window"),
     (MIXER, attention(position={"kind": "rotary", "scaling": DYNAMIC}, pattern=GLOBAL | {"global_projections": True}),
-     "layers[3].mixer.position.scaling: scaling that follows the length has no global projections; "
+     "layers[3].mixer.position.scaling: scaling by sequence length does not support global projections; "
      "use another scaling"),
     (MIXER, attention(pattern={"kind": "bigbird"}),
      "layers[3].mixer.pattern: bigbird's random and last blocks look ahead, and a decoder must not; "
      "use strided, fixed or window, or an encoder"),
     (MIXER, attention(pattern=GLOBAL | {"global_projections": True}),
-     "layers[3].mixer.pattern.global_projections: the first tokens of a text that is being written see nothing "
-     "that is not near; leave it out, or use an encoder"),
+     "layers[3].mixer.pattern.global_projections: in a decoder the first tokens see no distant ones; "
+     "leave it out, or use an encoder"),
     # patterns
     (MIXER, attention(pattern={"kind": "fixed", "stride": 4, "num_summary": 5}),
      "layers[3].mixer.pattern.num_summary: 5 is more than stride 4; use at most 4"),
@@ -218,7 +218,7 @@ DISAGREEING = [
     (MIXER, attention(position=RELATIVE | {"num_buckets": 6}),
      "layers[3].mixer.position.num_buckets: 6 cannot be halved twice; use a multiple of 4"),
     (MIXER, attention(position=RELATIVE | {"num_buckets": 16, "max_distance": 8}),
-     "layers[3].mixer.position.max_distance: 8 leaves no distance to the logarithmic buckets; use more than 8"),
+     "layers[3].mixer.position.max_distance: 8 leaves no distances for the logarithmic buckets; use more than 8"),
     (("layers",), [BLOCK | {"mixer": attention(position=RELATIVE | {"num_buckets": n})} for n in (16, 16, 32)],
      "layers: one table serves all layers, and {'kind': 'relative_bias', 'num_buckets': 16} for 8 heads differs from "
      "{'kind': 'relative_bias'} for 8; make them equal"),
@@ -229,9 +229,9 @@ DISAGREEING = [
     (MIXER, LATENT | {"qk_rope_head_dim": 3},
      "layers[3].mixer.qk_rope_head_dim: 3 features cannot be paired; use an even number"),
     (MIXER, LATENT | {"position": {"kind": "rotary", "dim": 2}},
-     "layers[3].mixer.position.dim: the turned features are a part of their own; use qk_rope_head_dim"),
+     "layers[3].mixer.position.dim: all of these features are rotated; use qk_rope_head_dim"),
     (MIXER, LATENT | {"position": {"kind": "rotary", "scaling": DYNAMIC}},
-     "layers[3].mixer.position.scaling: dynamic scaling follows the length of a text, which is not done here; "
+     "layers[3].mixer.position.scaling: dynamic scaling depends on the sequence length, which is not supported here; "
      "use yarn, as DeepSeek-V2 does, or another scaling"),
     # recurrent mixers
     *((MIXER, {"kind": kind, "bidirectional": True},
@@ -257,13 +257,13 @@ DISAGREEING = [
     (LAYER, {"wiring": {"kind": "parallel", "norm": {"kind": "rms"}}, "mixer": ATTENTION},
      "layers[3].wiring: parallel wiring needs a feed-forward part; give one, or use pre_norm"),
     (LAYER, BLOCK | {"wiring": {"kind": "parallel", "norm": {"kind": "rms"}}, "cross_attention": ATTENTION},
-     "layers[3].wiring: parallel wiring has no place for cross-attention; use pre_norm or post_norm"),
+     "layers[3].wiring: parallel wiring does not support cross-attention; use pre_norm or post_norm"),
     (LAYER, BLOCK | {"cross_attention": attention(position={"kind": "alibi"})},
-     "layers[3].cross_attention.position: a position in the target has no distance to one in the source; leave it out"),
+     "layers[3].cross_attention.position: target and source positions have no distance; leave it out"),
     (LAYER, BLOCK | {"cross_attention": attention(pattern=WINDOW)},
      "layers[3].cross_attention.pattern: cross-attention sees the whole source; leave it out"),
     (LAYER, BLOCK | {"cross_attention": ATTENTION},
-     "layers[3].cross_attention: there is no encoder to look at; leave it out, or use kind encoder_decoder"),
+     "layers[3].cross_attention: the model has no encoder; leave it out, or use kind encoder_decoder"),
     ((*LAYER, "wiring"), {"kind": "plain", "norm": {"kind": "rms"}},
      "layers[3].wiring.norm: is not a known key; use one of kind"),
 ]  # fmt: skip
@@ -306,7 +306,7 @@ SINUSOIDAL = {"position": {"kind": "sinusoidal"}}
 ONE_HEAD = [BLOCK | {"mixer": attention(num_heads=1)}]
 BRIDGE = {"kind": "state"}
 RMS = {"kind": "rms"}
-UNREAD = "the decoder reads the encoder's states alone, so this is never trained"
+UNREAD = "the decoder reads only the encoder's states, so this is never trained"
 OR_CROSS = "or give a block of the decoder cross_attention"
 UNLIKE = "a bridge of states needs the same recurrent mixers in both stacks, layer by layer"
 
@@ -326,7 +326,7 @@ IN_MODELS = [
     ({"kind": "encoder", "d_model": 9, "layers": [RECURRENT | {"mixer": {"kind": "gru", "bidirectional": True}}]},
      "layers[0].mixer.bidirectional: 9 features cannot be halved; use an even d_model"),
     ({"kind": "encoder", "layers": [BLOCK | {"cross_attention": ATTENTION}]},
-     "layers[0].cross_attention: there is no encoder to look at; leave it out, or use kind encoder_decoder"),
+     "layers[0].cross_attention: the model has no encoder; leave it out, or use kind encoder_decoder"),
     ({"kind": "encoder", "embedding": {"num_token_types": -1}},
      "embedding.num_token_types: -1 is too small; use at least 0"),
     ({"kind": "encoder", "head": {"kind": "language_models"}},
@@ -334,7 +334,7 @@ IN_MODELS = [
     ({"kind": "encoder", "head": {"kind": "classification"}}, "head.num_classes: is missing; give it a value"),
     # encoders with decoders
     ({"kind": "encoder_decoder", "encoder": side(BLOCK, BLOCK | {"cross_attention": ATTENTION})},
-     "encoder.layers[1].cross_attention: there is no encoder to look at; leave it out, or use kind encoder_decoder"),
+     "encoder.layers[1].cross_attention: the model has no encoder; leave it out, or use kind encoder_decoder"),
     ({"kind": "encoder_decoder", "decoder": side(BLOCK, BLOCK | {"cross_attention": attention(num_heads=7)})},
      "decoder.layers[1].cross_attention.num_heads: 7 does not divide d_model 48; use 4, 6, 8 or give head_dim"),
     ({"kind": "encoder_decoder", "encoder": side(BLOCK | {"mixer": attention(num_heads=7)})},
@@ -506,8 +506,8 @@ def test_a_word_stands_for_its_kind() -> None:
     assert (encoder.head, encoder.layers[0].mixer) == (spec.NoHead(), spec.GRU())
     for field in ("wiring", "mixer"):
         assert refusal((*LAYER, field), "pre_norm" if field == "wiring" else "attention") in (
-            "layers[3].wiring: pre_norm alone does not say norm; write {kind: pre_norm, norm: rms}",
-            "layers[3].mixer: attention alone does not say num_heads; write {kind: attention, num_heads: 8}",
+            "layers[3].wiring: pre_norm needs norm; write {kind: pre_norm, norm: rms}",
+            "layers[3].mixer: attention needs num_heads; write {kind: attention, num_heads: 8}",
         )
 
 

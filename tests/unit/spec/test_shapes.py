@@ -47,7 +47,7 @@ def test_the_line_in_the_message_is_right() -> None:
             if missing := [name for name, field in cls.model_fields.items() if field.is_required()]:
                 with case(role.__name__, kind):
                     error = refusal(by_kind, kind)
-                    fields = re.fullmatch(r"(\w+) alone does not say (.+)", error.cause)
+                    fields = re.fullmatch(r"(\w+) needs (.+)", error.cause)
                     assert fields is not None and fields[1] == kind
                     assert re.split(", | and ", fields[2]) == missing and fields[2].count(" and ") <= 1
                     part = by_kind.validate(yaml.safe_load(error.remedy.removeprefix("write ")))
@@ -62,14 +62,14 @@ def test_the_line_in_the_message_is_right() -> None:
     ("preset", "assignment", "expected"),
     [
         ("llama-tiny", "layers[0].wiring=pre_norm",
-         "layers[0].wiring: pre_norm alone does not say norm; write {kind: pre_norm, norm: rms}"),
+         "layers[0].wiring: pre_norm needs norm; write {kind: pre_norm, norm: rms}"),
         ("llama-tiny", "layers[0].mixer.qk_norm=true",
          "layers[0].mixer.qk_norm: True is not a kind; write a kind, such as rms; `archetype explain norm` lists them"),
         ("llama-tiny", "layers[0].mixer.qk_norm=false", "layers[0].mixer.qk_norm: False is not a kind; write none"),
         ("t5-tiny", "state_bridge=state", "state_bridge: 'state' is not a mapping; write {kind: state}"),
         ("t5-tiny", "state_bridge=true", "state_bridge: True is not a mapping; write {kind: state}"),
         ("llama-tiny", "layers[0].feedforward=gated",
-         "layers[0].feedforward: gated alone does not say d_ff and activation; write {kind: gated, d_ff: 8, "
+         "layers[0].feedforward: gated needs d_ff and activation; write {kind: gated, d_ff: 8, "
          "activation: relu}"),
     ],
 )  # fmt: skip

@@ -108,7 +108,7 @@ def test_other_objectives_learn_from_documents(file: Path, tmp_path: Path, spec:
 
 
 def test_a_layer_that_carries_on_is_named_before_anything_is_written(file: Path, tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"layers\[0\].mixer: what gru computes of a document depends on the others"):
+    with pytest.raises(SpecError, match=r"layers\[0\].mixer: gru does not separate packed documents"):
         start(tmp_path / "run", recipe(file, "documents", True, spec=GRU), CPU)
     assert not (tmp_path / "run").exists()
 

@@ -317,10 +317,10 @@ def test_what_context_parallelism_refuses(recipe: Recipe) -> None:
     rotary = {"kind": "rotary", "scaling": {"kind": "dynamic", "factor": 2.0, "original_context_length": 8}}
     turned, index = {"kind": "transformer_xl"}, {"kind": "lightning", "num_heads": 2, "head_dim": 8, "top_k": 3}
     refused = {
-        "layers[0].mixer: mamba reads rows in order": (mixed(kind="mamba", state_size=4), recipe, layout),
-        "layers[0].mixer.position.scaling: follows the length": (attending(position=rotary), recipe, layout),
-        "layers[0].mixer.position: adds to the scores of whole rows": (attending(position=turned), recipe, layout),
-        "layers[0].mixer.index: chooses among the keys of a whole row, and parallel.context cuts it; leave it out": (
+        "layers[0].mixer: mamba reads sequences in order": (mixed(kind="mamba", state_size=4), recipe, layout),
+        "layers[0].mixer.position.scaling: depends on the seq": (attending(position=rotary), recipe, layout),
+        "layers[0].mixer.position: adds to the scores of whole sequences": (attending(position=turned), recipe, layout),
+        "layers[0].mixer.index: selects among the keys of a whole sequence, and parallel.context splits it": (
             attending(index=index),
             recipe,
             layout,

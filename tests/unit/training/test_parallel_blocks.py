@@ -52,7 +52,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     "parallel.tensor: 4 does not divide the 2 of layers[0].mixer.parts[0].num_heads; use 2 or 1": (
         LOOP, {"tensor": 4}
     ),
-    "layers[0].mixer.parts[1]: mamba reads rows in order": (
+    "layers[0].mixer.parts[1]: mamba reads sequences in order": (
         LOOP | {"block": BLOCK | {"mixer": {"kind": "together", "parts": [ATTENTION, MAMBA]}}}, {"context": 2}
     ),
 }  # fmt: skip

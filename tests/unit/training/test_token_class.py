@@ -122,5 +122,5 @@ def test_words_and_labels_that_do_not_match_are_refused(record: object, message:
 def test_a_head_of_another_kind_names_no_class_of_tokens() -> None:
     model_spec = preset("bert-tiny")
     lm = LanguageModel(model_spec, build(model_spec), train_tokenizer("bytes", "", None))
-    with pytest.raises(ArchetypeError, match="head: a head of kind masked_language_model gives no token a class"):
+    with pytest.raises(ArchetypeError, match="head: a head of kind masked_language_model does not classify tokens"):
         lm.classify_tokens("a")
