@@ -1,4 +1,4 @@
-"""Read preprocessor_config.json: the steps from the pixels of an image to the numbers a model reads.
+"""Read preprocessor_config.json: the steps from the pixels of an image to the input of a model.
 
 Steps, order and arithmetic are those of transformers' image processors with the PIL backend.
 """
@@ -17,9 +17,9 @@ from archetype.io.yaml import read_mapping
 from archetype.spec.base import Finite, Flag, Positive, Size, Spec, invalid
 
 FILE = "preprocessor_config.json"
-NESTED_FILE = "processor_config.json"  # of multimodal models; its image section takes precedence
+NESTED_FILE = "processor_config.json"  # of multimodal models; its image section has precedence
 BILINEAR, BICUBIC = 2, 3  # PIL's numbers of filters
-MAX_PIXELS = 2**24  # of a scaled image; scaling the shorter side of a 1 x 10,000 image would need far more
+MAX_PIXELS = 2**24  # of a scaled image; scaling the shorter side of a 1 x 10,000 image could exceed the memory
 
 Pixels = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.float32]
@@ -29,9 +29,9 @@ class Sides(Spec):
     """Target size of scaling or cropping.
 
     Attributes:
-        height: in rows; needs `width`.
-        width: in columns.
-        shortest_edge: length of the shorter side; the aspect ratio is kept.
+        height: in pixels; needs `width`.
+        width: in pixels.
+        shortest_edge: length of the shorter side in pixels; the aspect ratio is kept.
     """
 
     height: Size | None = None
@@ -46,10 +46,10 @@ class Sides(Spec):
         return self
 
     def of(self, height: int, width: int) -> tuple[int, int]:
-        """Return the number of rows and columns for an image of the given size.
+        """Return (height, width) after scaling an image of the given size.
 
         Raises:
-            DataError: they are too many.
+            DataError: the result has too many pixels.
         """
         rows, columns = self.height or 0, self.width or 0
         if self.shortest_edge is not None:
@@ -76,17 +76,17 @@ class ImageProcessor(Spec):
     """Preprocessing steps in the order of the fields, which are named as in the file.
 
     Attributes:
-        do_convert_rgb: whether grayscale images are repeated to three channels.
-        do_resize: whether images are scaled to `size`.
+        do_convert_rgb: repeat grayscale images to three channels.
+        do_resize: scale to `size`.
         size: height and width, or the shortest edge.
         resample: PIL's filter: 0 nearest, 1 Lanczos, 2 bilinear, 3 bicubic, 4 box, 5 Hamming.
-        do_center_crop: whether the center of `crop_size` is cut out, padded with black.
+        do_center_crop: crop the center to `crop_size`, padding with black.
         crop_size: height and width.
-        do_rescale: whether pixels (0 to 255) are multiplied by `rescale_factor`.
-        rescale_factor: 1/255 for numbers of 0 to 1.
-        do_normalize: whether `image_mean` is subtracted and the result divided by `image_std`.
+        do_rescale: multiply pixels (0 to 255) by `rescale_factor`.
+        rescale_factor: 1/255 scales to the range 0 to 1.
+        do_normalize: subtract `image_mean` and divide by `image_std`.
         image_mean: one number, or one per channel.
-        image_std: likewise.
+        image_std: one number, or one per channel.
     """
 
     do_convert_rgb: Flag = False
@@ -110,13 +110,10 @@ class ImageProcessor(Spec):
         return self
 
     def numbers(self, pixels: Pixels) -> Numbers:
-        """Return the numbers of one image, (C, H, W).
-
-        Args:
-            pixels: (C, H, W).
+        """Preprocess one image, (C, H, W).
 
         Raises:
-            SpecError: the mean or deviation is for another number of channels, or the result is infinite.
+            SpecError: the mean or deviation has another number of channels, or the result is infinite.
             DataError: the scaled image is too large.
         """
         if self.do_convert_rgb and len(pixels) == 1:
@@ -144,7 +141,7 @@ class ImageProcessor(Spec):
         return np.array(values, dtype=np.float32)[:, None, None]
 
     def contents(self) -> dict[str, Any]:
-        """Return the contents of the file, under a class of transformers all of whose versions obey these keys."""
+        """Return the file's contents, for a class that obeys these keys in every version of transformers."""
         values = self.dump(full=True)
         sides = {name: value.dump() for name in ("size", "crop_size") if (value := getattr(self, name)) is not None}
         means = {name: values[name][0] for name in ("image_mean", "image_std") if len(values[name]) == 1}
@@ -152,7 +149,7 @@ class ImageProcessor(Spec):
 
 
 def square_pictures(num_channels: int, side: int) -> ImageProcessor:
-    """Return the steps used for models trained on image files: scale, crop the center square, rescale to 0..1."""
+    """Return the steps for models trained on image files: scale, crop the center square, rescale to 0..1."""
     return ImageProcessor(
         do_convert_rgb=num_channels == 3,
         size=Sides(shortest_edge=side),
@@ -164,12 +161,11 @@ def square_pictures(num_channels: int, side: int) -> ImageProcessor:
 
 
 def numbers_as_they_are(num_channels: int, side: int) -> ImageProcessor:
-    """Return an image processor that leaves pixels unchanged, for models trained on plain numbers."""
+    """Return an image processor that leaves its input unchanged, for models trained on arrays."""
     return ImageProcessor(do_resize=False, size=_square(side), do_rescale=False, do_normalize=False)
 
 
-# Defaults of each class in transformers. A size given as one number is the shortest edge where default_to_square is
-# false.
+# Defaults of each class in transformers. A size of one number is the shortest edge if default_to_square is false.
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 CLIP: dict[str, Any] = {
     "do_convert_rgb": True,
@@ -218,7 +214,7 @@ NEUTRAL = {"do_pad": (False,), "data_format": ("channels_first",), "use_square_s
 
 
 def open_processor(contents: Mapping[str, Any], model_type: str | None = None) -> ImageProcessor:
-    """Return the steps of a preprocessor_config.json; each key is read, known to have no effect, warned of or refused.
+    """Return the steps of a preprocessor_config.json. Every key is read, known to have no effect, reported or refused.
 
     Args:
         model_type: implies the class if the file names none.
@@ -227,7 +223,7 @@ def open_processor(contents: Mapping[str, Any], model_type: str | None = None) -
         CheckpointError: a value is wrong, or asks for an unsupported step.
 
     Warns:
-        NotObeyed: names unknown keys, which transformers' class ignores as well.
+        NotObeyed: names unknown keys, which transformers' class ignores too.
     """
     name = str(next((contents[key] for key in NAMES if contents.get(key)), OF_MODELS.get(model_type or "", "")))
     name = name.replace("FeatureExtractor", "ImageProcessor").removesuffix("Fast").removesuffix("Pil")
@@ -270,7 +266,7 @@ def read_processor_contents(folder: Path) -> dict[str, Any] | None:
 
 
 def _sides(value: Any, square: bool) -> Any:
-    """Convert sizes of older files, given as one number or as height and width."""
+    # older files give one number, or height and width
     if isinstance(value, int) and not isinstance(value, bool):
         return {"height": value, "width": value} if square else {"shortest_edge": value}
     if isinstance(value, list) and len(value) == 2:
@@ -279,15 +275,15 @@ def _sides(value: Any, square: bool) -> Any:
 
 
 def _resized(pixels: Pixels, sides: tuple[int, int], resample: int) -> Pixels:
-    """Scale each channel separately; PIL gives the same for a whole image."""
     from PIL import Image
 
     size, filter = sides[::-1], Image.Resampling(resample)
+    # one channel at a time, for any number of channels; PIL gives the same for an RGB image
     return np.stack([np.asarray(Image.fromarray(channel).resize(size, filter)) for channel in pixels])
 
 
 def _center_crop(pixels: Pixels, height: int, width: int) -> Pixels:
-    """Crop the center as transformers does (odd margins round down); pad with black."""
+    # as transformers does: odd margins round down, and the padding is black
     rows, columns = (_middle(have, want) for have, want in zip(pixels.shape[1:], (height, width), strict=True))
     cut = np.zeros((len(pixels), height, width), dtype=np.uint8)
     cut[:, rows[1], columns[1]] = pixels[:, rows[0], columns[0]]
@@ -295,7 +291,7 @@ def _center_crop(pixels: Pixels, height: int, width: int) -> Pixels:
 
 
 def _middle(have: int, want: int) -> tuple[slice, slice]:
-    """Return, for one axis, the slice of the image and the slice of the result that it fills."""
+    # for one axis, the slice of the image and the slice of the result that it fills
     if want <= have:
         start = (have - want) // 2
         return slice(start, start + want), slice(0, want)

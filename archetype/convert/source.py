@@ -69,7 +69,7 @@ class PublishedConfig(NamedTuple):
 
     Attributes:
         file: local path.
-        shapes: returns the shapes of the model's dequantized tensors; needed for unregistered families.
+        shapes: returns the shapes of the model's dequantized tensors, for unregistered families.
         model: folder, or name on the hub.
     """
 
@@ -79,15 +79,15 @@ class PublishedConfig(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Path of the file as messages show it."""
+        """Path of the file for messages."""
         return str(Path(self.model) / self.file.name)
 
 
 def find_config(source: Path) -> PublishedConfig | None:
-    """Return the published config.json that a source names; None if it names none.
+    """Return the published config.json of a source; None if there is none.
 
     Args:
-        source: a folder with a config.json, such a file, or a name on the hub; of a name only this file is fetched.
+        source: a folder with a config.json, the file, or a name on the hub (only this file is downloaded).
     """
     if source.is_dir():
         file = source / CONFIG
@@ -109,7 +109,7 @@ def _local_config(file: Path) -> PublishedConfig:
 
 
 def without_weights(place: str | Path) -> CheckpointError:
-    """Return the error for a path without weights: it says what the path is, and how to get a model from it."""
+    """Return the error for a path without weights; it states what the path is and how to get a model from it."""
     is_preset = str(place) in preset_facts()
     if is_preset or (Path(place).is_file() and Path(place).suffix in SUFFIXES):
         what = "a preset" if is_preset else "a specification"
@@ -125,7 +125,7 @@ def read_hf_spec(
     warn: bool = True,
     settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[Family, ModelSpec]:
-    """Return the family and the specification that a folder's config.json describes; see `read_config`."""
+    """Read the config.json of a folder; see `read_config`."""
     config = _local_config(folder / CONFIG)
     return read_config(config if shapes is None else config._replace(shapes=shapes), warn, settings)
 
@@ -135,17 +135,16 @@ def read_config(
 ) -> tuple[Family, ModelSpec]:
     """Return the family and the specification that a published config.json describes.
 
-    An unregistered family is read from its tensors as well; its `reading` lists what that rests on.
+    An unregistered family is inferred from its keys and tensors; its `reading` lists the assumptions.
 
     Args:
-        config: the config.json, and the function for the shapes of the tensors.
-        warn: whether to warn about unregistered families.
+        warn: whether to warn about unregistered families and keys.
         settings: layouts of an unregistered family that neither keys nor tensors determine, by name; they override
             those that a proof has found.
 
     Warns:
         UnknownFamily: the family is not registered.
-        UnreadKeys: the file has keys that the registered family's class does not read.
+        UnreadKeys: the class of a registered family ignores some keys of the file.
         ReadOtherwise: the installed transformers, or the version that wrote the file, reads a key differently.
     """
     # imported here, since presets and files need neither
@@ -173,11 +172,7 @@ def read_config(
 
 
 def _shapes_beside(file: Path) -> Shapes:
-    """Return the shapes in the safetensors next to a config.json.
-
-    Raises:
-        CheckpointError: there are none, or the file has another name and may belong to another model.
-    """
+    # a file of another name may describe another model than the safetensors next to it
     if file.name == CONFIG and weight_files.has_weights(file.parent):
         return _shapes(weight_files.header(file.parent), file)
     cause = "a family that is not registered is read by the names and shapes of its tensors, and none are beside it"
@@ -186,7 +181,6 @@ def _shapes_beside(file: Path) -> Shapes:
 
 
 def _shapes(header: Header, file: Path) -> Shapes:
-    """Return the shapes of a header's tensors after dequantization."""
     settings = read_settings(read_mapping(file), file.parent)
     plain = header if settings is None else plain_header(header, settings)
     return {name: tensor.shape for name, tensor in plain.items()}

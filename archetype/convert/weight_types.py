@@ -1,4 +1,4 @@
-"""Types of weights that differ between tensors: those of GGUF files, and those in which a model was published."""
+"""Types of weights that differ between tensors: in GGUF files, and as a model was published."""
 
 import re
 from collections.abc import Mapping
@@ -28,8 +28,8 @@ def weight_types(name: str, model: ModelSpec, source: Any) -> str | WeightTypes:
     """Return the types of a model's weights for `--dtype`.
 
     Args:
-        name: a type for all weights, a type of GGUF files such as q4_k_m, or `published`.
-        source: that the model was read from.
+        name: a type for all weights, a GGUF file type such as q4_k_m, or `published`.
+        source: of the specification.
 
     Raises:
         SpecError: llama.cpp does not support the model, or the published types are unknown.
@@ -111,6 +111,6 @@ def _of_header(config: PublishedConfig, header: Header) -> WeightTypes:
 
 
 def _bytes(tensor: TensorHeader) -> int:
-    """Return the size of a tensor in bytes; its type's name contains the bits: BF16, F8_E4M3, U8."""
+    # names of types contain their bits: BF16, F8_E4M3, U8
     bits = re.search(r"\d+", tensor.dtype)
     return prod(tensor.shape) * (8 if bits is None else int(bits[0])) // 8

@@ -27,11 +27,11 @@ from archetype.roles.activation import Activation
 def decoder_check(
     own: Callable[[Decoder], None], activation: Activation | None, tied: bool = False
 ) -> Callable[[ModelSpec], None]:
-    """Return a check that refuses what llama.cpp computes in no decoder, and what `own` refuses.
+    """Return a check that refuses what llama.cpp supports in no decoder, and what `own` refuses.
 
     Args:
-        own: further check of one architecture.
-        activation: the only activation of feed-forward layers that the architecture has; None if it has no such layers.
+        own: check of one architecture.
+        activation: the architecture's only activation of feed-forward layers; None if it has no such layers.
         tied: whether the architecture always ties the head to the embedding.
     """
 
@@ -59,7 +59,7 @@ def first_attention(model: Any) -> Attention:
 
 
 def network_width(model: Any) -> int:
-    """Return the hidden width of the first layer's feed-forward network, or of its experts."""
+    """Return the hidden width of the first layer's feed-forward network or experts."""
     part = model.layers[0].feedforward
     network = part.expert if isinstance(part, MixtureOfExperts) else part
     return network.width(model.d_model) if isinstance(network, MLP | GatedMLP) else 0
@@ -125,16 +125,16 @@ QWEN3_MOE: tuple[Row, ...] = (
 
 
 def llama_or_mixtral(num_experts: int = 0, experts_per_token: int = 0, **design: Any) -> Decoder:
-    """Build Llama or, if there are experts, Mixtral: llama.cpp has one architecture for both."""
+    """Build Mixtral if there are experts, else Llama: llama.cpp has one architecture for both."""
     if not num_experts:
         return llama(**design)
     return mixtral(num_experts=num_experts, experts_per_token=experts_per_token, **design)
 
 
 def without_windows(model: Decoder) -> Decoder:
-    """Replace sliding windows by full attention, as llama.cpp computes here.
+    """Replace sliding windows by full attention, which llama.cpp computes for these architectures.
 
-    The context is cut to the narrowest window, within which both give the same.
+    The context is shortened to the narrowest window, within which both are equal.
     """
     mixers = [block.mixer for block in model.layers]
     patterns = [mixer.pattern for mixer in mixers if isinstance(mixer, Attention)]
@@ -179,7 +179,7 @@ def check_scale(decoder: Decoder) -> None:
 
 
 def check_mamba(decoder: Decoder) -> None:
-    """Refuse values of Mamba's fields that no key of GGUF can express."""
+    """Refuse values of Mamba's fields for which GGUF has no key."""
     mixer = expect_kind(Mamba, decoder.layers[0].mixer, "layers[0].mixer")
     for name, value, needed in (
         ("expand", mixer.expand, 2),

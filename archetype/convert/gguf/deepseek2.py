@@ -1,4 +1,4 @@
-"""DeepSeek-V2 in GGUF: multi-head latent attention, which llama.cpp computes on the latents."""
+"""DeepSeek-V2 in GGUF. llama.cpp computes its multi-head latent attention on the latents."""
 
 from typing import Any
 
@@ -18,11 +18,11 @@ from archetype.parts.position.spec import NoScaling, Rotary, RotaryScaling, Yarn
 # Layer counts, and (layers, vocabulary) pairs, by which llama.cpp recognizes models without low-rank queries.
 LITE, OTHER_LITE = (26, 27), (48, 128_256)
 SOFTMAX = 1  # llama.cpp's number for softmax routing
-TENTH = 0.1  # factor that llama.cpp's reader divides by again (TAG_DEEPSEEK2_YARN_LOG_MUL_FIX in its sources)
+TENTH = 0.1  # stored factor, removed again by llama.cpp's reader (TAG_DEEPSEEK2_YARN_LOG_MUL_FIX in its sources)
 
 
 def check(decoder: Decoder) -> None:
-    """Refuse values that no key of deepseek2 can express."""
+    """Refuse values for which deepseek2 has no key."""
     mixer = expect_kind(LatentAttention, decoder.layers[0].mixer, "layers[0].mixer")
     norm = expect_kind(RMSNorm, decoder.final_norm, "final_norm")
     inner = expect_kind(RMSNorm, mixer.norm, "layers[0].mixer.norm")
@@ -39,13 +39,13 @@ def check(decoder: Decoder) -> None:
     if expect_kind(GatedMLP, experts.shared or NoFeedForward(), f"{place}.shared").bias:
         raise unsupported("layers[*].feedforward.bias", "biases in deepseek2")
     if experts.groups is not None and experts.groups.groups_per_token < experts.groups.num_groups:
-        # llama.cpp has DeepSeek-V3's groups, which it ranks by the sum of each group's two best experts
+        # llama.cpp implements DeepSeek-V3's groups, which are ranked by the sum of their two best experts
         raise unsupported(f"{place}.groups", "groups of experts that are chosen by the best of each")
     _written_scaling(mixer.position.scaling)
 
 
 def without_groups(decoder: Decoder) -> Decoder:
-    """Remove expert groups; `check` has made sure that a token may choose from all of them."""
+    """Remove expert groups. `check` has ensured that every token may use all groups."""
 
     def plain(part: Any) -> Any:
         return part.replace(groups=None) if isinstance(part, MixtureOfExperts) else part
@@ -56,11 +56,8 @@ def without_groups(decoder: Decoder) -> Decoder:
 
 
 def _read_latents(config: Config, values: Values) -> Values:
-    """Read the sizes of latent attention.
-
-    New files store one key-value head as wide as the cached latent, and the true head widths in keys ending in _mla;
-    old files store the true number and widths of heads.
-    """
+    # New files describe one key-value head as wide as the cached latent, and the real head widths in keys ending in
+    # _mla. Old files have the real number and widths of heads.
     rank, rope = config.size("attention.kv_lora_rank"), config.size("rope.dimension_count")
     config.used.add("attention.head_count_kv")
     kind = "_mla" if config.get("attention.key_length_mla") is not None else ""
@@ -120,11 +117,8 @@ def _read_scaling(config: Config) -> RotaryScaling:
 
 
 def _written_scaling(scaling: RotaryScaling) -> Keys:
-    """Return the keys of YaRN scaling.
-
-    llama.cpp has one of DeepSeek's two factors (mscale, mscale_all_dim), so they must be equal; then the rotation keeps
-    the length of vectors.
-    """
+    # llama.cpp has only one of DeepSeek's two factors (mscale, mscale_all_dim). If they are equal, rotation keeps the
+    # length of vectors.
     place = "layers[*].mixer.position.scaling"
     match scaling:
         case NoScaling():

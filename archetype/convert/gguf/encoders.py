@@ -1,7 +1,4 @@
-"""BERT and T5 in GGUF.
-
-llama.cpp runs BERT for text embeddings, without the head for masked tokens.
-"""
+"""BERT and T5 in GGUF. llama.cpp runs BERT for text embeddings, without its language modelling head."""
 
 from operator import itemgetter
 
@@ -21,27 +18,27 @@ from archetype.parts.norm.spec import LayerNorm
 from archetype.parts.position.spec import RelativeBias
 from archetype.spec.base import Spec
 
-MEAN = 1  # llama.cpp's number for mean pooling, which needs no pooler
+MEAN = 1  # llama.cpp's number for mean pooling
 
 
 def check_bert(model: ModelSpec) -> None:
-    """Refuse a language modelling head and activations other than gelu."""
+    """Refuse a head, and activations other than GELU."""
     encoder = expect_kind(Encoder, model, "kind")
     if not isinstance(encoder.head, NoHead):
         raise unsupported("head", f"a head of kind {encoder.head.kind} in bert, which is there for vectors of texts")
-    # llama.cpp has only the tanh approximation of gelu, which its own converter uses for BERT's exact gelu too
+    # llama.cpp only has the tanh approximation of GELU, which its converter also uses for BERT's exact GELU
     check_activations(encoder.layers, (GELU(), GELUTanh()))
 
 
 def as_mean(model: ModelSpec) -> ModelSpec:
-    """Drop the sentence head if it is mean pooling, which is what llama.cpp computes without a head."""
+    """Drop a sentence head that only does mean pooling, which llama.cpp does without a head."""
     if model.head.embeds and (model.head.pooling != ("mean",) or model.head.layers):
         raise unsupported("head", "other vectors of texts than the mean of their tokens")
     return model.without_sentence_head()
 
 
 def as_vectors(model: Encoder) -> Encoder:
-    """Remove the pooler and set exact gelu, BERT's activation."""
+    """Remove the pooler and set BERT's activation, exact GELU."""
     blocks = (
         block.replace(
             feedforward=expect_kind(MLP, block.feedforward, "layers[*].feedforward").replace(activation=GELU())
@@ -82,7 +79,7 @@ FARTHEST = 128  # max_distance of relative positions, a constant of llama.cpp
 
 
 def check_t5(model: ModelSpec) -> None:
-    """Refuse values that no key of t5 can express."""
+    """Refuse values for which t5 has no key."""
     pair = expect_kind(EncoderDecoder, model, "kind")
     block = pair.encoder.layers[0]
     mixer = expect_kind(Attention, block.mixer, "encoder.layers[0].mixer")
@@ -100,7 +97,7 @@ def check_t5(model: ModelSpec) -> None:
 
 
 def with_usual_scale(model: EncoderDecoder) -> EncoderDecoder:
-    """Set the head's scale to T5's default (d_model ** -0.5 if tied); `HEAD_SCALE` puts other scales into the norm."""
+    """Set the head's scale to T5's default (d_model ** -0.5 if tied); `HEAD_SCALE` folds other scales into the norm."""
     head = expect_kind(LanguageModelHead, model.head, "head")
     return model.replace(head=head.replace(scale=model.d_model**-0.5 if head.tied else 1.0))
 

@@ -1,4 +1,4 @@
-"""Write GGUF files with the `gguf` library, and read them back to verify them."""
+"""Write GGUF files with the `gguf` library and verify them by reading them back."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ from archetype.tokenizers.chat_template import ChatTemplate
 from archetype.tokenizers.same_ids import ALLOW, differing_ends
 
 FILE = "model.gguf"
-TEXT = -1  # placeholder for a text's ids, to see which special tokens surround it
+TEXT = -1  # placeholder for the ids of a text between its special tokens
 
 
 def write_gguf(
@@ -47,15 +47,13 @@ def write_gguf(
 
     Args:
         model: in float32, float16 or bfloat16, or quantized to 8 or 4 bits (stored unchanged as q8_0 or q4_0).
-        family: one that llama.cpp knows.
-        tokenizer: None writes no vocabulary; such a file works on token ids only.
-        template: chat template; None writes none.
+        tokenizer: None writes no vocabulary; such a file only accepts token ids.
         special: ids of the end, padding and decoder start tokens, by the names of config.json.
-        type: of the file, such as bf16 or q4_k_m (default: the model's own).
+        type: of the file, such as bf16 or q4_k_m (default: the model's type).
         allow_different_tokens: warn, instead of refusing, if llama.cpp tokenizes some text differently.
 
     Raises:
-        CheckpointError: names the field that llama.cpp does not compute, or the unknown type.
+        CheckpointError: names the field that llama.cpp does not support, or the unknown type.
         DataError: gguf is not installed, or the tokenizer cannot be written as GGUF.
     """
     library = gguf_library()
@@ -140,7 +138,7 @@ def _put_vocabulary(
         writer.add_token_merges(vocab.merges)
     if vocab.charsmap:
         writer.add_precompiled_charsmap(vocab.charsmap)
-    # llama.cpp stops at eos and at eot: the token that templates print as eos, and another that ends a reply
+    # llama.cpp stops at eos, which templates print, and at eot, a second token that ends a reply
     eos, turn = [*dict.fromkeys((*tokenizer.eos[:1], *config.get("eos_token_id", ()), *tokenizer.eos)), None, None][:2]
     ids = {"bos": tokenizer.bos, "eos": eos, "eot": turn, "padding": config.get("pad_token_id")} | vocab.special
     for role, id in ids.items():
@@ -166,11 +164,7 @@ def _compare(file: Path, tensors: dict[str, Stored]) -> None:
 
 
 def _differing_prompts(file: Path, tokenizer: Tokenizer, row: list[int]) -> Iterator[str]:
-    """Yield the differences in bos, eos and prompt format between the tokenizer and the file's read back.
-
-    Args:
-        row: ids that it puts around a text, with `TEXT` for the text's own ids.
-    """
+    # `row`: special tokens around a text, whose own ids are `TEXT`
     keys = read_header(file).metadata
     read = read_tokenizer(keys, str(file))
     assert read is not None

@@ -1,6 +1,6 @@
-"""Read the header of GGUF files: metadata, and where each tensor is stored. No torch.
+"""Read the header of GGUF files: metadata and the location of each tensor. Imports no torch.
 
-Files are not trusted: every count, length and offset is checked against the file's size before memory is allocated.
+Files are not trusted: every count, length and offset is checked against the file size before memory is allocated.
 """
 
 import mmap
@@ -33,11 +33,10 @@ class Entry:
     """Location and type of a tensor in a file.
 
     Attributes:
-        file: that holds the tensor.
-        type: of its numbers or blocks, by the library's name, such as F16 or Q4_K.
+        type: the library's name, such as F16 or Q4_K.
         shape: rows first, as in torch.
         offset: of the first byte in the file.
-        row_bytes: size of one row.
+        row_bytes: bytes of one row.
     """
 
     file: Path
@@ -48,7 +47,7 @@ class Entry:
 
     @property
     def num_rows(self) -> int:
-        """Number of rows, over all leading dimensions."""
+        """Product of all dimensions but the last."""
         return prod(self.shape[:-1])
 
     @property
@@ -73,7 +72,7 @@ class Header:
 
 
 def is_gguf(place: str | Path) -> bool:
-    """Return whether a path names an existing GGUF file."""
+    """Return whether a path is an existing GGUF file."""
     path = Path(place)
     return path.suffix == SUFFIX and not path.is_dir() and path.exists()
 
@@ -82,7 +81,7 @@ def gguf_library() -> Any:
     """Import the package `gguf`.
 
     Raises:
-        DataError: it is not installed; the message says how to install it.
+        DataError: it is not installed.
     """
     try:
         import gguf
@@ -92,7 +91,7 @@ def gguf_library() -> Any:
 
 
 def read_header(path: Path) -> Header:
-    """Read the header of a file, or of all parts if the file is one part of several.
+    """Read the header of a file, or of all parts of a split file.
 
     Raises:
         CheckpointError: names the fault in a file, or the missing part.
@@ -137,8 +136,6 @@ def _read_one(path: Path) -> Header:
 
 
 class _Reader:
-    """Sequential reader of the values at the start of a file."""
-
     def __init__(self, data: mmap.mmap, path: Path) -> None:
         self._data, self._path = data, path
         self._at, self._size = 0, len(data)
@@ -170,10 +167,9 @@ class _Reader:
         return Header(str(self._path), metadata, self._entries(infos, metadata.get("general.alignment", 32)))
 
     def _entries(self, infos: dict[str, tuple[tuple[int, ...], int, int]], alignment: Any) -> dict[str, Entry]:
-        """Return the tensors after checking that each lies within the file."""
         if not isinstance(alignment, int) or alignment <= 0 or alignment % 8:
             raise self._error(f"{alignment!r} is no multiple of 8", AGAIN, "general.alignment")
-        start = -(-self._at // alignment) * alignment
+        start = -(-self._at // alignment) * alignment  # rounded up
         sizes = _block_sizes()
         entries = {}
         for name, (shape, type, offset) in infos.items():
@@ -208,7 +204,7 @@ class _Reader:
         return NUMBERS[type]
 
     def _fitting(self, count: int, size: int) -> int:
-        """Return `count`, unless `count` items of at least `size` bytes do not fit into the rest of the file."""
+        # before anything is allocated: `count` items of at least `size` bytes must fit into the rest of the file
         if count * size > self._size - self._at:
             raise self._error("ends within its header", AGAIN)
         return count
@@ -234,7 +230,7 @@ class _Reader:
 
 
 def _as_stored(value: float) -> float:
-    """Return the shortest decimal that float32 rounds to `value`: 1e-05 rather than 9.999999747378752e-06."""
+    # shortest decimal that float32 rounds to `value`: 1e-05 rather than 9.999999747378752e-06
     if value != value or abs(value) == float("inf"):
         return value
     packed = struct.pack("<f", value)
@@ -246,6 +242,5 @@ def _as_stored(value: float) -> float:
 
 
 def _block_sizes() -> dict[int, tuple[str, int, int]]:
-    """Return (name, weights per block, bytes per block) of each type number."""
-    library = gguf_library()
+    library = gguf_library()  # type number -> (name, weights per block, bytes per block)
     return {int(kind): (kind.name, *sizes) for kind, sizes in library.GGML_QUANT_SIZES.items()}

@@ -1,10 +1,9 @@
 """Quantize to the K-quants of GGUF: 256 weights in groups of 16 or 32, whose scales are quantized as well.
 
-For each group some candidates for the scale (and the minimum) are tried, and the one with the least weighted squared
-error is kept; then the group is rounded again with the scale as it is stored. The method is that of llama.cpp's
-reference functions without an importance matrix (quantize_row_q4_K_ref and others in ggml-quants.c). Sums of float32
-are taken in the same order, so that the bytes are the same. A group is a column here, because numpy adds the rows of
-an array one after the other.
+Each group tries several scales (and minima), keeps the one with the smallest weighted squared error, and is rounded
+again with the scale as stored. The method is that of llama.cpp's reference functions without an importance matrix
+(quantize_row_q4_K_ref and others in ggml-quants.c). float32 sums are taken in the same order, so that the bytes are
+identical: a group is a column here, because numpy adds the rows of an array one after the other.
 """
 
 from collections.abc import Callable
@@ -26,12 +25,7 @@ Array = np.ndarray
 
 
 def quantize_k(rows: Float[Tensor, "n 256"], type: str) -> UInt8[Tensor, "n bytes"]:
-    """Quantize rows of 256 weights to super-blocks.
-
-    Args:
-        rows: of 256 weights each.
-        type: q2_k, q3_k, q4_k, q5_k or q6_k.
-    """
+    """Quantize each row to a super-block of type q2_k, q3_k, q4_k, q5_k or q6_k."""
 
     def encode(piece: Tensor) -> Array:
         with np.errstate(all="ignore"):  # groups of zeros divide by zero and are set to zero afterwards
@@ -45,11 +39,11 @@ class Affine(NamedTuple):
     """Parameters of the search for quantization with a minimum: weight = scale * level - minimum.
 
     Attributes:
-        width: weights of a group.
+        width: weights per group.
         most: largest level.
-        first: offset to `most` in the first candidate for the number of levels.
-        steps: number of further candidates, each 0.1 levels above the previous one.
-        most_scale: largest integer that stores a scale or a minimum.
+        first: the first candidate spreads a group over `most + first` levels.
+        steps: further candidates, each 0.1 levels wider than the one before.
+        most_scale: largest stored integer of a scale or minimum.
         by_magnitude: weight absolute errors by |w| instead of squared errors by |w| + root mean square.
     """
 
@@ -124,10 +118,10 @@ def _q6_k(blocks: Array) -> Array:
 
 
 def as_half(numbers: Array) -> Array:
-    """Convert to float16, in which scales and plain weights are stored.
+    """Convert to float16.
 
     Raises:
-        CheckpointError: a finite number overflows; llama.cpp's own converter writes infinity there.
+        CheckpointError: a finite number overflows; llama.cpp's converter would write infinity.
     """
     with np.errstate(over="ignore"):
         half = numbers.astype(np.float16)
@@ -148,7 +142,7 @@ K_QUANTS: dict[str, Callable[[Array], Array]] = {
 
 
 def _affine_blocks(blocks: Array, form: Affine) -> tuple[Array, Array, Array, tuple[Array, Array]]:
-    """Return levels (n, 256), integer scales and minima (n, groups), and the bytes of the factors of both."""
+    # returns levels (n, 256), integer scales and minima (n, groups), and the float16 factors of both as bytes
     x = _columns(blocks, form.width)
     weights = np.abs(x)
     if not form.by_magnitude:
@@ -172,7 +166,7 @@ def _affine_blocks(blocks: Array, form: Affine) -> tuple[Array, Array, Array, tu
 
 
 def _affine(x: Array, weights: Array, form: Affine) -> tuple[Array, Array, Array]:
-    """Return scale and negated minimum, both (groups,), and the levels of the columns of `x` (width, groups)."""
+    # x: (width, groups); returns scale and negated minimum (groups,), and levels (width, groups)
     most = np.float32(form.most)
     high, low = x.max(0), np.minimum(x.min(0), 0)
     flat = high == low
@@ -221,7 +215,7 @@ def _affine(x: Array, weights: Array, form: Affine) -> tuple[Array, Array, Array
 
 
 def _symmetric(x: Array, most: int) -> tuple[Array, Array]:
-    """Return scale and levels (from 0) of each column of `x`, minimizing squared errors weighted by squared weights."""
+    # scale and levels (from 0) of each column that minimize squared errors weighted by squared weights
     largest = _largest(x)
     empty = np.abs(largest) < TINY
     weights = x * x
@@ -248,7 +242,7 @@ def _symmetric(x: Array, most: int) -> tuple[Array, Array]:
 
 
 def _descent(x: Array, most: int) -> tuple[Array, Array]:
-    """Like `_symmetric`, but by coordinate descent: each level in turn is set to its best value."""
+    # as `_symmetric`, by coordinate descent: each level in turn is set to its best value
     largest = _largest(x)
     empty = np.abs(largest) < TINY
     weights = x * x
@@ -278,36 +272,34 @@ def _levels(x: Array, inverse: Array, most: int) -> Array:
     return levels
 
 
-def _largest(x: Array) -> Array:
+def _largest(x: Array) -> Array:  # the value of largest magnitude in each column, with its sign
     largest: Array = np.take_along_axis(x, np.abs(x).argmax(0)[None], 0)[0]
     return largest
 
 
 def _columns(blocks: Array, width: int) -> Array:
-    """Reshape weights (n, 256) to (width, n * groups), so that each group is a column."""
     return np.ascontiguousarray(blocks.reshape(-1, width).T)
 
 
 def _rows(levels: Array) -> Array:
-    """Undo `_columns` for levels; returns bytes (n, 256)."""
-    return np.ascontiguousarray(levels.astype(np.uint8).T).reshape(-1, SUPER)
+    return np.ascontiguousarray(levels.astype(np.uint8).T).reshape(-1, SUPER)  # (n, 256)
 
 
 def _six_bits(scales: Array, minima: Array) -> Array:
-    """Pack eight 6-bit scales and minima into 12 bytes; the first four of each carry the high bits of the others."""
+    # eight 6-bit scales and minima in 12 bytes: the first four of each also carry the high bits of the last four
     first = [numbers[:, :4] | numbers[:, 4:] >> 4 << 6 for numbers in (scales, minima)]
     return np.concatenate((*first, scales[:, 4:] & 15 | (minima[:, 4:] & 15) << 4), axis=1)
 
 
 def _nibbles(levels: Array) -> Array:
-    """Pack 4-bit levels: in each 64, the second half goes into the high bits."""
+    # of each 64 levels, the second half is stored in the high bits
     halves = levels.reshape(-1, 4, 2, 32)
     packed: Array = halves[:, :, 0] | halves[:, :, 1] << 4
     return packed.reshape(-1, SUPER // 2)
 
 
 def _two_bits(levels: Array) -> Array:
-    """Pack 2-bit levels: in each 128, the four quarters share bytes."""
+    # of each 128 levels, the four quarters share bytes
     quarters = levels.reshape(-1, 2, 4, 32)
     packed: Array = quarters[:, :, 0] | quarters[:, :, 1] << 2 | quarters[:, :, 2] << 4 | quarters[:, :, 3] << 6
     return packed.reshape(-1, SUPER // 4)

@@ -1,6 +1,6 @@
-"""Tokenize as llama.cpp does (its src/llama-vocab.cpp), from the vocabulary in a GGUF file.
+"""Tokenize as llama.cpp does (its src/llama-vocab.cpp), with the vocabulary of a GGUF file.
 
-Exports are compared with this, because llama.cpp has its own tokenizers and ignores how the original library works.
+llama.cpp has its own tokenizers, which may differ from the original library's. Exports are compared with this module.
 """
 
 import unicodedata
@@ -18,7 +18,7 @@ from archetype.tokenizers.sentencepiece import CONTROL, NORMAL, UNKNOWN, UNUSED,
 from archetype.tokenizers.tokenizer import Tokenizer
 
 SHOWN = 4  # ids that an error quotes
-PENALTY = 10.0  # an unknown character scores this much less than the worst piece
+PENALTY = 10.0  # score of an unknown character below that of the worst piece
 CONTRACTIONS = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
 OTHERS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 # Regular expressions by which llama.cpp's named pre-tokenizers split a text into words.
@@ -28,7 +28,7 @@ CUTS = {
     "qwen2": rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{OTHERS}",
 }
 IGNORES_MERGES = ("llama-bpe",)  # a word that is itself a token is not merged
-SPACES = " \t\n\v\f\r"  # whitespace in C; some special tokens strip it on their left
+SPACES = " \t\n\v\f\r"  # whitespace in C, which some special tokens strip on their left
 CHINESE = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),
@@ -42,17 +42,17 @@ CHINESE = (
 
 
 def check_ids(tokenizer: Tokenizer, vocabulary: Vocabulary, allow_different: bool = False) -> None:
-    """Compare llama.cpp's tokenization of difficult texts with the tokenizer's own.
+    """Compare the ids of difficult texts with those of llama.cpp.
 
     Args:
-        vocabulary: written for it.
-        allow_different: warn about the first text with other ids instead of refusing.
+        vocabulary: the tokenizer's vocabulary in GGUF.
+        allow_different: warn instead of refusing.
 
     Raises:
-        DataError: quotes the first text that llama.cpp tokenizes differently, or fails on.
+        DataError: quotes the first text that llama.cpp tokenizes differently or cannot tokenize.
 
     Warns:
-        Notice: quotes it if `allow_different` is set.
+        Notice: quotes that text if `allow_different` is set.
     """
     reader = LlamaCppTokenizer(vocabulary)
     for text, ids in awkward_cases(tokenizer):
@@ -76,10 +76,10 @@ def _difference(read: list[int], ids: list[int]) -> str:
 
 
 class LlamaCppTokenizer:
-    """Tokenizer that gives the ids of llama.cpp.
+    """Tokenizer with the ids of llama.cpp.
 
     Args:
-        vocabulary: of byte-level BPE (gpt2), SentencePiece's BPE (llama) or Unigram (t5), or WordPiece (bert).
+        vocabulary: byte-level BPE (gpt2), SentencePiece BPE (llama) or Unigram (t5), or WordPiece (bert).
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -98,7 +98,7 @@ class LlamaCppTokenizer:
         self._model = make[vocabulary.model](vocabulary, self._ids)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, recognizing special tokens in it and adding none around it.
+        """Return the ids of a text; special tokens in it are recognized, but none are added.
 
         Raises:
             KeyError: a byte has no piece; llama.cpp would abort.
@@ -115,7 +115,7 @@ class LlamaCppTokenizer:
         return ids
 
     def _around(self, part: str | int, name: str) -> list[str | int]:
-        """Split text at a special token, whose id stays in its place."""
+        # replace each occurrence of the special token by its id
         if isinstance(part, int):
             return [part]
         first, *others = part.split(name)
@@ -133,7 +133,7 @@ class _Model(Protocol):
 
 
 class _ByteLevel:
-    """Byte-level BPE: split into words, map bytes to GPT-2's characters, merge pairs by rank."""
+    """Byte-level BPE: split into words, map bytes to GPT-2's characters, merge pairs in order of rank."""
 
     def __init__(self, vocabulary: Vocabulary, ids: dict[str, int]) -> None:
         from tokenizers import Regex
@@ -145,7 +145,7 @@ class _ByteLevel:
         self._ids, self._ignores_merges = ids, pre in IGNORES_MERGES
         self._split = Split(Regex(CUTS[pre]), "isolated")
         self._alphabet = {byte: character for character, byte in byte_of_character().items()}
-        # look for the separating space from index 1 on, since the first token may be a space itself
+        # the first token of a merge may itself begin with a space, so the separator is searched from index 1 on
         pairs = ((merge[: merge.find(" ", 1)], merge[merge.find(" ", 1) + 1 :]) for merge in vocabulary.merges or ())
         self._ranks: dict[tuple[str, str], int] = {}
         for rank, pair in enumerate(pairs):
@@ -159,12 +159,12 @@ class _ByteLevel:
         if self._ignores_merges and word in self._ids:
             return [self._ids[word]]
         pieces = _merged(list(word), lambda one, other: self._ranks.get((one, other)))
-        split = ([piece] if piece in self._ids else piece for piece in pieces)  # else by its characters
+        split = ([piece] if piece in self._ids else piece for piece in pieces)  # unknown pieces: their characters
         return [self._ids[part] for parts in split for part in parts if part in self._ids]
 
 
 class _SentencePiece:
-    """SentencePiece BPE: join the neighbours whose piece scores best; spell unknown pieces in bytes."""
+    """SentencePiece BPE: merge the pair whose piece has the best score; write unknown pieces as bytes."""
 
     def __init__(self, vocabulary: Vocabulary, ids: dict[str, int]) -> None:
         self._ids, self._scores = ids, vocabulary.scores or []
@@ -188,6 +188,8 @@ class _SentencePiece:
 class _Unigram:
     """Unigram: the segmentation with the largest sum of scores, after SentencePiece's normalization."""
 
+    # `best[i]` of the search: (sum of scores, start of the last piece, its id) for the first i bytes
+
     def __init__(self, vocabulary: Vocabulary, ids: dict[str, int]) -> None:
         flags, scores = vocabulary.flags, vocabulary.scores or []
         kinds = list(zip(vocabulary.tokens, vocabulary.types, scores, strict=True))
@@ -205,8 +207,7 @@ class _Unigram:
 
     def encode(self, text: str, after_special: bool) -> list[int]:
         data = self._normalized(text.encode())
-        # Viterbi search: best[i] ends at byte i
-        best: list[tuple[float, int, int]] = [(0.0, 0, self._unknown)]  # the sum up to here, the last piece's start, id
+        best: list[tuple[float, int, int]] = [(0.0, 0, self._unknown)]  # Viterbi search
         best += [(-float("inf"), 0, self._unknown)] * len(data)
         for start in (at for at in range(len(data)) if data[at] & 0xC0 != 0x80):
             character = next((at for at in range(start + 1, len(data)) if data[at] & 0xC0 != 0x80), len(data))
@@ -221,7 +222,7 @@ class _Unigram:
         at = len(data)
         while at:
             _, at, id = best[at]
-            if not (ids and ids[-1] == id == self._unknown):  # a run of unknown characters gives one id
+            if not (ids and ids[-1] == id == self._unknown):  # one id for a run of unknown characters
                 ids.append(id)
         return ids[::-1]
 
@@ -245,7 +246,7 @@ class _Unigram:
 
 
 class _WordPiece:
-    """WordPiece: split at spaces and punctuation, then take the longest piece from the start of the rest."""
+    """WordPiece: split at spaces and punctuation, then repeatedly take the longest piece that begins the rest."""
 
     def __init__(self, vocabulary: Vocabulary, ids: dict[str, int]) -> None:
         self._ids, self._unknown = ids, vocabulary.special.get("unknown", 100)
@@ -292,7 +293,7 @@ def _is_chinese(code: int) -> bool:
 
 
 def _merged(pieces: list[str], rank: Callable[[str, str], float | None]) -> list[str]:
-    """Merge the neighbours of least rank first (leftmost on ties) until no pair has a rank."""
+    """Merge the pair of lowest rank (leftmost on ties) until no pair has a rank."""
     ranks = [rank(one, other) for one, other in pairwise(pieces)]
     while ranked := [(value, at) for at, value in enumerate(ranks) if value is not None]:
         _, at = min(ranked)

@@ -1,4 +1,4 @@
-"""Compare the outputs of Archetype and of llama.cpp (llama-cpp-python) for a GGUF file."""
+"""Compare the outputs of Archetype and llama.cpp (llama-cpp-python) for a GGUF file."""
 
 import ctypes
 import warnings
@@ -20,21 +20,21 @@ from archetype.models.build import Model
 from archetype.models.encoder_decoder.module import EncoderDecoder
 
 LENGTH = 32  # tokens of the random input
-# llama.cpp caches keys and values in float16, and rounds activations to 8 bits where weights are quantized: quantized
-# Gemma 3 270M differed by 0.13, in float32 by 0.0013.
+# llama.cpp caches keys and values in float16, and rounds activations to 8 bits for quantized weights: Gemma 3 270M
+# differed by 0.0013 in float32 and by 0.13 when quantized.
 TOLERANCE, BLOCKS_TOLERANCE = 1e-2, 2e-1
 
 
 @torch.inference_mode()
 def outputs(path: Path, dtype: str, text: str | None, overrides: Sequence[str]) -> tuple[Model, Tensor, Tensor]:
-    """Return what both compute for the same tokens: logits, or the mean vector of an encoder.
+    """Run both on the same tokens.
 
     Args:
         text: input (default: random tokens).
         overrides: path=value changes to the specification that Archetype reads.
 
     Returns:
-        The model, Archetype's output, and llama.cpp's; outputs are (T, vocab_size) or (1, d_model).
+        The model, Archetype's output and llama.cpp's: logits (T, vocab_size), or an encoder's mean vector (1, d_model).
 
     Raises:
         DataError: llama-cpp-python is not installed, or cannot read the file.
@@ -61,7 +61,7 @@ def outputs(path: Path, dtype: str, text: str | None, overrides: Sequence[str]) 
 
 
 def tolerance(path: Path) -> float:
-    """Return the relative difference of outputs that llama.cpp's precision explains."""
+    """Return the largest relative difference that llama.cpp's precision explains."""
     types = {entry.type for entry in read_header(path).entries.values()}
     return TOLERANCE if types <= PLAIN.keys() else BLOCKS_TOLERANCE
 

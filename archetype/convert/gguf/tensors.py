@@ -22,7 +22,7 @@ from archetype.weights.packed import PackedMatrix
 from archetype.weights.quantized import QuantizedMatrix
 
 NUMBERS = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-OWN_BLOCKS = {8: "q8_0", 4: "q4_0"}  # type for quantized matrices of so many bits
+OWN_BLOCKS = {8: "q8_0", 4: "q4_0"}  # bits of a quantized matrix -> type with the same integers and scales
 log = logging.getLogger(__name__)
 
 
@@ -30,8 +30,8 @@ class Stored(NamedTuple):
     """Tensor to be written to a file.
 
     Attributes:
-        type: of its numbers or blocks, such as q6_k.
-        data: the numbers, or the bytes of each row of blocks.
+        type: such as f16 or q6_k.
+        data: weights, or the bytes of each row of blocks.
     """
 
     type: str
@@ -41,11 +41,11 @@ class Stored(NamedTuple):
 def gguf_tensors(model: Model, target: Gguf, type: str, types: Mapping[str, str]) -> dict[str, Stored]:
     """Return the tensors of the file by name: matrices in the given types, norms and vectors in float32.
 
-    A model of 8 or 4 bits keeps its integers and scales in a file of its own type (q8_0, q4_0). Any other type rounds
-    all weights again; a warning gives the relative error.
+    An 8-bit or 4-bit model keeps its integers and scales in a file of its own type (q8_0, q4_0). Any other type rounds
+    all weights again; a warning states the relative error.
 
     Args:
-        target: GGUF description of its family.
+        type: of the file.
         types: of the file's tensors, by name.
     """
     tensors: dict[str, Stored] = {}
@@ -76,7 +76,7 @@ def gguf_tensors(model: Model, target: Gguf, type: str, types: Mapping[str, str]
 
 
 def file_shapes(model: ModelSpec, target: Gguf) -> dict[str, tuple[int, ...]]:
-    """Return the file's tensors with their shapes."""
+    """Return the shapes of the file's tensors by name."""
     shapes = shapes_of(build_on_meta(model))
     stored: dict[str, tuple[int, ...]] = {}
     for rule in for_model(target.rules, model.num_layers, shapes):
@@ -91,7 +91,7 @@ def file_shapes(model: ModelSpec, target: Gguf) -> dict[str, tuple[int, ...]]:
 
 
 def own_type(model: Model) -> str:
-    """Return the GGUF type of a model's matrices; empty if GGUF has none for them."""
+    """Return the GGUF type of a model's matrices; empty if there is none."""
     for module in model.modules():
         if isinstance(module, QuantizedMatrix):
             return OWN_BLOCKS[module.bits]
@@ -105,11 +105,6 @@ def _name_of(dtype: torch.dtype) -> str:
 
 
 def _in_type(name: str, numbers: Tensor, kind: str) -> Tensor:
-    """Convert a tensor to a type of the file.
-
-    Raises:
-        CheckpointError: a number overflows float16.
-    """
     try:
         if kind == "f16" and numbers.dtype != torch.float16:
             return torch.from_numpy(as_half(numbers.float().contiguous().numpy()))
@@ -123,7 +118,7 @@ def _numbers(stored: Stored) -> Tensor:
 
 
 def _parameters(model: Model, in_blocks: bool) -> dict[str, Tensor]:
-    """Return parameters by name; quantized matrices as blocks if `in_blocks`, else as numbers."""
+    # by name; quantized matrices are dequantized unless `in_blocks`
     state = model.state_dict()
     for name, module in model.named_modules():
         if isinstance(module, PackedMatrix):
@@ -139,7 +134,7 @@ def _parameters(model: Model, in_blocks: bool) -> dict[str, Tensor]:
 
 
 def _stored(model: Model, target: Gguf, blocks: str | None) -> Iterator[tuple[str, Tensor]]:
-    """Yield each tensor as llama.cpp needs it; quantized matrices as blocks if `blocks` names their type."""
+    # in llama.cpp's layout; quantized matrices stay in blocks if `blocks` names their type
     state = _parameters(model, blocks is not None)
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     for name, tensor in export_tensors(model, for_model(target.rules, model.spec.num_layers, shapes), state):

@@ -1,4 +1,4 @@
-"""Build the tokenizer and the chat template of a GGUF file by llama.cpp's rules."""
+"""Build the tokenizer and the chat template of a GGUF file as llama.cpp does."""
 
 import json
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ def read_tokenizer(metadata: Mapping[str, Any], place: str) -> Tokenizer | None:
     """Return the tokenizer of a file; None if it has no vocabulary.
 
     Raises:
-        DataError: names what is wrong or unknown.
+        DataError: names the key that is wrong or unknown.
     """
     if (vocabulary := read_vocabulary(metadata, place)) is None:
         return None
@@ -70,7 +70,7 @@ def read_tokenizer(metadata: Mapping[str, Any], place: str) -> Tokenizer | None:
 
 
 def read_chat_template(metadata: Mapping[str, Any], tokenizer: Tokenizer | None) -> ChatTemplate | None:
-    """Return the chat template of a file with the special tokens it may use; None if the file has none."""
+    """Return the chat template of a file and the special tokens for it; None if the file has none."""
     sources = {key.removeprefix(TEMPLATE).lstrip("."): metadata[key] for key in metadata if key.startswith(TEMPLATE)}
     sources = {name: source for name, source in sources.items() if isinstance(source, str)}
     if not sources:
@@ -106,7 +106,7 @@ def _tokenizer(vocabulary: Vocabulary) -> Tokenizer:
 
 
 def _used(vocabulary: Vocabulary) -> dict[int, tuple[str, int]]:
-    """Return the token and type of every id that is not padding."""
+    # id -> (token, type), without the padding of the vocabulary
     kinds = enumerate(zip(vocabulary.tokens, vocabulary.types, strict=True))
     used = {id: (token, type) for id, (token, type) in kinds if not is_padding(id, token, type)}
     if len({token for token, _ in used.values()}) < len(used):
@@ -115,7 +115,6 @@ def _used(vocabulary: Vocabulary) -> dict[int, tuple[str, int]]:
 
 
 def _definition(vocabulary: Vocabulary, model: dict[str, Any], **steps: Any) -> HuggingFaceTokenizer:
-    """Build a tokenizer.json in which control tokens are special."""
     takes_spaces = vocabulary.pre in MASK_TAKES_SPACES
     added = [
         {
@@ -168,7 +167,7 @@ def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
 
 
 def _frame(vocabulary: Vocabulary) -> dict[str, Any] | None:
-    """Return the post-processor that adds bos and eos; None without eos, since bos alone is added by the caller."""
+    # post-processor that adds bos and eos; without eos there is none, since `adds_bos` covers bos
     special, flags = vocabulary.special, vocabulary.flags
     if not flags.get("add_eos_token") or "eos" not in special:
         return None

@@ -1,4 +1,4 @@
-"""Convert a tokenizer's vocabulary to GGUF's: byte-level BPE, SentencePiece, Unigram and WordPiece."""
+"""Convert vocabularies to GGUF: byte-level BPE, SentencePiece, Unigram and WordPiece."""
 
 import json
 from base64 import b64decode
@@ -23,7 +23,7 @@ from archetype.tokenizers.sentencepiece import (
 from archetype.tokenizers.tokenizer import Tokenizer
 
 PREFIX = "tokenizer.ggml"
-NEVER = -10_000.0  # score of a token that the model must not choose
+NEVER = -10_000.0  # score of a piece that must not be chosen
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,14 @@ class Vocabulary:
     """Vocabulary of a GGUF file.
 
     Attributes:
-        model: gpt2 (byte-level BPE), llama (SentencePiece's BPE), t5 (its Unigram) or bert (WordPiece).
+        model: gpt2 (byte-level BPE), llama (SentencePiece BPE), t5 (SentencePiece Unigram) or bert (WordPiece).
         pre: llama.cpp's name of the pre-tokenizer.
-        tokens: by id, as the file spells them.
+        tokens: by id, in the file's spelling.
         types: by id, such as NORMAL or CONTROL.
         scores: by id, for SentencePiece.
-        merges: for BPE, each as two tokens with a space between.
-        special: ids by role, such as unknown, in addition to the tokenizer's own.
-        flags: further boolean keys, without the prefix.
+        merges: of BPE: two tokens, separated by a space.
+        special: further ids by role, such as unknown.
+        flags: boolean keys, without the prefix.
         charsmap: SentencePiece's normalization rules.
     """
 
@@ -59,7 +59,7 @@ def no_form(cause: str) -> DataError:
 
 
 def padded(tokens: Mapping[int, str], types: Mapping[int, int], vocab_size: int) -> tuple[list[str], list[int]]:
-    """Return tokens and types of all ids; ids without a token get unused padding tokens."""
+    """Return tokens and types of all ids; ids without a token become unused padding tokens."""
     ids = range(vocab_size)
     return [tokens.get(id, f"[PAD{id}]") for id in ids], [types.get(id, UNUSED) for id in ids]
 
@@ -124,7 +124,7 @@ SAME_CUTS = {
     "jina-v2-es": GPT2,
 }
 MASK = "<mask>"
-# their <mask> strips spaces before it, as RoBERTa's does
+# Pre-tokenizers whose <mask> strips the spaces before it, as RoBERTa's does.
 MASK_TAKES_SPACES = ("jina-v2-code", "jina-v2-de", "jina-v2-es")
 IGNORE_MERGES = ("llama-bpe", "llama3", "llama-v3")  # a word that is a token is not merged, and bos is added
 
@@ -132,7 +132,7 @@ IGNORE_MERGES = ("llama-bpe", "llama3", "llama-v3")  # a word that is a token is
 def single_bytes(vocab_size: int) -> Vocabulary:
     """Return the vocabulary of the 256 bytes."""
     tokens = {byte: character for character, byte in byte_of_character().items()}
-    # llama.cpp requires a merge; this one yields no token, so that text falls back to bytes
+    # llama.cpp requires a merge; the result of this one is no token, so that text falls back to bytes
     return Vocabulary("gpt2", GPT2, *padded(tokens, dict.fromkeys(tokens, NORMAL), vocab_size), merges=["Ā Ā"])
 
 
@@ -147,7 +147,7 @@ def byte_level(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:
     merges = [f"{first} {second}" for first, second in tokenizer.merges] or ["Ā Ā"]
     pre, added = _pre_tokenizer(definition), definition.get("added_tokens") or []
     if pre == GPT2 and any(token["content"] == MASK and token.get("lstrip") for token in added):
-        pre = MASK_TAKES_SPACES[0]  # newer versions of llama.cpp also take from it that RoBERTa separates two texts
+        pre = MASK_TAKES_SPACES[0]  # from this name newer versions of llama.cpp also know RoBERTa's separators
     return Vocabulary("gpt2", pre, *padded(tokens, types, vocab_size), merges=merges)
 
 
@@ -201,11 +201,9 @@ def sentencepiece(tokenizer: SentencePieceTokenizer, vocab_size: int) -> Vocabul
 
 
 def _is_found_apart(piece: Piece, kind: int) -> bool:
-    """Return whether llama.cpp must find a user-defined symbol in the raw text, before spaces are replaced.
-
-    After such a symbol llama.cpp starts a new text. Unigram finds these symbols among its other pieces. BPE joins runs
-    of spaces first because they have the best score here (Gemma's file scores them differently).
-    """
+    # Whether llama.cpp must find a user-defined symbol in the raw text, before spaces are replaced. After such a symbol
+    # it starts a new text. Unigram finds these symbols among its other pieces. BPE merges runs of spaces first, because
+    # they have the best score here (Gemma's file scores them differently).
     return piece.type == USER_DEFINED and kind == BPE and piece.text.strip(SPACE) != ""
 
 
@@ -235,7 +233,7 @@ def unigram(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:
 
 
 def _unigram_normalizer(normalizer: Any) -> tuple[bytes, bool]:
-    """Return SentencePiece's normalization rules, and whether the normalizer also joins spaces."""
+    # SentencePiece's normalization rules, and whether the normalizer also joins spaces
     match normalizer:
         case {"type": "Precompiled", "precompiled_charsmap": str(charsmap)}:
             return b64decode(charsmap), False
@@ -253,7 +251,7 @@ def _unigram_normalizer(normalizer: Any) -> tuple[bytes, bool]:
 
 
 def _cuts_words(pre_tokenizer: Any, joined: bool) -> bool:
-    """Return whether every word, including the first, begins with one space."""
+    # whether every word, including the first, begins with one space
     match pre_tokenizer:
         case {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, one]}:
             return _begins_words(one)
@@ -279,7 +277,7 @@ ROLES = {"[PAD]": "padding", "[MASK]": "mask"}
 def wordpiece(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:
     """Return the vocabulary of a WordPiece tokenizer.json. GGUF marks the pieces that begin a word.
 
-    llama.cpp also splits words of more than 100 characters, for which the tokenizer.json gives the unknown token.
+    llama.cpp also splits words of more than 100 characters, which become the unknown token in a tokenizer.json.
     """
     definition = tokenizer.definition
     model = definition["model"]

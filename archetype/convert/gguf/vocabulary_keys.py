@@ -17,7 +17,7 @@ FLAGS = (
     "normalizer.strip_accents",
 )
 ID = "_token_id"  # suffix of keys of special tokens
-OTHERS = ("token_type_count",)  # keys that belong to the model
+OTHERS = ("token_type_count",)  # keys of the model
 
 
 def read_vocabulary(metadata: Mapping[str, Any], place: str) -> Vocabulary | None:

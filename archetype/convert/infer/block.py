@@ -25,7 +25,7 @@ def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart
 
     Args:
         transposed: whether matrices are stored as (inputs, outputs).
-        apart: whether each layer has either a mixer or a feed-forward part (Nemotron-H).
+        apart: whether each layer has only a mixer or only a feed-forward part (Nemotron-H).
     """
     if layer.sparse:
         return _experts(info, layer)
@@ -76,13 +76,13 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
 
 
 def gate_up_order(info: CheckpointInfo) -> GateUpOrder:
-    """Return how gate and up are stored in one tensor."""
+    """Return the order of gate and up in a fused tensor."""
     order: GateUpOrder = info.settle("gate_up_order", get_args(GateUpOrder), "no file says which half is the gate")
     return order
 
 
 def _settle_first_matrix(info: CheckpointInfo, layer: Layer, gate: str) -> None:
-    """Swap gate and up of matrices named w1 and w3 if w1 is not the gate."""
+    # swap gate and up of matrices named w1 and w3 if w1 is not the gate
     if not gate.endswith(".w1.weight") or info.settle("w1_is_gate", (True, False), "no file says whether w1 or w3 is"):
         return
 
@@ -94,9 +94,8 @@ def _settle_first_matrix(info: CheckpointInfo, layer: Layer, gate: str) -> None:
 
 
 def _expert_width(info: CheckpointInfo, layer: Layer) -> int:
-    """Return the hidden width F of each expert, from a stacked tensor or from one expert's."""
     stacked = layer.network.get("experts.down.weight")
-    if stacked is not None and len(info.shapes[stacked]) == 3:
+    if stacked is not None and len(info.shapes[stacked]) == 3:  # (E, D, F), or (E, F, D) if transposed
         return info.shapes[stacked][1 if layer.experts_transposed(info) else 2]
     single = next((name for param, _, name in layer.experts if param == "experts.down.weight"), None)
     if single is None:
@@ -112,10 +111,7 @@ def _experts_per_token(info: CheckpointInfo) -> int:
 
 
 def _router(info: CheckpointInfo, expert_bias: bool) -> Router:
-    """Return the router: sigmoid if a key or the family says so, or, without a key, if there is a selection bias.
-
-    A selection bias without a key is the layout of DeepSeek-V3.
-    """
+    # sigmoid if a key or the family says so; without a key, also if there is a selection bias, as in DeepSeek-V3
     scoring, renormalize = info.first(SCORING), info.config.get("norm_topk_prob")
     if info.config.get("expert_selection_fn") == "softmax":  # softmax over the selected experts only
         renormalize = True
@@ -149,10 +145,10 @@ def _groups(info: CheckpointInfo, num_experts: int, expert_bias: bool) -> Expert
 
 
 def read_wiring(info: CheckpointInfo, layer: Layer, ends_in_norm: bool) -> tuple[Wiring, Names]:
-    """Return the wiring of a layer, and its norms' tensors by our names.
+    """Return the wiring of a layer, and the tensors of its norms by our names.
 
     Args:
-        ends_in_norm: whether the last layer is followed by a norm.
+        ends_in_norm: whether a norm follows the last layer.
     """
     paths = {name.rpartition(".")[0] for name in layer.norms}
     if not paths:
@@ -177,7 +173,7 @@ def read_wiring(info: CheckpointInfo, layer: Layer, ends_in_norm: bool) -> tuple
 
 
 def _wiring_without_weights(info: CheckpointInfo) -> Wiring:
-    """Return the wiring of a layer whose norms store nothing."""
+    # norms without weights leave no tensors
     if info.quirks.norm is None:
         info.assume("layers[*].wiring", "pre_norm with norms without weights", "no tensor is a norm")
     return PreNorm(norm=info.norm(bias=False, weight=False))
@@ -186,7 +182,7 @@ def _wiring_without_weights(info: CheckpointInfo) -> Wiring:
 def _wiring(
     info: CheckpointInfo, paths: set[str], ends_in_norm: bool, contents: list[str]
 ) -> tuple[type[Any], dict[str, str | None]]:
-    """Return the kind of wiring and the file's norm at each place, for a layer with a mixer, a network or both."""
+    # kind of wiring and the file's name of each norm, for a layer with a mixer, a network or both
 
     def one(names: tuple[str, ...]) -> str | None:
         return next((name for name in names if name in paths), None)

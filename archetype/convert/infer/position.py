@@ -1,4 +1,4 @@
-"""Infer each layer's position encoding and attention pattern from keys; no tensor shows them."""
+"""Infer each layer's position encoding and attention pattern from keys alone."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from archetype.parts.position.spec import Alibi, NoPosition, Rotary
 from archetype.roles.pattern import Pattern
 from archetype.roles.position import MixerPosition
 
-NOT_ROTARY = ("llama_4_scaling_beta", "max_position_embeddings")  # keys in the rotary section that do not rotate
+NOT_ROTARY = ("llama_4_scaling_beta", "max_position_embeddings")  # keys in the rotary section for other purposes
 FRACTION = "partial_rotary_factor"  # fraction of a head's features that rotate
 CHUNK = "attention_chunk_size"  # size of chunks within which tokens attend
 PREFIX_FULL_EVERY = "prefix_dense_sliding_window_pattern"  # FULL_EVERY of the leading dense layers
@@ -26,7 +26,7 @@ def read_latent_rotary(info: CheckpointInfo, dim: int, context_length: int) -> R
 
 
 def _interleaved(info: CheckpointInfo) -> bool:
-    """Return whether neighbouring features rotate together, which no file says."""
+    # whether features 2i and 2i + 1 rotate together
     return bool(info.settle("interleaved", (False, True), "no file says which features rotate together"))
 
 
@@ -62,7 +62,7 @@ def read_position(info: CheckpointInfo, number: int, head_dim: int, context_leng
 
 
 def _rotary_section(info: CheckpointInfo, number: int) -> dict[str, Any] | None:
-    """Return the rotary settings of a layer; None if it has no rotary positions."""
+    # None if the layer has no rotary positions
     config, kind = info.config, _layer_kind(info, number)
     whole = rotary_section(config)
     section = {} if whole is None else dict(whole.values)
@@ -86,10 +86,9 @@ def _rotary_section(info: CheckpointInfo, number: int) -> dict[str, Any] | None:
 
 
 def _of_text(info: CheckpointInfo, section: dict[str, Any], head_dim: int, theta: float) -> dict[str, Any]:
-    """Drop rotary settings that only images need; apply a fixed `alpha` to theta (Hunyuan)."""
-    # the class ignores the fraction
+    # without the settings for images; a fixed `alpha` is applied to theta (Hunyuan)
     whole = info.defaults is not None and f"rope_parameters.{FRACTION}" not in info.defaults
-    whole = whole and section.get("rope_type") != "proportional"  # handled outside the class
+    whole = whole and section.get("rope_type") != "proportional"  # this type reads the fraction outside the class
     left_out = (*NOT_ROTARY, FRACTION) if whole else NOT_ROTARY
     section = {key: value for key, value in section.items() if key not in left_out and not key.startswith("mrope_")}
     if (alpha := section.pop("alpha", None)) is not None:
@@ -99,7 +98,7 @@ def _of_text(info: CheckpointInfo, section: dict[str, Any], head_dim: int, theta
 
 
 def _layer_kind(info: CheckpointInfo, number: int) -> str | None:
-    """Return the file's name for a layer's kind; None if layers have no kinds."""
+    # the file's name of the layer's kind; None if all layers are of one kind
     kinds, every = info.first(LAYER_KINDS), info.first(FULL_EVERY)
     if not isinstance(kinds, list):
         if isinstance(every, str) and every:  # such as LLLG
@@ -118,14 +117,14 @@ def _layer_kind(info: CheckpointInfo, number: int) -> str | None:
 
 
 def _dense_prefix(info: CheckpointInfo) -> int:
-    """Return the number of leading dense layers with a pattern of their own (Cohere 2)."""
+    # number of leading dense layers, which have another pattern (Cohere 2)
     if not info.quirks.dense_layers_rotate or not info.config.get("first_k_dense_replace"):
         return 0
     return info.config.size("first_k_dense_replace")
 
 
 def _rotates_for_it_is_dense(info: CheckpointInfo, number: int) -> bool:
-    """Return whether a full-attention layer rotates because it is dense (Cohere 2)."""
+    # an exception of Cohere 2: dense layers with full attention keep rotary positions
     kinds = info.config.get("mlp_layer_types")
     named = isinstance(kinds, list) and number < len(kinds) and kinds[number] == "dense"
     is_dense = named or (not kinds and number < _dense_prefix(info))
@@ -133,7 +132,7 @@ def _rotates_for_it_is_dense(info: CheckpointInfo, number: int) -> bool:
 
 
 def _without_rope(info: CheckpointInfo, number: int) -> bool:
-    """Return whether a layer has no rotary positions although others have."""
+    # whether this layer has no rotary positions although others have
     if info.quirks.full_layers_without_rope and _layer_kind(info, number) == "full_attention":
         return info.config.get("sliding_window") is not None and not _rotates_for_it_is_dense(info, number)
     with_rope = info.config.get("no_rope_layers")  # flag per layer: 1 means rotary

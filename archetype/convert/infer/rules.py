@@ -1,4 +1,4 @@
-"""Weight rules of an inferred specification."""
+"""Weight rules for an inferred specification."""
 
 import re
 
@@ -52,7 +52,7 @@ def _mixer_rules(tensors: InferredMixer, mixer: Mixer) -> list[Rule]:
 
 
 def _gate_and_up(info: CheckpointInfo, rows: int) -> tuple[tuple[str, str], int]:
-    """Return the order of gate and up in a tensor with this many rows, and how often the order repeats."""
+    # the order of gate and up in a tensor with this many rows, and how often the order repeats
     order = gate_up_order(info)
     return ("up", "gate") if order == "up_gate" else ("gate", "up"), rows // 2 if order == "gate_up_in_turn" else 1
 

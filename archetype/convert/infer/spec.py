@@ -1,7 +1,7 @@
 """Infer specification, weight rules and a report for a decoder of an unregistered family.
 
-Keys of config.json and names and shapes of tensors are read. What neither determines is assumed and listed in the
-report. A part that Archetype lacks is refused by name.
+Input are the keys of config.json and the names and shapes of tensors. What they do not determine is assumed and listed
+in the report. A model that needs a part Archetype does not have is refused; the error names the part.
 """
 
 import re
@@ -54,7 +54,7 @@ def read_unknown(
     place: str = "config.json",
     settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> Family:
-    """Return a family for one model, with a format that reads this folder.
+    """Return a family for one model, with a format that reads its folder.
 
     Args:
         shapes: of every tensor, by name.
@@ -80,7 +80,7 @@ def read_unknown(
 
 
 def _checkpoint_info(values: dict[str, Any], shapes: Shapes, place: str, settings: Mapping[str, Any]) -> CheckpointInfo:
-    """Collect keys and shapes; for a multimodal model, those of the text part."""
+    # for a multimodal model, the keys of the text part
     text, whole = values.get("text_config"), values
     if isinstance(text, dict):
         # keys outside text_config belong to other parts, even if named like keys of text
@@ -131,7 +131,6 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
 
 
 def _head(info: CheckpointInfo, tensors: GroupedTensors, d_model: int) -> LanguageModelHead | ClassHead:
-    """Return the language modelling or classification head; only logits of tokens are scaled."""
     scale, softcap = _head_scale(info, d_model), info.config.optional_positive("final_logit_softcapping")
     if (head := info.class_head) is not None:
         num_classes, _ = info.sides(tensors.outer["classifier.weight"])
@@ -146,7 +145,7 @@ def _head(info: CheckpointInfo, tensors: GroupedTensors, d_model: int) -> Langua
 
 
 def _check_head_dims(info: CheckpointInfo, mixers: list[Mixer], d_model: int) -> None:
-    """Refuse layers whose heads differ in width, since shapes alone cannot tell width from number."""
+    # shapes only show the product of head width and number of heads, so all layers must have the same width
     sizes = [(number, mixer.attention_sizes(d_model)) for number, mixer in enumerate(mixers)]
     widths = {size.head_dim: number for number, size in reversed(sizes) if size is not None}
     if len(widths) > 1:
@@ -156,7 +155,7 @@ def _check_head_dims(info: CheckpointInfo, mixers: list[Mixer], d_model: int) ->
 
 
 def _norm(info: CheckpointInfo, tensors: GroupedTensors, param: str, assumed: bool = False) -> Norm:
-    """Return the norm around all layers; without a tensor none, unless the layers' norms have no weights either."""
+    # without a tensor there is no such norm, unless the layers' norms have no weights either
     if f"{param}.weight" not in tensors.outer:
         return info.norm(bias=False, weight=False) if assumed else NoNorm()
     return info.norm(bias=f"{param}.bias" in tensors.outer)
@@ -218,12 +217,12 @@ def _added(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -> Em
 
 
 def _tied(info: CheckpointInfo, tensors: GroupedTensors) -> bool:
-    """Return whether the head is tied; a file without a head that claims to be untied is incomplete."""
+    # a file that claims an untied head but stores none is incomplete: not tied, so that the missing tensor is reported
     return "lm_head.weight" not in tensors.outer and info.config.get("tie_word_embeddings", True) is not False
 
 
 def _transform(info: CheckpointInfo, tensors: GroupedTensors) -> HeadTransform | None:
-    """Return the layer before BERT's logits; RoBERTa and ELECTRA fix its activation."""
+    # the dense layer before the logits of BERT; RoBERTa's and ELECTRA's code fixes its activation
     name = tensors.outer.get("lm_head.dense.weight")
     if name is None:
         return None
@@ -250,7 +249,7 @@ def _residual_scale(info: CheckpointInfo, num_layers: int) -> float:
 
 
 def _unknown_keys(info: CheckpointInfo, tensors: GroupedTensors, model: Decoder) -> dict[str, Any]:
-    """Return the unknown keys; refuse one that the class reads if its value is not the default."""
+    # a key that the class reads may only have its default value
     attends = any(block.mixer.attention_sizes(model.d_model) is not None for block in model.layers)
     patterns = (
         *NEUTRAL,

@@ -1,4 +1,4 @@
-"""Read adapter_config.json: every key is used, known not to affect a finished adapter, or refused."""
+"""Read adapter_config.json: every key is used, known not to affect a trained adapter, or refused."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -25,30 +25,25 @@ ELEMENTS: dict[str, tuple[type, ...]] = dict.fromkeys(
     ("target_modules", "exclude_modules", "layers_pattern", "modules_to_save"), (str,)
 ) | {"layers_to_transform": (int,)}
 REQUIRED = ("base_model_name_or_path", "r", "lora_alpha")
-# keys about training or about the file, and fan_in_fan_out, which the base's own matrix determines
+# keys about training or about the file, and fan_in_fan_out, which follows from the base model's matrix
 WITHOUT_EFFECT = {
     "task_type", "auto_mapping", "peft_version", "inference_mode", "lora_dropout", "fan_in_fan_out", "megatron_config",
     "megatron_core", "loftq_config", "eva_config", "corda_config", "lora_ga_config", "velora_config", "runtime_config",
     "qalora_group_size", "merge_weights",
 }  # fmt: skip
-EMPTY: tuple[Any, ...] = (None, False, [], {})  # values with which a key asks for nothing
-# initializations that leave the base unchanged, and those that subtract B A from it
+EMPTY: tuple[Any, ...] = (None, False, [], {})  # values that switch a key off
+# initializations that leave the base unchanged, and those that subtract the initial B A from it
 PLAIN_BEGINNINGS, RESIDUAL_BEGINNINGS = (True, False, "gaussian", "eva", "orthogonal", "mica"), ("pissa", "olora")
 BIASES = ("none", "all", "lora_only")
 MAX_NUMBER = 2**53  # of ranks and alphas
-MAX_SECONDS, MAX_BYTES = 2.0, 2**24  # limits of the look-up and of its answer
+MAX_SECONDS, MAX_BYTES = 2.0, 2**24  # of the look-up and of its answer
 MERGE, REWRITE = "merge it in peft", "write it again with save_pretrained"
 _look_up = Confined("archetype.convert.peft.names", 2**29)
 
 
 @dataclass(frozen=True)
 class PeftConfig:
-    """Contents of an adapter_config.json.
-
-    Attributes:
-        file: its path.
-        values: by key, without nulls.
-    """
+    """Contents of an adapter_config.json, without nulls."""
 
     file: Path
     values: Mapping[str, Any]
@@ -65,27 +60,27 @@ class PeftConfig:
 
     @property
     def residual(self) -> str | None:
-        """Initialization whose product was subtracted from the base before training; None without one."""
+        """Name of an initialization that subtracted its product from the base before training; None without one."""
         name = self.values.get("init_lora_weights", True)
         return name if name in RESIDUAL_BEGINNINGS else None
 
     def saves(self, module: str) -> bool:
-        """Return whether a module was copied and fully trained."""
+        """Return whether a module is stored in full (`modules_to_save`)."""
         return any(module.endswith(name) for name in self.values.get("modules_to_save", ()))
 
     def scale(self, module: "Named") -> float:
-        """Return the factor of a module's B A."""
+        """Return the factor of B A for a module."""
         return module.alpha / (math.sqrt(module.rank) if self.values.get("use_rslora") else module.rank)
 
     def look_up(self, modules: Iterable[str]) -> "tuple[dict[str, Named], bool]":
         """Match modules against the configuration.
 
         Args:
-            modules: names of those that have adapters in the tensor file.
+            modules: names of the modules that have adapters in the tensor file.
 
         Returns:
-            Settings by module; and whether a head tied to the embedding shares its adapter, which PEFT does only if it
-                knows the head's name.
+            Settings by module; whether a tied head shares the embedding's adapter, which PEFT only does for heads whose
+                name it knows.
 
         Raises:
             CheckpointError: names a key with an invalid regular expression, or the expressions take too long.
@@ -104,7 +99,7 @@ class PeftConfig:
 
 
 class Named(NamedTuple):
-    """Settings of one module: rank and alpha of its adapter, and whether PEFT adapts it."""
+    """Settings of a module's adapter."""
 
     rank: int
     alpha: float
@@ -162,7 +157,7 @@ def _check_values(config: PeftConfig) -> None:
 
 
 def _is_of(value: Any, types: tuple[type, ...]) -> bool:
-    """Return whether a value has one of the types; a bool does not count as a number."""
+    # a bool is not a number
     return isinstance(value, types) and (bool in types or not isinstance(value, bool))
 
 

@@ -20,8 +20,8 @@ A, B, BIAS, MAGNITUDE = "lora_A.weight", "lora_B.weight", "lora_B.bias", "lora_m
 TABLE_A, TABLE_B = "lora_embedding_A", "lora_embedding_B"
 OF_TRAINING = "lora_velora_"  # VeLoRA's gradient compression, which does not affect outputs
 REPEATED = "belongs to one of several modules with this tensor, which peft does not keep alike"
-ASKED = {"use_dora": MAGNITUDE, "lora_bias": BIAS}  # further tensors and the keys that ask for them
-KNOWN = ({A, B}, {TABLE_A, TABLE_B})  # of a linear layer's adapter, and of an embedding's
+ASKED = {"use_dora": MAGNITUDE, "lora_bias": BIAS}  # keys that require further tensors
+KNOWN = ({A, B}, {TABLE_A, TABLE_B})  # tensors of a linear layer's adapter, and of an embedding's
 
 
 @torch.no_grad()
@@ -29,11 +29,11 @@ def merge_peft(model: Model, family: Family, folder: Path) -> Model:
     """Merge the adapter of a folder into a base model.
 
     Args:
-        model: the base; it is changed in place.
-        family: whose names the adapter's tensors have.
+        model: changed in place.
+        family: gives the adapter's tensors their names.
 
     Returns:
-        The model; another one if the head is no longer tied to the embedding.
+        The same model, or a new one if the head is no longer tied to the embedding.
 
     Raises:
         CheckpointError: names a key or tensor that is wrong or unsupported.
@@ -54,7 +54,7 @@ def merge_peft(model: Model, family: Family, folder: Path) -> Model:
             _replace(base, tensors, config, name)
         else:
             copies.add(name)
-    base.tie()  # fully trained tables stay tied; adapted ones do not
+    base.tie()  # a table stored in full stays tied, an adapted one does not
     base.changed.clear()
     for name in sorted(copies):
         _replace(base, tensors, config, name)
@@ -86,11 +86,11 @@ def _replace(base: Base, tensors: Tensors, config: PeftConfig, name: str) -> Non
 
 
 class _Adapter:
-    """Adapter of one module, and the base matrix it changes.
+    """Adapter of one module, and the base matrix that it changes.
 
     Args:
-        module: its name in the base's file.
-        named: its settings in the configuration.
+        module: name in the base model's file.
+        named: settings in the configuration.
         own: suffixes of the adapter's tensor names.
     """
 
@@ -117,6 +117,7 @@ class _Adapter:
     def merge(self) -> None:
         old = self.base[self.rule]
         matrix = old.float()
+        # (rank, inputs) and (outputs, rank); an embedding's change is stored transposed
         a, b = (self._tensor(name) for name in ((TABLE_A, TABLE_B) if self.of_table else (A, B)))
         shape = matrix.T.shape if self.of_table else matrix.shape
         if a.dim() != 2 or b.dim() != 2 or (len(b), a.shape[1], len(a)) != (*shape, b.shape[1]):
@@ -135,7 +136,7 @@ class _Adapter:
             self._add_bias(scale)
 
     def _without_beginning(self, matrix: Tensor, scale: float) -> Tensor:
-        """Subtract the initial B A, which PEFT subtracts from the base when it loads the adapter."""
+        # PEFT also subtracts the initial B A from the base when it loads the adapter
         rank = self.named.rank
         if self.config.residual is not None and not matrix.isfinite().all():
             cause = "began with a decomposition of the base's matrix, which holds NaN or Inf"

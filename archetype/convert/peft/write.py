@@ -1,6 +1,6 @@
-"""Write a model's adapter as a PEFT folder, under the base family's names.
+"""Write a model's adapter as a PEFT folder, under the names of the base model's family.
 
-Where a file joins several of our matrices (GPT-2's c_attn), one adapter of the joint matrix replaces ours: A stacks
+If a file joins several matrices (GPT-2's c_attn), their adapters become one adapter of the joint matrix: A stacks
 their rows, and B is block-diagonal.
 """
 
@@ -37,10 +37,9 @@ def write_peft(
     """Write a model's adapter into an existing folder.
 
     Args:
-        family: whose names the tensors get.
-        folder: exists.
+        family: gives the tensors their names.
         base: name or path of the base model, for adapter_config.json.
-        trained: names of further trained parameters, whose modules are written in full.
+        trained: names of other trained parameters, whose modules are written in full.
 
     Raises:
         CheckpointError: PEFT's format cannot express the adapter.
@@ -98,7 +97,7 @@ def write_peft(
 
 
 def _low_rank(module: LoRALinear | None, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return A, B and the row norms of one matrix; rank 0 without an adapter."""
+    # A (rank, inputs), B (outputs, rank) and DoRA's magnitudes (outputs,); rank 0 without an adapter
     if module is None:
         empty = weight.new_empty(0, weight.shape[1]), weight.new_empty(len(weight), 0)
         return *empty, weight.norm(dim=1)
@@ -106,7 +105,7 @@ def _low_rank(module: LoRALinear | None, weight: Tensor) -> tuple[Tensor, Tensor
 
 
 def _whole_modules(rules: list[Rule], state: Mapping[str, Tensor], trained: set[str]) -> dict[str, dict[str, Tensor]]:
-    """Return the tensors of every module of the file that has a trained parameter."""
+    # module -> its tensors, for every module of the file that has a trained parameter
     modules: dict[str, dict[str, Tensor]] = {}
     for rule in rules:
         if trained & set(rule.params):
@@ -121,7 +120,7 @@ def _whole_modules(rules: list[Rule], state: Mapping[str, Tensor], trained: set[
 
 
 def _shortest(places: Iterable[str], modules: set[str]) -> list[str]:
-    """Return module names by their last part if all modules with that ending are meant, else in full."""
+    # the last parts of the names suffice if every module with such a name has an adapter
     places = set(places)
     ends = {place.rpartition(".")[2] for place in places}
     same = {module for module in modules if module.rpartition(".")[2] in ends}

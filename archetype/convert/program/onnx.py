@@ -14,11 +14,11 @@ from archetype.distribution import install_command
 from archetype.errors import CheckpointError, enumeration
 
 FILE = "model.onnx"
-LARGE = 2**30  # bytes; larger weights get a file of their own, since an ONNX file is limited to 2 GiB
+LARGE = 2**30  # bytes; larger weights go into a second file, since an ONNX file is limited to 2 GiB
 
 
 def check(dtype: torch.dtype) -> None:
-    """Refuse early what cannot be exported.
+    """Check early whether an export can succeed.
 
     Raises:
         CheckpointError: a library is missing, or onnxruntime does not support the dtype.
@@ -30,10 +30,9 @@ def check(dtype: torch.dtype) -> None:
 
 
 def write(program: ExportedProgram, folder: Path, output: str) -> None:
-    """Translate a program and write it; large weights go into a second file.
+    """Translate a program to ONNX and write it.
 
     Args:
-        folder: exists.
         output: name of the program's output.
 
     Raises:

@@ -37,7 +37,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "torch.nn.modules.activation.Sigmoid": Sigmoid(),
     "torch.nn.modules.activation.SiLU": SiLU(),
 }
-TYPE = "sentence_transformers.models."  # prefix of module types that all versions of the library read
+TYPE = "sentence_transformers.models."  # prefix of module types; every version of the library reads it
 
 
 def read_head(files: Files) -> SentenceEmbeddingHead | None:
@@ -76,10 +76,10 @@ def dense_folders(files: Files) -> list[str]:
 
 
 def with_head_of(model: ModelSpec, files: Files) -> ModelSpec:
-    """Replace a model's language modelling head by the sentence head that its folder's modules describe.
+    """Replace the language modelling head by the sentence head that the modules describe.
 
-    The library ignores the language modelling head as well, which many folders name without storing it. If a module is
-    unknown, the model keeps its head; `read_head` raises the error when a text is embedded.
+    The library also ignores the language modelling head, which many folders name without storing it. If a module is
+    unknown, the model keeps its head, and `read_head` raises the error when a text is embedded.
     """
     try:
         head = read_head(files) if model.embeds_tokens and not model.head.has_classes else None
@@ -92,7 +92,7 @@ def write_head(model: ModelSpec, before: Files) -> dict[str, bytes]:
     """Return the files of a model's sentence head, without weights.
 
     Args:
-        before: files that its folder had; prompts and lengths are kept.
+        before: files of the original folder, whose prompts and lengths are kept.
     """
     head, width = model.head, getattr(model, "d_model", 0)
     configs = [("Pooling", _pooling_config(head, width, read_settings(before).pools_prompt))]
@@ -126,7 +126,7 @@ def _read_pooling(config: Mapping[str, Any], path: str) -> tuple[PoolingMode, ..
 
 
 def _pooling_config(head: SentenceEmbeddingHead, width: int, pools_prompt: bool) -> dict[str, Any]:
-    """Use the older keys, unless vectors are concatenated in another order than these keys imply."""
+    # the older keys imply an order of concatenation; any other order needs the new key
     order = tuple(ours for ours, _, _ in MODES if ours in head.pooling)
     if order == head.pooling:
         modes: dict[str, Any] = {key: ours in head.pooling for ours, _, key in MODES}
