@@ -137,7 +137,7 @@ def _integers(rule: Rule, tensors: Tensors, device: torch.device | None) -> Tens
     # token ids and counters: a conversion from another type would hide a wrong file
     stored = tensors.stored(rule.hf)
     if stored.dtype != torch.int64:
-        cause = f"is stored as {str(stored.dtype).removeprefix('torch.')}, and the model has whole numbers there"
+        cause = f"is stored as {str(stored.dtype).removeprefix('torch.')} instead of int64"
         raise CheckpointError(rule.hf, cause, "does config.json describe this checkpoint?")
     return stored.to(device, copy=True)
 

@@ -101,7 +101,7 @@ def read_left_out(folder: Path, family: Family, spec: ModelSpec, allow_pickle: b
     tensors = open_tensors(folder, allow_pickle)
     names = prediction_tensors(tensors.names()) if family.reading is None else family.reading.left_out
     if family.reading is None and names:
-        cause = f"{len(names)} tensors left out, such as {names[0]}, which predict tokens after the next"
+        cause = f"{len(names)} tensors for multi-token prediction left out, such as {names[0]}"
         warnings.warn(LeftOut(f"{folder}: {cause}; they are kept and written back"), stacklevel=2)
     names = (*names, *_head_tensors(folder, family, spec, allow_pickle))
     return Selected(tensors, (name for name in names if not TABLES.fullmatch(name)))
@@ -142,7 +142,7 @@ def _read_weights(
         warnings.warn(Notice(f"{folder}: {unread}"), stacklevel=2)
     names = tensors.names()
     if spec.num_layers > len(names):  # refuse before building that many layers
-        cause = f"describes {spec.num_layers} layers, and there are only {len(names)} tensors"
+        cause = f"describes {spec.num_layers} layers, but there are only {len(names)} tensors"
         raise CheckpointError(str(folder / "config.json"), cause, "does it describe this checkpoint?")
     model = build_on_meta(spec)
     if dtype is not None:
@@ -258,7 +258,7 @@ def _tied_copies(family: Family, rules: list[Rule], tensors: Tensors) -> list[st
         one, other = tensors.mapped(original), tensors.mapped(copy)
         if one.dtype != other.dtype or not torch.equal(one, other):
             if copy not in TIED:
-                raise CheckpointError(copy, f"differs from {original}, which it is a copy of elsewhere", REMEDY)
+                raise CheckpointError(copy, f"differs from {original}, of which it should be a copy", REMEDY)
             cause = f"differs from {original}, though the configuration ties them"
             raise CheckpointError(copy, cause, "set tie_word_embeddings to false")
         patterns.append(re.escape(copy))

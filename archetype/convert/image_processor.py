@@ -56,8 +56,8 @@ class Sides(Spec):
             longer = int(self.shortest_edge * max(height, width) / min(height, width))
             rows, columns = (longer, self.shortest_edge) if width <= height else (self.shortest_edge, longer)
         if rows * columns > MAX_PIXELS:
-            cause = f"of {height} x {width} pixels becomes one of {rows} x {columns}"
-            raise DataError("picture", cause, f"cut it, or make the size in {FILE} smaller")
+            cause = f"of {height} x {width} pixels would be scaled to {rows} x {columns}"
+            raise DataError("picture", cause, f"crop it, or make the size in {FILE} smaller")
         return rows, columns
 
 
@@ -104,9 +104,9 @@ class ImageProcessor(Spec):
     @model_validator(mode="after")
     def _can_be_done(self) -> "ImageProcessor":
         if self.do_center_crop and (self.crop_size is None or self.crop_size.height is None):
-            invalid("crop_size", "gives no height and width", "give both, or leave do_center_crop out")
+            invalid("crop_size", "has no height and width", "add both, or remove do_center_crop")
         if min(self.image_std) <= 0:
-            invalid("image_std", "has a number that is not above 0", "give positive ones")
+            invalid("image_std", "has a number that is not positive", "use positive numbers")
         return self
 
     def numbers(self, pixels: Pixels) -> Numbers:
@@ -130,14 +130,14 @@ class ImageProcessor(Spec):
                 mean, std = (self._by_channel(name, len(pixels)) for name in ("image_mean", "image_std"))
                 numbers = (numbers - mean) / std
         if not np.isfinite(numbers).all():
-            raise SpecError(FILE, "its numbers make pixels infinite", "is it the model's own?")
+            raise SpecError(FILE, "its values make pixels infinite", "is it the model's file?")
         return numbers
 
     def _by_channel(self, name: str, num_channels: int) -> Numbers:
         values = getattr(self, name)
         if len(values) not in (1, num_channels):
-            cause = f"has {len(values)} numbers, and the pictures {num_channels} channels"
-            raise SpecError(f"{FILE}: {name}", cause, "give one for each")
+            cause = f"has {len(values)} numbers for images of {num_channels} channels"
+            raise SpecError(f"{FILE}: {name}", cause, "give one per channel")
         return np.array(values, dtype=np.float32)[:, None, None]
 
     def contents(self) -> dict[str, Any]:
@@ -228,12 +228,12 @@ def open_processor(contents: Mapping[str, Any], model_type: str | None = None) -
     name = str(next((contents[key] for key in NAMES if contents.get(key)), OF_MODELS.get(model_type or "", "")))
     name = name.replace("FeatureExtractor", "ImageProcessor").removesuffix("Fast").removesuffix("Pil")
     if name not in DEFAULTS:
-        cause = f"pictures are prepared by {name or 'a class that is not named'}, which is not known here"
-        raise CheckpointError(f"{FILE}: image_processor_type", cause, f"known are {', '.join(DEFAULTS)}")
+        cause = f"{name!r} is not supported" if name else "is missing"
+        raise CheckpointError(f"{FILE}: image_processor_type", cause, f"supported are {', '.join(DEFAULTS)}")
     for key, neutral in NEUTRAL.items():
         if contents.get(key) is not None and contents[key] not in neutral:
-            cause = f"{contents[key]!r:.60} asks for what is not done here"
-            raise CheckpointError(f"{FILE}: {key}", cause, "prepare the pictures with transformers, as an .npz file")
+            cause = f"{contents[key]!r:.60} is not supported"
+            raise CheckpointError(f"{FILE}: {key}", cause, "preprocess the images with transformers, as an .npz file")
     values = {**DEFAULTS[name], **contents}
     is_square = values.get("default_to_square", True)
     values = {key: value for key, value in values.items() if key in ImageProcessor.model_fields}
@@ -250,7 +250,7 @@ def open_processor(contents: Mapping[str, Any], model_type: str | None = None) -
     except SpecError as error:
         raise CheckpointError(f"{FILE}: {error.place}", error.cause, error.remedy) from None
     if unknown := sorted(contents.keys() - ImageProcessor.model_fields.keys() - WITHOUT_EFFECT - NEUTRAL.keys()):
-        message = f"{FILE}: {', '.join(map(repr, unknown))[:200]} change no picture here"
+        message = f"{FILE}: {', '.join(map(repr, unknown))[:200]} have no effect here"
         warnings.warn(message, NotObeyed, stacklevel=2)
     return processor
 

@@ -79,10 +79,10 @@ of {family.format.architecture_of(model)}. Written by Archetype {__version__}.
             return ""
         figures = [f"{self.evaluation['validation_loss']:.4f} nats"]
         if (accuracy := self.evaluation.get("validation_accuracy")) is not None:
-            figures.append(f"{accuracy:.1%} right")
+            figures.append(f"{accuracy:.1%} accuracy")
         if (bits := self.evaluation.get("validation_bits_per_byte")) is not None:
             figures.append(f"{bits:.4f} bits per byte")
-        return f"\nHeld-out loss after {self.evaluation['step']:,} training steps: {', '.join(figures)}.\n"
+        return f"\nValidation loss after {self.evaluation['step']:,} training steps: {', '.join(figures)}.\n"
 
     def _commands(self, model: ModelSpec, family: Family) -> str:
         architecture = family.format.architecture_of(model)

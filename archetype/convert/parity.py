@@ -127,7 +127,7 @@ def compare(
     difference = distance(output, reference_output)
     if difference is None:
         cause = f"the output has shape {list(output.shape)} here and {list(reference_output.shape)} in transformers"
-        raise ArchetypeError(str(folder), cause, "is this an architecture that both know?")
+        raise ArchetypeError(str(folder), cause, "do both support this architecture?")
     likelihoods = _compare_likelihoods(model.spec, output, reference_output)
     return Parity(dtype, tolerance or TOLERANCES[dtype], modules, sorted(set(left_out)), difference, *likelihoods)
 
@@ -168,7 +168,7 @@ def reference_class(values: Mapping[str, Any], place: str) -> Any:
     auto = getattr(library, f"AutoModel{ending}")
     if is_known and library.CONFIG_MAPPING[kind] in auto._model_mapping:
         return auto
-    cause = f"names the class {name!r}, which transformers lacks" if name else "names no class"
+    cause = f"names the class {name!r}, which transformers does not have" if name else "names no class"
     raise DataError(f"{place}: architectures", cause, "name the class that reads this folder")
 
 
@@ -333,7 +333,7 @@ def _encode(folder: Path, text: str) -> list[int]:
         tokenizer = open_tokenizer(folder)
     except DataError as error:
         if error.place == str(folder):
-            raise DataError("tokenizer", "the model's folder holds none", "leave --text out") from None
+            raise DataError("tokenizer", "the model's folder has none", "leave --text out") from None
         raise
     return tokenizer.add_special_tokens(tokenizer.encode(text))
 

@@ -82,12 +82,12 @@ def check_proved(folder: Path, overrides: Sequence[str] = (), accept: bool = Fal
         if accept:
             return
         warnings.warn(UnknownFamily(f"{folder}: {family.reading.summary(family.name)}"), stacklevel=2)
-        remedy = "check what is assumed, correct it with --set NAME=VALUE, and import it with --accept-unproved"
-        raise CheckpointError(place, f"nothing proves how {family.name} is read: {reason}", remedy) from None
+        remedy = "check the assumptions, correct them with --set NAME=VALUE, and import with --accept-unproved"
+        raise CheckpointError(place, f"the reading of {family.name} cannot be verified: {reason}", remedy) from None
     if proof.fault:
         options = ", ".join(f"{name}={str(value).lower()}" for name, value in settings.items())
-        remedy = f"leave out --set {options}" if options else "no layout known here agrees: see docs/adding_a_family.md"
-        raise CheckpointError(place, f"read so, {family.name} differs from {proof.by}: {proof.fault}", remedy)
+        remedy = f"leave out --set {options}" if options else "no known layout agrees: see docs/adding_a_family.md"
+        raise CheckpointError(place, f"{family.name} as read here differs from {proof.by}: {proof.fault}", remedy)
 
 
 @torch.inference_mode()
@@ -126,7 +126,7 @@ def settle_by(small: "SmallModel", settings: Mapping[str, Any]) -> Proof:
     result = parity.compare(small.folder, overrides=assignments)
     first = result.first
     where, size = (f"{first.module} ({first.reference})", first.difference) if first else ("logits", result.difference)
-    return Proof(by, {}, result.difference, f"{where} off by {size:.2g} of the largest", asked)
+    return Proof(by, {}, result.difference, f"{where} differs by {size:.2g} of the largest value", asked)
 
 
 def _assignments(settings: Mapping[str, Any]) -> list[str]:
@@ -225,7 +225,7 @@ def _write(folder: Path, values: dict[str, Any]) -> nn.Module:
             file.write_text(json.dumps(values := with_sizes(values, config)), encoding="utf-8")
             config, make = parity.read_configuration(model_class, folder)
         if (count := _num_parameters(config, make)) > LARGEST:
-            raise ValueError(f"{count:,} parameters, which no size that is known here makes fewer")
+            raise ValueError(f"{count:,} parameters, and no known key makes the model smaller")
         model: Any = make(config)
         # parameters that are computed at construction are not trained and must keep their values
         parameters = model.named_parameters()

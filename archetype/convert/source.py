@@ -51,7 +51,7 @@ def open_spec(source: Source) -> ModelSpec:
         return with_head_of(read_config(config)[1], read_files(place if place.is_dir() else config.file.parent))
     if place.is_dir():
         raise SpecError(
-            str(place), "holds neither spec.yaml nor config.json", f"known families: {', '.join(designs())}"
+            str(place), "contains neither spec.yaml nor config.json", f"known families: {', '.join(designs())}"
         )
     if is_gguf(place):
         from archetype.convert.gguf.specification import read_spec  # imported here, since no other source needs it
@@ -113,7 +113,7 @@ def without_weights(place: str | Path) -> CheckpointError:
     is_preset = str(place) in preset_facts()
     if is_preset or (Path(place).is_file() and Path(place).suffix in SUFFIXES):
         what = "a preset" if is_preset else "a specification"
-        remedy = f"train it: archetype train TEXT --spec {place} --to RUN, and give RUN"
+        remedy = f"train it: archetype train TEXT --spec {place} --to RUN, and use RUN"
         return CheckpointError(str(place), f"is {what}, which has no weights", remedy)
     cause = "is neither a folder nor a GGUF file" if Path(place).is_file() else "there is no such folder"
     return CheckpointError(str(place), cause, "give a run directory, a Hugging Face folder or a GGUF file")
@@ -155,7 +155,7 @@ def read_config(
     family = family_of(values, place)
     tensors = config.shapes() if family is None else {}
     if family is not None and settings:
-        cause = f"is a layout that is settled for families that are not registered, and {family.name} is"
+        cause = f"is a layout of families that are not registered, but {family.name} is registered"
         raise SpecError(next(iter(settings)), cause, "leave it out")
     try:
         if warn:
@@ -175,8 +175,8 @@ def _shapes_beside(file: Path) -> Shapes:
     # a file of another name may describe another model than the safetensors next to it
     if file.name == CONFIG and weight_files.has_weights(file.parent):
         return _shapes(weight_files.header(file.parent), file)
-    cause = "a family that is not registered is read by the names and shapes of its tensors, and none are beside it"
-    remedy = "name it owner/name, or put its safetensors there, or their headers"
+    cause = "a family that is not registered is inferred from its tensors, and there are none next to this file"
+    remedy = "use owner/name, or put its safetensors or their headers there"
     raise CheckpointError(f"{file}: model_type", cause, remedy)
 
 

@@ -40,8 +40,8 @@ def weight_types(name: str, model: ModelSpec, source: Any) -> str | WeightTypes:
         try:
             return gguf_weights(model, name.lower())
         except CheckpointError as error:
-            cause = f"{name} is a type of GGUF files, and {error.place}: {error.cause}"
-            raise SpecError("dtype", cause, "use a type that all weights can have, such as int4") from None
+            cause = f"{name} is a type of GGUF files, but {error.place}: {error.cause}"
+            raise SpecError("dtype", cause, "use a type that is not GGUF's, such as int4") from None
     return _published(model, source) if name == PUBLISHED else name
 
 
@@ -55,7 +55,7 @@ def _published(model: ModelSpec, source: Any) -> WeightTypes:
         return _of_gguf(place)
     elif place != Path() and (config := find_config(place)) is not None:
         return _of_header(config, _header(config, place))
-    cause = f"nothing here says in which types {model.name or 'the model'} was published"
+    cause = f"it is not known in which types {model.name or 'the model'} was published"
     raise SpecError("dtype", cause, "name a folder with its safetensors, or owner/name, or a type such as bfloat16")
 
 
@@ -88,7 +88,7 @@ def _header(config: PublishedConfig, place: Path) -> Header:
         return hub.header(place.as_posix())
     if weight_files.has_weights(folder):
         return weight_files.header(folder)
-    cause = "has no safetensors beside it, whose headers say the type of each tensor"
+    cause = "has no safetensors next to it to read the types from"
     raise SpecError(str(config.file), cause, "put them there, or name a type such as bfloat16")
 
 
@@ -106,7 +106,7 @@ def _of_header(config: PublishedConfig, header: Header) -> WeightTypes:
     shapes = shapes_of(build_on_meta(model))
     rules = with_names_of_file(family, for_model(family.format.rules_for(model), model.num_layers, shapes), list(sizes))
     if missing := next((rule.hf for rule in rules if rule.hf not in sizes), None):
-        raise SpecError(f"{config.place}: {missing}", "is not among its folder's tensors", "is the folder complete?")
+        raise SpecError(f"{config.place}: {missing}", "is missing from its folder's tensors", "is the folder complete?")
     return WeightTypes.mixed(PUBLISHED, shares(rules, shapes, sizes.__getitem__))
 
 

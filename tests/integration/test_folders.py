@@ -124,8 +124,8 @@ def test_what_nothing_proves_is_refused_with_what_is_assumed(archetype: Command,
     assert refused.returncode == 2 and refused.stdout == ""
     notice, error = refused.stderr.splitlines()
     assert "assumed: parallel=false (or true; " in notice and "interleaved=false (or true; " in notice
-    assert "nothing proves how mystery is read: transformers 5." in error
-    assert error.endswith("correct it with --set NAME=VALUE, and import it with --accept-unproved")
+    assert "the reading of mystery cannot be verified: transformers 5." in error
+    assert error.endswith("correct them with --set NAME=VALUE, and import with --accept-unproved")
     accepted = archetype("generate", unknown, *prompt, "--accept-unproved")
     assert accepted.stdout == archetype("generate", exported, *prompt).stdout
     assert archetype("cost", unknown).returncode == 0
@@ -152,6 +152,5 @@ def test_a_part_that_is_missing_is_named(archetype: Command, unknown: Path) -> N
     name = "model.layers.0.self_attn.lambda_q1"
     save_file(tensors | {name: tensors["model.norm.weight"].clone()}, unknown / "model.safetensors")
     assert refused(archetype, "generate", unknown, "a") == (
-        f"{unknown}/config.json: {name}: needs differential attention, which is missing here; "
-        "the mystery family is not known"
+        f"{unknown}/config.json: {name}: needs differential attention, which is missing here; mystery is not supported"
     )

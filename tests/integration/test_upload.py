@@ -89,7 +89,7 @@ def test_the_card_says_what_the_model_is_and_export_writes_the_same(
     assert here("upload", run_directory, "me/tiny", "--dry-run", "--revision", "v1").status == 0
     assert here("export", run_directory, "--to", "exported").status == 0
     text, exported = ((tmp_path / name / "README.md").read_text() for name in ("tiny", "exported"))
-    assert "Held-out loss after 20 training steps: 1.2500 nats, 50.0% right, 1.7500 bits per byte." in text
+    assert "Validation loss after 20 training steps: 1.2500 nats, 50.0% accuracy, 1.7500 bits per byte." in text
     assert 'from_pretrained("me/tiny", revision="v1")' in text and 'archetype.load("me/tiny@v1")' in text
     assert exported == text.replace(', revision="v1"', "").replace("me/tiny@v1", "PATH").replace("me/tiny", "PATH")
     assert "![The architecture" in text and (tmp_path / "tiny" / "architecture.svg").read_text().startswith("<svg")

@@ -213,7 +213,7 @@ def test_what_cannot_be_read_is_refused_in_one_line(tmp_path: Path) -> None:
     wrong: dict[str, tuple[dict[str, Tensor | None], str]] = {
         "another table": (
             {f"{layer}embed_tokens.weight": torch.zeros(61, 32)},
-            f"{layer}embed_tokens.weight: differs from model.embed_tokens.weight, which it is a copy of elsewhere",
+            f"{layer}embed_tokens.weight: differs from model.embed_tokens.weight, of which it should be a copy",
         ),
         "another block": (
             {f"{layer}self_attn.q_norm.weight": None},

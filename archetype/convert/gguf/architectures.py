@@ -125,7 +125,7 @@ def gguf_of(family: str) -> Gguf:
     """
     if family not in GGUF:
         known = ", ".join(GGUF)
-        raise CheckpointError("--format", f"gguf is not known for {family}", f"it is for {known}; or use --format hf")
+        raise CheckpointError("--format", f"gguf does not support {family}", f"use --format hf; gguf supports {known}")
     return GGUF[family]
 
 
@@ -138,6 +138,6 @@ def families_of(architecture: object, place: str) -> list[str]:
     names = [name for name, target in GGUF.items() if target.architecture == architecture]
     if not names:
         known = ", ".join(dict.fromkeys(target.architecture for target in GGUF.values()))
-        cause = f"{architecture!r:.80} is not read"
-        raise CheckpointError(f"{place}: general.architecture", cause, f"known are {known}")
+        cause = f"{architecture!r:.80} is not supported"
+        raise CheckpointError(f"{place}: general.architecture", cause, f"supported are {known}")
     return names

@@ -53,7 +53,7 @@ class FileTensors(Tensors):
             return tuple(change.read(empty, self._model).shape)
         except (RuntimeError, ValueError, IndexError):
             shapes = " and ".join(str(list(self._header.entries[one].shape)) for one in stored)
-            cause = f"has shape {shapes}, which does not fit the file's heads"
+            cause = f"has shape {shapes}, which does not match the file's heads"
             raise CheckpointError(f"{self._header.place}: {stored[0]}", cause, "is the file complete?") from None
 
     def mapped(self, name: str) -> Tensor:
@@ -119,6 +119,6 @@ class FileTensors(Tensors):
                     piece = library.quants.dequantize(rows[start : start + step], kind)
                     numbers[start : start + step] = torch.from_numpy(piece)
         except NotImplementedError:
-            cause = f"is of type {entry.type}, which gguf does not turn into numbers"
+            cause = f"has type {entry.type}, which gguf cannot dequantize"
             raise CheckpointError(f"{self._header.place}: {name}", cause, "quantize it in another type") from None
         return numbers.view(entry.shape)

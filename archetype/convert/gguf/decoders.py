@@ -39,9 +39,9 @@ def decoder_check(
         decoder = expect_kind(Decoder, model, "kind")
         head = expect_kind(LanguageModelHead, decoder.head, "head")
         if decoder.further_tokens is not None:
-            raise unsupported("further_tokens", "further tokens here", "leave them out, or keep the run directory")
+            raise unsupported("further_tokens", "multi-token prediction", "leave it out, or keep the run directory")
         if tied and not head.tied:
-            raise unsupported("head.tied", "a head of its own here")
+            raise unsupported("head.tied", "an untied head here")
         if activation is not None:
             check_activations(decoder.layers, (activation,))
         own(decoder)
@@ -77,7 +77,7 @@ HEADS: tuple[Row, ...] = (
     Key("attention.head_count", "num_heads"),
     Key("attention.head_count_kv", "num_kv_heads", itemgetter("num_heads")),
     Key("attention.key_length", "head_dim", lambda values: max(1, values["d_model"] // values["num_heads"])),
-    Expected("attention.value_length", itemgetter("head_dim"), "wider values", path=head_sizes("head_dim")),
+    Expected("attention.value_length", itemgetter("head_dim"), "values of another width", path=head_sizes("head_dim")),
 )
 RMS_EPS = Key("attention.layer_norm_rms_epsilon", "eps")
 WIDTH = Key("feed_forward_length", "d_ff", path=network_width)
@@ -149,7 +149,7 @@ def check_qwen2(decoder: Decoder) -> None:
     """Refuse heads whose widths do not sum to d_model."""
     mixer = first_attention(decoder)
     if mixer.sizes(decoder.d_model).head_dim * mixer.num_heads != decoder.d_model:
-        raise unsupported("layers[0].mixer.head_dim", "heads that are not d_model / num_heads wide in qwen2")
+        raise unsupported("layers[0].mixer.head_dim", "a head_dim other than d_model / num_heads in qwen2")
 
 
 # Architectures that follow GPT-2: as many key heads as query heads, and d_model / num_heads wide.
@@ -175,7 +175,7 @@ STANDARD: tuple[Row, ...] = (
 def check_scale(decoder: Decoder) -> None:
     """Refuse a scale of attention scores other than the default."""
     if first_attention(decoder).scale is not None:
-        raise unsupported("layers[*].mixer.scale", "scores that are scaled otherwise than by the heads' width")
+        raise unsupported("layers[*].mixer.scale", "a scale of scores other than head_dim ** -0.5")
 
 
 def check_mamba(decoder: Decoder) -> None:
@@ -209,7 +209,7 @@ MAMBA: tuple[Row, ...] = (
         decode=unless_automatic,
         path=lambda model: model.layers[0].mixer.rank(model.d_model),
     ),
-    Expected("ssm.dt_b_c_rms", False, "norms of what the scan is steered by"),
+    Expected("ssm.dt_b_c_rms", False, "norms of dt, B and C"),
     TIED,
 )
 

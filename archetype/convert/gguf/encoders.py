@@ -25,7 +25,7 @@ def check_bert(model: ModelSpec) -> None:
     """Refuse a head, and activations other than GELU."""
     encoder = expect_kind(Encoder, model, "kind")
     if not isinstance(encoder.head, NoHead):
-        raise unsupported("head", f"a head of kind {encoder.head.kind} in bert, which is there for vectors of texts")
+        raise unsupported("head", f"a head of kind {encoder.head.kind} in bert, only embeddings")
     # llama.cpp only has the tanh approximation of GELU, which its converter also uses for BERT's exact GELU
     check_activations(encoder.layers, (GELU(), GELUTanh()))
 
@@ -33,7 +33,7 @@ def check_bert(model: ModelSpec) -> None:
 def as_mean(model: ModelSpec) -> ModelSpec:
     """Drop a sentence head that only does mean pooling, which llama.cpp does without a head."""
     if model.head.embeds and (model.head.pooling != ("mean",) or model.head.layers):
-        raise unsupported("head", "other vectors of texts than the mean of their tokens")
+        raise unsupported("head", "pooling other than the mean")
     return model.without_sentence_head()
 
 
@@ -55,7 +55,7 @@ BERT: tuple[Row, ...] = (
     Key("attention.layer_norm_epsilon", "eps", path="block.wiring.norm.eps"),
     Key("tokenizer.ggml.token_type_count", "num_token_types", 1),
     Expected("attention.causal", False, "a causal mask", path=lambda model: False),
-    Expected("pooling_type", MEAN, "only the mean of all tokens is a text's vector here", path=lambda model: MEAN),
+    Expected("pooling_type", MEAN, "only mean pooling", path=lambda model: MEAN),
 )
 BERT_PARTS: dict[str, type[Spec]] = {
     "block.wiring": PostNorm,
@@ -93,7 +93,7 @@ def check_t5(model: ModelSpec) -> None:
             "encoder.layers[*].mixer.position.max_distance", f"{position.max_distance} here, only {FARTHEST}"
         )
     if len(pair.decoder.layers) > len(pair.encoder.layers):
-        raise unsupported("decoder.layers", "more of them than the encoder has: it caches no more layers' keys")
+        raise unsupported("decoder.layers", "more of them than encoder layers")
 
 
 def with_usual_scale(model: EncoderDecoder) -> EncoderDecoder:
@@ -111,7 +111,7 @@ T5: tuple[Row, ...] = (
     Key("feed_forward_length", "d_ff", path=width("block.feedforward")),
     Key("attention.head_count", "num_heads"),
     Key("attention.key_length", "head_dim"),
-    Expected("attention.value_length", itemgetter("head_dim"), "wider values", path=head_sizes("head_dim")),
+    Expected("attention.value_length", itemgetter("head_dim"), "values of another width", path=head_sizes("head_dim")),
     Key("attention.layer_norm_rms_epsilon", "eps", path="encoder.final_norm.eps"),
     ignored("attention.layer_norm_epsilon", path="encoder.final_norm.eps"),
     Key("attention.relative_buckets_count", "num_buckets", 32, path="block.mixer.position.num_buckets"),

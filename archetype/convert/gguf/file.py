@@ -63,7 +63,7 @@ def write_gguf(
     keys = target.metadata(spec, shapes, lambda name: frequency_factors(spec) or [])
     type = type or own_type(model)
     if not type:
-        raise CheckpointError("dtype", "of the model has no place in GGUF", "use --dtype float32, float16 or bfloat16")
+        raise CheckpointError("dtype", "of the model is not in GGUF", "use --dtype float32, float16 or bfloat16")
     check_file_type(type)
     writer = library.GGUFWriter(file, target.architecture)
     for name, value in keys.items():
@@ -155,7 +155,7 @@ def _put_vocabulary(
 def _compare(file: Path, tensors: dict[str, Stored]) -> None:
     read = read_header(file).entries
     if read.keys() != tensors.keys():
-        raise CheckpointError(str(file), "does not hold the tensors that were written", "check the disk, try again")
+        raise CheckpointError(str(file), "does not contain the tensors that were written", "check the disk, try again")
     for name, (kind, data) in tensors.items():
         entry, written = read[name], data.reshape(-1).view(torch.uint8).numpy()
         stored = np.memmap(file, np.uint8, "r", entry.offset, entry.num_bytes)
@@ -176,4 +176,4 @@ def _differing_prompts(file: Path, tokenizer: Tokenizer, row: list[int]) -> Iter
     )
     if row not in ([*before, TEXT, *after], again := read.add_special_tokens([TEXT])):
         shown = (", ".join("the text" if id == TEXT else str(id) for id in ids) for ids in (row, again))
-        yield f"a prompt is {next(shown)}, and would be {next(shown)} by GGUF's keys"
+        yield f"a prompt is encoded as {next(shown)}, but with GGUF's keys as {next(shown)}"

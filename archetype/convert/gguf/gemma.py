@@ -25,7 +25,7 @@ GEMMA: tuple[Row, ...] = (*DESIGN, BIASES)
 def check_gemma(decoder: Decoder) -> None:
     """Refuse a bias of the output projection."""
     if first_attention(decoder).bias.o:
-        raise unsupported("layers[*].mixer.bias", "a bias behind the heads in gemma")
+        raise unsupported("layers[*].mixer.bias", "a bias of the output projection in gemma")
 
 
 def _scaling_width(architecture: str, num_layers: int, d_model: int, num_heads: int, head_dim: int) -> int:
@@ -37,7 +37,7 @@ def _check_scale(decoder: Decoder, architecture: str) -> None:
     heads = mixer.sizes(decoder.d_model)
     width = _scaling_width(architecture, decoder.num_layers, decoder.d_model, heads.num_heads, heads.head_dim)
     if not math.isclose(heads.head_dim**-0.5 if mixer.scale is None else mixer.scale, width**-0.5):
-        raise unsupported("layers[*].mixer.scale", f"another scale than {width} ** -0.5 in {architecture}")
+        raise unsupported("layers[*].mixer.scale", f"a scale other than {width} ** -0.5 in {architecture}")
 
 
 def _windows(decoder: Decoder) -> list[int | None]:
@@ -50,7 +50,7 @@ def check_gemma2(decoder: Decoder) -> None:
     """Check the soft caps, the scale of scores, and that windows alternate with full attention, windows first."""
     windows = _windows(decoder)
     if [width is not None for width in windows] != [index % 2 == 0 for index in range(len(windows))]:
-        raise unsupported("layers[*].mixer.pattern", "another order of windows than every other layer in gemma2")
+        raise unsupported("layers[*].mixer.pattern", "windows in other layers than every second in gemma2")
     _check_scale(decoder, "gemma2")
     head = expect_kind(LanguageModelHead, decoder.head, "head")
     if first_attention(decoder).softcap is None or head.softcap is None:
@@ -63,11 +63,11 @@ def check_gemma3(decoder: Decoder) -> None:
     windows = _windows(decoder)
     ordered = [width is not None for width in windows] == [_is_local(index) for index in range(len(windows))]
     if any(windows) and not ordered:
-        raise unsupported("layers[*].mixer.pattern", "another order of windows than five of six layers in gemma3")
+        raise unsupported("layers[*].mixer.pattern", "windows in other layers than five of six in gemma3")
     positions = [expect_kind(Attention, block.mixer, "layers[*].mixer").position for block in decoder.layers]
     local = [position for position, width in zip(positions, windows, strict=True) if width is not None]
     if any(position != LOCAL for position in local):
-        raise unsupported("layers[*].mixer.position", "other positions of windows than theta 10,000 in gemma3")
+        raise unsupported("layers[*].mixer.position", "a theta other than 10,000 in layers with windows in gemma3")
     _check_scale(decoder, "gemma3")
     check_gemma(decoder)
 
@@ -107,7 +107,9 @@ def _read_layers(config: Config, values: Values) -> Values:
     if isinstance(every, int) and every > 0:  # period of full attention; otherwise one flag per layer
         every = [(index + 1) % every != 0 for index in layers]
     if not isinstance(every, list) or len(every) != len(layers):
-        raise config.error("attention.sliding_window_pattern", f"{every!r} does not fit the layers", "fix the file")
+        raise config.error(
+            "attention.sliding_window_pattern", f"{every!r} does not match the number of layers", "fix the file"
+        )
     patterns: tuple[Pattern, ...] = tuple(Window(size=size) if local and size else Full() for local in every)
     theta = config.positive("rope.freq_base_swa", LOCAL.theta)
     return {"patterns": patterns, "local_position": Rotary(theta=theta)}

@@ -102,14 +102,14 @@ def read_header(path: Path) -> Header:
     entries: dict[str, Entry] = {}
     for file, header in zip(files, headers, strict=True):
         if header.metadata.get(PART_COUNT, 1) != len(files):
-            cause = f"is one of {header.metadata.get(PART_COUNT, 1)} parts, and its name says {len(files)}"
-            raise CheckpointError(str(file), cause, "name parts as in model-00001-of-00003.gguf")
+            cause = f"is one of {header.metadata.get(PART_COUNT, 1)} parts, but its name says {len(files)}"
+            raise CheckpointError(str(file), cause, "name parts like model-00001-of-00003.gguf")
         if twice := entries.keys() & header.entries.keys():
-            raise CheckpointError(f"{file}: {min(twice)}", "is in another part too", AGAIN)
+            raise CheckpointError(f"{file}: {min(twice)}", "is also in another part", AGAIN)
         entries |= header.entries
     expected = headers[0].metadata.get(PART_TENSORS, len(entries))
     if expected != len(entries):
-        raise CheckpointError(str(files[0]), f"has {len(entries)} tensors in all parts instead of {expected}", AGAIN)
+        raise CheckpointError(str(files[0]), f"all parts have {len(entries)} tensors instead of {expected}", AGAIN)
     return Header(str(files[0]), headers[0].metadata, entries)
 
 
@@ -121,7 +121,7 @@ def _parts(path: Path) -> list[Path]:
         for number in range(1, int(name["count"]) + 1)
     ]
     if missing := next((file for file in files if not file.exists()), None):
-        raise CheckpointError(str(missing), "is missing, and the model needs all its parts", "download it")
+        raise CheckpointError(str(missing), "is missing, but the model needs all its parts", "download it")
     return files or [path]
 
 
@@ -142,24 +142,24 @@ class _Reader:
 
     def header(self) -> Header:
         if self._take(4) != MAGIC:
-            raise self._error("does not begin as a GGUF file does", "is it the right file?")
+            raise self._error("is not a GGUF file", "is it the right file?")
         version = self._number("<I")
         if version not in VERSIONS:
             big = version & 0xFFFF == 0
-            cause = "is of a machine with the other byte order" if big else f"is of version {version}"
-            raise self._error(f"{cause}, which is not read", "convert it again")
+            cause = "is big-endian" if big else f"has version {version}"
+            raise self._error(f"{cause}, which is not supported", "convert it again")
         num_tensors, num_keys = self._number("<Q"), self._number("<Q")
         metadata: dict[str, Any] = {}
         for _ in range(num_keys):
             key = self._text(MAX_NAME)
             if key in metadata:
-                raise self._error("is there twice", AGAIN, key)
+                raise self._error("occurs twice", AGAIN, key)
             metadata[key] = self._value(self._number("<I"), key)
         infos: dict[str, tuple[tuple[int, ...], int, int]] = {}
         for _ in range(num_tensors):
             name = self._text(MAX_NAME)
             if name in infos:
-                raise self._error("is there twice", AGAIN, name)
+                raise self._error("occurs twice", AGAIN, name)
             if not 0 < (dimensions := self._number("<I")) <= MAX_DIMENSIONS:
                 raise self._error(f"has {dimensions} dimensions, not 1 to {MAX_DIMENSIONS}", AGAIN, name)
             shape = tuple(self._number("<Q") for _ in range(dimensions))[::-1]
@@ -168,20 +168,20 @@ class _Reader:
 
     def _entries(self, infos: dict[str, tuple[tuple[int, ...], int, int]], alignment: Any) -> dict[str, Entry]:
         if not isinstance(alignment, int) or alignment <= 0 or alignment % 8:
-            raise self._error(f"{alignment!r} is no multiple of 8", AGAIN, "general.alignment")
+            raise self._error(f"{alignment!r} is not a multiple of 8", AGAIN, "general.alignment")
         start = -(-self._at // alignment) * alignment  # rounded up
         sizes = _block_sizes()
         entries = {}
         for name, (shape, type, offset) in infos.items():
             if type not in sizes:
-                raise self._error(f"is of type {type}, which gguf cannot read", "update the package gguf", name)
+                raise self._error(f"has type {type}, which gguf cannot read", "update the package gguf", name)
             kind, block, block_bytes = sizes[type]
             if not all(shape) or shape[-1] % block:
-                cause = f"has shape {list(shape)}, and {kind} has blocks of {block}"
+                cause = f"has shape {list(shape)}, which {kind} blocks of {block} do not divide"
                 raise self._error(cause if all(shape) else f"has shape {list(shape)}", AGAIN, name)
             entry = Entry(self._path, kind, shape, start + offset, shape[-1] // block * block_bytes)
             if offset % alignment or entry.offset + entry.num_bytes > self._size:
-                raise self._error("does not lie within the file", AGAIN, name)
+                raise self._error("has an invalid offset", AGAIN, name)
             entries[name] = entry
         return entries
 
@@ -200,13 +200,13 @@ class _Reader:
 
     def _format(self, type: int, key: str) -> str:
         if type not in NUMBERS:
-            raise self._error(f"is of type {type}, which is not known", AGAIN, key)
+            raise self._error(f"has the unknown type {type}", AGAIN, key)
         return NUMBERS[type]
 
     def _fitting(self, count: int, size: int) -> int:
         # before anything is allocated: `count` items of at least `size` bytes must fit into the rest of the file
         if count * size > self._size - self._at:
-            raise self._error("ends within its header", AGAIN)
+            raise self._error("ends inside its header", AGAIN)
         return count
 
     def _number(self, form: str) -> Any:
@@ -221,7 +221,7 @@ class _Reader:
 
     def _take(self, size: int) -> bytes:
         if size > self._size - self._at:
-            raise self._error("ends within its header", AGAIN)
+            raise self._error("ends inside its header", AGAIN)
         self._at += size
         return self._data[self._at - size : self._at]
 

@@ -127,7 +127,7 @@ def as_half(numbers: Array) -> Array:
         half = numbers.astype(np.float16)
     if (np.isinf(half) & np.isfinite(numbers)).any():
         largest = float(np.abs(numbers[np.isfinite(numbers)]).max())
-        cause = f"a scale or weight of {largest:.3g} is beyond float16, whose largest number is 65,504"
+        cause = f"a scale or weight of {largest:.3g} exceeds the largest float16, 65,504"
         raise CheckpointError("weights", cause, "use --type bf16 or f32")
     return half
 

@@ -146,7 +146,7 @@ def _same(value: Any, other: Any) -> bool:
 
 def unsupported(place: str, what: str, remedy: str = "export with --format hf") -> CheckpointError:
     """Return the error for a field that llama.cpp does not support."""
-    return CheckpointError(place, f"llama.cpp does not know {what}", remedy)
+    return CheckpointError(place, f"llama.cpp does not support {what}", remedy)
 
 
 def check_activations(layers: Iterable[Block], known: tuple[Activation, ...], place: str = "layers[{i}]") -> None:

@@ -59,9 +59,9 @@ def check_ids(tokenizer: Tokenizer, vocabulary: Vocabulary, allow_different: boo
         try:
             read = reader.encode(text)
         except KeyError as byte:
-            raise no_form(f"llama.cpp ends on {text!r:.60}, since the vocabulary has no piece {byte}") from None
+            raise no_form(f"llama.cpp aborts on {text!r:.60}, since the vocabulary has no piece {byte}") from None
         if read != ids:
-            cause = f"llama.cpp gives {text!r:.60} other ids than the tokenizer does: {_difference(read, ids)}"
+            cause = f"llama.cpp encodes {text!r:.60} differently: {_difference(read, ids)}"
             if not allow_different:
                 raise DataError("tokenizer", cause, f"use --format hf, or {ALLOW}")
             warnings.warn(f"tokenizer: {cause}", Notice, stacklevel=2)
@@ -72,7 +72,7 @@ def _difference(read: list[int], ids: list[int]) -> str:
     first = next((n for n, pair in enumerate(zip(read, ids, strict=False)) if pair[0] != pair[1]), None)
     first = min(len(read), len(ids)) if first is None else first
     shown = (", ".join(map(str, row[first : first + SHOWN])) or "none" for row in (read, ids))
-    return f"from id {first + 1} on {next(shown)} and not {next(shown)}"
+    return f"from id {first + 1} on {next(shown)} instead of {next(shown)}"
 
 
 class LlamaCppTokenizer:
@@ -141,7 +141,7 @@ class _ByteLevel:
 
         pre = SAME_CUTS.get(vocabulary.pre or "", vocabulary.pre)
         if pre not in CUTS:
-            raise no_form(f"the words of llama.cpp's pre-tokenizer {pre!r:.40} are not known here")
+            raise no_form(f"llama.cpp's pre-tokenizer {pre!r:.40} is not supported")
         self._ids, self._ignores_merges = ids, pre in IGNORES_MERGES
         self._split = Split(Regex(CUTS[pre]), "isolated")
         self._alphabet = {byte: character for character, byte in byte_of_character().items()}

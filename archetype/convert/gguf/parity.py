@@ -82,7 +82,7 @@ def _tokens(read: Contents, text: str | None) -> list[int]:
         length = min(LENGTH, spec.context_length)
         return torch.randint(min(5, spec.vocab_size - 1), spec.vocab_size, (length,), generator=generator).tolist()
     if read.tokenizer is None:
-        raise DataError("tokenizer", "the file holds none", "leave --text out")
+        raise DataError("tokenizer", "the file has none", "leave --text out")
     if not (tokens := read.tokenizer.add_special_tokens(read.tokenizer.encode(text))):
         raise DataError("--text", "is empty", "give some text")
     return tokens
@@ -117,7 +117,7 @@ def _run(library: Any, function: Any, context: Any, tokens: list[int]) -> None:
     failed = function(context, batch)
     library.llama_batch_free(batch)
     if failed:
-        raise DataError("llama.cpp", f"fails with {failed}", "try a shorter text")
+        raise DataError("llama.cpp", f"fails with error {failed}", "try a shorter text")
 
 
 def _logits(library: Any, context: Any, count: int, vocab_size: int) -> Tensor:

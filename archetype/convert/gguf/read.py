@@ -72,7 +72,7 @@ def read_gguf(
     family, target, spec, rest = describe(header)
     spec = assign(spec, list(overrides))
     if spec.num_layers > len(rest.entries):  # refuse before building that many layers
-        cause = f"describes {spec.num_layers} layers, and there are only {len(rest.entries)} tensors"
+        cause = f"describes {spec.num_layers} layers, but there are only {len(rest.entries)} tensors"
         raise CheckpointError(header.place, cause, "is the file complete?")
     model = build_on_meta(spec)
     try:
@@ -86,7 +86,7 @@ def read_gguf(
         load_tensors(model, FileTensors(rest, target, spec, names, dtype), rules, dtype=dtype, device=device)
     except CheckpointError as error:
         place = error.place if error.place.startswith(header.place) else f"{header.place}: {error.place}"
-        raise CheckpointError(place, error.cause, "is it a whole file of this architecture?") from None
+        raise CheckpointError(place, error.cause, "is the file complete, and of this architecture?") from None
     metadata, prefix = header.metadata, "general.sampling."
     tokenizer = read_tokenizer(metadata, header.place)
     template = read_chat_template(metadata, tokenizer)

@@ -21,7 +21,7 @@ def rotary(config: Config, values: Values) -> Values:
     """Read rotary positions of whole heads."""
     assert isinstance(config, FileKeys)
     head_dim = values["head_dim"]
-    config.expect("rope.dimension_count", head_dim, "a part of each head is turned")
+    config.expect("rope.dimension_count", head_dim, "partially rotated heads")
     theta = config.positive("rope.freq_base", 10_000.0)
     return {"position": Rotary(theta=theta, scaling=_read_scaling(config, theta, head_dim))}
 
@@ -33,11 +33,11 @@ def _read_scaling(config: FileKeys, theta: float, dim: int) -> RotaryScaling:
     config.used |= {"rope.scaling.original_context_length", "rope.scaling.finetuned"}  # which these kinds do not read
     if kind == "yarn":
         length = config.size("rope.scaling.original_context_length")
-        config.expect("rope.scaling.yarn_beta_fast", 32.0, "another ramp")
-        config.expect("rope.scaling.yarn_beta_slow", 1.0, "another ramp")
+        config.expect("rope.scaling.yarn_beta_fast", 32.0, "another YaRN ramp")
+        config.expect("rope.scaling.yarn_beta_slow", 1.0, "another YaRN ramp")
         return YarnScaling(factor=config.positive("rope.scaling.factor"), original_context_length=length)
     if kind not in ("none", "linear"):
-        raise config.error("rope.scaling.type", f"{kind!r} is not read here", "only 'none', 'linear' and 'yarn' are")
+        raise config.error("rope.scaling.type", f"{kind!r} is not supported", "use 'none', 'linear' or 'yarn'")
     if FACTORS in config.shapes:
         config.used_tensors.add(FACTORS)
         return _of_factors(config, config.vector(FACTORS), theta, dim)
@@ -114,5 +114,5 @@ def _of_factors(config: FileKeys, factors: list[float], theta: float, dim: int) 
         pairs = zip(factors, _factors(scaling, theta, dim), strict=True)
         if all(math.isclose(one, other, rel_tol=2e-7) for one, other in pairs):
             return scaling
-    cause = "holds other divisors of frequencies than Llama 3's scaling makes"
-    raise CheckpointError(f"{config.place}: {FACTORS}", cause, "its model is not read")
+    cause = "holds divisors of frequencies that are not Llama 3's scaling"
+    raise CheckpointError(f"{config.place}: {FACTORS}", cause, "this model is not supported")

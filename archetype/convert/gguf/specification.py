@@ -57,7 +57,7 @@ def describe(header: Header) -> tuple[Family, Gguf, ModelSpec, Header]:
 def _numbers(header: Header, name: str) -> list[float]:
     entry: Entry = header.entries[name]
     if entry.type != "F32" or len(entry.shape) > 1 or entry.shape[0] > MAX_VECTOR:
-        raise CheckpointError(f"{header.place}: {name}", f"is no vector of F32 but {entry.type}", "convert it again")
+        raise CheckpointError(f"{header.place}: {name}", f"must be an F32 vector, not {entry.type}", "convert it again")
     with entry.file.open("rb") as file:
         file.seek(entry.offset)
         return list(struct.unpack(f"<{entry.shape[0]}f", file.read(entry.row_bytes)))

@@ -64,13 +64,20 @@ def gguf_tensors(model: Model, target: Gguf, type: str, types: Mapping[str, str]
             tensors[name] = Stored(kind, _in_type(name, tensor, kind))
         if kind != "f32" and stored.shape[-1] % block and type != own:
             width = stored.shape[-1]
-            log.info("%s: rows of %d weights are no multiple of %d: %s, not %s", name, width, block, kind, type)
+            log.info(
+                "%s: rows of %d weights are not a multiple of %d: stored as %s instead of %s",
+                name,
+                width,
+                block,
+                kind,
+                type,
+            )
         if of_blocks and type != own:
             numbers = tensor.float()
             squares += torch.stack(((_numbers(tensors[name]) - numbers).square().sum(), numbers.square().sum()))
     if squares[0]:
         error = float((squares[0] / squares[1]).sqrt())
-        log.warning("%s became %s: its numbers were rounded again, with a relative error of %.2g", own, type, error)
+        log.warning("%s weights were rounded again to %s, with a relative error of %.2g", own, type, error)
     factors = frequency_factors(model.spec)
     return tensors if factors is None else tensors | {FACTORS: Stored("f32", torch.tensor(factors))}
 

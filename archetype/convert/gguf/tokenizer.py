@@ -102,7 +102,7 @@ def _tokenizer(vocabulary: Vocabulary) -> Tokenizer:
         case "bert":
             return _wordpiece(vocabulary)
         case kind:
-            raise DataError("tokenizer.ggml.model", f"{kind!r:.40} is not read", "known are gpt2, llama, t5 and bert")
+            raise DataError("tokenizer.ggml.model", f"unknown model {kind!r:.40}", "use gpt2, llama, t5 or bert")
 
 
 def _used(vocabulary: Vocabulary) -> dict[int, tuple[str, int]]:
@@ -110,7 +110,7 @@ def _used(vocabulary: Vocabulary) -> dict[int, tuple[str, int]]:
     kinds = enumerate(zip(vocabulary.tokens, vocabulary.types, strict=True))
     used = {id: (token, type) for id, (token, type) in kinds if not is_padding(id, token, type)}
     if len({token for token, _ in used.values()}) < len(used):
-        raise DataError("tokenizer.ggml.tokens", "names a token twice", "convert the model again")
+        raise DataError("tokenizer.ggml.tokens", "lists a token twice", "convert the model again")
     return used
 
 
@@ -147,7 +147,7 @@ def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
         pattern = next((pattern for pattern, name in CUTS.items() if name == pre), None)
         if pattern is None:
             known = ", ".join((GPT2, *CUTS.values(), *SAME_CUTS))
-            raise DataError("tokenizer.ggml.pre", f"{vocabulary.pre!r:.40} is not read", f"known are {known}")
+            raise DataError("tokenizer.ggml.pre", f"{vocabulary.pre!r:.40} is not supported", f"supported are {known}")
         split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
         cut = {"type": "Sequence", "pretokenizers": [split, level]}
     model = {
@@ -181,7 +181,7 @@ def _sentencepiece(vocabulary: Vocabulary, kind: int, joins_spaces: bool) -> Tok
     if scores is None:
         raise DataError("tokenizer.ggml.scores", "is missing", "convert the model again")
     if [*used] != [*range(len(used))]:
-        raise DataError("tokenizer.ggml.tokens", "has ids without a token among others", "convert the model again")
+        raise DataError("tokenizer.ggml.tokens", "has gaps between ids", "convert the model again")
     settings = ModelSettings(
         kind=kind,
         charsmap=vocabulary.charsmap,
@@ -192,7 +192,7 @@ def _sentencepiece(vocabulary: Vocabulary, kind: int, joins_spaces: bool) -> Tok
     known = (id for id, (_, type) in used.items() if type == UNKNOWN)
     unknown = next(known, vocabulary.special.get("unknown"))
     if unknown is None or unknown not in used:
-        raise DataError("tokenizer.ggml.token_type", "names no token for what is unknown", "convert the model again")
+        raise DataError("tokenizer.ggml.token_type", "names no unknown token", "convert the model again")
     pieces = []
     for id, (token, type) in used.items():
         # matched in raw text, before spaces become ▁
@@ -218,7 +218,7 @@ def _wordpiece(vocabulary: Vocabulary) -> Tokenizer:
     special = vocabulary.special
     ids = (special.get("unknown"), special.get("bos", special.get("cls")), special.get("seperator"))
     if any(id is None or id not in used for id in ids):
-        raise DataError("tokenizer.ggml", "names no tokens for what is unknown and around a text", "convert it again")
+        raise DataError("tokenizer.ggml", "names no unknown, first or last token", "convert it again")
     unknown, first, last = (used[id][0] for id in ids if id is not None)
     lower = vocabulary.flags.get("normalizer.lowercase", True)
     normalizer = {

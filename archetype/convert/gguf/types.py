@@ -95,7 +95,7 @@ class Facts(NamedTuple):
 def check_file_type(type: str) -> None:
     """Refuse an unknown file type."""
     if type not in FILE_TYPES:
-        raise CheckpointError("--type", f"{type!r:.40} is not known", f"use one of {', '.join(FILE_TYPES)}")
+        raise CheckpointError("--type", f"unknown type {type!r:.40}", f"use one of {', '.join(FILE_TYPES)}")
 
 
 def is_exact_in_file(name: str, dimensions: int) -> bool:

@@ -77,7 +77,7 @@ def _add_tokens(definition: Any, tokens: dict[int, str], types: dict[int, int]) 
 
 def _unknown_cut(definition: Any) -> DataError:
     cut = json.dumps(definition.get("pre_tokenizer"))[:120]
-    return no_form(f"llama.cpp does not know how its file cuts texts: {cut}")
+    return no_form(f"llama.cpp has no such pre-tokenizer: {cut}")
 
 
 def vocabulary(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:
@@ -98,7 +98,7 @@ def vocabulary(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:
         case HuggingFaceTokenizer(kind="wordpiece"):
             return wordpiece(tokenizer, vocab_size)
         case _:
-            raise no_form(f"a tokenizer of kind {tokenizer.kind} has no form in GGUF")
+            raise no_form(f"GGUF does not support a tokenizer of kind {tokenizer.kind}")
 
 
 # Pre-tokenizers: the published regular expression and llama.cpp's name.
@@ -140,7 +140,7 @@ def byte_level(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:
     """Return the vocabulary of a byte-level BPE tokenizer.json."""
     definition = tokenizer.definition
     if definition.get("normalizer") is not None:
-        raise no_form("its file changes texts before they are cut, which GGUF cannot say")
+        raise no_form("GGUF has no equivalent of its normalizer")
     tokens = {id: piece for piece, id in definition["model"]["vocab"].items()}
     types = dict.fromkeys(tokens, NORMAL)
     _add_tokens(definition, tokens, types)
@@ -171,7 +171,7 @@ def sentencepiece(tokenizer: SentencePieceTokenizer, vocab_size: int) -> Vocabul
     """Return the vocabulary of a SentencePiece model, BPE or Unigram."""
     settings = tokenizer.settings
     if settings.kind not in (UNIGRAM, BPE) or settings.space_behind:
-        raise no_form("of SentencePiece's models only BPE and Unigram, with spaces before words, have one in GGUF")
+        raise no_form("GGUF only supports SentencePiece's BPE and Unigram, with spaces before words")
     pieces = tokenizer.pieces
     apart = {id for id, piece in enumerate(pieces) if _is_found_apart(piece, settings.kind)}
     tokens = {id: piece.text.replace(SPACE, " ") if id in apart else piece.text for id, piece in enumerate(pieces)}
@@ -186,7 +186,7 @@ def sentencepiece(tokenizer: SentencePieceTokenizer, vocab_size: int) -> Vocabul
     flags, special = {"add_space_prefix": settings.adds_prefix}, {"unknown": tokenizer.processor.unk_id()}
     if settings.kind == BPE:
         if settings.joins_spaces or settings.charsmap:
-            raise no_form("its file changes texts before they are cut, which llama.cpp does for Unigram alone")
+            raise no_form("its file normalizes texts, which llama.cpp only does for Unigram")
         padded_tokens = padded(tokens, types, vocab_size)
         return Vocabulary("llama", "default", *padded_tokens, scores=scores, special=special, flags=flags)
     return Vocabulary(
@@ -212,7 +212,7 @@ def unigram(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:
     definition = tokenizer.definition
     model = definition["model"]
     if model.get("unk_id") is None or model.get("byte_fallback"):
-        raise no_form("llama.cpp knows no Unigram without a token for what is unknown, or with bytes for it")
+        raise no_form("llama.cpp only supports Unigram with an unknown token and without byte fallback")
     charsmap, joins = _unigram_normalizer(definition.get("normalizer"))
     if not _cuts_words(definition.get("pre_tokenizer"), joins):
         raise _unknown_cut(definition)
@@ -247,7 +247,7 @@ def _unigram_normalizer(normalizer: Any) -> tuple[bytes, bool]:
         }:
             return b64decode(charsmap), True
         case _:
-            raise no_form("llama.cpp does not know how its file changes texts before they are cut")
+            raise no_form("llama.cpp has no equivalent of its normalizer")
 
 
 def _cuts_words(pre_tokenizer: Any, joined: bool) -> bool:
@@ -283,7 +283,7 @@ def wordpiece(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:
     model = definition["model"]
     ends = tokenizer.add_special_tokens([])
     if model.get("continuing_subword_prefix") != CONTINUES or len(ends) != 2:
-        raise no_form(f"llama.cpp knows only WordPiece with {CONTINUES}, and one token on each side of a text")
+        raise no_form(f"llama.cpp only supports WordPiece with {CONTINUES} and one special token on each side")
     if (definition.get("pre_tokenizer") or {}).get("type") != "BertPreTokenizer":
         raise _unknown_cut(definition)
     flags = _wordpiece_normalizer(definition.get("normalizer"))
@@ -305,4 +305,4 @@ def _wordpiece_normalizer(normalizer: Any) -> dict[str, bool]:
             accents = normalizer.get("strip_accents")
             return {"normalizer.lowercase": lower, "normalizer.strip_accents": lower if accents is None else accents}
         case _:
-            raise no_form("llama.cpp does not know how its file changes texts before they are cut")
+            raise no_form("llama.cpp has no equivalent of its normalizer")

@@ -33,7 +33,7 @@ def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart
     if not names and (layer.reader.stands_alone or apart):
         return NoFeedForward()
     if "down.weight" not in names:
-        raise info.missing(layer.prefix, "a layer without a feed-forward part that is known")
+        raise info.missing(layer.prefix, "an unknown kind of feed-forward part")
     gated = "gate.weight" in names or "gate_up.weight" in names
     if "gate_up.weight" in names:
         gate_up_order(info)
@@ -46,10 +46,10 @@ def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart
 def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
     names = layer.network
     if "router.weight" not in names:
-        raise info.missing(layer.prefix, "experts without a router that is known")
+        raise info.missing(layer.prefix, "an unknown kind of router")
     num_experts, width = info.sides(names["router.weight"])[0], _expert_width(info, layer)
     if tensor := next((name for _, expert, name in layer.experts if expert >= num_experts), None):
-        raise CheckpointError(tensor, f"belongs to an expert beyond the router's {num_experts}", "fix the file")
+        raise CheckpointError(tensor, f"belongs to an expert beyond the {num_experts} of the router", "fix the file")
     if "experts.gate_up.weight" in names or "shared.gate_up.weight" in names:
         gate_up_order(info)
     _settle_first_matrix(info, layer, next((name for param, _, name in layer.experts if ".gate" in param), ""))
@@ -66,7 +66,7 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
         expert=kind(d_ff=width, activation=activation),
         latent_width=info.sides(names["latent_down.weight"])[0] if "latent_down.weight" in names else None,
         weighs="inputs"
-        if info.settle("weighs_inputs", (False, True), "no file says what their weights multiply")
+        if info.settle("weighs_inputs", (False, True), "no file says what router weights multiply")
         else "outputs",
         shared=shared,
         shared_gate="shared_gate.weight" in names,
@@ -99,7 +99,7 @@ def _expert_width(info: CheckpointInfo, layer: Layer) -> int:
         return info.shapes[stacked][1 if layer.experts_transposed(info) else 2]
     single = next((name for param, _, name in layer.experts if param == "experts.down.weight"), None)
     if single is None:
-        raise info.missing(layer.prefix, "experts of a form that is not known")
+        raise info.missing(layer.prefix, "an unknown form of experts")
     return info.sides(single)[1]
 
 
@@ -118,12 +118,12 @@ def _router(info: CheckpointInfo, expert_bias: bool) -> Router:
     sigmoid = scoring == "sigmoid"
     if not scoring:
         usual = expert_bias and not info.quirks.renormalize
-        sigmoid = info.settle("sigmoid", (usual, not usual), "no key names the affinity of experts")
+        sigmoid = info.settle("sigmoid", (usual, not usual), "no key names the router's score function")
     if renormalize is None:
         why = "no key says whether the weights of a token's experts sum to one"
         renormalize = info.settle("renormalize", (False, True), why)
     kind = SigmoidRouter if sigmoid else SoftmaxRouter
-    why = "no file says what the bias of their choice is added to"
+    why = "no file says what the selection bias is added to"
     return kind(
         renormalize=bool(renormalize),
         scale=info.positive(ROUTER_SCALE, 1.0),
@@ -207,10 +207,10 @@ def _wiring(
     both: dict[str, str | None] = {"mixer_norm": first, "feedforward_norm": second}
     parallel, pre_norm = info.first(PARALLEL), info.first(NORMS_FIRST)
     if parallel is None:
-        parallel = info.settle("parallel", (False, True), "no key says whether both contents read the same vectors")
+        parallel = info.settle("parallel", (False, True), "no key says whether mixer and network run in parallel")
     if parallel:
         return ParallelResidual, both
     if pre_norm is None:
         usual = ends_in_norm
-        pre_norm = info.settle("norms_first", (usual, not usual), "no key says whether norms stand before contents")
+        pre_norm = info.settle("norms_first", (usual, not usual), "no key says whether norms come first")
     return PreNorm if pre_norm else PostNorm, both

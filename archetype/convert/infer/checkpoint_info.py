@@ -89,7 +89,7 @@ class CheckpointInfo:
         if name in self.settings:
             if (value := self.settings[name]) not in values:
                 remedy = f"use {enumeration(map(_word, values), 'or')}"
-                raise SpecError(name, f"{one_line(repr(value), 60)} is not a layout that this model can have", remedy)
+                raise SpecError(name, f"{one_line(repr(value), 60)} is not a possible layout of this model", remedy)
             return value
         if fixed := getattr(self.quirks, name, None):
             return fixed
@@ -107,17 +107,15 @@ class CheckpointInfo:
         classes = self.config.get("architectures") or []
         decodes = not isinstance(classes, list) or not classes or re.search(DECODERS, str(classes[0])) is not None
         if not decodes and self.class_head is None:
-            cause = f"{classes[0]!r} is not a decoder of text with its head"
-            raise CheckpointError(
-                f"{self.config.place}: architectures", cause, "other models need a family of their own"
-            )
+            cause = f"{classes[0]!r} is not a text decoder with a head"
+            raise CheckpointError(f"{self.config.place}: architectures", cause, "other models need a registered family")
         if self.type in MISSING_BY_TYPE:
             raise self.missing(self.config.place, MISSING_BY_TYPE[self.type])
         self.refuse_derived(*self.quirks.asks)
         outer = QUIRKS.get(self.outer_type, FamilyQuirks())
         for key, value in {*self.quirks.only, *outer.only}:
             if key in self.stated:
-                self.config.expect(key, value, f"the {self.type} class obeys it in a way of its own")
+                self.config.expect(key, value, f"the {self.type} class treats it differently")
         sections = (value for value in self.config.values.values() if isinstance(value, dict))
         for values in (self.config.values, *sections):
             for key, part in MISSING_BY_KEY.items():
@@ -126,7 +124,7 @@ class CheckpointInfo:
 
     def missing(self, place: str, part: str) -> CheckpointError:
         """Return the error for a model that needs a part Archetype does not have."""
-        return CheckpointError(place, f"needs {part}, which is missing here", f"the {self.type} family is not known")
+        return CheckpointError(place, f"needs {part}, which is missing here", f"{self.type} is not supported")
 
     def no_place(self, tensor: str) -> CheckpointError:
         """Return the error at an unknown tensor; it names the missing part if the names of tensors show it."""
@@ -136,7 +134,7 @@ class CheckpointInfo:
                 for pattern, part in table:
                     if re.fullmatch(pattern, name):
                         return self.missing(name, part)
-        return CheckpointError(tensor, "belongs to a part that is missing here", f"the {self.type} family is not known")
+        return CheckpointError(tensor, "belongs to an unknown part", f"{self.type} is not supported")
 
     def first(self, keys: tuple[str, ...], default: Any = None) -> Any:
         """Return the value of the first of these keys in the file."""
@@ -162,7 +160,7 @@ class CheckpointInfo:
         if layer is None or not isinstance(values, list):
             return self.config.size(key, most=most)
         if layer >= len(values):
-            raise self.config.error(key, f"says nothing of layer {layer}", "fix the file")
+            raise self.config.error(key, f"has no entry for layer {layer}", "fix the file")
         return Config({key: values[layer]}, self.config.place).size(key)
 
     def _first_key(self, keys: tuple[str, ...]) -> str | None:
@@ -175,13 +173,13 @@ class CheckpointInfo:
         """Refuse a file that lacks one of these keys if the class derives its value by a rule."""
         for key in keys:
             if self.defaults is not None and self.defaults.get(key) == DERIVED and key not in self.stated:
-                raise self.config.error(key, f"is missing, and follows from a rule of the {self.type} class", "add it")
+                raise self.config.error(key, f"is missing, and the {self.type} class derives it by a rule", "add it")
 
     def sides(self, tensor: str) -> Shape:
         """Return (rows, columns) of a matrix."""
         shape = self.shapes[tensor]
         if len(shape) != 2 or not all(shape):
-            raise CheckpointError(tensor, f"has shape {list(shape)} where a matrix should be", "is the file complete?")
+            raise CheckpointError(tensor, f"has shape {list(shape)} but must be a matrix", "is the file complete?")
         return shape
 
     def activation(self, gated: bool) -> Activation:

@@ -36,7 +36,7 @@ def read_position(info: CheckpointInfo, number: int, head_dim: int, context_leng
     rotates = info.quirks.rope or bool(ROTARY & {*config.values, *(info.defaults or ())})
     fades = bool(config.get("alibi")) or info.quirks.alibi
     if not rotates and not fades:
-        kind = info.settle("positions", ("none", "rope", "alibi"), "no key speaks of positions")
+        kind = info.settle("positions", ("none", "rope", "alibi"), "no key names a position encoding")
         rotates, fades = kind == "rope", kind == "alibi"
     if fades:
         return Alibi(scale=head_dim**-0.5, rounded=True) if info.quirks.alibi_before_scale else Alibi()
@@ -76,7 +76,7 @@ def _rotary_section(info: CheckpointInfo, number: int) -> dict[str, Any] | None:
     elif theta is not None and kind in WINDOWED:
         section = {"rope_theta": theta}  # spelling of older Gemma 3 files
     elif info.quirks.scaled_full_layers and whole is not None and "rope_type" not in section:
-        raise config.error("rope_scaling", f"names no rope_type, which the {info.type} class asks for", "name it")
+        raise config.error("rope_scaling", f"has no rope_type, which the {info.type} class requires", "add it")
     elif info.quirks.scaled_full_layers and kind in WINDOWED:
         section = {"rope_theta": value} if (value := (info.defaults or {}).get("rope_theta")) else {}
     thetas = config.get("layer_rope_theta")

@@ -73,8 +73,8 @@ def read_unknown(
     except ValidationError as error:
         raise explain(error, every=False).at(place) from None
     if unasked := sorted(settings.keys() - info.asked):
-        cause = f"nothing of this {info.type} model depends on it"
-        raise SpecError(unasked[0], cause, f"settings that matter are {', '.join(sorted(info.asked))}")
+        cause = f"does not affect this {info.type} model"
+        raise SpecError(unasked[0], cause, f"settings that do are {', '.join(sorted(info.asked))}")
     rules = partial(inferred_rules, info, tensors, wirings)
     return family_as_read(info.type, values, model, rules, _report(info, tensors, model))
 
@@ -88,7 +88,7 @@ def _checkpoint_info(values: dict[str, Any], shapes: Shapes, place: str, setting
         values |= {key: whole[key] for key in ("tie_word_embeddings",) if key in whole}
     model_type = values.get("model_type")
     if not isinstance(model_type, str):
-        raise CheckpointError(f"{place}: model_type", f"{model_type!r} names no family", "fix the file")
+        raise CheckpointError(f"{place}: model_type", f"{model_type!r} is not a model type", "fix the file")
     defaults = keys_read(whole, model_type)
     unread = () if defaults is None else tuple(key for key in values if key not in defaults.keys() | BOOKKEEPING)
     read = {key: value for key, value in (defaults or {}).items() if value not in (None, DERIVED)}
@@ -163,7 +163,7 @@ def _norm(info: CheckpointInfo, tensors: GroupedTensors, param: str, assumed: bo
 
 def _context(info: CheckpointInfo, tensors: GroupedTensors) -> int:
     rows, length = _rows(info, tensors, "embedding.position"), info.size(CONTEXT, most=MAX_LENGTH)
-    why = "no file says whether the first position is 0 or follows the number of padding"
+    why = "no file says whether the first position is 0 or the padding id + 1"
     if (
         rows is not None
         and (info.quirks.positions_after_padding or rows == length)
@@ -183,7 +183,7 @@ def _rows(info: CheckpointInfo, tensors: GroupedTensors, table: str) -> int | No
 def _embedding(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -> Embedding:
     scale, narrow = info.positive(EMBEDDING_SCALE, 1.0), "embedding.project.weight" in tensors.outer
     named = any(info.config.get(key) is not None for key in (*EMBEDDING_SCALE, *SCALED_EMBEDDING))
-    why = "no file says whether token vectors are multiplied by the root of their width"
+    why = "no file says whether token vectors are multiplied by sqrt(d_model)"
     if any(info.config.get(key) for key in SCALED_EMBEDDING) or (
         (not named or info.quirks.scaled_embedding) and info.settle("scaled_embedding", (False, True), why)
     ):
@@ -191,7 +191,7 @@ def _embedding(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -
     norm = _norm(info, tensors, "embedding.norm", assumed=info.quirks.embedding_norm)
     position = _added(info, tensors, dims)
     norm_first = not (norm.is_absent or position.is_absent) and info.settle(
-        "norm_first", (False, True), "no file says whether the embedding's norm stands before positions are added"
+        "norm_first", (False, True), "no file says whether the embedding's norm precedes the positions"
     )
     return Embedding(
         position=position,
@@ -266,8 +266,8 @@ def _unknown_keys(info: CheckpointInfo, tensors: GroupedTensors, model: Decoder)
         return unknown
     for key, value in unknown.items():
         if value != info.defaults[key]:
-            cause = f"{value!r} is not understood here, and the {info.type} class of transformers reads this key"
-            raise config.error(key, cause, "remove it if it changes no number")
+            cause = f"{value!r} is not supported, but the {info.type} class of transformers reads this key"
+            raise config.error(key, cause, "remove it if it does not change the output")
     return {}
 
 

@@ -150,9 +150,9 @@ def _outer(info: CheckpointInfo, names: list[str]) -> Names:
             raise info.no_place(name)
         other = outer.setdefault(f"{match[0]}.{kind}", name)
         if other != name:
-            raise CheckpointError(name, f"seems to be the same as {other}", f"the {info.type} family is not known")
+            raise CheckpointError(name, f"seems to be the same as {other}", f"{info.type} is not supported")
     if "embedding.token.weight" not in outer:
-        raise CheckpointError(info.config.place, "no tensor is a table of tokens", "is this a decoder?")
+        raise CheckpointError(info.config.place, "no tensor is a token embedding", "is this a decoder?")
     return outer
 
 
@@ -202,7 +202,7 @@ def _rename(info: CheckpointInfo, name: str) -> str:
 
 
 def _in_columns(info: CheckpointInfo, name: str) -> bool:
-    return bool(info.settle(name, ("rows", "columns"), "matrices are square, and no file says so") == "columns")
+    return bool(info.settle(name, ("rows", "columns"), "no file says how square matrices are stored") == "columns")
 
 
 def _transposed(info: CheckpointInfo, layer: Layer) -> bool:

@@ -93,7 +93,7 @@ class PeftConfig:
             raise CheckpointError(str(self.file), cause, "simplify its regular expressions") from None
         if "wrong" in looked_up:
             key, expression = looked_up["wrong"]
-            _refuse(self, key, f"{expression!r} is no regular expression", REWRITE)
+            _refuse(self, key, f"{expression!r} is not a regular expression", REWRITE)
         ties = looked_up["ties"] and bool(self.values.get("ensure_weight_tying"))
         return {name: Named(*values) for name, values in zip(names, looked_up["modules"], strict=True)}, ties
 
@@ -115,13 +115,13 @@ def read_config(folder: Path) -> PeftConfig:
     values = {key: value for key, value in read_json(folder / CONFIG).items() if value is not None}
     config = PeftConfig(folder / CONFIG, values)
     if (kind := values.get("peft_type")) != "LORA":
-        _refuse(config, "peft_type", f"is of kind {kind!r:.40}, and only LORA is read here", MERGE)
+        _refuse(config, "peft_type", f"is {kind!r:.40}, and only LORA is supported", MERGE)
     for key, value in values.items():
         if key in READ:
             if not _is_of(value, READ[key]):
                 _refuse(config, key, "is missing or damaged", REWRITE)
         elif key not in WITHOUT_EFFECT and value not in EMPTY:
-            _refuse(config, key, f"{value!r:.60} is not computed here", MERGE)
+            _refuse(config, key, f"{value!r:.60} is not supported", MERGE)
     for key in REQUIRED:
         if not values.get(key):
             _refuse(config, key, "is missing or damaged", REWRITE)
@@ -132,28 +132,28 @@ def read_config(folder: Path) -> PeftConfig:
 def _check_values(config: PeftConfig) -> None:
     values, beginning = config.values, config.values.get("init_lora_weights", True)
     if values.get("bias", "none") not in BIASES:
-        _refuse(config, "bias", f"{values['bias']!r:.60} is not computed here", MERGE)
+        _refuse(config, "bias", f"{values['bias']!r:.60} is not supported", MERGE)
     if beginning not in (*PLAIN_BEGINNINGS, *RESIDUAL_BEGINNINGS):
-        cause = f"{beginning!r:.40} took from the base what cannot be computed again"
+        cause = f"{beginning!r:.40} changed the base in a way that cannot be reproduced"
         _refuse(config, "init_lora_weights", cause, "save it with path_initial_model_for_weight_conversion")
     base = Path(config.base)
     local = base.is_dir() or (config.file.parent / base).is_dir()
     if (revision := values.get("revision", "main")) != "main" and not local:
-        cause = f"{revision!r:.40} of the base is not fetched here"
-        _refuse(config, "revision", cause, "download it, and name its folder as the base")
+        cause = f"{revision!r:.40} of the base is not downloaded automatically"
+        _refuse(config, "revision", cause, "download it, and use its folder as the base")
     if not 0 < values["r"] <= MAX_NUMBER:
-        _refuse(config, "r", f"{values['r']!r:.40} is no rank", REWRITE)
+        _refuse(config, "r", f"{values['r']!r:.40} is not a rank", REWRITE)
     if not abs(values["lora_alpha"]) <= MAX_NUMBER:
-        _refuse(config, "lora_alpha", f"{values['lora_alpha']!r:.40} is no factor", REWRITE)
+        _refuse(config, "lora_alpha", f"{values['lora_alpha']!r:.40} is not a factor", REWRITE)
     for key, types in ELEMENTS.items():
         listed = values[key] if isinstance(values.get(key), list) else []
         for value in listed:
             if not _is_of(value, types):
-                _refuse(config, key, f"{value!r:.40} is neither a name nor a layer's number", REWRITE)
+                _refuse(config, key, f"{value!r:.40} is neither a name nor a layer index", REWRITE)
     for key in ("rank_pattern", "alpha_pattern"):
         for pattern, value in values.get(key, {}).items():
             if not _is_of(value, READ["r" if key == "rank_pattern" else "lora_alpha"]) or not 0 < value <= MAX_NUMBER:
-                _refuse(config, f"{key}.{pattern}", f"{value!r:.40} is no positive number", REWRITE)
+                _refuse(config, f"{key}.{pattern}", f"{value!r:.40} is not a positive number", REWRITE)
 
 
 def _is_of(value: Any, types: tuple[type, ...]) -> bool:

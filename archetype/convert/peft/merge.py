@@ -19,7 +19,7 @@ OWN = re.compile(r"(?P<module>.+)\.(?P<own>lora_.+)")
 A, B, BIAS, MAGNITUDE = "lora_A.weight", "lora_B.weight", "lora_B.bias", "lora_magnitude_vector"
 TABLE_A, TABLE_B = "lora_embedding_A", "lora_embedding_B"
 OF_TRAINING = "lora_velora_"  # VeLoRA's gradient compression, which does not affect outputs
-REPEATED = "belongs to one of several modules with this tensor, which peft does not keep alike"
+REPEATED = "belongs to one of several modules that share this tensor, which peft does not keep equal"
 ASKED = {"use_dora": MAGNITUDE, "lora_bias": BIAS}  # keys that require further tensors
 KNOWN = ({A, B}, {TABLE_A, TABLE_B})  # tensors of a linear layer's adapter, and of an embedding's
 
@@ -46,7 +46,7 @@ def merge_peft(model: Model, family: Family, folder: Path) -> Model:
     for name in sorted(names):
         place = name.removeprefix(PREFIX)
         if place != name and place in names:
-            _refuse(config, name, "is there with and without this prefix", REWRITE)
+            _refuse(config, name, "exists with and without this prefix", REWRITE)
         if (match := OWN.fullmatch(place)) is not None:
             if not match["own"].startswith(OF_TRAINING):
                 adapters.setdefault(match["module"], set()).add(match["own"])
@@ -62,7 +62,7 @@ def merge_peft(model: Model, family: Family, folder: Path) -> Model:
     for module, own in adapters.items():
         adapter = _Adapter(base, tensors, config, module, named[module], own)
         if not named[module].is_adapted and not (ties and base.head in adapter.rule.params):
-            cause = "is the adapter of a module that adapter_config.json does not name, and that peft leaves out"
+            cause = "adapts a module that adapter_config.json does not name, so that peft ignores it"
             adapter.refuse(min(own), cause, REWRITE)
         adapter.merge()
     if ties:
@@ -76,12 +76,12 @@ def _replace(base: Base, tensors: Tensors, config: PeftConfig, name: str) -> Non
     if rule is None:
         if any(re.fullmatch(pattern, place) for pattern in base.family.format.ignored):
             return  # also ignored in the base's own file
-        _refuse(config, name, "the base model has no tensor of this name", "take the adapter's own base")
+        _refuse(config, name, "the base model has no tensor of this name", "use the adapter's base model")
     if base.is_repeated(rule):
         _refuse(config, name, REPEATED, MERGE)
     tensor, shape = tensors.mapped(name), base[rule].shape
     if tensor.shape != (shape[::-1] if rule.transposed else shape):
-        _refuse(config, name, "does not fit the base model", "take its own base")
+        _refuse(config, name, "does not fit the base model", "use the adapter's base model")
     base[rule] = tensor.T if rule.transposed else tensor
 
 
@@ -102,14 +102,14 @@ class _Adapter:
         needed = {*KNOWN[self.of_table], *(name for key, name in ASKED.items() if config.values.get(key))}
         if strange := sorted(own - needed):
             key = next((key for key, name in ASKED.items() if name == strange[0]), None)
-            cause = f"is of {key}, which adapter_config.json does not ask for" if key else "is not known here"
+            cause = f"requires {key}, which adapter_config.json does not set" if key else "is not supported"
             self.refuse(strange[0], cause, REWRITE if key else MERGE)
         if missing := sorted(needed - own):
             self.refuse(missing[0], "is missing", "is the file complete?")
         rule = base.rule(f"{module}.weight")
         if rule is None:
             cause = "the base model has no matrix for it"
-            self.refuse(min(own), cause, "take the adapter's own base")
+            self.refuse(min(own), cause, "use the adapter's base model")
         if base.is_repeated(rule):
             self.refuse(min(own), REPEATED, MERGE)
         self.rule: Rule = rule
@@ -121,9 +121,9 @@ class _Adapter:
         a, b = (self._tensor(name) for name in ((TABLE_A, TABLE_B) if self.of_table else (A, B)))
         shape = matrix.T.shape if self.of_table else matrix.shape
         if a.dim() != 2 or b.dim() != 2 or (len(b), a.shape[1], len(a)) != (*shape, b.shape[1]):
-            self.refuse(min(self.own), "does not fit the base model", "take its own base")
+            self.refuse(min(self.own), "does not fit the base model", "use the adapter's base model")
         if len(a) != self.named.rank:
-            cause = f"is of rank {len(a)}, and adapter_config.json says {self.named.rank}"
+            cause = f"has rank {len(a)}, but adapter_config.json says {self.named.rank}"
             self.refuse(min(self.own), cause, REWRITE)
         scale = self.config.scale(self.named)
         change = scale * (b @ a)
@@ -139,8 +139,8 @@ class _Adapter:
         # PEFT also subtracts the initial B A from the base when it loads the adapter
         rank = self.named.rank
         if self.config.residual is not None and not matrix.isfinite().all():
-            cause = "began with a decomposition of the base's matrix, which holds NaN or Inf"
-            self.refuse(min(self.own), cause, "take the adapter's own base")
+            cause = "was initialized from the base's matrix, which contains NaN or Inf"
+            self.refuse(min(self.own), cause, "use the adapter's base model")
         match self.config.residual:
             case "pissa":  # from the largest singular values (Meng 2024)
                 u, s, v = torch.linalg.svd(matrix, full_matrices=False)
@@ -170,7 +170,7 @@ class _Adapter:
     def _vector(self, own: str, size: int) -> Tensor:
         vector = self._tensor(own)
         if vector.shape != (size,):
-            self.refuse(own, "does not fit the base model", "take its own base")
+            self.refuse(own, "does not fit the base model", "use the adapter's base model")
         return vector
 
     def _tensor(self, own: str) -> Tensor:

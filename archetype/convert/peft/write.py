@@ -67,7 +67,7 @@ def write_peft(
     table = [name for name in trained if model.get_parameter(name) is model.token_table]
     is_tied = bool(table) and model.spec.head.shares_table
     if table and (model.spec.reads_source or (is_tied and not {name.rpartition(".")[2] for name in saved} & {*TIED})):
-        cause = "is the table of several modules, of which peft would train one alone"
+        cause = "is shared by several modules, but peft would only train one of them"
         raise CheckpointError(table[0], cause, "export it merged")
     tensors |= {PREFIX + name: tensor for names in saved.values() for name, tensor in names.items()}
     others = {place: ranks[place] for place in sorted(ranks, key=len, reverse=True) if ranks[place] != adapter.rank}

@@ -90,15 +90,15 @@ def readme(model: Model, format: ProgramFormat, inputs: Inputs) -> str:
     """Return a README that explains the program and shows how to run it."""
     names = {"torch": ", ".join(f"{name}={name}" for name in inputs)}
     names["numpy"] = ", ".join(f'"{name}": {name}' for name in inputs)
-    padded = " `num_tokens` are the tokens of each row before its padding; what is given for padding means nothing."
+    padded = " `num_tokens` counts the tokens of each sequence; outputs at its padding are undefined."
     use = USES[format].format(output=output_name(model.spec), **names)
     return f"""# {model.spec.name or model.spec.kind}
 
-A whole pass as a program of {format}, for every number of rows and every length. `{SIGNATURE}` has the names, shapes
-and types of what it reads and gives.{padded if "num_tokens" in inputs else ""} Written by Archetype {__version__}.
+A forward pass as a program of {format}, for any batch size and any length. `{SIGNATURE}` lists the names, shapes
+and types of its inputs and outputs.{padded if "num_tokens" in inputs else ""} Written by Archetype {__version__}.
 
 ```python
-# {", ".join(inputs)}: yours
+# your inputs: {", ".join(inputs)}
 {use}
 ```
 """
@@ -111,7 +111,7 @@ def compare(model: Model, format: ProgramFormat, folder: Path) -> None:
         CheckpointError: the outputs differ.
     """
     if (program := _reader(format, folder)) is None:
-        warnings.warn(f"{onnx.FILE}: onnxruntime is not installed, so that it was not run and compared", stacklevel=2)
+        warnings.warn(f"{onnx.FILE}: onnxruntime is not installed, so the program was not verified", stacklevel=2)
         return
     tolerance = ROUNDING * TOLERANCES[str(model.dtype).removeprefix("torch.")]
     for seed, (rows, length, source_length) in enumerate(SIZES):
@@ -123,8 +123,8 @@ def compare(model: Model, format: ProgramFormat, folder: Path) -> None:
             expected, result = expected[is_token], result[is_token]
         difference = (result - expected).abs().max() if result.shape == expected.shape else torch.tensor(torch.inf)
         if not difference <= tolerance * expected.abs().max():
-            cause = f"gives other numbers than the model for {rows} rows of {length} tokens"
-            raise CheckpointError(FILES[format], cause, "keep --format archetype-hf, and report this model")
+            cause = f"gives other outputs than the model for {rows} sequences of {length} tokens"
+            raise CheckpointError(FILES[format], cause, "use --format archetype-hf, and report this model")
 
 
 # factor on the tolerance between libraries, whose sums run in another order than those of tiled kernels

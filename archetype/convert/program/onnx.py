@@ -26,7 +26,7 @@ def check(dtype: torch.dtype) -> None:
     if missing := [name for name in ("onnx", "onnxscript") if find_spec(name) is None]:
         raise CheckpointError("--format onnx", f"needs {enumeration(missing)}", install_command("onnx"))
     if dtype == torch.bfloat16:
-        raise CheckpointError("--format onnx", "onnxruntime computes nothing in bfloat16", "add --dtype float32")
+        raise CheckpointError("--format onnx", "onnxruntime does not support bfloat16", "add --dtype float32")
 
 
 def write(program: ExportedProgram, folder: Path, output: str) -> None:
@@ -49,7 +49,7 @@ def write(program: ExportedProgram, folder: Path, output: str) -> None:
             assert translated is not None
             translated.save(folder / FILE, external_data=weights > LARGE)
     except torch.onnx.OnnxExporterError as error:
-        cause = f"torch has no translation: {str(error.__cause__ or error).strip().splitlines()[0]:.120}"
+        cause = f"torch cannot translate it: {str(error.__cause__ or error).strip().splitlines()[0]:.120}"
         raise CheckpointError("--format onnx", cause, "use --format torch-export") from error
     finally:
         log.setLevel(before)

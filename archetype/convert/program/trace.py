@@ -37,8 +37,8 @@ def trace(model: Model) -> ExportedProgram:
                 )
         except (torch._dynamo.exc.TorchDynamoException, RuntimeError, TypeError, AssertionError) as caught:
             error = error or caught
-    cause = f"torch.export cannot follow it: {str(error).strip().splitlines()[0]:.120}"
-    raise CheckpointError(model.spec.name or "model", cause, "export --format archetype-hf keeps it") from error
+    cause = f"torch.export cannot trace it: {str(error).strip().splitlines()[0]:.120}"
+    raise CheckpointError(model.spec.name or "model", cause, "use --format archetype-hf") from error
 
 
 def example_inputs(model: Model, rows: int, length: int, source_length: int, seed: int = 0) -> Inputs:

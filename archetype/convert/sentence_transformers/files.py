@@ -50,7 +50,7 @@ class SentenceSettings:
             raise SpecError("prompt", cause, remedy)
         before = self.prompts.get(name, "") if name is not None else ""
         if before and not self.pools_prompt:
-            raise CheckpointError("include_prompt", "a prompt that is not pooled is not known here", "give --pooling")
+            raise CheckpointError("include_prompt", "pooling without the prompt is not supported", "give --pooling")
         return (before + text).lower() if self.lowercase else before + text
 
     @property
@@ -118,10 +118,10 @@ def read_settings(files: Files) -> SentenceSettings:
         cause = f"{length!r} is not a positive whole number"
         raise CheckpointError(f"{SETTINGS}: max_seq_length", cause, "fix the file")
     if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
-        raise CheckpointError(f"{PROMPTS}: prompts", "does not hold texts by their names", "fix the file")
+        raise CheckpointError(f"{PROMPTS}: prompts", "must map names to texts", "fix the file")
     name = prompt_settings.get("default_prompt_name")
     if name is not None and name not in prompts:
-        cause = f"{name!r:.40} is none of the prompts"
+        cause = f"{name!r:.40} is not one of the prompts"
         raise CheckpointError(f"{PROMPTS}: default_prompt_name", cause, "fix the file")
     pooling = [read_json(files, f"{module['path']}/{CONFIG}") for module in listed_modules(files) if is_pooling(module)]
     return SentenceSettings(
@@ -146,7 +146,7 @@ def listed_modules(files: Files, place: str = "") -> list[dict[str, str]]:
     """
     if MODULES not in files:
         return []
-    modules, cause = read_json(files, MODULES, place), "does not list modules, each with a type and a folder of its own"
+    modules, cause = read_json(files, MODULES, place), "must list modules, each with a type and a folder"
     error = CheckpointError(f"{place}/{MODULES}" if place else MODULES, cause, "fix the file")
     if not isinstance(modules, list):
         raise error

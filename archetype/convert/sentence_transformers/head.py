@@ -63,7 +63,7 @@ def read_head(files: Files) -> SentenceEmbeddingHead | None:
             case "Dropout" if pooling:
                 pass  # only used in training
             case _:
-                cause = f"a module {kind} is not supported here"
+                cause = f"the module {kind} is not supported"
                 raise CheckpointError(f"{MODULES}: {path or kind}", cause, "give --pooling")
     if not pooling:
         return None
@@ -120,8 +120,8 @@ def _read_pooling(config: Mapping[str, Any], path: str) -> tuple[PoolingMode, ..
     names = (modes,) if isinstance(modes, str) else tuple(modes)
     known = {mode: ours for ours, mode, _ in MODES}
     if not names or not all(isinstance(name, str) and name in known for name in names):
-        cause = f"{modes!r} is not known"
-        raise CheckpointError(f"{path}/{CONFIG}: pooling_mode", cause, f"known are {', '.join(known)}")
+        cause = f"{modes!r} is not supported"
+        raise CheckpointError(f"{path}/{CONFIG}: pooling_mode", cause, f"supported are {', '.join(known)}")
     return tuple(known[name] for name in names)
 
 
@@ -140,7 +140,7 @@ def _read_dense(config: Mapping[str, Any], path: str) -> DenseLayer:
     name = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
     known = {key.rpartition(".")[2]: activation for key, activation in ACTIVATIONS.items()}
     if name not in known:
-        raise CheckpointError(f"{path}/{CONFIG}: activation_function", f"{name!r} is not known", "give --pooling")
+        raise CheckpointError(f"{path}/{CONFIG}: activation_function", f"{name!r} is not supported", "give --pooling")
     if config.get("use_residual") or config.get("module_input_name", "sentence_embedding") != "sentence_embedding":
         raise CheckpointError(f"{path}/{CONFIG}", "is not a plain layer on the sentence vector", "give --pooling")
     width = config.get("out_features")

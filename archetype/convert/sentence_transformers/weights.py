@@ -51,7 +51,7 @@ def open_head(model: Model, spec: SentenceEmbeddingHead, files: Files) -> nn.Mod
     shapes = {name: tuple(tensor.shape) for name, tensor in head.state_dict().items()}
     for name, path in zip(shapes, (path for path in dense_folders(files) for _ in NAMES), strict=False):
         if tuple(tensors[name].shape if name in tensors else ()) != shapes[name]:
-            cause = f"{name} is missing or not of shape {shapes[name]}, as the configurations say"
+            cause = f"{name} is missing or does not have shape {shapes[name]}"
             raise CheckpointError(f"{path}/{WEIGHTS}", cause, "is the folder complete?")
     head.load_state_dict({name: tensors[name] for name in shapes}, strict=True, assign=True)
     module: nn.Module = head.eval()

@@ -354,7 +354,7 @@ def test_more_layers_than_tensors_are_refused_before_they_are_made(
 ) -> None:
     monkeypatch.setattr(hf_folder, "build_on_meta", None)  # would fail if it were called
     file = configured(folder, num_hidden_layers=10_000)
-    assert refusal(folder).startswith(f"{file}: describes 10000 layers, and there are only 21 tensors; does it")
+    assert refusal(folder).startswith(f"{file}: describes 10000 layers, but there are only 21 tensors; does it")
 
 
 def test_a_family_that_is_none_is_named(folder: Path) -> None:

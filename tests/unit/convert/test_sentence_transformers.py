@@ -267,8 +267,8 @@ BAD: list[tuple[str, str, Any, str]] = [
     ("mode", "1_Pooling/config.json", {"pooling_mode": "median"}, "'median' is not known"),
     ("no mode", "1_Pooling/config.json", {}, "is not known"),
     ("order", "modules.json", [module(1, "Pooling"), module(2, "Normalize"), module(3, "Dense")], "Dense is not"),
-    ("prompts", "config_sentence_transformers.json", {"prompts": {"a": 1}}, "does not hold texts by their names"),
-    ("prompt", "config_sentence_transformers.json", {"default_prompt_name": "a"}, "'a' is none of the prompts"),
+    ("prompts", "config_sentence_transformers.json", {"prompts": {"a": 1}}, "must map names to texts"),
+    ("prompt", "config_sentence_transformers.json", {"default_prompt_name": "a"}, "'a' is not one of the prompts"),
     ("length", "sentence_bert_config.json", {"max_seq_length": "long"}, "not a positive whole number"),
 ]  # fmt: skip
 
