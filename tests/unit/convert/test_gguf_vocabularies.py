@@ -55,7 +55,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "wordpiece with a look of its own": (
         lambda: changed(wordpiece(), "model", "continuing_subword_prefix", value="@@"), "supports WordPiece with ##",
     ),
-    "wordpiece without a frame": (lambda: changed(wordpiece(), "post_processor", value=None), "one special token on each side"),
+    "wordpiece without a frame": (lambda: changed(wordpiece(), "post_processor", value=None), "token on each side"),
     "unigram without rules": (lambda: changed(unigram(True), "normalizer", value=None), "of its normalizer"),
     "unigram of one word": (lambda: changed(unigram(True), "pre_tokenizer", value=None), "no such pre-tokenizer"),
     "unigram without a space": (
