@@ -1,4 +1,4 @@
-"""Bounded reading of files: regular files up to a size limit, and JSON up to an item limit.
+"""Bounded reading: regular files up to a size limit, JSON up to a number of items.
 
 Devices, pipes and kernel files have no size and are refused before reading.
 """
@@ -13,11 +13,11 @@ from typing import Any
 from archetype.errors import ArchetypeError, DataError
 
 MAX_CONFIG_BYTES = 2**22  # of specifications, recipes and configurations
-MAX_FILE_BYTES = 2**26  # of all others; the largest published tokenizers have some 34 MB
-MAX_INDEX_BYTES = 2**25  # of an index of weights; that of 91,991 tensors (DeepSeek V3) has 9 MB
+MAX_FILE_BYTES = 2**26  # of other files; the largest published tokenizers have about 34 MB
+MAX_INDEX_BYTES = 2**25  # of an index of weights; DeepSeek V3's has 9 MB for 91,991 tensors
 MAX_TEXT_BYTES = 2**30
-MAX_JSON_ITEMS = 2**22  # items, counted by brackets, commas and colons; each may take some 64 bytes of memory
-MAX_DIGITS = 4000  # of a number; Python itself reads no more than 4,300
+MAX_JSON_ITEMS = 2**22  # counted by brackets, commas and colons; an item may take about 64 bytes of memory
+MAX_DIGITS = 4000  # of a number; Python reads at most 4,300
 LONG_NUMBER = re.compile(rb"\d{%d}" % MAX_DIGITS)
 DAMAGED = "is it the whole file? fetch or save it again"
 
@@ -50,7 +50,7 @@ def read_bytes(path: Path, limit: int = MAX_FILE_BYTES, error: type[ArchetypeErr
 
 
 def check_regular(path: Path, error: type[ArchetypeError] = DataError) -> None:
-    """Refuse an existing path that is not a regular file, on which a library might block."""
+    """Refuse an existing path that is not a regular file, since reading it might block."""
     try:
         if path.exists() and not path.is_file():
             raise error(str(path), "is not a regular file", "copy what it holds to a file")
@@ -71,7 +71,7 @@ def json_value(data: bytes, place: str, error: type[ArchetypeError] = DataError,
         data: UTF-8, with or without a byte-order mark.
         place: name of the source in errors.
         error: class of the errors raised.
-        remedy: remedy for a damaged file.
+        remedy: for a damaged file.
 
     Raises:
         ArchetypeError: the data are not JSON (with line and column), or have too many items.

@@ -1,4 +1,4 @@
-"""Upload of a folder to a model repository on huggingface.co with huggingface_hub. Nothing else is ever uploaded."""
+"""Upload a folder to a model repository on huggingface.co with huggingface_hub. Nothing else is ever uploaded."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from archetype.io.weight_files import INDEX
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-REPLACED = ["*.safetensors", INDEX]  # of an earlier upload: two models' weights in one folder would be neither
+REPLACED = ["*.safetensors", INDEX]  # files of an earlier upload; shards of two models must not be mixed
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Destination:
 
     Attributes:
         repository: owner/name.
-        revision: the branch, created if it does not exist (default: main).
-        private: whether the repository is private (default: unchanged; for a new repository, the account's default).
+        revision: branch, created if it does not exist (default: main).
+        private: whether the repository is private (default: unchanged; of a new repository, as set for the account).
     """
 
     repository: str
@@ -70,15 +70,14 @@ def check_account() -> None:
 
 
 def send(folder: Path, to: Destination, message: str) -> str:
-    """Upload all files of a folder as one commit, which replaces existing weights. Return the commit's URL.
+    """Upload all files of a folder as one commit that replaces existing weights, and return the commit's URL.
 
     Args:
-        to: the repository, created if it does not exist.
-        message: commit message.
+        to: created if it does not exist.
+        message: of the commit.
 
     Raises:
-        CheckpointError: the account may not write there, the repository is not as private as said, or the network
-            fails.
+        CheckpointError: the account may not write there, the repository has another visibility, or the network fails.
     """
     from huggingface_hub import HfApi
 
@@ -99,7 +98,7 @@ def send(folder: Path, to: Destination, message: str) -> str:
 
 
 def _check_privacy(api: "HfApi", to: Destination) -> None:
-    """Refuse an existing repository whose visibility differs from the requested one."""
+    # an existing repository may have another visibility than requested
     if to.private is None or (is_private := bool(api.model_info(to.repository).private)) == to.private:
         return
     cause = f"exists and is {'private' if is_private else 'public'}"
@@ -109,7 +108,6 @@ def _check_privacy(api: "HfApi", to: Destination) -> None:
 
 @contextmanager
 def _hub_errors(place: str) -> Iterator[None]:
-    """Convert errors of the hub and of its network library to one line."""
     from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -126,6 +124,6 @@ def _hub_errors(place: str) -> Iterator[None]:
         else:
             cause, remedy = f"the hub answers {status}", "try again"
         raise CheckpointError(place, f"{cause}{f' ({said})' if said else ''}", remedy) from None
-    except Exception as error:  # of the network library beneath, which has changed twice
+    except Exception as error:  # including those of huggingface_hub's network library, which has changed twice
         cause = f"{constants.ENDPOINT} cannot be used: {one_line(str(error), 80)}"
         raise CheckpointError(place, cause, "check the network; --dry-run needs none") from None

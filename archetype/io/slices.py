@@ -16,7 +16,7 @@ KEY, OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"  # of a file's metadata
 
 
 class Slices:
-    """Folder of slices with the interface of an open safetensors file."""
+    """Folder of slices, with the interface of an open safetensors file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -25,7 +25,7 @@ class Slices:
             handle = weight_files.opened(file, "pt")
             try:
                 places = json.loads((handle.metadata() or {})[KEY])
-                for name in handle.keys():  # noqa: SIM118  # it is no mapping
+                for name in handle.keys():  # noqa: SIM118  # not a mapping
                     self._slices.setdefault(name, []).append(([*map(int, places[name][OFFSETS])], handle))
             except (KeyError, TypeError, ValueError):
                 cause = "does not say which slices of tensors it holds"
@@ -38,7 +38,7 @@ class Slices:
         return [*self._slices]
 
     def get_slice(self, name: str) -> SimpleNamespace:
-        """The part of a safetensors slice that is used here."""
+        """Return an object with the method of a safetensors slice that is used here."""
         return SimpleNamespace(get_shape=lambda: self._shape(name))
 
     def get_tensor(self, name: str) -> Tensor:

@@ -1,4 +1,4 @@
-"""Numbers of 8 bits, with a scale for the matrix, for each row or for each block."""
+"""8-bit numbers with one scale per matrix, row or block."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FLOAT8 = ("F8_E4M3", "F8_E5M2")
-SCALES = ("F32", "BF16", "F16", "U8", "F8_E8M0")  # those of a byte are exponents of two
+SCALES = ("F32", "BF16", "F16", "U8", "F8_E8M0")  # one byte: an exponent of two
 SCALE_BESIDE = Names("", {"weight": "", "scale": "_scale"}, {"zero_point": "_zero_point"})
 
 
 @dataclass(frozen=True)
 class Scaled(Scheme):
-    """A matrix of 8-bit numbers and a grid of scales.
+    """Matrix of 8-bit numbers with a grid of scales.
 
     Attributes:
-        names: as in `Scheme`.
-        types: of the numbers.
-        block: rows and columns that share a scale; needed where the last blocks are cut short.
-        product: the type in which numbers and scales are multiplied: float32, that of the scales, or the result's.
+        types: stored types of the numbers.
+        block: rows and columns per scale; needed if the last blocks are smaller.
+        product: dtype of products: float32, that of the scales, or the requested one.
     """
 
     names: tuple[Names, ...]
@@ -36,7 +35,6 @@ class Scaled(Scheme):
     product: Literal["float32", "scale", "result"] = "float32"
 
     def shape(self, stored: Mapping[str, TensorHeader]) -> Shape | None:
-        """The shape of the numbers."""
         shape, scale = stored["weight"].shape, stored["scale"].shape
         if stored["weight"].dtype not in self.types or stored["scale"].dtype not in SCALES or len(shape) < 2:
             return None
@@ -47,7 +45,6 @@ class Scaled(Scheme):
         return shape if self._block(shape[stack:], scale) else None
 
     def rows(self, stored: Mapping[str, Tensor], first: int, last: int, dtype: torch.dtype) -> Tensor:
-        """Numbers, less their zero points, times their scales."""
         from archetype.io.low_bit.bits import by_blocks, powers_of_two
 
         weight, scale, zeros = stored["weight"], stored["scale"], stored.get("zero_point")
@@ -64,7 +61,7 @@ class Scaled(Scheme):
         return numbers
 
     def _block(self, shape: Shape, scale: Shape) -> Shape | None:
-        """The rows and columns that share a scale; None where a matrix and its scales do not fit."""
+        # rows and columns per scale; None if the scales do not fit the matrix
         if (grid := _grid(scale)) is None:
             return None
         if self.block and tuple(-(-size // side) for size, side in zip(shape, self.block, strict=True)) == grid:
@@ -74,10 +71,10 @@ class Scaled(Scheme):
 
 
 def block_of(settings: Mapping[str, Any], key: str) -> Shape | None:
-    """The rows and columns that share a scale, as a key of the settings says; None where it says nothing.
+    """Return the rows and columns per scale from a key of the settings; None if the key is missing.
 
     Raises:
-        CheckpointError: it is not two sizes.
+        CheckpointError: the value is not a pair of sizes.
     """
     block = settings.get(key)
     if block is None:
@@ -88,7 +85,7 @@ def block_of(settings: Mapping[str, Any], key: str) -> Shape | None:
 
 
 def _grid(scale: Shape) -> Shape | None:
-    """The scales of a matrix as rows and columns: one, one for each row, or a grid with or without axes of size 1."""
+    # rows and columns of the scales: one scale, one per row, or a grid, perhaps with axes of size 1
     match scale:
         case _ if not all(scale):
             return None
