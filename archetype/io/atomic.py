@@ -24,8 +24,8 @@ REMEDIES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space or choos
 REMEDIES |= dict.fromkeys((errno.EACCES, errno.EPERM), "choose a folder that you may write to")
 REMEDIES |= {
     errno.EROFS: "choose a folder that is not read-only",
-    errno.EFBIG: "raise the limit of a file's size (ulimit -f), or choose a file system without one",
-    errno.EIO: "the disk may be failing: look into the system's log, or choose a folder of another disk",
+    errno.EFBIG: "raise the file size limit (ulimit -f), or choose another file system",
+    errno.EIO: "the disk may be failing: check the system log, or choose another disk",
 }
 REFUSED = "cannot be written: "
 IN_TEXT = re.compile(r"\(os error (\d+)\)")  # in the errors of Rust libraries
@@ -50,7 +50,7 @@ def write_with(path: Path, write: Callable[[Path], object]) -> None:
     """
     with system_errors(path):
         if path.exists() and not path.is_file():
-            what = "a folder" if path.is_dir() else "no regular file"
+            what = "a folder" if path.is_dir() else "not a regular file"
             raise CheckpointError(str(path), f"is {what}", "choose another name")
     with _temporary_folder(path) as folder:
         temporary = folder / path.name
@@ -194,7 +194,7 @@ def refused(path: Path, error: Exception) -> CheckpointError:
     cause = " ".join(str(error).split()) if code is None else os.strerror(code)
     remedy = REMEDIES.get(code or 0, "check the path")
     if code is None and SHORT_WRITE.fullmatch(cause):
-        cause, remedy = "the disk took only a part of it", REMEDIES[errno.ENOSPC]
+        cause, remedy = "only a part of it was written", REMEDIES[errno.ENOSPC]
     return CheckpointError(str(path), f"{REFUSED}{cause}", remedy)
 
 

@@ -19,7 +19,7 @@ def check_ending(path: Path) -> None:
         SpecError: the suffix is unknown.
     """
     if path.suffix not in ENDINGS:
-        raise SpecError(str(path), f"the ending {path.suffix!r} is not known", f"use {', '.join(ENDINGS)}")
+        raise SpecError(str(path), f"unknown suffix {path.suffix!r}", f"use {', '.join(ENDINGS)}")
 
 
 def figure_bytes(figure: "Figure", ending: str) -> bytes:

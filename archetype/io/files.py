@@ -19,7 +19,7 @@ MAX_TEXT_BYTES = 2**30
 MAX_JSON_ITEMS = 2**22  # counted by brackets, commas and colons; an item may take about 64 bytes of memory
 MAX_DIGITS = 4000  # of a number; Python reads at most 4,300
 LONG_NUMBER = re.compile(rb"\d{%d}" % MAX_DIGITS)
-DAMAGED = "is it the whole file? fetch or save it again"
+DAMAGED = "is the file complete? download or save it again"
 
 
 def read_bytes(path: Path, limit: int = MAX_FILE_BYTES, error: type[ArchetypeError] = DataError) -> bytes:
@@ -36,7 +36,7 @@ def read_bytes(path: Path, limit: int = MAX_FILE_BYTES, error: type[ArchetypeErr
         with open(path, "rb", opener=open_at_once) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise error(str(path), "is not a regular file", "copy what it holds to a file")
+                raise error(str(path), "is not a regular file", "copy its contents to a file")
             if status.st_size > limit:
                 raise error(str(path), f"is larger than {limit >> 20:,} MiB", "is it the right file?")
             return file.read(status.st_size)
@@ -53,7 +53,7 @@ def check_regular(path: Path, error: type[ArchetypeError] = DataError) -> None:
     """Refuse an existing path that is not a regular file, since reading it might block."""
     try:
         if path.exists() and not path.is_file():
-            raise error(str(path), "is not a regular file", "copy what it holds to a file")
+            raise error(str(path), "is not a regular file", "copy its contents to a file")
     except (OSError, ValueError) as problem:
         cause = f"cannot be read: {getattr(problem, 'strerror', None) or problem}"
         raise error(str(path), cause, "check the path and its permissions") from None
@@ -77,7 +77,7 @@ def json_value(data: bytes, place: str, error: type[ArchetypeError] = DataError,
         ArchetypeError: the data are not JSON (with line and column), or have too many items.
     """
     if sum(data.count(mark) for mark in b"[{,:") > MAX_JSON_ITEMS:
-        raise error(place, f"holds more than {MAX_JSON_ITEMS:,} items", "is it the right file?")
+        raise error(place, f"has more than {MAX_JSON_ITEMS:,} items", "is it the right file?")
     try:
         return json.loads(data.decode("utf-8-sig"))
     except UnicodeDecodeError as problem:
@@ -96,7 +96,7 @@ def json_object(data: bytes, place: str, error: type[ArchetypeError] = DataError
     """Parse a JSON object; arguments and errors as for `json_value`."""
     value = json_value(data, place, error)
     if not isinstance(value, dict):
-        raise error(place, "does not hold a JSON object", DAMAGED)
+        raise error(place, "is not a JSON object", DAMAGED)
     return value
 
 

@@ -59,16 +59,16 @@ def download(name: str, patterns: list[str]) -> Path:
         )
     except GatedRepoError:
         cause = "needs its owner's permission"
-        raise CheckpointError(name, cause, "ask on its page, and set HF_TOKEN") from None
+        raise CheckpointError(name, cause, "request it on its page, and set HF_TOKEN") from None
     except RepositoryNotFoundError:
-        cause = "is not a folder here, nor a model of huggingface.co that you may read"
+        cause = "is neither a local folder nor a model on huggingface.co that you may read"
         raise CheckpointError(name, cause, "check the name; a private model needs HF_TOKEN") from None
     except RevisionNotFoundError:
         raise CheckpointError(
-            name, f"{repository} has no revision {revision}", "name a branch, a tag or a commit"
+            name, f"{repository} has no revision {revision}", "use a branch, a tag or a commit"
         ) from None
     except LocalEntryNotFoundError:
-        cause = "is not a folder here, and huggingface.co cannot be reached"
+        cause = "is not a local folder, and huggingface.co cannot be reached"
         raise CheckpointError(name, cause, "check the path, or the network and HF_HUB_OFFLINE") from None
     except (OSError, ValueError) as error:
         raise CheckpointError(name, f"cannot be downloaded: {' '.join(str(error).split())}", "try again") from None
@@ -116,7 +116,7 @@ def _file_header(name: str, folder: Path, file: str) -> Header:
     try:
         metadata = HfApi().parse_safetensors_file_metadata(_parts(name)[0], file, revision=folder.name)
     except EntryNotFoundError:
-        cause = f"there is no {file}, whose header says which tensors the model has"
+        cause = f"there is no {file} to read the header from"
         raise CheckpointError(name, cause, "`archetype import --allow-pickle` reads a pickle") from None
     except Exception as error:  # including those of huggingface_hub's network library
         cause = f"the header of {file} cannot be read: {one_line(str(error), 80)}"
@@ -143,5 +143,5 @@ def data_set_revision(name: str) -> str:
     try:
         return str(HfApi().dataset_info(name).sha)
     except Exception as error:  # including those of huggingface_hub's network library, which has changed twice
-        cause = f"is not a folder here, and huggingface.co does not tell its revision: {one_line(str(error), 80)}"
+        cause = f"is not a local folder, and its revision cannot be looked up: {one_line(str(error), 80)}"
         raise DataError(f"hf:{name}", cause, "check the name and the network, or name it: hf:NAME@REVISION") from None

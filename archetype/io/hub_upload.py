@@ -43,11 +43,11 @@ def destination(name: str, revision: str | None, private: bool | None) -> Destin
     """
     match = NAME.fullmatch(name)
     if match is None or match[1].count("/") != 1:
-        raise CheckpointError(name, "is not a name of the hub", "write owner/name, or owner/name@branch")
+        raise CheckpointError(name, "is not a name on the hub", "use owner/name, or owner/name@branch")
     if None not in (match[2], revision) and match[2] != revision:
-        raise CheckpointError("--revision", f"{revision} is not the {match[2]} of {name}", "name one of them")
+        raise CheckpointError("--revision", f"{revision} contradicts the {match[2]} of {name}", "use one of them")
     if revision is not None and not re.fullmatch(r"\w[\w./-]*", revision):
-        raise CheckpointError("--revision", f"{revision!r:.80} is not a name of a branch", "name one such as v1")
+        raise CheckpointError("--revision", f"{revision!r:.80} is not a branch name", "use a name such as v1")
     return Destination(match[1], match[2] or revision, private)
 
 
@@ -60,11 +60,11 @@ def check_account() -> None:
     from huggingface_hub import HfApi, constants, get_token
 
     if constants.HF_HUB_OFFLINE:
-        cause = "HF_HUB_OFFLINE forbids the network"
+        cause = "HF_HUB_OFFLINE forbids network access"
         raise CheckpointError("upload", cause, "unset it, or add --dry-run, which sends nothing")
     if get_token() is None:
-        remedy = "set HF_TOKEN to a token that may write, or run `hf auth login`; --dry-run needs none"
-        raise CheckpointError("upload", "huggingface.co asks for a token, and there is none here", remedy)
+        remedy = "set HF_TOKEN to a token with write access, or run `hf auth login`; --dry-run needs none"
+        raise CheckpointError("upload", "huggingface.co requires a token, and none is set", remedy)
     with _hub_errors("upload"):
         HfApi().whoami()
 
@@ -118,12 +118,12 @@ def _hub_errors(place: str) -> Iterator[None]:
     except HfHubHTTPError as error:
         status, said = error.response.status_code, one_line(error.server_message or "", 80)
         if status == 401:
-            cause, remedy = "the token is refused", "make a new one on huggingface.co/settings/tokens, for HF_TOKEN"
+            cause, remedy = "the token was refused", "create a new one on huggingface.co/settings/tokens, for HF_TOKEN"
         elif status == 403:
             cause, remedy = "the token may not write there", "use a token with write access, or another owner"
         else:
             cause, remedy = f"the hub answers {status}", "try again"
         raise CheckpointError(place, f"{cause}{f' ({said})' if said else ''}", remedy) from None
     except Exception as error:  # including those of huggingface_hub's network library, which has changed twice
-        cause = f"{constants.ENDPOINT} cannot be used: {one_line(str(error), 80)}"
+        cause = f"{constants.ENDPOINT} cannot be reached: {one_line(str(error), 80)}"
         raise CheckpointError(place, cause, "check the network; --dry-run needs none") from None

@@ -28,10 +28,10 @@ class Slices:
                 for name in handle.keys():  # noqa: SIM118  # not a mapping
                     self._slices.setdefault(name, []).append(([*map(int, places[name][OFFSETS])], handle))
             except (KeyError, TypeError, ValueError):
-                cause = "does not say which slices of tensors it holds"
+                cause = "has no valid metadata of slices"
                 raise CheckpointError(str(file), cause, "restore the checkpoint") from None
         if not self._slices:
-            raise CheckpointError(str(folder), "holds no slices of tensors", "restore the checkpoint")
+            raise CheckpointError(str(folder), "contains no slices of tensors", "restore the checkpoint")
 
     def keys(self) -> list[str]:
         """Return the names of all tensors."""
@@ -54,7 +54,7 @@ class Slices:
             return complete
         if sum(part.numel() for _, part in parts) != math.prod(shape):
             raise CheckpointError(
-                f"{self.folder}: {name}", "is not whole: a slice is missing", "restore the checkpoint"
+                f"{self.folder}: {name}", "is incomplete: a slice is missing", "restore the checkpoint"
             )
         whole = torch.empty(shape, dtype=parts[0][1].dtype)
         for offsets, part in parts:

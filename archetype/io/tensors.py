@@ -26,7 +26,7 @@ from archetype.io.slices import Slices
 
 SHARD_BYTES = 5 * 10**9
 MAPPED_BYTES = 2**20  # smaller tensors use the ordinary allocator
-NO_SETTINGS = "no quantization_config says what it stands for"
+NO_SETTINGS = "there is no quantization_config that explains it"
 # safetensors' names of the types in a pickle.
 PICKLED_TYPES = {
     torch.float64: "F64",
@@ -195,9 +195,9 @@ class _Pickle(dict[str, Tensor]):
         except (pickle.UnpicklingError, RuntimeError, OSError, ValueError, EOFError, KeyError) as error:
             cause = " ".join(str(error).split())[:200]
             remedy = "download it again, or look for safetensors"
-            raise CheckpointError(str(file), f"is not a pickle of tensors alone: {cause}", remedy) from None
+            raise CheckpointError(str(file), f"is not a pickle of tensors only: {cause}", remedy) from None
         if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
-            raise CheckpointError(str(file), "does not hold tensors by name", "look for safetensors")
+            raise CheckpointError(str(file), "does not map names to tensors", "look for safetensors")
         super().__init__(tensors)
 
     def get_tensor(self, name: str) -> Tensor:
@@ -220,5 +220,5 @@ def _open(file: Path) -> Any:
 def dtype_of(dtype: str | torch.dtype | None) -> torch.dtype | None:
     """Return the torch dtype of a name such as "bfloat16"; dtypes and None are returned unchanged."""
     if isinstance(dtype, str) and dtype not in DTYPES:
-        raise CheckpointError("dtype", f"{dtype!r} is not known", f"use one of {', '.join(DTYPES)}")
+        raise CheckpointError("dtype", f"unknown dtype {dtype!r}", f"use one of {', '.join(DTYPES)}")
     return DTYPES[dtype] if isinstance(dtype, str) else dtype

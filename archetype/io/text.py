@@ -43,7 +43,7 @@ def read_data(path: Path) -> bytes:
     data = read_bytes(path, MAX_TEXT_BYTES)
     data = _unpacked(data, path) if path.suffix == ".gz" else data
     if not data.removeprefix(codecs.BOM_UTF8):
-        raise DataError(str(path), "is empty", "choose a file that holds text")
+        raise DataError(str(path), "is empty", "choose a file with text")
     check_is_text(data, str(path))
     return data
 
@@ -100,7 +100,7 @@ def _unpacked(data: bytes, path: Path) -> bytes:
             while piece := file.read(PIECE):
                 text += piece
                 if len(text) > limit:
-                    raise DataError(str(path), f"unpacks to more than {limit >> 20:,} MiB", "unpack it, and look at it")
+                    raise DataError(str(path), f"decompresses to more than {limit >> 20:,} MiB", "inspect it first")
     except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise DataError(str(path), "is not a whole gzip file", "download it again") from None
+        raise DataError(str(path), "is not a complete gzip file", "download it again") from None
     return bytes(text)

@@ -48,7 +48,7 @@ def find(folder: Path, allow_pickle: bool = False) -> Path:
     old = sorted(path.name for path in [*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")])
     remedy = "is it a model folder?"
     if {PICKLED, PICKLED_INDEX} & {path.name for path in folder.iterdir()}:
-        remedy = f"{old[0]} is a pickle: `archetype import --allow-pickle` reads one, without running what is in it"
+        remedy = f"{old[0]} is a pickle: `archetype import --allow-pickle` reads it without running code"
     elif old:
         remedy = f"convert {old[0]} to safetensors; pickled files are not read"
     raise CheckpointError(str(folder), f"there is neither {SINGLE} nor {INDEX}", remedy)
@@ -147,7 +147,7 @@ def file_header(file: Path) -> Header:
         cause = f"cannot be read: {problem.strerror or problem}"
         raise CheckpointError(str(file), cause, "check the path and its permissions") from None
     if len(data) < max(size, 2):
-        raise CheckpointError(str(file), "does not begin with a whole safetensors header", "download it again")
+        raise CheckpointError(str(file), "does not begin with a complete safetensors header", "download it again")
     entries = json_object(data, str(file), CheckpointError)
     return {name: _tensor(f"{file}: {name}", entry) for name, entry in entries.items() if name != "__metadata__"}
 
@@ -172,4 +172,4 @@ def opened(file: Path, framework: str) -> Any:
         return safe_open(file, framework=framework)
     except (SafetensorError, OSError, MemoryError) as error:
         cause = " ".join(str(error).split())
-        raise CheckpointError(str(file), f"is not a whole safetensors file: {cause}", "download it again") from None
+        raise CheckpointError(str(file), f"is not a complete safetensors file: {cause}", "download it again") from None

@@ -41,7 +41,7 @@ def read_mapping(file: Path) -> dict[str, Any]:
         except UnicodeDecodeError as error:
             raise SpecError(str(file), f"is not UTF-8 at byte {error.start}", "save it as UTF-8") from None
     if not isinstance(value, dict):
-        raise SpecError(str(file), "does not hold a mapping", "write key: value lines")
+        raise SpecError(str(file), "is not a mapping", "write key: value lines")
     return value
 
 
@@ -87,7 +87,7 @@ class _Builder:
                         raise _error(event, f"found undefined alias {event.anchor!r}")
                     self._add(event, *self.anchors[event.anchor][:1], None, self.anchors[event.anchor][1])
         if len(root.values) > 1:
-            raise ValueError("it holds several documents")
+            raise ValueError("it has several documents")
         return root.values[0] if root.values else None
 
     def _begin(self, collection: "_Collection") -> "_Collection":
@@ -100,7 +100,7 @@ class _Builder:
         parent = self.open[-1]
         parent.size += size
         if parent.size > MAX_ITEMS:
-            raise _error(event, f"it holds more than {MAX_ITEMS:,} items")
+            raise _error(event, f"it has more than {MAX_ITEMS:,} items")
         if anchor is not None:
             self.anchors[anchor] = value, size
         if isinstance(parent.values, list):
@@ -132,7 +132,7 @@ def _merged(collection: _Collection) -> Any:
     sources = collection.values.pop(MERGE)
     for source in sources if isinstance(sources, list) else [sources]:
         if not isinstance(source, dict):
-            raise _error(collection.event, f"{MERGE} names no mapping")
+            raise _error(collection.event, f"{MERGE} must be a mapping")
         collection.values = source | collection.values
     return collection.values
 
@@ -154,7 +154,7 @@ def _scalar(event: Any) -> Any:
 
 def _check_tag(event: Any) -> None:
     if event.tag is not None and event.tag != "!":
-        raise _error(event, f"the tag {event.tag!r} is not known here")
+        raise _error(event, f"unknown tag {event.tag!r}")
 
 
 def _error(event: Any, problem: str) -> Exception:

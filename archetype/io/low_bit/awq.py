@@ -57,5 +57,5 @@ def awq(settings: Mapping[str, Any]) -> Sequence[Scheme]:
     """
     version, bits = str(settings.get("version", "gemm")).lower(), settings.get("bits", BITS)
     if version != "gemm" or bits != BITS:
-        raise CheckpointError("version", f"AWQ of {bits} bits in version {version!r} is not read", "only gemm of 4 is")
+        raise CheckpointError("version", f"{version!r} with {bits} bits is not supported", "only gemm with 4 bits is")
     return (Gemm(),)

@@ -91,7 +91,7 @@ def compressed_tensors(settings: Mapping[str, Any]) -> Sequence[Scheme]:
     """
     sparsity = settings.get("sparsity_config")
     if sparsity and not (isinstance(sparsity, dict) and sparsity.get("format") == DENSE):
-        raise CheckpointError("sparsity_config", "is not read", "decompress it with compressed-tensors")
+        raise CheckpointError("sparsity_config", "is not supported", "decompress it with compressed-tensors")
     _check_transforms(settings.get("transform_config"))
     groups = settings.get("config_groups")
     if not isinstance(groups, dict) or not groups or not all(isinstance(group, dict) for group in groups.values()):
@@ -110,9 +110,9 @@ def _check_transforms(section: Any) -> None:
     for name, group in (groups or {}).items():
         uses = group.get("apply") if isinstance(group, dict) else None
         if not isinstance(uses, list) or not all(isinstance(use, dict) for use in uses):
-            raise CheckpointError(f"transform_config: {name}", "does not say where it applies", "fix the file")
+            raise CheckpointError(f"transform_config: {name}", "does not list where it applies", "fix the file")
         if open_ones := sorted({str(use.get("location")) for use in uses} - IN_THE_WEIGHTS):
-            cause = f"transforms {open_ones[0]} while it computes, which is missing here"
+            cause = f"transforms {open_ones[0]} at run time, which is not supported"
             raise CheckpointError(f"transform_config: {name}", cause, "use a checkpoint without it")
 
 
@@ -120,9 +120,9 @@ def _targeted(name: str, group: Mapping[str, Any], usual: Any) -> Targeted:
     place, form = f"config_groups: {name}", group.get("format") or usual
     weights, targets = group.get("weights"), group.get("targets")
     if not isinstance(form, str) or form not in FORMATS:
-        raise CheckpointError(place, f"format {form!r} is not read", f"read are {', '.join(FORMATS)}")
+        raise CheckpointError(place, f"format {form!r} is not supported", f"supported are {', '.join(FORMATS)}")
     if not isinstance(weights, dict) or not isinstance(targets, list):
-        raise CheckpointError(place, "has no weights and targets", "fix the file")
+        raise CheckpointError(place, "has no weights or targets", "fix the file")
     for target in map(str, targets):
         try:
             re.compile(target.removeprefix("re:"))

@@ -60,7 +60,7 @@ class Groups(Scheme):
         else:
             groups = stored["groups"].long()
             if int(groups.min()) < 0 or int(groups.max()) >= scales.shape[1]:
-                raise CheckpointError("g_idx", f"names a group beyond the {scales.shape[1]}", "download it again")
+                raise CheckpointError("g_idx", f"refers to a group beyond the {scales.shape[1]}", "download it again")
             zeros, scales = zeros[:, groups], scales[:, groups]
         return scales.float() * (numbers - zeros)
 
@@ -78,5 +78,5 @@ def gptq(settings: Mapping[str, Any]) -> Sequence[Scheme]:
     """
     form = settings.get("checkpoint_format") or "gptq"
     if not isinstance(form, str) or form not in OFFSETS:
-        raise CheckpointError("checkpoint_format", f"{form!r} is not read", f"read are {', '.join(OFFSETS)}")
+        raise CheckpointError("checkpoint_format", f"{form!r} is not supported", f"supported are {', '.join(OFFSETS)}")
     return (Groups(OFFSETS[form]),)

@@ -63,9 +63,7 @@ def low_bit_tensors(header: Mapping[str, TensorHeader], settings: Settings) -> d
     for name, tensor in header.items():
         if name in explained or tensor.dtype in (*FLOATS, *WHOLE_AS_THEY_ARE) or OF_ACTIVATIONS.fullmatch(name):
             continue
-        cause = (
-            f"is stored as {tensor.dtype} {list(tensor.shape)}, of which {settings['quant_method']} explains nothing"
-        )
+        cause = f"is stored as {tensor.dtype} {list(tensor.shape)}, which {settings['quant_method']} does not explain"
         raise CheckpointError(name, cause, "does quantization_config describe this file?")
     return low_bit
 

@@ -68,7 +68,7 @@ class PackedInt(Scheme):
         if order is None or int(order.min()) < 0:  # -1: groups of consecutive inputs
             return torch.arange(inputs) // (inputs // groups)
         if order.shape != (inputs,) or int(order.max()) >= groups:
-            raise CheckpointError("weight_g_idx", f"names a group beyond the {groups}", "download it again")
+            raise CheckpointError("weight_g_idx", f"refers to a group beyond the {groups}", "download it again")
         return order.long()
 
     def _check(self, stored: Mapping[str, Tensor], inputs: int) -> None:

@@ -80,7 +80,7 @@ def block_of(settings: Mapping[str, Any], key: str) -> Shape | None:
     if block is None:
         return None
     if not isinstance(block, list) or len(block) != 2 or not all(type(side) is int and side > 0 for side in block):
-        raise CheckpointError(key, f"{block!r} is not two sizes", "fix the file")
+        raise CheckpointError(key, f"{block!r} is not a pair of sizes", "fix the file")
     return tuple(block)
 
 

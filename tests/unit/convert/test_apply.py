@@ -154,7 +154,7 @@ def test_a_quantized_tensor_is_named(folder: Path) -> None:
     for kind in (torch.int8, torch.float8_e4m3fn):
         message = refusal(folder, whole | {tensor: value.to(kind)})
         assert message.startswith(
-            f"{tensor}: is stored as {str(kind).removeprefix('torch.')}; no quantization_config says"
+            f"{tensor}: is stored as {str(kind).removeprefix('torch.')}; there is no quantization_config"
         )
 
 

@@ -136,7 +136,7 @@ def test_matrices_are_quantized_as_far_as_rows_are_whole_blocks(
     kinds = {tensor.name: tensor.tensor_type.name for tensor in file.tensors}
     assert {name for name, kind in kinds.items() if kind == "F32"} == {name for name in exact if "norm" in name}
     assert [name for name, kind in kinds.items() if kind == "F16"] == ["blk.0.ffn_down.weight"]
-    assert "blk.0.ffn_down.weight: rows of 48 weights do not divide by 32: f16 instead" in caplog.text
+    assert "blk.0.ffn_down.weight: rows of 48 weights are not a multiple of 32: stored as f16" in caplog.text
     assert [kinds[name] for name in ("token_embd.weight", "output.weight", "blk.0.attn_q.weight")] == 3 * [type.upper()]
     for tensor in file.tensors:
         assert np.array_equal(tensor.data, gguf.quants.quantize(exact[tensor.name], tensor.tensor_type)), tensor.name
@@ -156,7 +156,7 @@ def test_the_type_of_the_file_may_be_another_than_the_models(tmp_path: Path) -> 
     for options, message in (
         (
             {"format": "gguf", "type": "q5_1"},
-            f"--type: 'q5_1' is not known; use one of {', '.join(FILE_TYPES)}",
+            f"--type: unknown type 'q5_1'; use one of {', '.join(FILE_TYPES)}",
         ),
         ({"type": "q8_0"}, "--type: is for GGUF alone; add --format gguf, or use --dtype"),
         ({"format": "pt"}, "format: there is no 'pt'; use one of hf, gguf, archetype-hf, torch-export, onnx"),

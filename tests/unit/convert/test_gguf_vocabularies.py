@@ -62,7 +62,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
         lambda: changed(unigram(True), "pre_tokenizer", value=PREFIXED), "no such pre-tokenizer",
     ),
     "unigram with bytes": (lambda: changed(unigram(True), "model", "byte_fallback", value=True), "supports Unigram"),
-    "sentencepiece of words": (lambda: SentencePieceTokenizer(pieces("word")), "only BPE and Unigram"),
+    "sentencepiece of words": (lambda: SentencePieceTokenizer(pieces("word")), "BPE and Unigram"),
     "marian": (marian, "GGUF does not support a tokenizer of kind marian"),
 }  # fmt: skip
 
