@@ -1,4 +1,4 @@
-"""Checks that a specification survives writing, and that model, cost and diagram agree with it."""
+"""Checks that a specification survives writing, and that model, cost and diagram agree with each other."""
 
 import json
 import re
@@ -18,7 +18,7 @@ BATCH = 2
 
 
 def round_trip(subject: Subject) -> None:
-    """A specification written as YAML or JSON reads back unchanged."""
+    """YAML and JSON of a specification read back unchanged."""
     texts = {"YAML": yaml_value(to_yaml(subject.spec), "YAML"), "JSON": json.loads(to_json(subject.spec))}
     for name, data in texts.items():
         if parse(data) != subject.spec:
@@ -33,9 +33,9 @@ def is_built(subject: Subject) -> None:
 
 
 def parameters_are_counted(subject: Subject) -> None:
-    """The cost names every module with parameters once and counts the parameters that are built.
+    """The cost lists every module with parameters once, with the number of parameters that are built.
 
-    A parameter belongs to the row with the longest module name that is a prefix of its own.
+    A parameter belongs to the row with the longest module name that is a prefix of its name.
     """
     report = _report(subject)
     owner: dict[str, Row] = {}
@@ -62,7 +62,7 @@ def parameters_are_counted(subject: Subject) -> None:
 
 
 def modules_of(row: Row) -> list[str]:
-    """Return the modules of a row of the report, which may cover several layers: blocks.0,2-4.mixer.q."""
+    """Return the modules of a row, which may cover several layers: blocks.0,2-4.mixer.q."""
     named = re.fullmatch(r"(.*blocks\.)([\d,.-]+)(\..*)", row.module)
     return [f"{named[1]}{layer}{named[3]}" for layer in layers_of(named[2])] if named else [row.module]
 
@@ -77,7 +77,7 @@ def layers_of(label: str) -> list[int]:
 
 
 def state_is_counted(subject: Subject) -> None:
-    """The cost counts the bytes of state that are allocated, for a short sequence and for the full context."""
+    """The cost counts the allocated bytes of state, for a short sequence and for the full context."""
     if not subject.writes:
         raise Inapplicable("reads whole inputs, without a state")
     has_source = "source" in subject.parameters
@@ -89,7 +89,7 @@ def state_is_counted(subject: Subject) -> None:
 
 
 def is_drawn(subject: Subject) -> None:
-    """The diagram's boxes add up to all parameters and FLOPs, and each is drawn exactly once."""
+    """The boxes of the diagram add up to all parameters and FLOPs, and each is drawn exactly once."""
     report = _report(subject)
     drawn = draw(report)
     sums = {

@@ -1,4 +1,4 @@
-"""Checks of the decoding state: results do not depend on it, on where a sequence is split, or on the batch."""
+"""Checks of the decoding state: outputs do not depend on it, on how a sequence is split, or on the batch."""
 
 from itertools import pairwise
 
@@ -13,7 +13,7 @@ from archetype.nn.comparison import distance
 
 
 def state_changes_nothing(subject: Subject) -> None:
-    """A sequence gives the same results with a state as without."""
+    """A sequence gives the same outputs with a state as without."""
     _check_writes(subject)
     tokens = subject.tokens(2, subject.length)
     with_state, state = subject.step(tokens, subject.new_state(range(2), subject.length))
@@ -24,7 +24,7 @@ def state_changes_nothing(subject: Subject) -> None:
 
 
 def chunks_are_whole(subject: Subject) -> None:
-    """A sequence read in chunks from a state gives the results of the whole sequence."""
+    """A sequence read in chunks gives the same outputs as in one pass."""
     _check_writes(subject)
     tokens, length = subject.tokens(2, subject.length), subject.length
     whole = subject.read(tokens)
@@ -37,7 +37,7 @@ def chunks_are_whole(subject: Subject) -> None:
 
 
 def padding_leaves_states(subject: Subject) -> None:
-    """Sequences that have ended or that pause while others go on keep the state that they would have alone."""
+    """Sequences that end or pause while others continue keep the state that they would have alone."""
     _check_writes(subject)
     length = subject.length - 1
     sizes = [length, 4]
@@ -82,14 +82,13 @@ def _check_writes(subject: Subject) -> None:
 
 
 def _state_of(subject: Subject, rows: list[Tensor], names: list[int], capacity: int) -> State:
-    """Return the state of sequences of different lengths after they were read."""
     lengths = [len(row) for row in rows]
     padded = torch.stack([pad(row, (0, max(lengths) - len(row))) for row in rows])
     return subject.step(padded, subject.new_state(names, capacity), lengths)[1]
 
 
 def _go_on(subject: Subject, state: State, rows: list[Tensor], names: list[int]) -> None:
-    """Check that one more token for each slot gives the results of reading the whole sequence without a state."""
+    # one more token per slot must give the same outputs as the whole sequence without a state
     newest = subject.tokens(len(rows), 1, 7)
     results, _ = subject.step(newest, state)
     for index, row in enumerate(rows):

@@ -1,4 +1,4 @@
-"""Checks of models that are written and read back."""
+"""Checks that models survive writing and reading."""
 
 import tempfile
 from pathlib import Path
@@ -28,7 +28,7 @@ def run_keeps_bits(subject: Subject) -> None:
             if name not in tensors or not torch.equal(tensor, tensors[name]):
                 raise Violated(f"{name} reads back as other numbers")
         inputs = subject.inputs()
-        # equal tensors at other addresses may be multiplied in another order
+        # alignment in memory may change the order of sums
         if distance(vectors(again(**inputs)), vectors(subject.model(**inputs))) > EXACT:
             raise Violated("the model that was read gives other results, so that something is not saved")
 

@@ -10,22 +10,22 @@ from archetype.errors import SpecError
 from archetype.nn.comparison import distance
 from archetype.training.block_execution import blocks_of, compile_blocks
 
-EXACT = 1e-5  # of the largest magnitude, in float32
+# Differences relative to the largest magnitude.
+EXACT = 1e-5  # rounding in float32
 WRONG = 1e-3  # exceeded by every mistake
-# tokens of the compiled sequence; loops over positions are unrolled, so it is short
-COMPILED_LENGTH = 4
-ROUNDING = 1e-6  # of the largest magnitude, in float64, between devices: rotations are computed in float32
-BITS = 1e-12  # of the largest magnitude; rounding in float64 stays below it, rounding in float32 does not
+ROUNDING = 1e-6  # between devices in float64, where rotations are computed in float32
+BITS = 1e-12  # above rounding in float64, below rounding in float32
+COMPILED_LENGTH = 4  # tokens; short, since loops over positions are unrolled
 
 
 def is_finite(subject: Subject) -> None:
-    """A pass gives finite numbers only."""
+    """Outputs are finite."""
     if not vectors(subject.model(**subject.inputs())).isfinite().all():
         raise Violated("there are infinite numbers or NaN among its results")
 
 
 def device_changes_nothing(subject: Subject) -> None:
-    """Another device gives the CPU's results in float64, up to rounding in rotations."""
+    """Another device gives the same float64 outputs as the CPU, up to rounding in rotations."""
     if subject.device == CPU:
         raise Inapplicable("is computed there")
     inputs = {name: in_float64(value) for name, value in subject.inputs().items()}
@@ -37,12 +37,12 @@ def device_changes_nothing(subject: Subject) -> None:
 
 
 def in_float64(value: Tensor) -> Tensor:
-    """Return images in float64; tokens unchanged."""
+    """Convert images to float64; return tokens unchanged."""
     return value.double() if value.is_floating_point() else value
 
 
 def future_changes_nothing(subject: Subject) -> None:
-    """Later tokens do not change earlier positions, and each token changes the output at its own position."""
+    """Later tokens do not change earlier outputs, and each token changes the output at its own position."""
     if not subject.writes:
         raise Inapplicable("every position of an encoder may see every other")
     tokens = subject.tokens(2, subject.length)
@@ -51,7 +51,7 @@ def future_changes_nothing(subject: Subject) -> None:
         changed = torch.cat((tokens[:, :seen], (tokens[:, seen:] + 1) % vocab_size), 1)
         after = subject.read(changed)
         if not torch.equal(before[:, :seen], after[:, :seen]):
-            # products of other shapes, as in experts, round otherwise; in float64 the difference must vanish
+            # products of other shapes, as in experts, round differently; in float64 the difference must vanish
             exact = [subject.exact.read(some)[:, :seen] for some in (tokens, changed)]
             if (leak := distance(*exact)) > BITS:
                 place = int((exact[0] - exact[1]).abs().amax((0, 2)).argmax())
@@ -61,7 +61,7 @@ def future_changes_nothing(subject: Subject) -> None:
 
 
 def batch_is_single(subject: Subject) -> None:
-    """A sequence in a batch gives the results that it gives alone."""
+    """A sequence gives the same outputs in a batch as alone."""
     inputs = subject.inputs()
     together = vectors(subject.model(**inputs))
     for row in range(len(together)):
@@ -71,7 +71,7 @@ def batch_is_single(subject: Subject) -> None:
 
 
 def padding_is_nothing(subject: Subject) -> None:
-    """Sequences of different lengths give the results that each gives alone, whatever the padding contains."""
+    """Padded sequences of different lengths give the same outputs as each alone, whatever the padding contains."""
     if subject.reads_images:
         raise Inapplicable("pictures have one size")
     length = subject.length
@@ -90,7 +90,7 @@ def padding_is_nothing(subject: Subject) -> None:
 
 
 def compiled_is_eager(subject: Subject) -> None:
-    """Blocks compiled by torch.compile give the results of eager ones."""
+    """Blocks compiled by torch.compile give the same outputs as eager ones."""
     model = subject.built().requires_grad_(False)
     if not blocks_of(model):
         raise Inapplicable("has no blocks")
@@ -98,8 +98,8 @@ def compiled_is_eager(subject: Subject) -> None:
     if not subject.reads_images:
         inputs = {name: value[:, :COMPILED_LENGTH] for name, value in inputs.items()}
     eager = vectors(model(**inputs))
-    with warnings.catch_warnings(action="ignore"):  # of torch's compiler
-        torch.compiler.reset()  # drops programs of earlier models, as their number is limited
+    with warnings.catch_warnings(action="ignore"):  # from torch's compiler
+        torch.compiler.reset()  # drops the programs of earlier models, whose number is limited
         try:
             compile_blocks(model)
         except SpecError as error:
