@@ -101,7 +101,7 @@ def read_left_out(folder: Path, family: Family, spec: ModelSpec, allow_pickle: b
     tensors = open_tensors(folder, allow_pickle)
     names = prediction_tensors(tensors.names()) if family.reading is None else family.reading.left_out
     if family.reading is None and names:
-        cause = f"{len(names)} tensors for multi-token prediction left out, such as {names[0]}"
+        cause = f"{len(names)} tensors left out, such as {names[0]}, for multi-token prediction"
         warnings.warn(LeftOut(f"{folder}: {cause}; they are kept and written back"), stacklevel=2)
     names = (*names, *_head_tensors(folder, family, spec, allow_pickle))
     return Selected(tensors, (name for name in names if not TABLES.fullmatch(name)))

@@ -1,4 +1,4 @@
-"""ALBERT (Lan 2019): BERT whose layers share weights, with narrow tables; format: transformers' `albert`."""
+"""ALBERT (Lan 2019): BERT with shared layers and narrow embeddings; format: transformers' `albert`."""
 
 from typing import Any
 
@@ -20,15 +20,12 @@ def albert(
     vocab_size: int = 30_000,
     **design: Any,
 ) -> Encoder:
-    """Build an encoder of ALBERT's design, whose groups of layers are passed repeatedly; `design` as in `bert`.
+    """Build an encoder of ALBERT's design; `design` as in `bert`.
 
     Args:
-        num_layers: passes through groups in total.
-        width: features of the embedding tables.
-        num_groups: groups of layers with weights of their own.
-        layers_per_group: layers in each group.
-        vocab_size: ids.
-        design: further arguments of `bert`.
+        num_layers: passes through groups of layers.
+        width: of the embedding tables.
+        num_groups: groups of layers with different weights.
     """
     encoder = bert(num_layers=num_layers * layers_per_group, vocab_size=vocab_size, **design)
     passes, layers = num_layers // num_groups, list[Block]()
@@ -45,7 +42,7 @@ def _own_layers(model: Encoder) -> list[int]:
 
 
 def _layers_per_group(model: Encoder) -> int:
-    """Return the number of layers before the first that shares weights; 1 if none does."""
+    # layers before the first that shares weights; 1 if none does
     return next((index for index, block in enumerate(model.layers) if block.weights_of is not None), 1)
 
 
@@ -76,7 +73,6 @@ KEYS: tuple[Row, ...] = (
 
 
 def _body(model: Encoder) -> str:
-    """Rules of the layers by group and layer within the group."""
     lines = """
         BASE.embeddings.{word,position,token_type}_embeddings   embedding.{token,position,token_type}
         BASE.embeddings.LayerNorm                       embedding.norm

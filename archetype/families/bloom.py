@@ -31,7 +31,7 @@ def bloom(*, vocab_size: int = 250_880, context_length: int = 2048, eps: float =
 
 
 KEYS = ConfigTable(bloom, (
-    # settings of Megatron-DeepSpeed, its training program, without effect on results
+    # settings of Megatron-DeepSpeed that do not affect outputs
     ignored("attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "n_inner", "offset_alibi",
         "pretraining_tp", "skip_bias_add", "skip_bias_add_qkv", "slow_but_exact"),
     Expected("apply_residual_connection_post_layernorm", False, "residuals that start after the norm"),

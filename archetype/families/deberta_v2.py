@@ -1,4 +1,4 @@
-"""DeBERTa v2 and v3 (He 2020, 2021): BERT with disentangled attention to contents and distances.
+"""DeBERTa v2 and v3 (He 2020, 2021): BERT with disentangled attention to content and distance.
 
 Format: transformers' `deberta-v2`.
 """
@@ -37,13 +37,11 @@ def deberta(
     """Build an encoder of DeBERTa v3's design; `design` as in `bert`.
 
     Args:
-        num_buckets: buckets of distances in one direction.
-        max_distance: distance at which the last bucket begins (default of the field: each bucket is one distance).
+        num_buckets: distances are put into this many buckets in each direction.
+        max_distance: distance at which the last bucket begins (None: one bucket per distance).
         vector_norm: whether distance vectors are normalized.
         added_positions: whether learned positions are also added to the embedding.
-        num_token_types: token types with vectors of their own.
         attention: further fields of `spec.DisentangledAttention`.
-        design: further arguments of `bert`.
     """
     position = Learned() if added_positions else NoPosition()
     encoder = bert(num_heads=num_heads, position=position, num_token_types=num_token_types, eps=eps, **design)
@@ -58,7 +56,7 @@ def attention_of(model: Encoder) -> DisentangledAttention:
 
 
 def read_directions(config: Config, values: Values) -> tuple[dict[str, bool], int]:
-    """Return which of queries and keys read distances, and the longest distance; refuse attention without distances."""
+    """Return the directions of attention to distances, and the longest distance; refuse attention without distances."""
     config.expect("relative_attention", True, "attention without distances")
     names = config.get("pos_att_type")
     names = [name.strip() for name in names.lower().split("|")] if isinstance(names, str) else names

@@ -59,10 +59,10 @@ def deepseek_v2(
     context_length: int = 163_840,
     **mixer: Any,
 ) -> Decoder:
-    """Build a decoder of DeepSeek-V2's design: `num_dense_layers` layers with a dense `d_ff`, then layers with experts.
+    """Build a decoder of DeepSeek-V2's design: `num_dense_layers` dense layers of width `d_ff`, then experts.
 
-    Queries go through a vector of `q_lora_rank` features, or directly if it is None; `mixer` are further fields of
-    `spec.LatentAttention`. The shared experts are built as one expert of their total width.
+    Query projections have rank `q_lora_rank`, or full rank if it is None. `mixer` are further fields of
+    `spec.LatentAttention`. Shared experts are built as one expert of their total width.
     """
     attention = LatentAttention(
         query=DirectQuery() if q_lora_rank is None else LowRankQuery(rank=q_lora_rank),
@@ -129,7 +129,7 @@ def dense_layers(model: Decoder) -> list[GatedMLP]:
 
 
 def dense_width(model: Decoder) -> int:
-    """Return F of the dense layers; without any, the experts' width, as any value will do."""
+    """Return F of the dense layers; without any, that of the experts, since any value will do."""
     dense = dense_layers(model)
     return dense[0].width(model.d_model) if dense else expert_width(model)
 

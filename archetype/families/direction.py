@@ -1,4 +1,4 @@
-"""Decoders published with `is_causal: false`, whose positions attend to later ones too: read as encoders."""
+"""Decoders published with `is_causal: false`, whose attention is bidirectional: read as encoders."""
 
 from typing import Any
 
@@ -16,10 +16,10 @@ SHARED = tuple(name for name in Decoder.model_fields if name in Encoder.model_fi
 
 
 def read_direction(config: Config, decoder: Decoder) -> ModelSpec:
-    """Return the decoder, or an encoder of its layers if `is_causal` is false and its class reads the key.
+    """Return the decoder, or an encoder of its layers if its class reads `is_causal` and the key is false.
 
     Raises:
-        CheckpointError: a layer is undefined in both directions, or the head classifies by the last token.
+        CheckpointError: a layer cannot be bidirectional, or the head classifies by the last token.
     """
     read = keys_read(config.values)
     if (read is not None and KEY not in read) or config.flag(KEY, True):
@@ -32,7 +32,7 @@ def read_direction(config: Config, decoder: Decoder) -> ModelSpec:
 
 
 def as_decoder(model: ModelSpec) -> ModelSpec:
-    """Return the decoder from which `read_direction` would make this encoder; any other model unchanged."""
+    """Return the decoder that `read_direction` turns into this encoder; other models unchanged."""
     if not isinstance(model, Encoder) or model.pooler or model.head.classifies or model.head.predicts_masked:
         return model
     if _one_way(model) is not None:
@@ -41,7 +41,7 @@ def as_decoder(model: ModelSpec) -> ModelSpec:
 
 
 def _one_way(model: Decoder | Encoder) -> str | None:
-    """Return the reason why a layer cannot be read in both directions; None if all can."""
+    # the reason why a layer cannot be bidirectional; None if all can
     for index, block in enumerate(model.layers):
         mixer = block.mixer
         if not (isinstance(mixer, Attention) and isinstance(mixer.pattern, Full)):
@@ -52,5 +52,5 @@ def _one_way(model: Decoder | Encoder) -> str | None:
 
 
 def write_direction(model: ModelSpec) -> dict[str, Any]:
-    """Return the key of an encoder."""
+    """Return `is_causal` for an encoder."""
     return {KEY: False} if isinstance(model, Encoder) else {}

@@ -1,7 +1,7 @@
-"""GTE as published by Alibaba, type `new` with remote code: GTE with NTK-scaled positions.
+"""GTE as published by Alibaba (model type `new`, remote code): GTE with NTK-scaled positions.
 
-The tensors are those of transformers' `gte`. The base of the frequencies is multiplied by `factor`, and frequencies
-are divided by factor^(2/P), where P is the width of a head (Su 2023, https://kexue.fm/archives/9706).
+The tensors are those of transformers' `gte`. Theta is multiplied by `factor`, and frequencies are divided by
+factor^(2/P), where P is the width of a head (Su 2023, https://kexue.fm/archives/9706).
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from archetype.models.encoder.spec import Encoder
 from archetype.parts.attention.spec import Attention
 from archetype.parts.position.spec import LinearScaling, Rotary
 
-DIGITS = 6  # to which a factor is rounded when it is recovered from its power
+DIGITS = 6  # decimals of a factor that is recovered from its power
 
 
 def _read_positions(config: Config, values: Values) -> Values:

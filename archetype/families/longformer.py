@@ -25,9 +25,9 @@ def longformer(
     num_token_types: int = 1,
     **design: Any,
 ) -> Encoder:
-    """Build an encoder of Longformer's design; global tokens have projections of their own; `design` as in `bert`.
+    """Build an encoder of Longformer's design, with separate projections of global tokens; `design` as in `bert`.
 
-    `windows` are cycled over the layers and count both sides.
+    `windows` are cycled over the layers and include both sides.
     """
     return roberta(
         vocab_size=vocab_size,
@@ -60,8 +60,8 @@ def _write_windows(model: Encoder) -> dict[str, Any]:
     return {"attention_window": [pattern.size for pattern in patterns]}
 
 
-# No key names the global tokens: transformers takes them as an input. Here it is the first token, as for the paper's
-# text classification.
+# No key names the global tokens, which transformers takes as an input. Here it is the first token, as for text
+# classification in the paper.
 KEYS: tuple[Row, ...] = (
     *BODY_KEYS,
     HeadRow(spans=False),  # for spans, all tokens of the question are global

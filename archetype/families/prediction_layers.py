@@ -1,9 +1,9 @@
-"""Published layers that predict the tokens after the next, read as `further_tokens` of a decoder.
+"""Published layers for multi-token prediction, read as `further_tokens` of a decoder.
 
-No paper says in which order a file's projection reads the embedding and the hidden vector. The programs that run the
+No paper states the order in which the projection reads the embedding and the hidden vector. The programs that run the
 published weights agree (vLLM's `deepseek_mtp.py`, `glm4_moe_mtp.py`, `qwen3_next_mtp.py` and `mimo_mtp.py`; SGLang's
-`deepseek_nextn.py` and `qwen3_next_mtp.py`): the embedding comes first, except in MiMo, where the hidden vector does.
-All pass the layer the vector that the head reads, and normalize it and the embedding separately.
+`deepseek_nextn.py` and `qwen3_next_mtp.py`): the embedding is first, except in MiMo. The hidden vector is always the
+one that the head reads, and both are normalized separately.
 """
 
 import re
@@ -17,7 +17,7 @@ from archetype.models.decoder.spec import Decoder
 from archetype.models.further_tokens.spec import FurtherTokens
 from archetype.spec.base import inside
 
-# Tables of the model that a file repeats in such a layer, and the parameters that they repeat.
+# Tensors in such a layer that duplicate a table of the model, and the duplicated parameters.
 TABLES = (
     (re.compile(r".*\.\d+\.embed_tokens\.weight"), "embedding.token.weight"),
     (re.compile(r".*\.\d+\.shared_head\.head\.weight"), "lm_head.weight"),
@@ -26,11 +26,11 @@ TABLES = (
 
 @dataclass(frozen=True)
 class Spelling:
-    """The names of such layers.
+    """Tensor names of such layers.
 
     Attributes:
-        projection: a pattern of the projection's name; its first group is the prefix of all names of the layer, its
-            second the layer's number, where there may be several.
+        projection: pattern of the projection's name; group 1 is the prefix of all names of the layer, group 2 its
+            number, if there may be several.
         block: between that prefix and the tensor names of a block.
         norms: of the hidden vector, of the embedding, and of the block's output.
         embedding_first: whether the projection reads the embedding before the hidden vector.
@@ -52,12 +52,12 @@ NORMS = ("hidden_norms", "embedding_norms", "final_norms")
 
 
 class Predictions(NamedTuple):
-    """The prediction layers of a file.
+    """Prediction layers of a file.
 
     Attributes:
-        further_tokens: the specification.
+        further_tokens: their specification.
         rules: for their tensors.
-        copies: tensors that repeat a table of the model.
+        copies: tensors that duplicate a table of the model.
     """
 
     further_tokens: FurtherTokens
@@ -72,7 +72,7 @@ def read_predictions(names: Collection[str], rules: Sequence[Rule], model: Decod
         rules: of the model without these layers.
 
     Raises:
-        CheckpointError: there are none, or one has no counterpart among the layers of the model.
+        CheckpointError: there are none, or one is unlike all layers of the model.
     """
     spelling, layers = _layers(names)
     copies = copies_beside(names, model)
@@ -111,14 +111,14 @@ REMEDY = "load it without further_tokens"
 
 
 def copies_beside(names: Iterable[str], model: Decoder) -> dict[str, str]:
-    """Return the tensors that repeat a table of the model, each with the parameter that it repeats."""
+    """Return {tensor: parameter} for the tensors that duplicate a table of the model."""
     tied = model.head.shares_table
     repeated = {name: param for name in names for pattern, param in TABLES if pattern.fullmatch(name)}
     return {name: TABLES[0][1] if tied else param for name, param in repeated.items()}
 
 
 def _layers(names: Collection[str]) -> tuple[Spelling, list[str]]:
-    """Return the spelling of the layers and the prefix of each, in order."""
+    # the spelling of the layers, and the prefix of each in order
     for spelling in SPELLINGS:
         prefixes: Mapping[int, str] = {
             int(match[2]) if match.re.groups > 1 else 0: match[1]
@@ -134,7 +134,7 @@ def _layers(names: Collection[str]) -> tuple[Spelling, list[str]]:
 def _block(
     block: list[str], prefix: str, number: int, names: Collection[str], rules: Sequence[Rule], model: Decoder
 ) -> tuple[int, list[Rule]]:
-    """Return the last layer of the model whose tensor names match a block's, and the block's rules."""
+    # the last layer of the model with the same tensor names as the block, and the rules of the block
     for layer in reversed(range(len(model.layers))):
         own = [rule for rule in (r.for_layer(layer) for r in rules) if rule.params[0].startswith(f"blocks.{layer}.")]
         match = re.match(rf"(?:.*?\.)?{layer}\.", own[0].hf) if own else None

@@ -25,10 +25,7 @@ def smollm3(
     tied: bool = True,
     **design: Any,
 ) -> Decoder:
-    """Build a decoder of SmolLM3's design; `without_rope` are layers without positions (default: every fourth).
-
-    `design` as in `llama`.
-    """
+    """Build a decoder of SmolLM3's design; `without_rope` are the indices of layers without positions; see `llama`."""
     sizes: dict[str, Any] = {"vocab_size": vocab_size, "context_length": context_length}
     model = llama(num_layers=num_layers, position=position, eps=eps, tied=tied, **sizes, **design)
     layers = list(model.layers)
@@ -38,7 +35,7 @@ def smollm3(
 
 
 def _read_layers(config: Config, values: Values) -> Values:
-    """Return the layers without positions (0 in `no_rope_layers`) and the windows (`use_sliding_window`)."""
+    # in `no_rope_layers`, 0 means no positions
     every, number = config.size("no_rope_layer_interval", 4), values["num_layers"]
     turned = config.get("no_rope_layers")
     turned = [(i + 1) % every != 0 for i in range(number)] if turned is None else turned

@@ -13,7 +13,7 @@ from archetype.errors import SpecError
 from archetype.nn.cache import State
 
 OLDER = "past_key_values"
-# The installed transformers' name of the cache in arguments and outputs: `cache` since 5.24, which deprecates the other.
+# Name of the cache in arguments and outputs of this transformers: `cache` since 5.24, which deprecates the other.
 NAME = "cache" if "cache" in {field.name for field in fields(BaseModelOutputWithPast)} else OLDER
 LEAST = 64  # tokens of initial capacity if the length is unknown
 

@@ -263,7 +263,7 @@ def test_runs_that_were_imported_before_read_their_modules(tmp_path: Path) -> No
 BAD: list[tuple[str, str, Any, str]] = [
     ("modules.json", "modules.json", {"0": 1}, "must list modules"),
     ("outside", "modules.json", [{"type": "a.Pooling", "path": "../x"}], "must list modules"),
-    ("module", "modules.json", [module(1, "Pooling"), module(2, "CNN")], "CNN is not supported here"),
+    ("module", "modules.json", [module(1, "Pooling"), module(2, "CNN")], "CNN is not supported"),
     ("mode", "1_Pooling/config.json", {"pooling_mode": "median"}, "'median' is not known"),
     ("no mode", "1_Pooling/config.json", {}, "is not known"),
     ("order", "modules.json", [module(1, "Pooling"), module(2, "Normalize"), module(3, "Dense")], "Dense is not"),
