@@ -18,7 +18,7 @@ def state_changes_nothing(subject: Subject) -> None:
     tokens = subject.tokens(2, subject.length)
     with_state, state = subject.step(tokens, subject.new_state(range(2), subject.length))
     if (difference := distance(with_state, subject.read(tokens))) > EXACT:
-        raise Violated(f"with a state the results differ by {difference:.0e}")
+        raise Violated(f"with a state the outputs differ by {difference:.0e}")
     if state.lengths.tolist() != 2 * [subject.length]:
         raise Violated(f"after {subject.length} tokens the state has read {state.lengths.tolist()}")
 
@@ -33,7 +33,7 @@ def chunks_are_whole(subject: Subject) -> None:
         for start, end in pairwise([0, *(cut for cut in cuts if cut < length), length]):
             piece, state = subject.step(tokens[:, start:end], state.narrow(end))
             if (difference := distance(piece, whole[:, start:end])) > EXACT:
-                raise Violated(f"positions {start} to {end - 1} after {start} in the state differ by {difference:.0e}")
+                raise Violated(f"outputs {start} to {end - 1}, read in a chunk, differ by {difference:.0e}")
 
 
 def padding_leaves_states(subject: Subject) -> None:
@@ -52,7 +52,7 @@ def padding_leaves_states(subject: Subject) -> None:
             expected = whole[index][read[index] : read[index] + count]
             if count and (difference := distance(results[index, :count], expected)) > EXACT:
                 raise Violated(
-                    f"after {read[index]} tokens beside a row of another length it differs by {difference:.0e}"
+                    f"after {read[index]} tokens, next to a longer sequence, outputs differ by {difference:.0e}"
                 )
         read = [before + count for before, count in zip(read, counts, strict=True)]
     if state.lengths.tolist() != sizes:
@@ -78,7 +78,7 @@ def _check_writes(subject: Subject) -> None:
     if subject.spec.follows_length:
         tokens, half = subject.tokens(1, subject.length), subject.length // 2
         if distance(subject.read(tokens)[:, :half], subject.read(tokens[:, :half])) > EXACT:
-            raise Inapplicable("rotations follow the length of a text, which must be read whole")
+            raise Inapplicable("rotary positions depend on the length, so sequences must be read in one pass")
 
 
 def _state_of(subject: Subject, rows: list[Tensor], names: list[int], capacity: int) -> State:
@@ -94,5 +94,5 @@ def _go_on(subject: Subject, state: State, rows: list[Tensor], names: list[int])
     for index, row in enumerate(rows):
         expected = subject.read(torch.cat((row, newest[index]))[None], rows=names[index : index + 1])
         if (difference := distance(results[index, -1], expected[0, -1])) > EXACT:
-            cause = f"row {index} of {len(rows)}, after {len(row)} tokens, continues differently than alone"
+            cause = f"sequence {index} of {len(rows)}, after {len(row)} tokens, continues differently than alone"
             raise Violated(f"{cause}, by {difference:.0e}")

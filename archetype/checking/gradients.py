@@ -25,7 +25,7 @@ def autocast_is_finite(subject: Subject) -> None:
         raise Violated(f"the loss is {loss.item()}")
     for name, parameter in model.named_parameters():
         if parameter.grad is not None and not parameter.grad.isfinite().all():
-            raise Violated(f"the gradient of {name} has infinite numbers or NaN")
+            raise Violated(f"the gradient of {name} has Inf or NaN")
 
 
 @torch.enable_grad()

@@ -30,7 +30,7 @@ def kinds_of_file(file: Path) -> list[Kind]:
         ArchetypeError: the file cannot be run, or registers no part of a model.
     """
     if not file.is_file():
-        raise SpecError(str(file), "there is no such file", "give a Python file that registers parts, or a kind's name")
+        raise SpecError(str(file), "there is no such file", "pass a Python file that registers parts, or a kind's name")
     before = set(all_kinds())
     load_extension(file)
     if not (kinds := [kind for kind in all_kinds() if kind not in before]):

@@ -21,13 +21,13 @@ COMPILED_LENGTH = 4  # tokens; short, since loops over positions are unrolled
 def is_finite(subject: Subject) -> None:
     """Outputs are finite."""
     if not vectors(subject.model(**subject.inputs())).isfinite().all():
-        raise Violated("there are infinite numbers or NaN among its results")
+        raise Violated("the outputs contain Inf or NaN")
 
 
 def device_changes_nothing(subject: Subject) -> None:
     """Another device gives the same float64 outputs as the CPU, up to rounding in rotations."""
     if subject.device == CPU:
-        raise Inapplicable("is computed there")
+        raise Inapplicable("the device is the CPU")
     inputs = {name: in_float64(value) for name, value in subject.inputs().items()}
     there = vectors(subject.exact.model(**inputs)).to(CPU)
     model = Subject(subject.spec).exact.model
@@ -44,7 +44,7 @@ def in_float64(value: Tensor) -> Tensor:
 def future_changes_nothing(subject: Subject) -> None:
     """Later tokens do not change earlier outputs, and each token changes the output at its own position."""
     if not subject.writes:
-        raise Inapplicable("every position of an encoder may see every other")
+        raise Inapplicable("positions of an encoder may attend to all others")
     tokens = subject.tokens(2, subject.length)
     before, vocab_size = subject.read(tokens), subject.vocab_size
     for seen in range(1, subject.length):
@@ -57,7 +57,7 @@ def future_changes_nothing(subject: Subject) -> None:
                 place = int((exact[0] - exact[1]).abs().amax((0, 2)).argmax())
                 raise Violated(f"tokens from position {seen} on change position {place} by {leak:.0e}")
         if distance(before[:, seen], after[:, seen]) < WRONG:
-            raise Violated(f"the token at position {seen} changes nothing there")
+            raise Violated(f"the token at position {seen} does not change the output there")
 
 
 def batch_is_single(subject: Subject) -> None:
@@ -67,13 +67,13 @@ def batch_is_single(subject: Subject) -> None:
     for row in range(len(together)):
         alone = vectors(subject.model(**{name: value[row : row + 1] for name, value in inputs.items()}))
         if (difference := distance(together[row], alone[0])) > EXACT:
-            raise Violated(f"row {row} of {len(together)} differs from the same row alone by {difference:.0e}")
+            raise Violated(f"sequence {row} of {len(together)} differs from the same alone by {difference:.0e}")
 
 
 def padding_is_nothing(subject: Subject) -> None:
     """Padded sequences of different lengths give the same outputs as each alone, whatever the padding contains."""
     if subject.reads_images:
-        raise Inapplicable("pictures have one size")
+        raise Inapplicable("images have a fixed size")
     length = subject.length
     lengths = [length, 1, length - 3, length // 2]
     rows = [subject.tokens(1, size, size) for size in lengths]
@@ -85,7 +85,7 @@ def padding_is_nothing(subject: Subject) -> None:
             if not together[index, :size].isfinite().all() or distance(together[index, :size], alone) > EXACT:
                 difference = distance(together[index, :size], alone)
                 raise Violated(
-                    f"a row of {size} tokens padded to {length} differs from itself alone by {difference:.0e}"
+                    f"a sequence of {size} tokens padded to {length} differs from the same alone by {difference:.0e}"
                 )
 
 
@@ -106,4 +106,4 @@ def compiled_is_eager(subject: Subject) -> None:
             raise Inapplicable(error.cause) from None
         compiled = vectors(model(**inputs))
     if (difference := distance(compiled, eager)) > EXACT:
-        raise Violated(f"compiled blocks give results that differ by {difference:.0e}")
+        raise Violated(f"outputs of compiled blocks differ by {difference:.0e}")

@@ -134,7 +134,7 @@ def check_example(
     subject, rows, cause = Subject(example.model, device), [], dict[Check, str]()
     for invariant in asked:
         if invariant.of_defaults_only and not is_first:
-            rows.append(Row(invariant.name, "-", "asked of the defaults alone"))
+            rows.append(Row(invariant.name, "-", "only checked for the defaults"))
         elif failed := [cause[check] for check in invariant.needs if check in cause]:
             rows.append(Row(invariant.name, "-", f"needs: {failed[0]}"))
             cause[invariant.check] = failed[0]

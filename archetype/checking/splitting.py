@@ -45,9 +45,9 @@ def shares_sum_to_whole(subject: Subject) -> None:
             is_split = True
             joined = torch.cat(results, -1) if gathers else sum(results[1:], results[0])
             if (difference := distance(joined, whole)) > EXACT:
-                raise Violated(f"the shares of {path} sum to what differs from the whole by {difference:.0e}")
+                raise Violated(f"the sum of the shares of {path} differs from the whole by {difference:.0e}")
     if not is_split:
-        raise Inapplicable("no plan is given: every process computes it whole")
+        raise Inapplicable("has no plan: every process computes all of it")
 
 
 def _plan(module: nn.Module) -> SplitPlan | TablePlan | None:

@@ -61,7 +61,7 @@ def instances(kind: type[Spec], fixed: Mapping[str, Any] | None = None) -> Itera
     fixed = {name: value for name, value in around.items() if name in kind.model_fields} | dict(fixed or {})
     required = {name: field for name, field in kind.model_fields.items() if field.is_required() and name not in fixed}
     options = [values(field, turn) for turn, field in enumerate(required.values())]
-    refusal = SpecError(kind.__name__, "a field has a type without example values", "give it by --set FIELD=VALUE")
+    refusal = SpecError(kind.__name__, "a field has a type without example values", "set it with --set FIELD=VALUE")
     is_any = False
     for chosen in islice(product(*options), MOST):
         try:

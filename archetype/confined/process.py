@@ -122,9 +122,7 @@ class Confined:
         self.close()
         if is_late or status == -getattr(signal, "SIGPROF", 0):
             return ConfinedError("Late" if is_late else "Killed", f"takes longer than {seconds:g} s")
-        return ConfinedError(
-            "Killed", f"needs more than the {self._memory >> 20} MiB that it may have, or nests too deeply"
-        )
+        return ConfinedError("Killed", f"needs more than {self._memory >> 20} MiB, or nests too deeply")
 
 
 def answer_requests(module: str, memory: int) -> None:
@@ -140,9 +138,9 @@ def answer_requests(module: str, memory: int) -> None:
             _allow(seconds)
             reply = json.dumps(["answer", answer(*json.loads(request))])
             if len(reply) > max_bytes:
-                reply = json.dumps(["TooLong", f"makes more than {max_bytes >> 20} MiB"])
+                reply = json.dumps(["TooLong", f"has a result of more than {max_bytes >> 20} MiB"])
         except MemoryError:
-            reply = json.dumps(["MemoryError", f"needs more than the {memory >> 20} MiB that it may have"])
+            reply = json.dumps(["MemoryError", f"needs more than {memory >> 20} MiB"])
         except Exception as error:
             reply = json.dumps([type(error).__name__, str(error)[:LONGEST_ERROR]])
         _allow(0)

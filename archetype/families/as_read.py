@@ -74,7 +74,7 @@ def with_predictions(family: Family, model: ModelSpec, values: Mapping[str, Any]
         CheckpointError: the file has no such layers, or they cannot be read.
     """
     if not isinstance(model, Decoder) or model.further_tokens is not None:
-        raise CheckpointError("further_tokens", f"a model of kind {model.kind} has no such layers to read", REMEDY)
+        raise CheckpointError("further_tokens", f"a model of kind {model.kind} cannot have these layers", REMEDY)
     rules = family.format.rules_for(model)
     predictions = read_predictions(names, rules, model)
     used, patterns = {rule.hf for rule in predictions.rules}, [re.compile(pattern) for pattern in family.format.ignored]

@@ -126,10 +126,10 @@ BODY_KEYS: tuple[Row, ...] = (
     # settings of a pooler that does not exist, and keys of Google's own files
     ignored("pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head",
         "pooler_type", "directionality", "output_past"),
-    Expected("pruned_heads", {}, "heads that were cut"),
+    Expected("pruned_heads", {}, "pruned heads"),
     Expected("is_decoder", False, "a causal mask"),
     Expected("add_cross_attention", False, "cross-attention"),
-    Expected("position_embedding_type", "absolute", "positions that are not added"),
+    Expected("position_embedding_type", "absolute", "positions in attention"),
     Key("hidden_dropout_prob", "dropout", 0.1),
     Key("num_hidden_layers", "num_layers", 12),
     Key("hidden_size", "d_model", 768),

@@ -40,7 +40,7 @@ def _read_pattern(config: Config, values: Values) -> Values:
         case "original_full":
             return {"pattern": Full()}
         case _:
-            raise config.error("attention_type", f"{kind!r} is not known", "use block_sparse or original_full")
+            raise config.error("attention_type", f"{kind!r} is not supported", "use block_sparse or original_full")
 
 
 def _write_pattern(model: Encoder) -> dict[str, Any]:

@@ -110,12 +110,12 @@ def warn_of_releases(values: Mapping[str, Any], place: str, is_registered: bool 
         before = class_keys(release_of(installed)).get(kind)
         differing = "" if before is None else ", ".join(sorted(values.keys() & (before.defaults.keys() ^ read.keys())))
         if differing:
-            cause = f"transformers {dotted(newest)} reads {differing} otherwise than {installed}, which is installed"
-            _warn(f"{place}: {cause}; the model is what the {kind} classes of {dotted(newest)} make of it")
+            cause = f"the installed transformers {installed} and {dotted(newest)} read {differing} differently"
+            _warn(f"{place}: {cause}; it is read as by the {kind} classes of {dotted(newest)}")
     unread = sorted(values.keys() - read.keys() - BOOKKEEPING - OF_TRAINING)
     if is_later(values) and unread and not is_registered:
-        cause = f"is of transformers {values['transformers_version']}, and is read as {dotted(newest)} reads it"
-        _warn(f"{place}: {cause}, the newest known here, which makes nothing of {', '.join(unread)}")
+        cause = f"was written by transformers {values['transformers_version']} and is read as by {dotted(newest)}"
+        _warn(f"{place}: {cause}, the newest known release, which ignores {', '.join(unread)}")
 
 
 def is_later(values: Mapping[str, Any]) -> bool:

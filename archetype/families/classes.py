@@ -23,8 +23,8 @@ def head_named(config: Config, *known: str) -> str:
     for ending in known:
         if name.endswith(ending):
             return ending
-    remedy = f"known are classes that end in {', '.join(known)}"
-    raise config.error("architectures", f"the head of {name} is not known here", remedy)
+    remedy = f"supported are classes that end in {', '.join(known)}"
+    raise config.error("architectures", f"the head of {name} is not supported", remedy)
 
 
 def read_classes(config: Config) -> int:
@@ -33,7 +33,7 @@ def read_classes(config: Config) -> int:
     if names is None:
         return config.size("num_labels", 2)
     if not isinstance(names, dict) or not names or set(names) != {str(number) for number in range(len(names))}:
-        raise config.error("id2label", "does not name each class by its number", "number them from 0 on")
+        raise config.error("id2label", "does not map the numbers of all classes to names", "number them from 0")
     return len(names)
 
 

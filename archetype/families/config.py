@@ -86,7 +86,7 @@ class Config:
     def positive(self, key: str, default: float | None = None) -> float:
         """Return a finite number above 0."""
         if (value := self.number(key, default)) <= 0:
-            raise self.error(key, f"{value} is not above 0", "fix the file")
+            raise self.error(key, f"{value} is not positive", "fix the file")
         return value
 
     def optional_positive(self, key: str, default: float | None = None) -> float | None:
@@ -96,7 +96,7 @@ class Config:
     def rate(self, key: str, default: float) -> float:
         """Return a number in [0, 1)."""
         if not 0 <= (value := self.number(key, default)) < 1:
-            raise self.error(key, f"{value} is not from 0 to 1", "fix the file")
+            raise self.error(key, f"{value} is not in the range 0 to 1", "fix the file")
         return value
 
     def flag(self, key: str, default: bool) -> bool:
@@ -109,7 +109,7 @@ class Config:
         """Return an activation by its published name."""
         name = self._required(key, default)
         if not isinstance(name, str) or name not in ACTIVATIONS:
-            raise self.error(key, f"there is no activation {name!r}", f"known are {', '.join(ACTIVATIONS)}")
+            raise self.error(key, f"unknown activation {name!r}", f"supported are {', '.join(ACTIVATIONS)}")
         return ACTIVATIONS[name]
 
     def expect(self, key: str, value: Any, meaning: str) -> None:
@@ -139,7 +139,7 @@ class Config:
         left = tuple(key for key in self.values if key not in self.used and key not in ignored)
         for key in left:
             if read is None or key in read:
-                raise self.error(key, "is not understood for this family", "remove it if it changes no number")
+                raise self.error(key, "is not supported for this family", "remove it if it does not change the output")
         return left
 
     def error(self, key: str, cause: str, remedy: str = "") -> CheckpointError:

@@ -112,7 +112,7 @@ def _read_groups(config: Config, values: Values) -> Values:
             num_groups, groups_per_token = (config.size(name) for name in names)
             return {"groups": ExpertGroups(num_groups=num_groups, groups_per_token=groups_per_token)}
         case _:
-            raise config.error("topk_method", f"{method!r} is not known", "use greedy or group_limited_greedy")
+            raise config.error("topk_method", f"{method!r} is not supported", "use greedy or group_limited_greedy")
 
 
 def _write_groups(model: Decoder) -> dict[str, Any]:
@@ -176,9 +176,9 @@ PARTS: dict[str, type[Spec]] = {
 }
 KEYS = ConfigTable(deepseek_v2, (
     *SHARED_KEYS,
-    Expected("moe_layer_freq", 1, "layers without experts in between"),
-    Expected("scoring_func", "softmax", "another affinity"),
-    Expected("norm_topk_prob", False, "weights that sum to one", path=lambda model: False),
+    Expected("moe_layer_freq", 1, "dense layers between layers with experts"),
+    Expected("scoring_func", "softmax", "another score function"),
+    Expected("norm_topk_prob", False, "normalized weights", path=lambda model: False),
     Converted(_read_position, write_position),
     Converted(_read_groups, _write_groups),
     Key("mlp_bias", "mlp_bias", False, path="last.feedforward.shared.bias"),

@@ -27,7 +27,7 @@ def read_direction(config: Config, decoder: Decoder) -> ModelSpec:
     if (cause := _one_way(decoder)) is not None:
         raise config.error(KEY, cause, "remove the key to read it as a decoder")
     if decoder.head.classifies or decoder.further_tokens is not None:
-        raise config.error(KEY, "the head reads the last token as one that saw the whole text", "remove the key")
+        raise config.error(KEY, "the head needs a last token that attends to the whole text", "remove the key")
     return Encoder(**{name: getattr(decoder, name) for name in SHARED})
 
 
@@ -45,9 +45,9 @@ def _one_way(model: Decoder | Encoder) -> str | None:
     for index, block in enumerate(model.layers):
         mixer = block.mixer
         if not (isinstance(mixer, Attention) and isinstance(mixer.pattern, Full)):
-            return f"layer {index} is not attention to the whole text, which alone is read in both directions"
+            return f"layer {index} is not full attention, which is the only bidirectional mixer here"
         if not isinstance(mixer.position, Rotary | NoPosition):
-            return f"{mixer.position.kind} positions of layer {index} have no keys ahead here"
+            return f"{mixer.position.kind} positions of layer {index} are not defined for later keys"
     return None
 
 

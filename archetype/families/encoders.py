@@ -227,7 +227,7 @@ FORMATS: tuple[Format, ...] = (
         with_defaults(ROBERTA_KEYS, layer_norm_eps=1e-5, type_vocab_size=1), XL_NAMES, PRE_NORM_PARTS),
     encoder_format("ernie", "Ernie", "ernie", bert, (
         *DESIGN,
-        Expected("use_task_id", False, "vectors of tasks"),
+        Expected("use_task_id", False, "task embeddings"),
         ignored("task_type_vocab_size"),
     )),
     encoder_format("megatron-bert", "MegatronBert", "bert", pre_norm(bert, embedding_norm=False), DESIGN,
@@ -238,7 +238,7 @@ FORMATS: tuple[Format, ...] = (
     encoder_format("roformer", "RoFormer", "roformer", of_width(roformer), (
         *with_defaults(BODY_KEYS, max_position_embeddings=1536),
         WIDTH,
-        Expected("rotary_value", False, "values that are rotated"),
+        Expected("rotary_value", False, "rotated values"),
         HeadRow(pooled=False, activation="activation"),
     ), ROFORMER_NAMES, ignored=(r"(roformer\.)?encoder\.embed_positions\.weight",)),
     encoder_format("distilbert", "DistilBert", "distilbert", partial(bert, num_token_types=0), (
@@ -250,7 +250,7 @@ FORMATS: tuple[Format, ...] = (
     encoder_format("mpnet", "MPNet", "mpnet", mpnet, (
         *without(BODY_KEYS, "type_vocab_size"),
         MASK_OFFSET,
-        Expected("relative_attention_num_buckets", 32, "other buckets than its code has"),
+        Expected("relative_attention_num_buckets", 32, "another number of buckets than in its code"),
         HeadRow(),
     ), MPNET_NAMES),
     encoder_format("nomic_bert", "NomicBert", "nomic_bert", nomic, (

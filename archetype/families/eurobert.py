@@ -58,7 +58,7 @@ POOLINGS = {"bos": "first", "mean": "mean", "late": "late"}
 def _read_head(config: Config, values: Values) -> Values:
     pooling = config.get("classifier_pooling", "late")
     if pooling not in POOLINGS:
-        raise config.error("classifier_pooling", f"{pooling!r} is not known", f"known are {', '.join(POOLINGS)}")
+        raise config.error("classifier_pooling", f"{pooling!r} is not supported", f"use one of {', '.join(POOLINGS)}")
     match head_named(config, MASKED, TEXTS, TOKENS, BARE):
         case "ForSequenceClassification":
             head = ClassificationHead(num_classes=read_classes(config), transform=HeadTransform())

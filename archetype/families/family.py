@@ -56,7 +56,7 @@ class InferenceReport:
 
     def summary(self, name: str) -> str:
         """Return the report in one line."""
-        text = f"{name} is not a registered family; read by {len(self.recognized)} keys and {self.tensors} tensors"
+        text = f"{name} is not a registered family; inferred from {len(self.recognized)} keys, {self.tensors} tensors"
         text += f"; {self.proof or f'not proved: {self._what_counts()}'}"
         for words, items, shown in (
             ("assumed", () if self.proof else self.assumed, len(self.assumed)),

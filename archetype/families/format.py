@@ -165,7 +165,7 @@ class Format:
         known = {own, *(f"{stem}{head}" for head in SAME_HEAD)}
         known |= {without_head(self.class_architecture or own)} if model.head.shares_table else set()
         if str(names[0]).lower() not in {name.lower() for name in known}:
-            cause = f"{names[0]!r} is not read here as a model of the {self.model_type} format"
+            cause = f"{names[0]!r} is not supported in the {self.model_type} format"
             raise config.error("architectures", cause, f"use one of {own}")
 
     def config_for(self, model: ModelSpec) -> dict[str, Any]:
@@ -207,7 +207,7 @@ class Format:
             return {}, misfits
         has_classes = isinstance(body, Decoder) and body.head.has_classes
         if has_classes and self._class_names(body) is None:
-            cause = f"the {self.model_type} format has no head for classes of this kind"
+            cause = f"the {self.model_type} format has no classification head of this kind"
             return {}, [CheckpointError("head", cause, "keep the run directory")]
         if isinstance(body, Decoder) and not body.head.predicts_next:  # keys of other heads are not read back
             body = body.replace(head=LanguageModelHead(tied=has_classes))
@@ -226,7 +226,7 @@ class Format:
 
     def _inexpressible(self, path: str, value: Any, other: Any) -> CheckpointError:
         value, other = (shorten(repr(item), SHOWN) for item in (value, other))
-        cause = f"the {self.model_type} format cannot express {value} here (it would read {other})"
+        cause = f"the {self.model_type} format cannot express {value} here (it would be read as {other})"
         return CheckpointError(path, cause, "change the specification or export to another family")
 
 

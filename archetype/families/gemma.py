@@ -38,7 +38,7 @@ def _read_activation(config: Config, values: Values) -> Values:
 
 def _read_direction(config: Config, values: Values) -> Values:
     if config.get("use_bidirectional_attention") not in (None, False):
-        raise config.error("use_bidirectional_attention", "attends to later tokens", "only decoders are read")
+        raise config.error("use_bidirectional_attention", "attends to later tokens", "only decoders are supported")
     return {}
 
 

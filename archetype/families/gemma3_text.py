@@ -76,7 +76,7 @@ KEYS = ConfigTable(gemma3_text, (
     ignored("cache_implementation"),  # only selects the cache
     Converted(_read_layers, _write_layers),
     Key("query_pre_attn_scalar", "query_width", 256, path=query_width),
-    Expected("attn_logit_softcapping", None, "no line of transformers' class asks for it"),
+    Expected("attn_logit_softcapping", None, "transformers' class never reads it"),
     Key("final_logit_softcapping", "softcap"),
     Key("hidden_activation", "activation", "gelu_pytorch_tanh"),
 ), parts=PARTS)

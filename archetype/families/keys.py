@@ -305,5 +305,5 @@ def expect_kind(kind: type[Part], part: Spec, place: str) -> Part:
 def wrong_kind(kind: type[Spec], part: Spec, place: str) -> CheckpointError:
     """Return the error for a part whose kind the format does not support."""
     names = kind.model_fields["kind"].default, type(part).model_fields["kind"].default
-    cause = f"only kind {names[0]} can be written here, and this is {names[1]}"
+    cause = f"only kind {names[0]} can be written, not {names[1]}"
     return CheckpointError(place, cause, "change the specification or export to another family")

@@ -23,7 +23,7 @@ def read_patterns(
     types = config.get("layer_types")
     types = [default(i) for i in range(num_layers)] if types is None else types
     if not isinstance(types, list) or len(types) != num_layers:
-        raise config.error("layer_types", f"does not list {num_layers} layers", "name the type of each layer")
+        raise config.error("layer_types", f"does not list {num_layers} layers", "list the type of each layer")
     return tuple(_pattern(config, kind, window) for kind in types)
 
 
@@ -49,7 +49,7 @@ def read_positions(
     """
     sections = config.get("rope_parameters") or {}
     if not isinstance(sections, dict) or not sections.keys() <= {FULL, SLIDING}:
-        raise config.error("rope_parameters", "does not name kinds of layers", f"use {FULL} and {SLIDING}")
+        raise config.error("rope_parameters", "has sections other than layer types", f"use {FULL} and {SLIDING}")
     scaling, positions = config.get("rope_scaling"), {}
     for kind, theta in thetas.items():
         values = {"rope_parameters": sections.get(kind), "rope_scaling": scaling if kind in scaled else None}
@@ -73,7 +73,7 @@ def _pattern(config: Config, kind: Any, window: int | None) -> Pattern:
     if kind == FULL:
         return Full()
     if kind != SLIDING:
-        raise config.error("layer_types", f"there is no type {kind!r} here", f"known are {FULL}, {SLIDING}")
+        raise config.error("layer_types", f"unknown layer type {kind!r}", f"supported are {FULL}, {SLIDING}")
     if window is None:
-        raise config.error("sliding_window", "is null, and layers have windows", "give it a width")
+        raise config.error("sliding_window", "is null, but some layers have windows", "add a size")
     return Window(size=window)

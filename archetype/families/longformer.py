@@ -46,7 +46,7 @@ def _read_windows(config: Config, values: Values) -> Values:
     windows = config.get("attention_window", 512)
     windows = [windows] * values["num_layers"] if isinstance(windows, int) else windows
     if not isinstance(windows, list) or len(windows) != values["num_layers"]:
-        raise config.error("attention_window", f"{windows!r} does not give each layer a width", "fix the file")
+        raise config.error("attention_window", f"{windows!r} does not list one size per layer", "fix the file")
     for size in windows:
         if not isinstance(size, int) or isinstance(size, bool) or not 2 <= size <= MAX_SIZE or size % 2:
             cause = f"{size!r} is not an even number from 2 to {MAX_SIZE}"
@@ -66,7 +66,7 @@ KEYS: tuple[Row, ...] = (
     *BODY_KEYS,
     HeadRow(spans=False),  # for spans, all tokens of the question are global
     ignored("onnx_export", "ignore_attention_mask"),
-    Expected("attention_mode", "longformer", "another attention of the authors' own program"),
+    Expected("attention_mode", "longformer", "another attention of the authors' program"),
     POSITIONS,
     Converted(_read_windows, _write_windows),
 )

@@ -69,7 +69,7 @@ KEYS = ConfigTable(mamba, (
         "use_mambapy", "use_associative_scan", "layer_types"),
     Key("hidden_size", "d_model", 768),
     Key("expand", "expand", 2),
-    Expected("intermediate_size", lambda values: values["expand"] * values["d_model"], "a width beside expand",
+    Expected("intermediate_size", lambda values: values["expand"] * values["d_model"], "a width unlike expand",
         path=lambda model: model.layers[0].mixer.expand * model.d_model),
     Expected("hidden_act", "silu", "another activation", path=lambda model: "silu"),
     Key("time_step_rank", "dt_rank", check=_check_rank, decode=unless_automatic,

@@ -35,7 +35,7 @@ KEYS = ConfigTable(mamba2, (
     Key("num_heads", "num_heads", 128),
     Key("head_dim", "head_dim", 64, path="block.mixer.head_dim"),
     Expected("expand", lambda values: values["num_heads"] * values["head_dim"] / values["d_model"],
-        "heads that are not as wide as expand says", path=lambda model: model.layers[0].mixer.inner // model.d_model),
+        "heads whose width contradicts expand", path=lambda model: model.layers[0].mixer.inner // model.d_model),
     Expected("hidden_act", "silu", "another activation", path=lambda model: "silu"),
     Key("num_hidden_layers", "num_layers", 64),
     Key("state_size", "state_size", 128),

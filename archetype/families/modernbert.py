@@ -133,7 +133,7 @@ def _read_head(config: Config, values: Values) -> Values:
     tied, bias = config.flag("tie_word_embeddings", True), config.flag("decoder_bias", True)
     pooling, dropout = config.get("classifier_pooling", "cls"), config.rate("classifier_dropout", 0.0)
     if pooling not in POOLINGS:
-        raise config.error("classifier_pooling", f"{pooling!r} is not known", f"known are {', '.join(POOLINGS)}")
+        raise config.error("classifier_pooling", f"{pooling!r} is not supported", f"use one of {', '.join(POOLINGS)}")
     match head_named(config, MASKED, TEXTS, TOKENS, SPANS, BARE):
         case "ForSequenceClassification":
             head: Head = ClassificationHead(num_classes=read_classes(config), dropout=dropout, transform=transform)

@@ -26,9 +26,9 @@ ATTENTION_KEYS = (
     ignored("attn_impl"),
     Expected("attn_type", "multihead_attention", "shared keys and values"),
     Expected("clip_qkv", None, "clipped queries, keys and values"),
-    Expected("prefix_lm", False, "a prefix that sees all of itself"),
+    Expected("prefix_lm", False, "a bidirectional prefix"),
     Expected("qk_ln", False, "norms of queries and keys"),
-    Expected("attn_uses_sequence_id", False, "several texts in a row"),
+    Expected("attn_uses_sequence_id", False, "several documents in a sequence"),
     Expected("alibi", True, "other positions than ALiBi"),
     Expected("alibi_bias_max", 8, "other slopes"),
     # read but never written: transformers declares it as an integer and refuses other values

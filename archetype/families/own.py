@@ -72,7 +72,7 @@ class SpecificationKeys:
         data, extensions = config.get("spec"), config.get("extensions") or []
         config.get("tie_word_embeddings")  # a tied head has no weights in this format
         if not isinstance(data, dict) or not isinstance(extensions, list):
-            raise config.error("spec", "is no specification", "is the file complete?")
+            raise config.error("spec", "is not a specification", "is the file complete?")
         return read_own_spec(data, extensions)
 
     def write(self, model: ModelSpec) -> dict[str, Any]:

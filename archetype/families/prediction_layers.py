@@ -98,7 +98,7 @@ def read_predictions(names: Collection[str], rules: Sequence[Rule], model: Decod
     last = len(model.layers) - 1
     blocks = {model.layers[layer].own for layer in block_layers}
     if len(blocks) > 1:
-        raise CheckpointError(layers[1], "is of another design than the prediction layer before it", REMEDY)
+        raise CheckpointError(layers[1], "differs in design from the prediction layer before it", REMEDY)
     (block_spec,) = (one.model_copy(update={"mixer": one.mixer.own}) for one in blocks)
     with inside("further_tokens"):
         predicted = FurtherTokens(
@@ -127,7 +127,7 @@ def _layers(names: Collection[str]) -> tuple[Spelling, list[str]]:
         }
         if prefixes:
             return spelling, [prefixes[number] for number in sorted(prefixes)]
-    cause = "no prediction layers of a known form were found"
+    cause = "the file has no known layers for multi-token prediction"
     raise CheckpointError("further_tokens", cause, REMEDY)
 
 
@@ -151,4 +151,4 @@ def _block(
                 )
                 for rule in own
             ]
-    raise CheckpointError(prefix, "predicts further tokens by a block that no layer of the model is like", REMEDY)
+    raise CheckpointError(prefix, "has a block that differs from all layers of the model", REMEDY)

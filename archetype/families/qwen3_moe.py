@@ -39,8 +39,8 @@ KEYS = ConfigTable(qwen3_moe, (
     # keys of dense layers, which do not exist here, and of outputs in training
     ignored("intermediate_size", "output_router_logits", "max_window_layers", "sliding_window", "layer_types"),
     Expected("use_sliding_window", False, "windows"),
-    Expected("decoder_sparse_step", 1, "layers without experts in between"),
-    Expected("mlp_only_layers", [], "layers without experts"),
+    Expected("decoder_sparse_step", 1, "dense layers between layers with experts"),
+    Expected("mlp_only_layers", [], "dense layers"),
     Key(("num_local_experts", "num_experts"), "num_experts", 128),
     Key("num_experts_per_tok", "experts_per_token", 8),
     Key("moe_intermediate_size", "expert_d_ff", 768),

@@ -72,12 +72,12 @@ def register_family(family: Family) -> Family:
         SpecError: the name of the family or of a preset is taken, or the format has another `model_type`.
     """
     if family.name in NAMES or family.name in MODULES or family.name == OWN.name:
-        raise SpecError(family.name, "a family of this name is registered already", "choose another name")
+        raise SpecError(family.name, "a family of this name is already registered", "choose another name")
     if family.published is not None and family.published.model_type != family.name:
-        cause = f"its format is that of model_type {family.published.model_type}"
-        raise SpecError(family.name, cause, "name the family after it")
+        cause = f"its format has the model_type {family.published.model_type}"
+        raise SpecError(family.name, cause, "give both the same name")
     if taken := sorted(family.presets.keys() & preset_facts().keys()):
-        raise SpecError(taken[0], "a preset of this name is registered already", "choose another name")
+        raise SpecError(taken[0], "a preset of this name is already registered", "choose another name")
     _from_outside[family.name] = family
     published.cache_clear()
     presets.cache_clear()
@@ -127,8 +127,8 @@ def family_of(config: dict[str, object], place: str = "config.json") -> Family |
     """
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
-        cause = f"{model_type!r} names no family"
-        raise CheckpointError(f"{place}: model_type", cause, "`archetype list` names those that are registered")
+        cause = f"{model_type!r} is not a model type"
+        raise CheckpointError(f"{place}: model_type", cause, "`archetype list` shows the registered families")
     if model_type == OWN.name:
         return OWN
     family = FAMILIES.get(model_type)
@@ -159,7 +159,7 @@ def family_for(model: ModelSpec) -> Family:
             lacking[family.name] = errors
     place = model.name or "the specification"
     if not lacking:
-        raise CheckpointError(place, f"no published format has models of kind {model.kind}", KEEPS_ALL)
+        raise CheckpointError(place, f"no published format supports models of kind {model.kind}", KEEPS_ALL)
 
     def distance(name: str) -> tuple[bool, bool, int]:
         # same kinds of parts first, then formats that could be compared completely, then fewest differences
@@ -170,6 +170,6 @@ def family_for(model: ModelSpec) -> Family:
     first = lacking[name][0]
     raise CheckpointError(
         place,
-        f"no family can express it; the nearest is {name}: {first.place}: {first.cause}",
+        f"no family can express it; the closest is {name}: {first.place}: {first.cause}",
         KEEPS_ALL,
     )

@@ -68,7 +68,7 @@ def rotary_section(config: Config) -> Config | None:
     both = (config.section(key) for key in SECTIONS)
     sections = [section for section in both if section is not None and section.values]
     if len(sections) == len(SECTIONS) and sections[0].values != sections[1].values:
-        raise config.error(SECTIONS[0], f"contradicts {SECTIONS[1]}", "leave one of them out")
+        raise config.error(SECTIONS[0], f"contradicts {SECTIONS[1]}", "remove one of them")
     return sections[0] if sections else None
 
 
@@ -109,8 +109,8 @@ def _read_scaling(section: Config, trained: int | None, context_length: int) -> 
             share = section.positive("partial_rotary_factor", 1.0)
             return ProportionalScaling(share=share, factor=section.positive("factor", 1.0))
         case _:
-            known = "known are linear, dynamic, yarn, llama3, longrope, proportional"
-            raise section.error("rope_type", f"there is no scaling {kind!r}", known)
+            known = "supported are linear, dynamic, yarn, llama3, longrope, proportional"
+            raise section.error("rope_type", f"unknown scaling {kind!r}", known)
 
 
 def _read_longrope(section: Config, trained: int, context_length: int) -> LongRopeScaling:

@@ -105,7 +105,7 @@ def for_model(rules: Iterable[Rule], num_layers: int, shapes: Mapping[str, tuple
     names = {name for name, _ in uses}
     orphans = sorted(shapes.keys() - names) + sorted(names - shapes.keys())
     if orphans:
-        raise CheckpointError(orphans[0], "the family's format has no place for this parameter", "use another family")
+        raise CheckpointError(orphans[0], "the family's format does not have this parameter", "use another family")
     twice = sorted(name for (name, _), count in uses.items() if count > 1)
     if twice:
         raise CheckpointError(twice[0], "two weight rules claim this parameter", "this is a bug in the family")
@@ -132,7 +132,7 @@ def check_all_used(rules: list[Rule], tensors: Iterable[str], ignored: Iterable[
         raise CheckpointError(missing[0], f"this tensor is missing{_and_more(missing)}", "is the checkpoint complete?")
     extra = sorted(name for name in present - used if not any(p.fullmatch(name) for p in patterns))
     if extra:
-        cause = f"the model has no place for this tensor{_and_more(extra)}"
+        cause = f"the model does not have this tensor{_and_more(extra)}"
         raise CheckpointError(extra[0], cause, "does config.json describe this checkpoint?")
 
 

@@ -40,7 +40,7 @@ def _read_layers(config: Config, values: Values) -> Values:
     turned = config.get("no_rope_layers")
     turned = [(i + 1) % every != 0 for i in range(number)] if turned is None else turned
     if not isinstance(turned, list) or len(turned) != number:
-        raise config.error("no_rope_layers", f"does not list {number} layers", "give 1 or 0 for each")
+        raise config.error("no_rope_layers", f"does not list {number} layers", "list 1 or 0 for each")
     size = config.optional_size("sliding_window")
     size = size if config.flag("use_sliding_window", False) else None
     patterns = read_patterns(config, number, size, lambda i: SLIDING if size and not turned[i] else FULL)

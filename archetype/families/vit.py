@@ -79,7 +79,7 @@ def _check_side(config: Config, name: str, default: int) -> int:
         case [int(height), int(width)] if height == width:
             return Config({name: height}, config.place).size(name)
         case list() as sides:
-            raise config.error(name, f"{sides!r} is not a square", "images and patches are square here")
+            raise config.error(name, f"{sides!r} is not a square", "images and patches must be square")
         case _:
             return config.size(name, default)
 
@@ -99,7 +99,7 @@ class HeadRow:
         names = config.get("architectures") or ["ForImageClassification"]
         name = str(names[0]) if isinstance(names, list) else str(names)
         if not name.endswith(("ForImageClassification", "Model")):
-            raise config.error("architectures", f"the head of {name} is not known here", "use a model for classes")
+            raise config.error("architectures", f"the head of {name} is not supported", "use a classification model")
         bare = name.endswith("Model")
         return {"num_classes": None if bare else read_classes(config), "pooler": bare and self.pooled}
 

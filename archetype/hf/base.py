@@ -85,7 +85,7 @@ class ArchetypePreTrainedModel(PreTrainedModel):
         """
         if every_n_layers != 1 or offload:
             name = "offload" if offload else "every_n_layers"
-            raise SpecError(name, "is not known to models of type archetype", "recompute all blocks")
+            raise SpecError(name, "is not supported by models of type archetype", "recompute all blocks")
         recompute_blocks(self, "blocks")
 
     def activation_checkpointing_disable(self) -> None:
@@ -111,7 +111,7 @@ def refuse(arguments: dict[str, Any]) -> None:
     """
     for name, value in arguments.items():
         if name not in HARMLESS and value is not None and value is not False:
-            raise SpecError(name, "is not an input of models of type archetype", "leave it out")
+            raise SpecError(name, "is not an argument of models of type archetype", "leave it out")
 
 
 def check_kind(model: ArchetypePreTrainedModel, fits: bool, does: str) -> None:
@@ -119,4 +119,4 @@ def check_kind(model: ArchetypePreTrainedModel, fits: bool, does: str) -> None:
     if not fits:
         spec = model.architecture
         cause = f"a model of kind {spec.kind} with the head {spec.head.kind} does not {does}"
-        raise SpecError(type(model).__name__, cause, "use the class of what it does, or AutoModel for its vectors")
+        raise SpecError(type(model).__name__, cause, "use a class that fits, or AutoModel for its vectors")

@@ -56,7 +56,7 @@ class ArchetypeCache(Cache):
             self.state = larger
         longest = int(self.state.lengths.max()) + length  # without padding, which `seen` counts
         if longest > self.state.capacity >= largest:
-            raise SpecError(NAME, f"{longest} tokens, and context_length is {largest}", "give fewer")
+            raise SpecError(NAME, f"{longest} tokens exceed context_length, {largest}", "use fewer")
         return self.state
 
     def commit(self, state: State | None, length: int) -> None:
@@ -116,8 +116,8 @@ class ArchetypeCache(Cache):
         if self.state is None or length >= self.seen:
             return
         if not self.is_croppable:
-            cause = "tokens cannot be removed from a recurrence, a window, or rows of several lengths"
-            raise SpecError(NAME, cause, "generate without a draft model, or one row at a time")
+            cause = "tokens cannot be removed from recurrent layers, windows, or sequences of different lengths"
+            raise SpecError(NAME, cause, "generate without a draft model, or one sequence at a time")
         lengths = torch.full_like(self.state.lengths, length)
         self.state, self.seen = State(lengths, self.state.layers, self.state.capacity), length
 
@@ -135,7 +135,7 @@ def cache_by_either_name(cache: Any, older: Any) -> Any:
         SpecError: both are given.
     """
     if cache is not None and older is not None:
-        raise SpecError(OLDER, "is given beside cache, which is another name for it", f"give {NAME} alone")
+        raise SpecError(OLDER, "and cache are two names of the same argument", f"pass only {NAME}")
     return older if cache is None else cache
 
 

@@ -24,7 +24,7 @@ class _Classifier(ArchetypePreTrainedModel):
     def __init__(self, config: ArchetypeConfig) -> None:
         super().__init__(config)
         spec, head = config.architecture, config.architecture.head
-        check_kind(self, spec.reads_images == self.of_images, f"read {'pictures' if self.of_images else 'texts'}")
+        check_kind(self, spec.reads_images == self.of_images, f"read {'images' if self.of_images else 'texts'}")
         fits = head.has_classes and head.labels_tokens == self.of_tokens
         if not fits or getattr(head, "num_classes") != config.num_labels:  # noqa: B009
             config.describe(spec.with_class_head(config.num_labels, self.of_tokens))

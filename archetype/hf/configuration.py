@@ -57,7 +57,7 @@ class ArchetypeConfig(PretrainedConfig):
             SpecError: it is missing.
         """
         if self.spec is None:
-            raise SpecError("spec", "is missing", "ArchetypeConfig(spec=...), with whatever archetype.load_spec takes")
+            raise SpecError("spec", "is missing", "pass ArchetypeConfig(spec=...) whatever archetype.load_spec accepts")
         return self._architecture
 
     def to_dict(self) -> dict[str, Any]:

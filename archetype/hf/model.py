@@ -53,7 +53,7 @@ class ArchetypeModel(ArchetypePreTrainedModel):
         tables = [module for name in names if hasattr(module := getattr(self.network, name, None), "token")]
         if not tables:
             # transformers expects this exception
-            raise NotImplementedError("a model of images has no table of tokens")
+            raise NotImplementedError("an image model has no token embedding")
         return tables[0]
 
     def run(
@@ -79,7 +79,7 @@ class ArchetypeModel(ArchetypePreTrainedModel):
             if self.architecture.reads_images:
                 result = read_images(self.network, pixel_values)
             elif input_ids is None:
-                raise SpecError("input_ids", "is missing", "give tokens")
+                raise SpecError("input_ids", "is missing", "pass tokens")
             elif self.architecture.is_causal:
                 result = read_on(
                     self.network,

@@ -94,7 +94,7 @@ class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixi
         items = others.pop("num_items_in_batch", None)
         refuse(others)
         if input_ids is None and encoder_outputs is None:
-            raise SpecError("input_ids", "is missing", "give the tokens of the source")
+            raise SpecError("input_ids", "is missing", "pass the tokens of the source")
         if decoder_input_ids is None:
             decoder_input_ids = self._after_start(labels)
         leaves_cache = self.config.use_cache if use_cache is None else use_cache
@@ -145,14 +145,14 @@ class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixi
         start = getattr(self.config, "decoder_start_token_id", None)
         if labels is None or start is None:
             missing = "decoder_input_ids" if labels is None else "config.decoder_start_token_id"
-            raise SpecError(missing, "is missing", "give decoder_input_ids, or labels and that token")
+            raise SpecError(missing, "is missing", "pass decoder_input_ids, or labels and that token")
         before = labels.masked_fill(labels == -100, self.config.pad_token_id or 0)[:, :-1]  # -100 is not a token
         return nn.functional.pad(before, (1, 0), value=start)
 
     def _state(self, encoded: Any, mask: Tensor | None, room: int) -> State:
         # before the first token of the targets
         if encoded is None:
-            raise SpecError(NAME, "is shorter than the target", "give generate the length: max_new_tokens")
+            raise SpecError(NAME, "is shorter than the target", "pass max_new_tokens to generate")
         vectors, network = encoded.last_hidden_state, self.model.network
         rows, bridge = Rows.of(mask, vectors.shape[1]), None
         if encoded.get("bridge") is not None:

@@ -45,7 +45,7 @@ class Pass:
 
 def read_images(network: Any, pixel_values: Tensor | None) -> Pass:
     if pixel_values is None:
-        raise SpecError("pixel_values", "is missing, which this model reads", "give pictures")
+        raise SpecError("pixel_values", "is missing, but this model reads images", "pass images")
     return Pass(network(pixel_values), Rows(None, None))
 
 
@@ -105,7 +105,7 @@ def check_positions(position_ids: Tensor, rows: Rows, lengths: Lengths | None) -
     if rows.num_tokens is not None:  # padding may have any position
         differs &= rows.restored(steps < rows.num_tokens[:, None])
     if bool(differs.any()):
-        raise SpecError("position_ids", "differ from the tokens' places in their rows", "leave them out")
+        raise SpecError("position_ids", "differ from the indices of tokens in their sequences", "leave them out")
 
 
 @contextmanager

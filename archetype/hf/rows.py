@@ -34,8 +34,8 @@ class Rows(NamedTuple):
         if mask is None:
             return cls(None, None)
         if mask.dim() != 2 or mask.shape[1] < length:
-            cause = f"has shape {tuple(mask.shape)}, and {length} tokens are read"
-            raise SpecError("attention_mask", cause, "give (rows, tokens), 1 for each token and 0 for padding")
+            cause = f"has shape {tuple(mask.shape)} for {length} tokens"
+            raise SpecError("attention_mask", cause, "use (batch, tokens), 1 at tokens and 0 at padding")
         is_token = mask[:, mask.shape[1] - length :] != 0
         if bool(is_token.all()):
             return cls(None, None)

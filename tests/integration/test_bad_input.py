@@ -93,7 +93,7 @@ def test_a_missing_tensor(archetype: Command, hf_folder: Path) -> None:
 def test_an_extra_tensor(archetype: Command, hf_folder: Path) -> None:
     edit_tensors(hf_folder, {}, "model.layers.2.mlp.up_proj.weight")
     assert refused(archetype, "generate", hf_folder, "a") == (
-        f"{hf_folder}: model.layers.2.mlp.up_proj.weight: the model has no place for this tensor; "
+        f"{hf_folder}: model.layers.2.mlp.up_proj.weight: the model does not have this tensor; "
         "does config.json describe this checkpoint?"
     )
 

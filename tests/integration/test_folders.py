@@ -104,7 +104,7 @@ def test_a_family_that_is_not_known_is_read_and_said_so(archetype: Command, expo
     done, known = archetype("show", unknown), archetype("show", exported)
     assert done.returncode == 0 and done.stdout == known.stdout
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"archetype: {unknown}: mystery is not a registered family; read by ")
+    assert line.startswith(f"archetype: {unknown}: mystery is not a registered family; inferred from ")
     assert "keys not understood: depth_of_thought=7" in line
     reading = json.loads(archetype("show", unknown, "--explain", "--json").stdout)["reading"]
     assert reading["unknown"] == ["depth_of_thought=7"] and "rope_parameters" in reading["recognized"]

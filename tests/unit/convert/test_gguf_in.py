@@ -313,7 +313,7 @@ def test_a_key_and_a_tensor_that_nobody_knows(tmp_path: Path) -> None:
     (tmp_path / "key.gguf").write_bytes(data.replace(b"general.file_type", b"llama.residuals_x"))
     (tmp_path / "tensor.gguf").write_bytes(data.replace(b"blk.1.attn_v.weight", b"blk.1.attn_w.weight"))
     for name, said in (
-        ("key", "llama.residuals_x: is not understood for this family; remove it if it changes no number"),
+        ("key", "llama.residuals_x: is not supported for this family; remove it if it does not change the output"),
         ("tensor", "blk.1.attn_v.weight: this tensor is missing"),
     ):
         with pytest.raises(CheckpointError) as caught:

@@ -95,7 +95,7 @@ def test_the_reading_says_what_it_rests_on(folder: Path) -> None:
     with pytest.warns(UnknownFamily) as told:
         open_spec(folder)
     (line,) = [str(one.message) for one in told]
-    assert line.startswith(f"{folder}: mystery is not a registered family; read by ") and "\n" not in line
+    assert line.startswith(f"{folder}: mystery is not a registered family; inferred from ") and "\n" not in line
     assert "interleaved=false (or true; " in line and "keys not understood: depth_of_thought=7" in line
     assert "--set NAME=VALUE" in line
     assert "not proved: sizes and costs depend on nothing that is assumed" in line

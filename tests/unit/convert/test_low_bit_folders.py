@@ -105,7 +105,7 @@ def test_a_method_that_is_not_read_is_refused(folder: Path) -> None:
 
 
 def test_low_bits_without_settings_are_refused(folder: Path) -> None:
-    for name, said in (("fp8 blocks", "the model has no place for this tensor"), ("gptq 4", "this tensor is missing")):
+    for name, said in (("fp8 blocks", "the model does not have this tensor"), ("gptq 4", "this tensor is missing")):
         low_bit(folder, METHODS[name])
         configure(folder, quantization_config=...)
         with case(name), pytest.raises(CheckpointError, match=said):
