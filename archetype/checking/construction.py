@@ -19,8 +19,8 @@ BATCH = 2
 
 def round_trip(subject: Subject) -> None:
     """YAML and JSON of a specification read back unchanged."""
-    texts = {"YAML": yaml_value(to_yaml(subject.spec), "YAML"), "JSON": json.loads(to_json(subject.spec))}
-    for name, data in texts.items():
+    written = {"YAML": yaml_value(to_yaml(subject.spec), "YAML"), "JSON": json.loads(to_json(subject.spec))}
+    for name, data in written.items():
         if parse(data) != subject.spec:
             raise Violated(f"{name} reads back as a different specification")
 
@@ -46,17 +46,17 @@ def parameters_are_counted(subject: Subject) -> None:
         owner |= dict.fromkeys(modules, row)
     built = dict.fromkeys(owner, 0)
     for name, parameter in build_on_meta(subject.spec).named_parameters():
-        steps = name.split(".")
-        above = (".".join(steps[:count]) for count in range(len(steps), 0, -1))
+        parts = name.split(".")
+        above = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
         if (module := next((module for module in above if module in owner), None)) is None:
             raise Violated(f"{name} is not counted")
         built[module] += parameter.numel()
     for row in report.rows:
         # layers that share an earlier layer's weights own none
-        own = [built[module] for module in modules_of(row) if built[module]]
-        if sum(own) != row.parameters or len(set(own)) > 1:
-            counted, number = row.parameters // max(1, len(own)), max(own, default=0)
-            raise Violated(f"the cost of {modules_of(row)[0]} counts {counted:,} parameters, but it has {number:,}")
+        owned = [built[module] for module in modules_of(row) if built[module]]
+        if sum(owned) != row.parameters or len(set(owned)) > 1:
+            counted, actual = row.parameters // max(1, len(owned)), max(owned, default=0)
+            raise Violated(f"the cost of {modules_of(row)[0]} counts {counted:,} parameters, but it has {actual:,}")
     if (total := report.parameters["total"]) != sum(built.values()):
         raise Violated(f"the cost counts {total:,} parameters in total, but the module has {sum(built.values()):,}")
 

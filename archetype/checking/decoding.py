@@ -41,11 +41,12 @@ def padding_leaves_states(subject: Subject) -> None:
     _check_writes(subject)
     length = subject.length - 1
     sizes = [length, 4]
-    rows = [subject.tokens(1, size, size)[0] for size in sizes]
-    whole = [subject.read(row[None], rows=[index])[0] for index, row in enumerate(rows)]
+    sequences = [subject.tokens(1, size, size)[0] for size in sizes]
+    whole = [subject.read(sequence[None], rows=[index])[0] for index, sequence in enumerate(sequences)]
     state, read = subject.new_state(range(2), subject.length), [0, 0]
     for counts in ([length - 4, 2], [0, 2], [4, 0]):
-        pieces = [row[start : start + count] for row, start, count in zip(rows, read, counts, strict=True)]
+        parts = zip(sequences, read, counts, strict=True)
+        pieces = [sequence[start : start + count] for sequence, start, count in parts]
         padded = torch.stack([pad(piece, (0, max(counts) - len(piece)), value=7) for piece in pieces])
         results, state = subject.step(padded, state, counts)
         for index, count in enumerate(counts):
@@ -57,19 +58,20 @@ def padding_leaves_states(subject: Subject) -> None:
         read = [before + count for before, count in zip(read, counts, strict=True)]
     if state.lengths.tolist() != sizes:
         raise Violated(f"after {sizes} tokens the state has read {state.lengths.tolist()}")
-    _go_on(subject, state, rows, [0, 1])
+    _check_next_token(subject, state, sequences, [0, 1])
 
 
 def rows_join_and_leave(subject: Subject) -> None:
     """Slots that stay, are copied, or are replaced by other sequences continue as they would alone."""
     _check_writes(subject)
     length = subject.length - 2
-    rows = [subject.tokens(1, size, size)[0] for size in (length, length - 3, 2)]
-    state = _state_of(subject, rows, [0, 1, 2], subject.length)
-    _go_on(subject, state.select(subject.indices([2, 0, 2])), [rows[2], rows[0], rows[2]], [2, 0, 2])
-    others = [subject.tokens(1, size, 50 + size)[0] for size in (length - 1, 1)]
-    state.insert(subject.indices([2, 0]), _state_of(subject, others, [3, 4], length))
-    _go_on(subject, state, [others[1], rows[1], others[0]], [4, 1, 3])
+    sequences = [subject.tokens(1, size, size)[0] for size in (length, length - 3, 2)]
+    state = _state_of(subject, sequences, [0, 1, 2], subject.length)
+    order = [2, 0, 2]
+    _check_next_token(subject, state.select(subject.indices(order)), [sequences[index] for index in order], order)
+    newcomers = [subject.tokens(1, size, 50 + size)[0] for size in (length - 1, 1)]
+    state.insert(subject.indices([2, 0]), _state_of(subject, newcomers, [3, 4], length))
+    _check_next_token(subject, state, [newcomers[1], sequences[1], newcomers[0]], [4, 1, 3])
 
 
 def _check_writes(subject: Subject) -> None:
@@ -81,18 +83,18 @@ def _check_writes(subject: Subject) -> None:
             raise Inapplicable("rotary positions depend on the length, so sequences must be read in one pass")
 
 
-def _state_of(subject: Subject, rows: list[Tensor], names: list[int], capacity: int) -> State:
-    lengths = [len(row) for row in rows]
-    padded = torch.stack([pad(row, (0, max(lengths) - len(row))) for row in rows])
+def _state_of(subject: Subject, sequences: list[Tensor], names: list[int], capacity: int) -> State:
+    lengths = [len(sequence) for sequence in sequences]
+    padded = torch.stack([pad(sequence, (0, max(lengths) - len(sequence))) for sequence in sequences])
     return subject.step(padded, subject.new_state(names, capacity), lengths)[1]
 
 
-def _go_on(subject: Subject, state: State, rows: list[Tensor], names: list[int]) -> None:
+def _check_next_token(subject: Subject, state: State, sequences: list[Tensor], names: list[int]) -> None:
     # one more token per slot must give the same outputs as the whole sequence without a state
-    newest = subject.tokens(len(rows), 1, 7)
+    newest = subject.tokens(len(sequences), 1, 7)
     results, _ = subject.step(newest, state)
-    for index, row in enumerate(rows):
-        expected = subject.read(torch.cat((row, newest[index]))[None], rows=names[index : index + 1])
+    for index, sequence in enumerate(sequences):
+        expected = subject.read(torch.cat((sequence, newest[index]))[None], rows=names[index : index + 1])
         if (difference := distance(results[index, -1], expected[0, -1])) > EXACT:
-            cause = f"sequence {index} of {len(rows)}, after {len(row)} tokens, continues differently than alone"
-            raise Violated(f"{cause}, by {difference:.0e}")
+            place = f"sequence {index} of {len(sequences)}, after {len(sequence)} tokens"
+            raise Violated(f"{place}, continues differently than alone, by {difference:.0e}")

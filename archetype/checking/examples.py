@@ -127,9 +127,9 @@ def _first(role: type[Part], kind: type[Part], fixed: Mapping[str, Any]) -> tupl
 def _models(role: type[Part], part: Part) -> Iterator[ModelSpec]:
     # distinct models only; a kind of model is itself the model
     seen: list[ModelSpec] = []
-    for around in AROUND if role in PLACES else ("",):
+    for outer in AROUND if role in PLACES else ("",):
         try:
-            model = _model(role, part, around)
+            model = _model(role, part, outer)
         except SpecError:
             continue
         if model not in seen:
@@ -137,10 +137,10 @@ def _models(role: type[Part], part: Part) -> Iterator[ModelSpec]:
             yield model
 
 
-def _model(role: type[Part], part: Part, around: str) -> ModelSpec:
+def _model(role: type[Part], part: Part, outer: str) -> ModelSpec:
     if isinstance(part, ModelSpec):
         return part
-    return ModelSpec.parse_kind({"kind": around, **SIZES} | PLACES[role](part))  # type: ignore[return-value]
+    return ModelSpec.parse_kind({"kind": outer, **SIZES} | PLACES[role](part))  # type: ignore[return-value]
 
 
 def _label(field: str, value: Any) -> str:

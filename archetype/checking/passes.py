@@ -1,6 +1,7 @@
 """Checks of forward passes: finite, causal, independent of the rest of the batch, and equal when compiled."""
 
 import warnings
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -54,8 +55,8 @@ def future_changes_nothing(subject: Subject) -> None:
             # products of other shapes, as in experts, round differently; in float64 the difference must vanish
             exact = [subject.exact.read(some)[:, :seen] for some in (tokens, changed)]
             if (leak := distance(*exact)) > BITS:
-                place = int((exact[0] - exact[1]).abs().amax((0, 2)).argmax())
-                raise Violated(f"tokens from position {seen} on change position {place} by {leak:.0e}")
+                position = int((exact[0] - exact[1]).abs().amax((0, 2)).argmax())
+                raise Violated(f"tokens from position {seen} on change position {position} by {leak:.0e}")
         if distance(before[:, seen], after[:, seen]) < WRONG:
             raise Violated(f"the token at position {seen} does not change the output there")
 
@@ -64,10 +65,10 @@ def batch_is_single(subject: Subject) -> None:
     """A sequence gives the same outputs in a batch as alone."""
     inputs = subject.inputs()
     together = vectors(subject.model(**inputs))
-    for row in range(len(together)):
-        alone = vectors(subject.model(**{name: value[row : row + 1] for name, value in inputs.items()}))
-        if (difference := distance(together[row], alone[0])) > EXACT:
-            raise Violated(f"sequence {row} of {len(together)} differs from the same alone by {difference:.0e}")
+    for index in range(len(together)):
+        alone = vectors(subject.model(**{name: value[index : index + 1] for name, value in inputs.items()}))
+        if (difference := distance(together[index], alone[0])) > EXACT:
+            raise Violated(f"sequence {index} of {len(together)} differs from the same alone by {difference:.0e}")
 
 
 def padding_is_nothing(subject: Subject) -> None:
@@ -76,12 +77,13 @@ def padding_is_nothing(subject: Subject) -> None:
         raise Inapplicable("images have a fixed size")
     length = subject.length
     lengths = [length, 1, length - 3, length // 2]
-    rows = [subject.tokens(1, size, size) for size in lengths]
+    sequences = [subject.tokens(1, size, size) for size in lengths]
     for filler in (7, 8):
-        padded = torch.cat([torch.nn.functional.pad(row, (0, length - row.shape[1]), value=filler) for row in rows])
+        pad = partial(torch.nn.functional.pad, value=filler)
+        padded = torch.cat([pad(sequence, (0, length - sequence.shape[1])) for sequence in sequences])
         together = subject.read(padded, lengths)
-        for index, (row, size) in enumerate(zip(rows, lengths, strict=True)):
-            alone = subject.read(row, rows=[index])[0]
+        for index, (sequence, size) in enumerate(zip(sequences, lengths, strict=True)):
+            alone = subject.read(sequence, rows=[index])[0]
             if not together[index, :size].isfinite().all() or distance(together[index, :size], alone) > EXACT:
                 difference = distance(together[index, :size], alone)
                 raise Violated(

@@ -114,12 +114,12 @@ def check_kind(
     Raises:
         SpecError: no example of the kind is valid.
     """
-    chosen = examples(role, kind, fixed)
+    checked = examples(role, kind, fixed)
     asked = [invariant for invariant in INVARIANTS if invariant.check not in without]
-    results = [check_example(example, asked, example is chosen[0], device, tell) for example in chosen]
-    rows = (_joined([example.name for example in chosen], rows) for rows in zip(*results, strict=True))
+    results = [check_example(example, asked, example is checked[0], device, tell) for example in checked]
+    rows = (_joined([example.name for example in checked], rows) for rows in zip(*results, strict=True))
     name = str(kind.model_fields["kind"].default)
-    return Report(role.role_name(), name, tuple(example.name for example in chosen), tuple(rows))
+    return Report(role.role_name(), name, tuple(example.name for example in checked), tuple(rows))
 
 
 def check_example(

@@ -87,10 +87,10 @@ class Subject:
             spec: Any = self.spec
             shape = (rows, spec.num_channels, spec.image_size, spec.image_size)
             return {"images": torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(self.device)}
-        texts = self.tokens(rows, self.length)
-        return (
-            {"target": texts, "source": self.sources(range(rows))} if "source" in self.parameters else {"tokens": texts}
-        )
+        tokens = self.tokens(rows, self.length)
+        if "source" in self.parameters:
+            return {"target": tokens, "source": self.sources(range(rows))}
+        return {"tokens": tokens}
 
     def sources(self, rows: Iterable[int]) -> Tensor:
         """Return the sources (B, S) with these indices."""

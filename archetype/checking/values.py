@@ -57,15 +57,15 @@ def instances(kind: type[Spec], fixed: Mapping[str, Any] | None = None) -> Itera
     Raises:
         SpecError: no combination is valid; the error of the last attempt.
     """
-    around = SIZES | {"final_norm": NORM}
-    fixed = {name: value for name, value in around.items() if name in kind.model_fields} | dict(fixed or {})
+    base = SIZES | {"final_norm": NORM}
+    fixed = {name: value for name, value in base.items() if name in kind.model_fields} | dict(fixed or {})
     required = {name: field for name, field in kind.model_fields.items() if field.is_required() and name not in fixed}
     options = [values(field, turn) for turn, field in enumerate(required.values())]
     refusal = SpecError(kind.__name__, "a field has a type without example values", "set it with --set FIELD=VALUE")
     is_any = False
-    for chosen in islice(product(*options), MOST):
+    for combination in islice(product(*options), MOST):
         try:
-            instance = kind.parse(dict(zip(required, chosen, strict=True)) | fixed)
+            instance = kind.parse(dict(zip(required, combination, strict=True)) | fixed)
         except SpecError as error:
             refusal = error
             continue
@@ -155,9 +155,9 @@ def _other_members(name: str, field: FieldInfo, value: Any) -> Iterator[Change]:
         elif isinstance(member, type) and issubclass(member, Spec) and not isinstance(value, member):
             yield Change(name, ((other, {name: other}) for other in values(member)))
     if isinstance(value, Spec):
-        whole = {inner: getattr(value, inner) for inner in type(value).model_fields}
+        current = {inner: getattr(value, inner) for inner in type(value).model_fields}
         for change in changes(value):
-            options = ((other, {name: whole | fields}) for other, fields in change.options)
+            options = ((other, {name: current | fields}) for other, fields in change.options)
             yield Change(f"{name}.{change.field}", options)
 
 

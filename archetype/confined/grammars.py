@@ -38,12 +38,12 @@ def answer(kind: str, source: str, whitespace: str | None, num_tokens: int = 0) 
             break
         mask = int.from_bytes(matcher.compute_bitmask(), "little")
         matcher.consume_token(mask.bit_length() - 1)
-    taken = PER_CHARACTER * len(source) if before is None else (allocated() or 0) - before
+    size = PER_CHARACTER * len(source) if before is None else (allocated() or 0) - before
     fault = fault_of(matcher)
     if fault is not None and kind == "json_schema" and len(source) <= PLACED:
         with suppress(RecursionError):  # the schema is nested too deeply; the error says so
             fault = f"{place_of(json.loads(source), fault)}{fault}"
-    return fault, max(taken, len(source))
+    return fault, max(size, len(source))
 
 
 def place_of(schema: object, fault: str) -> str:
@@ -71,7 +71,7 @@ def _parts(schema: object) -> Iterator[tuple[list[str], object]]:
 def _items(value: object) -> Iterable[tuple[str, object]]:
     if isinstance(value, dict):
         return value.items()
-    return ((str(index), one) for index, one in enumerate(value)) if isinstance(value, list) else ()
+    return ((str(index), item) for index, item in enumerate(value)) if isinstance(value, list) else ()
 
 
 def _fault_alone(schema: object) -> str | None:

@@ -34,22 +34,22 @@ def writes_in_order(environment: Environment, source: str) -> bool:
             names.add(target.name)
             assigned.node = nodes.Const(None)  # an alias; its uses are checked too
     loops = [
-        (place, loop)
-        for place, part in enumerate(tree.body)
+        (index, loop)
+        for index, part in enumerate(tree.body)
         for loop in _loops([part])
         if isinstance(loop.iter, nodes.Name) and loop.iter.name in names
     ]
     if len(loops) != 1:
         return False
-    ((place, loop),) = loops
+    ((index, loop),) = loops
     loop.iter = nodes.Const(None)  # the only allowed use of the messages
     named = [name.name for name in tree.find_all(nodes.Name)]
-    behind = [name.name for part in tree.body[place + 1 :] for name in _names(part)]
+    after = [name.name for part in tree.body[index + 1 :] for name in _names(part)]
     return (
         not loop.recursive
         and loop.test is None
         and CARRIED.isdisjoint(named)
-        and behind.count(PROMPT) == named.count(PROMPT)
+        and after.count(PROMPT) == named.count(PROMPT)
         and not any(_reads_others(node, names) for node in tree.find_all(nodes.Node))
         and all(map(_asks_of_the_past, loop.body))
     )

@@ -41,8 +41,8 @@ def load_tensors(
     for rule in rules:
         _check_shape(rule, tensors.shape(rule.hf), [rule.shape_in(shapes[name]) for name in rule.params])
     buffers = dict(model.named_buffers())
-    numbers = {name for name, buffer in buffers.items() if not buffer.is_floating_point()}
-    weights = [rule for rule in rules if numbers.isdisjoint(rule.params)]
+    integer_buffers = {name for name, buffer in buffers.items() if not buffer.is_floating_point()}
+    weights = [rule for rule in rules if integer_buffers.isdisjoint(rule.params)]
     dtype = dtype or tensors.dtype(weights[0].hf)  # a file may mix types; its first tensor decides
     state = {rule.params[0]: _integers(rule, tensors, device) for rule in rules if rule not in weights}
     for rule in weights:
@@ -116,12 +116,12 @@ def _split(
     if as_it_is and device in (None, torch.device("cpu")):
         return {rule.params[0]: tensors.mapped(rule.hf).view(shapes[0])}
     with tensors.copied(rule.hf) as tensor:
-        turned = tensor.transpose(-1, -2) if rule.transposed else tensor
-        turned = _halves_swapped(turned) if rule.swapped else turned
+        matrix = tensor.transpose(-1, -2) if rule.transposed else tensor
+        matrix = _halves_swapped(matrix) if rule.swapped else matrix
         if rule.heads == 1 and rule.shape is None:  # split into views: only `copy_` below copies
-            pieces = turned.split([shape[0] for shape in shapes])
+            pieces = matrix.split([shape[0] for shape in shapes])
         else:  # each head's rows of all parameters are stored together
-            joined = turned.reshape(rule.heads, -1)  # (H, sum of the parameters' sizes / H)
+            joined = matrix.reshape(rule.heads, -1)  # (H, sum of the parameters' sizes / H)
             pieces = joined.split([prod(shape) // rule.heads for shape in shapes], dim=1)
         return {
             name: empty(tuple(piece.shape), dtype, device).copy_(piece).view(shape)

@@ -255,8 +255,8 @@ def _tied_copies(family: Family, rules: list[Rule], tensors: Tensors) -> list[st
         original = sources.get(parameter)
         if copy not in present - used or original is None or original not in present:
             continue  # the copy is not stored, or is stored in place of the original
-        one, other = tensors.mapped(original), tensors.mapped(copy)
-        if one.dtype != other.dtype or not torch.equal(one, other):
+        expected, duplicate = tensors.mapped(original), tensors.mapped(copy)
+        if expected.dtype != duplicate.dtype or not torch.equal(expected, duplicate):
             if copy not in TIED:
                 raise CheckpointError(copy, f"differs from {original}, of which it should be a copy", REMEDY)
             cause = f"differs from {original}, though the configuration ties them"

@@ -123,15 +123,15 @@ class ImageProcessor(Spec):
         if self.do_center_crop and self.crop_size is not None:
             pixels = _center_crop(pixels, *self.crop_size.of(*pixels.shape[1:]))
         with np.errstate(all="ignore"):  # overflow is refused below
-            numbers = pixels.astype(np.float32)
+            values = pixels.astype(np.float32)
             if self.do_rescale:
-                numbers = (pixels.astype(np.float64) * self.rescale_factor).astype(np.float32)
+                values = (pixels.astype(np.float64) * self.rescale_factor).astype(np.float32)
             if self.do_normalize:
                 mean, std = (self._by_channel(name, len(pixels)) for name in ("image_mean", "image_std"))
-                numbers = (numbers - mean) / std
-        if not np.isfinite(numbers).all():
+                values = (values - mean) / std
+        if not np.isfinite(values).all():
             raise SpecError(FILE, "its values make pixels infinite", "is it the model's file?")
-        return numbers
+        return values
 
     def _by_channel(self, name: str, num_channels: int) -> Numbers:
         values = getattr(self, name)

@@ -101,9 +101,9 @@ def prove(values: dict[str, Any], settings: Mapping[str, Any], changes: Sequence
     Raises:
         Unprovable: transformers is missing, lacks the class, or cannot build a small model.
     """
-    with tempfile.TemporaryDirectory() as place, warnings.catch_warnings():
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        small = SmallModel(Path(place), values)
+        small = SmallModel(Path(folder), values)
         proof = settle_by(small, settings)
         keep_proof(values, settings, proof)
         if proof.fault and changes and small.agrees([*_assignments(settings), *changes]):
@@ -135,13 +135,13 @@ def _assignments(settings: Mapping[str, Any]) -> list[str]:
 
 def _other_layouts(alternatives: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, str]]:
     # changes of one layout, then of two at once
-    others = (
-        dict(zip(names, chosen, strict=True))
+    candidates = (
+        dict(zip(names, values, strict=True))
         for count in (1, 2)
         for names in combinations(alternatives, count)
-        for chosen in product(*(alternatives[name] for name in names))
+        for values in product(*(alternatives[name] for name in names))
     )
-    return islice(others, TRIALS)
+    return islice(candidates, TRIALS)
 
 
 class SmallModel:

@@ -44,22 +44,22 @@ def open_spec(source: Source) -> ModelSpec:
         return source
     if isinstance(source, dict):
         return parse(source)
-    place = Path(source)
-    if (place / "spec.yaml").is_file():
-        return read(place / "spec.yaml")
-    if (config := find_config(place)) is not None:
-        return with_head_of(read_config(config)[1], read_files(place if place.is_dir() else config.file.parent))
-    if place.is_dir():
+    path = Path(source)
+    if (path / "spec.yaml").is_file():
+        return read(path / "spec.yaml")
+    if (config := find_config(path)) is not None:
+        return with_head_of(read_config(config)[1], read_files(path if path.is_dir() else config.file.parent))
+    if path.is_dir():
         raise SpecError(
-            str(place), "contains neither spec.yaml nor config.json", f"known families: {', '.join(designs())}"
+            str(path), "contains neither spec.yaml nor config.json", f"known families: {', '.join(designs())}"
         )
-    if is_gguf(place):
+    if is_gguf(path):
         from archetype.convert.gguf.specification import read_spec  # imported here, since no other source needs it
 
-        return read_spec(place)[1]
-    if place.is_file():
-        return read(place)
-    if place.suffix in SUFFIXES or len(place.parts) > 1:
+        return read_spec(path)[1]
+    if path.is_file():
+        return read(path)
+    if path.suffix in SUFFIXES or len(path.parts) > 1:
         raise SpecError(str(source), "there is no such file or folder", "check the path, or see `archetype list`")
     return preset(str(source))
 
@@ -112,9 +112,9 @@ def without_weights(place: str | Path) -> CheckpointError:
     """Return the error for a path without weights; it states what the path is and how to get a model from it."""
     is_preset = str(place) in preset_facts()
     if is_preset or (Path(place).is_file() and Path(place).suffix in SUFFIXES):
-        what = "a preset" if is_preset else "a specification"
+        kind = "a preset" if is_preset else "a specification"
         remedy = f"train it: archetype train TEXT --spec {place} --to RUN, and use RUN"
-        return CheckpointError(str(place), f"is {what}, which has no weights", remedy)
+        return CheckpointError(str(place), f"is {kind}, which has no weights", remedy)
     cause = "is neither a folder nor a GGUF file" if Path(place).is_file() else "there is no such folder"
     return CheckpointError(str(place), cause, "give a run directory, a Hugging Face folder or a GGUF file")
 

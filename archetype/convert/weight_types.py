@@ -46,15 +46,15 @@ def weight_types(name: str, model: ModelSpec, source: Any) -> str | WeightTypes:
 
 
 def _published(model: ModelSpec, source: Any) -> WeightTypes:
-    place = Path(source) if isinstance(source, str | Path) else Path()
+    path = Path(source) if isinstance(source, str | Path) else Path()
     if str(source) in preset_facts():
         preset = FAMILIES[preset_facts()[str(source)].family].presets[str(source)]
         if preset.weights:
             return _by_module(model, preset.weights)
-    elif is_gguf(place):
-        return _of_gguf(place)
-    elif place != Path() and (config := find_config(place)) is not None:
-        return _of_header(config, _header(config, place))
+    elif is_gguf(path):
+        return _of_gguf(path)
+    elif path != Path() and (config := find_config(path)) is not None:
+        return _of_header(config, _header(config, path))
     cause = f"it is not known in which types {model.name or 'the model'} was published"
     raise SpecError("dtype", cause, "name a folder with its safetensors, or owner/name, or a type such as bfloat16")
 
@@ -71,21 +71,21 @@ def _by_module(model: ModelSpec, weights: Mapping[str, str]) -> WeightTypes:
     return WeightTypes.mixed(PUBLISHED, parameters)
 
 
-def _of_gguf(place: Path) -> WeightTypes:
+def _of_gguf(path: Path) -> WeightTypes:
     from archetype.convert.gguf.architectures import gguf_of
     from archetype.convert.gguf.header import read_header
     from archetype.convert.gguf.sizes import types_of_file
     from archetype.convert.gguf.specification import read_spec
 
-    family, model = read_spec(place)
-    sizes = {name: entry.num_bytes for name, entry in read_header(place).entries.items()}
+    family, model = read_spec(path)
+    sizes = {name: entry.num_bytes for name, entry in read_header(path).entries.items()}
     return types_of_file(PUBLISHED, model, gguf_of(family.name), sizes)
 
 
-def _header(config: PublishedConfig, place: Path) -> Header:
+def _header(config: PublishedConfig, path: Path) -> Header:
     folder = config.file.parent
-    if not place.exists():
-        return hub.header(place.as_posix())
+    if not path.exists():
+        return hub.header(path.as_posix())
     if weight_files.has_weights(folder):
         return weight_files.header(folder)
     cause = "has no safetensors next to it to read the types from"

@@ -30,8 +30,8 @@ def albert(
     encoder = bert(num_layers=num_layers * layers_per_group, vocab_size=vocab_size, **design)
     passes, layers = num_layers // num_groups, list[Block]()
     for index, block in enumerate(encoder.layers):
-        group, place = divmod(index, passes * layers_per_group)
-        source = group * passes * layers_per_group + place % layers_per_group
+        group, position = divmod(index, passes * layers_per_group)
+        source = group * passes * layers_per_group + position % layers_per_group
         layers.append(block if index == source else block.replace(weights_of=source))
     head = encoder.head.replace(width=width) if encoder.head.predicts_masked else encoder.head
     return encoder.replace(layers=tuple(layers), embedding=encoder.embedding.replace(width=width), head=head)
@@ -78,14 +78,14 @@ def _body(model: Encoder) -> str:
         BASE.embeddings.LayerNorm                       embedding.norm
         BASE.encoder.embedding_hidden_mapping_in        embedding.project
     """
-    for number, index in enumerate(_own_layers(model)):
-        group, layer = divmod(number, _layers_per_group(model))
-        place = f"BASE.encoder.albert_layer_groups.{group}.albert_layers.{layer}"
+    for index, layer_index in enumerate(_own_layers(model)):
+        group, layer = divmod(index, _layers_per_group(model))
+        prefix = f"BASE.encoder.albert_layer_groups.{group}.albert_layers.{layer}"
         lines += f"""
-            {place}.attention.{{query,key,value,dense}}     blocks.{index}.mixer.{{q,k,v,o}}
-            {place}.attention.LayerNorm                     blocks.{index}.mixer_norm
-            {place}.{{ffn,ffn_output}}                      blocks.{index}.feedforward.{{up,down}}
-            {place}.full_layer_layer_norm                   blocks.{index}.feedforward_norm
+            {prefix}.attention.{{query,key,value,dense}}     blocks.{layer_index}.mixer.{{q,k,v,o}}
+            {prefix}.attention.LayerNorm                     blocks.{layer_index}.mixer_norm
+            {prefix}.{{ffn,ffn_output}}                      blocks.{layer_index}.feedforward.{{up,down}}
+            {prefix}.full_layer_layer_norm                   blocks.{layer_index}.feedforward_norm
         """
     return lines
 

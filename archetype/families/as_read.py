@@ -81,8 +81,8 @@ def with_predictions(family: Family, model: ModelSpec, values: Mapping[str, Any]
     left_out = tuple(name for name in names if name in predictions.copies or any(p.fullmatch(name) for p in patterns))
     reading = family.reading or InferenceReport((), len(names) - len(left_out), (), (), (), ())
     reading = replace(reading, left_out=tuple(name for name in left_out if name not in used))
-    whole = model.replace(further_tokens=predictions.further_tokens)
-    return family_as_read(family.name, values, whole, (*rules, *predictions.rules), reading)
+    extended = model.replace(further_tokens=predictions.further_tokens)
+    return family_as_read(family.name, values, extended, (*rules, *predictions.rules), reading)
 
 
 def with_spec(family: Family, model: ModelSpec) -> Family:

@@ -90,10 +90,10 @@ def _write_distances(model: Encoder) -> dict[str, Any]:
 
 
 def _read_norm(config: Config, values: Values) -> Values:
-    said = config.get("norm_rel_ebd", "none")
-    names = [name.strip() for name in said.lower().split("|")] if isinstance(said, str) else []
+    value = config.get("norm_rel_ebd", "none")
+    names = [name.strip() for name in value.lower().split("|")] if isinstance(value, str) else []
     if not names or not set(names) <= {"none", "layer_norm"}:
-        raise config.error("norm_rel_ebd", f"{said!r} is not supported", "supported are none, layer_norm")
+        raise config.error("norm_rel_ebd", f"{value!r} is not supported", "supported are none, layer_norm")
     return {"vector_norm": "layer_norm" in names}
 
 

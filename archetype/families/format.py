@@ -79,7 +79,7 @@ class Format:
         """Return the weight rules of a model; without a head, names have no prefix."""
         model = self._written_as(model)
         rules = self.rules(model) if callable(self.rules) else self.rules
-        named = any("classifier.weight" in one.params for one in rules)  # in a family inferred from tensor names
+        named = any("classifier.weight" in rule.params for rule in rules)  # in a family inferred from tensor names
         if isinstance(model, Decoder) and (names := self._class_names(model)) is not None and not named:
             if names.prefix is not None:
                 rules = tuple(replace(rule, hf=_with_prefix(rule.hf, self.prefix, names.prefix)) for rule in rules)
@@ -160,13 +160,13 @@ class Format:
         names = config.get("architectures")
         if not isinstance(model, Decoder | EncoderDecoder) or not isinstance(names, list) or not names:
             return
-        own = self.architecture_of(model)
-        stem = HEAD.sub("", own)
-        known = {own, *(f"{stem}{head}" for head in SAME_HEAD)}
-        known |= {without_head(self.class_architecture or own)} if model.head.shares_table else set()
+        expected = self.architecture_of(model)
+        stem = HEAD.sub("", expected)
+        known = {expected, *(f"{stem}{head}" for head in SAME_HEAD)}
+        known |= {without_head(self.class_architecture or expected)} if model.head.shares_table else set()
         if str(names[0]).lower() not in {name.lower() for name in known}:
             cause = f"{names[0]!r} is not supported in the {self.model_type} format"
-            raise config.error("architectures", cause, f"use one of {own}")
+            raise config.error("architectures", cause, f"use one of {expected}")
 
     def config_for(self, model: ModelSpec) -> dict[str, Any]:
         """Return the config.json of a specification.

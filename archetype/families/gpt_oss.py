@@ -101,9 +101,9 @@ def _rules(model: ModelSpec) -> tuple[Rule, ...]:
     assert isinstance(model, Decoder)
     experts = model.layers[0].feedforward
     assert isinstance(experts, MixtureOfExperts)
-    number, d, f = experts.num_experts, model.d_model, experts.expert.width(model.d_model)
+    num_experts, d, f = experts.num_experts, model.d_model, experts.expert.width(model.d_model)
     hf, param = "model.layers.{i}.mlp.experts.", "blocks.{i}.feedforward.experts."
-    turns: dict[str, Any] = {"heads": number * f}
+    turns: dict[str, Any] = {"heads": num_experts * f}
     return (
         *FRAME,
         *PRE_NORMS,
@@ -113,8 +113,9 @@ def _rules(model: ModelSpec) -> tuple[Rule, ...]:
             model.layers.{i}.mlp.experts.down_proj_bias      = blocks.{i}.feedforward.experts.down_bias
         """),
         rule(f"{hf}down_proj", f"{param}down", transposed=True),
-        rule(f"{hf}gate_up_proj", f"{param}gate", f"{param}up", transposed=True, shape=(number, d, 2 * f), **turns),
-        rule(f"{hf}gate_up_proj_bias", f"{param}gate_bias", f"{param}up_bias", shape=(number, 2 * f), **turns),
+        rule(f"{hf}gate_up_proj", f"{param}gate", f"{param}up", transposed=True, shape=(num_experts, d, 2 * f),
+            **turns),
+        rule(f"{hf}gate_up_proj_bias", f"{param}gate_bias", f"{param}up_bias", shape=(num_experts, 2 * f), **turns),
     )
 
 

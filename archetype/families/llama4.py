@@ -41,10 +41,10 @@ def llama4(
     )
     return model.replace(layers=tuple(
         block.replace(
-            mixer=block.mixer.replace(**(rotates if number % WHOLE_EVERY else whole)),
-            feedforward=block.feedforward if number % experts_every else experts,
+            mixer=block.mixer.replace(**(rotates if layer % WHOLE_EVERY else whole)),
+            feedforward=block.feedforward if layer % experts_every else experts,
         )
-        for number, block in enumerate(model.layers, 1)
+        for layer, block in enumerate(model.layers, 1)
     ))
 
 

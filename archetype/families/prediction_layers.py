@@ -78,28 +78,28 @@ def read_predictions(names: Collection[str], rules: Sequence[Rule], model: Decod
     copies = copies_beside(names, model)
     further: list[Rule] = []
     block_layers = set[int]()
-    for number, prefix in enumerate(layers):
-        own = [name for name in names if name.startswith(prefix) and name not in copies]
+    for index, prefix in enumerate(layers):
+        layer_names = [name for name in names if name.startswith(prefix) and name not in copies]
         projection = re.escape(prefix) + spelling.projection.rpartition(")")[2] + r"\.weight"
-        inner = {f"{norm}.{kind}": f"{ours}.{number}.{kind}"
+        inner = {f"{norm}.{kind}": f"{ours}.{index}.{kind}"
                  for norm, ours in zip(spelling.norms, NORMS, strict=True) for kind in ("weight", "bias")}
         block = []
-        for name in own:
+        for name in layer_names:
             if re.fullmatch(projection, name):
-                projected = f"further_tokens.projections.{number}.weight"
+                projected = f"further_tokens.projections.{index}.weight"
                 further.append(replace(rule(name, projected), swapped=spelling.embedding_first))
             elif (param := inner.get(name.removeprefix(prefix))) is not None:
                 further.append(rule(name, f"further_tokens.{param}"))
             else:
                 block.append(name)
-        layer, added = _block(block, prefix + spelling.block, number, names, rules, model)
+        layer, added = _block(block, prefix + spelling.block, index, names, rules, model)
         block_layers.add(layer)
         further += added
     last = len(model.layers) - 1
     blocks = {model.layers[layer].own for layer in block_layers}
     if len(blocks) > 1:
         raise CheckpointError(layers[1], "differs in design from the prediction layer before it", REMEDY)
-    (block_spec,) = (one.model_copy(update={"mixer": one.mixer.own}) for one in blocks)
+    (block_spec,) = (block.model_copy(update={"mixer": block.mixer.own}) for block in blocks)
     with inside("further_tokens"):
         predicted = FurtherTokens(
             count=len(layers), block=None if block_layers == {last} else block_spec, norm=model.final_norm
@@ -126,29 +126,30 @@ def _layers(names: Collection[str]) -> tuple[Spelling, list[str]]:
             if (match := re.fullmatch(spelling.projection + r"\.weight", name))
         }
         if prefixes:
-            return spelling, [prefixes[number] for number in sorted(prefixes)]
+            return spelling, [prefixes[index] for index in sorted(prefixes)]
     cause = "the file has no known layers for multi-token prediction"
     raise CheckpointError("further_tokens", cause, REMEDY)
 
 
 def _block(
-    block: list[str], prefix: str, number: int, names: Collection[str], rules: Sequence[Rule], model: Decoder
+    block: list[str], prefix: str, index: int, names: Collection[str], rules: Sequence[Rule], model: Decoder
 ) -> tuple[int, list[Rule]]:
     # the last layer of the model with the same tensor names as the block, and the rules of the block
     for layer in reversed(range(len(model.layers))):
-        own = [rule for rule in (r.for_layer(layer) for r in rules) if rule.params[0].startswith(f"blocks.{layer}.")]
-        match = re.match(rf"(?:.*?\.)?{layer}\.", own[0].hf) if own else None
+        every_rule = (rule.for_layer(layer) for rule in rules)
+        layer_rules = [rule for rule in every_rule if rule.params[0].startswith(f"blocks.{layer}.")]
+        match = re.match(rf"(?:.*?\.)?{layer}\.", layer_rules[0].hf) if layer_rules else None
         if match is None:
             continue
         tensors = {name.removeprefix(match[0]) for name in names if name.startswith(match[0])}
         if tensors == {name.removeprefix(prefix) for name in block}:
-            place = f"further_tokens.blocks.{number}."
+            block_prefix = f"further_tokens.blocks.{index}."
             return layer, [
                 replace(
                     rule,
                     hf=prefix + rule.hf.removeprefix(match[0]),
-                    params=tuple(place + param.removeprefix(f"blocks.{layer}.") for param in rule.params),
+                    params=tuple(block_prefix + param.removeprefix(f"blocks.{layer}.") for param in rule.params),
                 )
-                for rule in own
+                for rule in layer_rules
             ]
     raise CheckpointError(prefix, "has a block that differs from all layers of the model", REMEDY)

@@ -67,10 +67,9 @@ def weight_rules(table: str, transposed: bool = False, heads: int = 1) -> tuple[
     rules = []
     for hf, *equals, param in filter(None, map(str.split, table.splitlines())):
         for suffix in ("",) if equals else (".weight", ".bias"):
-            turned = transposed and suffix == ".weight"
-            rules += [
-                Rule(name, params, turned, heads=heads) for name, params in _alternatives(hf + suffix, param + suffix)
-            ]
+            is_transposed = transposed and suffix == ".weight"
+            names = _alternatives(hf + suffix, param + suffix)
+            rules += [Rule(name, params, is_transposed, heads=heads) for name, params in names]
     return tuple(rules)
 
 

@@ -36,22 +36,22 @@ def smollm3(
 
 def _read_layers(config: Config, values: Values) -> Values:
     # in `no_rope_layers`, 0 means no positions
-    every, number = config.size("no_rope_layer_interval", 4), values["num_layers"]
-    turned = config.get("no_rope_layers")
-    turned = [(i + 1) % every != 0 for i in range(number)] if turned is None else turned
-    if not isinstance(turned, list) or len(turned) != number:
-        raise config.error("no_rope_layers", f"does not list {number} layers", "list 1 or 0 for each")
+    every, num_layers = config.size("no_rope_layer_interval", 4), values["num_layers"]
+    rotated = config.get("no_rope_layers")
+    rotated = [(i + 1) % every != 0 for i in range(num_layers)] if rotated is None else rotated
+    if not isinstance(rotated, list) or len(rotated) != num_layers:
+        raise config.error("no_rope_layers", f"does not list {num_layers} layers", "list 1 or 0 for each")
     size = config.optional_size("sliding_window")
     size = size if config.flag("use_sliding_window", False) else None
-    patterns = read_patterns(config, number, size, lambda i: SLIDING if size and not turned[i] else FULL)
-    return {"without_rope": tuple(i for i, is_rotated in enumerate(turned) if not is_rotated), "patterns": patterns}
+    patterns = read_patterns(config, num_layers, size, lambda i: SLIDING if size and not rotated[i] else FULL)
+    return {"without_rope": tuple(i for i, is_rotated in enumerate(rotated) if not is_rotated), "patterns": patterns}
 
 
 def _write_layers(model: Decoder) -> dict[str, Any]:
     windows = write_patterns(model)
     mixers = [expect_kind(Attention, block.mixer, "layers[*].mixer") for block in model.layers]
-    turned = [int(isinstance(mixer.position, Rotary)) for mixer in mixers]
-    return windows | {"no_rope_layers": turned, "use_sliding_window": windows["sliding_window"] is not None}
+    rotated = [int(isinstance(mixer.position, Rotary)) for mixer in mixers]
+    return windows | {"no_rope_layers": rotated, "use_sliding_window": windows["sliding_window"] is not None}
 
 
 KEYS = ConfigTable(smollm3, (

@@ -40,9 +40,9 @@ class ArchetypePreTrainedModel(PreTrainedModel):
         if "_places" not in self.__dict__:
             self.__dict__["_places"] = {child: name.removeprefix("network.") for name, child in self.named_modules()}
             self.__dict__["_seed"] = int(torch.randint(2**31, ()))
-        spec, place = self.architecture, self.__dict__["_places"].get(module, "")
-        own = OwnTensor(module, name, f"{place}.{name}" if place else name, tensor)
-        initialize_tensor(own, getattr(spec, "initialization"), spec.num_layers, self.__dict__["_seed"])  # noqa: B009
+        spec, prefix = self.architecture, self.__dict__["_places"].get(module, "")
+        target = OwnTensor(module, name, f"{prefix}.{name}" if prefix else name, tensor)
+        initialize_tensor(target, getattr(spec, "initialization"), spec.num_layers, self.__dict__["_seed"])  # noqa: B009
 
     @torch.no_grad()
     def resize_token_embeddings(
@@ -60,16 +60,16 @@ class ArchetypePreTrainedModel(PreTrainedModel):
         with torch.device("meta"):
             resized = type(self)(self.config)
         for name, shaped in resized.named_parameters():
-            path, _, own = name.rpartition(".")
+            path, _, parameter = name.rpartition(".")
             module, old = self.get_submodule(path), self.get_parameter(name)
             if old.shape == shaped.shape:
                 continue
             new, rows = old.new_empty(shaped.shape), min(len(old), len(shaped))  # rows: tokens in both vocabularies
-            setattr(module, own, nn.Parameter(new, requires_grad=old.requires_grad))
+            setattr(module, parameter, nn.Parameter(new, requires_grad=old.requires_grad))
             if mean_resizing:
                 new[:] = old.mean(0)
             else:
-                self._draw(module, own, new)
+                self._draw(module, parameter, new)
             new[:rows] = old[:rows]
             if isinstance(module, nn.Embedding):
                 module.num_embeddings = len(shaped)

@@ -92,8 +92,8 @@ class ArchetypeCache(Cache):
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         if self.state is not None:
-            rows = torch.arange(len(self.state.lengths), device=self.state.lengths.device)
-            self.state = self.state.select(rows.repeat_interleave(repeats))
+            indices = torch.arange(len(self.state.lengths), device=self.state.lengths.device)
+            self.state = self.state.select(indices.repeat_interleave(repeats))
 
     @property
     def is_linear(self) -> list[bool]:

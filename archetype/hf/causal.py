@@ -78,12 +78,12 @@ class ArchetypeForCausalLM(Generating, ArchetypePreTrainedModel, GenerationMixin
             output_hidden_states,
         )
         hidden = result.hidden
-        places = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(hidden[:, places], self.model.network.token_table)  # (B, T or fewer, V)
+        positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(hidden[:, positions], self.model.network.token_table)  # (B, T or fewer, V)
         loss: Tensor | None = None
         if labels is not None:
             loss = self.loss_function(logits, labels, vocab_size=logits.shape[-1], **of_loss)
             if result.output.aux_loss is not None and self.training:  # such as the balance loss of experts
                 loss = loss + result.output.aux_loss
-        left = {NAME: result.cache}
-        return CausalLMOutputWithPast(loss=loss, logits=logits, hidden_states=result.hidden_states, **left)
+        cache_output = {NAME: result.cache}
+        return CausalLMOutputWithPast(loss=loss, logits=logits, hidden_states=result.hidden_states, **cache_output)

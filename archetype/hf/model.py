@@ -98,5 +98,6 @@ class ArchetypeModel(ArchetypePreTrainedModel):
     def forward(self, input_ids: Tensor | None = None, **arguments: Any) -> BaseModelOutputWithPast:
         """Return the vectors that the head reads, (B, T, D); arguments as for `run`."""
         result = self.run(input_ids, **arguments)
-        left = {NAME: result.cache}
-        return BaseModelOutputWithPast(last_hidden_state=result.hidden, hidden_states=result.hidden_states, **left)
+        return BaseModelOutputWithPast(
+            last_hidden_state=result.hidden, hidden_states=result.hidden_states, **{NAME: result.cache}
+        )

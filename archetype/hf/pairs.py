@@ -46,8 +46,8 @@ class SourceEncoder(nn.Module):
         rows = Rows.of(attention_mask, input_ids.shape[1])
         source = rows.moved(input_ids)
         vectors, bridge = self.network.encode(source, ForwardContext.of(source, num_tokens=rows.num_tokens))
-        numbers = None if bridge is None else torch.cat([x.flatten(1) for x in tensors(bridge.layers)], 1)  # (B, N)
-        return SourceOutput(last_hidden_state=rows.restored(vectors), bridge=numbers)
+        flat = None if bridge is None else torch.cat([x.flatten(1) for x in tensors(bridge.layers)], 1)  # (B, N)
+        return SourceOutput(last_hidden_state=rows.restored(vectors), bridge=flat)
 
 
 class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixin):
@@ -98,8 +98,8 @@ class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixi
         if decoder_input_ids is None:
             decoder_input_ids = self._after_start(labels)
         leaves_cache = self.config.use_cache if use_cache is None else use_cache
-        goes_on = bool(leaves_cache) and labels is None and not self.training
-        cache = cache_of(cache_by_either_name(cache, past_key_values), goes_on)
+        continues = bool(leaves_cache) and labels is None and not self.training
+        cache = cache_of(cache_by_either_name(cache, past_key_values), continues)
         rows = Rows.of(decoder_attention_mask, decoder_input_ids.shape[1])
         target, network = rows.moved(decoder_input_ids), self.model.network
         output: Output
@@ -134,8 +134,8 @@ class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixi
             if output.aux_loss is not None and self.training:
                 loss = loss + output.aux_loss
         hidden = None if encoder_outputs is None else encoder_outputs.last_hidden_state
-        left = {NAME: cache if leaves_cache else None}
-        return Seq2SeqLMOutput(loss=loss, logits=logits, encoder_last_hidden_state=hidden, **left)
+        cache_output = {NAME: cache if leaves_cache else None}
+        return Seq2SeqLMOutput(loss=loss, logits=logits, encoder_last_hidden_state=hidden, **cache_output)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Return the decoder's input tokens, for transformers' collators."""
@@ -170,9 +170,9 @@ def tensors(layers: list[LayerState]) -> list[Tensor]:
     return [tensor for layer in layers for _, _, tensor in layer.tensors()]
 
 
-def fill(layers: list[LayerState], numbers: Tensor) -> None:
+def fill(layers: list[LayerState], flat: Tensor) -> None:
     """Copy flattened numbers, (B, N), back into the tensors of `tensors`."""
-    places = tensors(layers)
-    parts = numbers.split([place[0].numel() for place in places], dim=1)
-    for place, part in zip(places, parts, strict=True):
-        place.copy_(part.reshape(place.shape))
+    targets = tensors(layers)
+    parts = flat.split([target[0].numel() for target in targets], dim=1)
+    for target, part in zip(targets, parts, strict=True):
+        target.copy_(part.reshape(target.shape))

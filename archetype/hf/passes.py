@@ -100,8 +100,8 @@ def documents_of(position_ids: Tensor | None) -> Tensor | None:
 def check_positions(position_ids: Tensor, rows: Rows, lengths: Lengths | None) -> None:
     """Raise SpecError if positions are not the indices of tokens in their sequences."""
     steps = torch.arange(position_ids.shape[1], device=position_ids.device).expand_as(position_ids)
-    places = rows.restored(steps if lengths is None else steps + lengths[:, None])
-    differs = places != position_ids
+    positions = rows.restored(steps if lengths is None else steps + lengths[:, None])
+    differs = positions != position_ids
     if rows.num_tokens is not None:  # padding may have any position
         differs &= rows.restored(steps < rows.num_tokens[:, None])
     if bool(differs.any()):

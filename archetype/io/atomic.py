@@ -50,8 +50,8 @@ def write_with(path: Path, write: Callable[[Path], object]) -> None:
     """
     with system_errors(path):
         if path.exists() and not path.is_file():
-            what = "a folder" if path.is_dir() else "not a regular file"
-            raise CheckpointError(str(path), f"is {what}", "choose another name")
+            kind = "a folder" if path.is_dir() else "not a regular file"
+            raise CheckpointError(str(path), f"is {kind}", "choose another name")
     with _temporary_folder(path) as folder:
         temporary = folder / path.name
         write(temporary)
@@ -111,8 +111,8 @@ def _temporary_folder(path: Path) -> Iterator[Path]:
         try:
             yield temporary
         except CheckpointError as error:
-            texts = (text.replace(str(temporary), str(path)) for text in (error.place, error.cause, error.remedy))
-            raise type(error)(*texts) from None
+            parts = (text.replace(str(temporary), str(path)) for text in (error.place, error.cause, error.remedy))
+            raise type(error)(*parts) from None
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
             if lock is not None:

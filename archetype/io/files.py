@@ -85,8 +85,8 @@ def json_value(data: bytes, place: str, error: type[ArchetypeError] = DataError,
     except json.JSONDecodeError as problem:
         raise error(f"{place}:{problem.lineno}:{problem.colno}", f"is not JSON: {problem.msg}", remedy) from None
     except (ValueError, RecursionError) as problem:
-        if number := LONG_NUMBER.search(data):
-            before = data[: number.start()]
+        if match := LONG_NUMBER.search(data):
+            before = data[: match.start()]
             place = f"{place}:{before.count(10) + 1}:{len(before) - before.rfind(10)}"
             raise error(place, f"is a number of more than {MAX_DIGITS:,} digits", "write a shorter one") from None
         raise error(place, f"is not JSON: {problem}", "is it the right file?") from None

@@ -91,7 +91,7 @@ def header(name: str) -> Header:
         files = sorted(set(weight_files.weight_map(index).values()))
     with ThreadPoolExecutor(CONNECTIONS) as pool:
         headers = pool.map(partial(_file_header, name, folder), files)
-        return {tensor: one for part in headers for tensor, one in part.items()}
+        return {tensor: entry for part in headers for tensor, entry in part.items()}
 
 
 def _has_file(name: str, folder: Path, file: str) -> bool:
@@ -121,7 +121,7 @@ def _file_header(name: str, folder: Path, file: str) -> Header:
     except Exception as error:  # including those of huggingface_hub's network library
         cause = f"the header of {file} cannot be read: {one_line(str(error), 80)}"
         raise CheckpointError(name, cause, "check the network and HF_HUB_OFFLINE") from None
-    return {tensor: TensorHeader(one.dtype, tuple(one.shape)) for tensor, one in metadata.tensors.items()}
+    return {tensor: TensorHeader(entry.dtype, tuple(entry.shape)) for tensor, entry in metadata.tensors.items()}
 
 
 def _parts(name: str) -> tuple[str, str | None]:

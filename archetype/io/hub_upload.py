@@ -116,14 +116,14 @@ def _hub_errors(place: str) -> Iterator[None]:
     except CheckpointError:
         raise
     except HfHubHTTPError as error:
-        status, said = error.response.status_code, one_line(error.server_message or "", 80)
+        status, detail = error.response.status_code, one_line(error.server_message or "", 80)
         if status == 401:
             cause, remedy = "the token was refused", "create a new one on huggingface.co/settings/tokens, for HF_TOKEN"
         elif status == 403:
             cause, remedy = "the token may not write there", "use a token with write access, or another owner"
         else:
             cause, remedy = f"the hub answers {status}", "try again"
-        raise CheckpointError(place, f"{cause}{f' ({said})' if said else ''}", remedy) from None
+        raise CheckpointError(place, f"{cause}{f' ({detail})' if detail else ''}", remedy) from None
     except Exception as error:  # including those of huggingface_hub's network library, which has changed twice
         cause = f"{constants.ENDPOINT} cannot be reached: {one_line(str(error), 80)}"
         raise CheckpointError(place, cause, "check the network; --dry-run needs none") from None

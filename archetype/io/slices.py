@@ -24,9 +24,9 @@ class Slices:
         for file in sorted(folder.glob("*.safetensors")):
             handle = weight_files.opened(file, "pt")
             try:
-                places = json.loads((handle.metadata() or {})[KEY])
+                sharding = json.loads((handle.metadata() or {})[KEY])
                 for name in handle.keys():  # noqa: SIM118  # not a mapping
-                    self._slices.setdefault(name, []).append(([*map(int, places[name][OFFSETS])], handle))
+                    self._slices.setdefault(name, []).append(([*map(int, sharding[name][OFFSETS])], handle))
             except (KeyError, TypeError, ValueError):
                 cause = "has no valid metadata of slices"
                 raise CheckpointError(str(file), cause, "restore the checkpoint") from None
@@ -56,10 +56,10 @@ class Slices:
             raise CheckpointError(
                 f"{self.folder}: {name}", "is incomplete: a slice is missing", "restore the checkpoint"
             )
-        whole = torch.empty(shape, dtype=parts[0][1].dtype)
+        tensor = torch.empty(shape, dtype=parts[0][1].dtype)
         for offsets, part in parts:
-            whole[tuple(slice(first, first + size) for first, size in zip(offsets, part.shape, strict=True))] = part
-        return whole
+            tensor[tuple(slice(first, first + size) for first, size in zip(offsets, part.shape, strict=True))] = part
+        return tensor
 
     def _shape(self, name: str) -> list[int]:
         ends = [

@@ -96,7 +96,7 @@ class Tensors:
     def header(self) -> files.Header:
         """Return the type and shape of every tensor without reading the data."""
         slices = {name: self._files[file].get_slice(name) for name, file in self._where.items()}
-        return {name: files.TensorHeader(one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
+        return {name: files.TensorHeader(entry.get_dtype(), tuple(entry.get_shape())) for name, entry in slices.items()}
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return a tensor's shape without reading its data."""

@@ -70,13 +70,13 @@ def _edits_of_mapping(
             key, child = children[name]
             yield from _edits(text, child, key, before[name], value, shorter)
         elif node.flow_style:
-            place = node.end_mark.index - 1  # before the brace
-            yield Edit(place, place, f"{', ' if children else ''}{name}: {flow(shorter)}")
+            position = node.end_mark.index - 1  # before the brace
+            yield Edit(position, position, f"{', ' if children else ''}{name}: {flow(shorter)}")
         else:
             column, last = node.value[0][0].start_mark.column, _end(node)
             end_of_line = text.find("\n", last)
-            place = len(text) if end_of_line < 0 else end_of_line  # after a comment
-            yield Edit(place, place, f"\n{' ' * column}{name}{_behind(column, shorter)}")
+            position = len(text) if end_of_line < 0 else end_of_line  # after a comment
+            yield Edit(position, position, f"\n{' ' * column}{name}{_behind(column, shorter)}")
 
 
 def _behind(column: int, value: Any) -> str:
@@ -85,7 +85,7 @@ def _behind(column: int, value: Any) -> str:
     if len(line) <= MAX_LINE or not isinstance(value, dict | list):
         return f": {line}"
     lines = mapping_to_yaml(value).rstrip("\n").split("\n")
-    return ":" + "".join(f"\n{' ' * (column + 2)}{one}" for one in lines)
+    return ":" + "".join(f"\n{' ' * (column + 2)}{inner}" for inner in lines)
 
 
 def _end(node: Any) -> int:

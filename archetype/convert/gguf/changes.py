@@ -40,8 +40,8 @@ class Change:
         """Return the names in the file of a tensor that a rule names."""
         if self.parts is None:
             return [name]
-        place, _, kind = name.rpartition(".")
-        return [f"{place.rpartition('.')[0]}.{part}.{kind}" for part in self.parts]
+        path, _, kind = name.rpartition(".")
+        return [f"{path.rpartition('.')[0]}.{part}.{kind}" for part in self.parts]
 
 
 def _attention(model: Any) -> Any:
@@ -122,8 +122,8 @@ def _absorbed(tensor: "Tensor", model: Any, blocks: str | None) -> "tuple[Tensor
     from archetype.convert.gguf.quantize import dequantize
 
     mixer = expect_kind(LatentAttention, model.layers[0].mixer, "layers[0].mixer")
-    whole = tensor.unflatten(0, (mixer.num_heads, -1))  # (H, P + V, C)
-    key, value = whole.split((mixer.qk_nope_head_dim, mixer.v_head_dim), dim=1)
+    by_head = tensor.unflatten(0, (mixer.num_heads, -1))  # (H, P + V, C)
+    key, value = by_head.split((mixer.qk_nope_head_dim, mixer.v_head_dim), dim=1)
     # a transposition would cut across quantized blocks
     key = dequantize(key, blocks) if blocks is not None and not key.is_floating_point() else key
     return key.transpose(1, 2), value

@@ -48,11 +48,11 @@ class FileTensors(Tensors):
             return self._header.entries[name].shape
         # the conversion on meta tensors gives the shape
         change, stored = self._changes[name]
-        empty = tuple(torch.empty(self._header.entries[one].shape, device="meta") for one in stored)
+        empty = tuple(torch.empty(self._header.entries[part].shape, device="meta") for part in stored)
         try:
             return tuple(change.read(empty, self._model).shape)
         except (RuntimeError, ValueError, IndexError):
-            shapes = " and ".join(str(list(self._header.entries[one].shape)) for one in stored)
+            shapes = " and ".join(str(list(self._header.entries[part].shape)) for part in stored)
             cause = f"has shape {shapes}, which does not match the file's heads"
             raise CheckpointError(f"{self._header.place}: {stored[0]}", cause, "is the file complete?") from None
 
@@ -77,7 +77,7 @@ class FileTensors(Tensors):
 
     def _stays(self, name: str, dtype: torch.dtype) -> bool:
         change, names = self._changes.get(name, (None, [name]))
-        if {self._header.entries[one].type for one in names} != {"F32"}:
+        if {self._header.entries[part].type for part in names} != {"F32"}:
             return True
         stored = tuple(map(self._stored, names))
         if change is None:
@@ -97,28 +97,28 @@ class FileTensors(Tensors):
             return np.memmap(entry.file, np.uint8, "c", entry.offset, shape).view(np.ndarray)
         if entry.file not in self._maps:  # one mapping of the file for all views
             self._maps[entry.file] = np.memmap(entry.file, np.uint8, "c")
-        whole = self._maps[entry.file]
-        return whole[entry.offset : entry.offset + entry.num_bytes].reshape(shape)
+        mapped = self._maps[entry.file]
+        return mapped[entry.offset : entry.offset + entry.num_bytes].reshape(shape)
 
     @staticmethod
-    def _plain(rows: Any, entry: Entry) -> Tensor:
-        return torch.from_numpy(rows).view(PLAIN[entry.type]).view(entry.shape)
+    def _plain(data: Any, entry: Entry) -> Tensor:
+        return torch.from_numpy(data).view(PLAIN[entry.type]).view(entry.shape)
 
     def _numbers(self, name: str, dtype: torch.dtype) -> Tensor:
         entry = self._header.entries[name]
-        rows = self._bytes(entry)
+        data = self._bytes(entry)
         if entry.type in PLAIN:
-            return self._plain(rows, entry).to(dtype)
+            return self._plain(data, entry).to(dtype)
         library = gguf_library()
         kind = library.GGMLQuantizationType[entry.type]
-        numbers = torch.empty(entry.num_rows, entry.shape[-1], dtype=dtype)
+        weights = torch.empty(entry.num_rows, entry.shape[-1], dtype=dtype)
         step = max(1, WEIGHTS_AT_ONCE // entry.shape[-1])  # rows; bounds the float32 copies that gguf makes
         try:
             with np.errstate(all="ignore"):  # a corrupt scale may be infinite or NaN
                 for start in range(0, entry.num_rows, step):
-                    piece = library.quants.dequantize(rows[start : start + step], kind)
-                    numbers[start : start + step] = torch.from_numpy(piece)
+                    piece = library.quants.dequantize(data[start : start + step], kind)
+                    weights[start : start + step] = torch.from_numpy(piece)
         except NotImplementedError:
             cause = f"has type {entry.type}, which gguf cannot dequantize"
             raise CheckpointError(f"{self._header.place}: {name}", cause, "quantize it in another type") from None
-        return numbers.view(entry.shape)
+        return weights.view(entry.shape)

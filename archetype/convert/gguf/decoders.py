@@ -25,7 +25,7 @@ from archetype.roles.activation import Activation
 
 
 def decoder_check(
-    own: Callable[[Decoder], None], activation: Activation | None, tied: bool = False
+    check_architecture: Callable[[Decoder], None], activation: Activation | None, tied: bool = False
 ) -> Callable[[ModelSpec], None]:
     """Return a check that refuses what llama.cpp supports in no decoder, and what `own` refuses.
 
@@ -44,7 +44,7 @@ def decoder_check(
             raise unsupported("head.tied", "an untied head here")
         if activation is not None:
             check_activations(decoder.layers, (activation,))
-        own(decoder)
+        check_architecture(decoder)
 
     return check
 

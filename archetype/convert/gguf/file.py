@@ -79,10 +79,10 @@ def write_gguf(
     else:
         vocab = vocabulary(tokenizer, model.spec.vocab_size)  # type: ignore[union-attr]
         check_ids(tokenizer, vocab, allow_different_tokens)
-        row = tokenizer.add_special_tokens([TEXT])
-        if isinstance(model.spec, EncoderDecoder) and tokenizer.eos and row[-1] not in tokenizer.eos:
-            row = [*row, tokenizer.eos[0]]  # the encoder's input always ends with eos
-        _put_vocabulary(writer, tokenizer, vocab, special, row[-1] != TEXT)
+        framed = tokenizer.add_special_tokens([TEXT])
+        if isinstance(model.spec, EncoderDecoder) and tokenizer.eos and framed[-1] not in tokenizer.eos:
+            framed = [*framed, tokenizer.eos[0]]  # the encoder's input always ends with eos
+        _put_vocabulary(writer, tokenizer, vocab, special, framed[-1] != TEXT)
     if template is not None:
         templates = {"default": template.source, **template.named}
         named = [{"name": name, "template": source} for name, source in templates.items() if source]
@@ -100,7 +100,7 @@ def write_gguf(
             writer.close()
     _compare(file, tensors)
     if tokenizer is not None:
-        for cause in _differing_prompts(file, tokenizer, row):
+        for cause in _differing_prompts(file, tokenizer, framed):
             if not allow_different_tokens:
                 raise DataError("tokenizer", cause, f"use --format hf, or {ALLOW}")
             warnings.warn(f"tokenizer: {cause}", Notice, stacklevel=2)
@@ -120,8 +120,8 @@ def _put(writer: Any, key: str, value: Value) -> None:
 
 def _put_tensor(writer: Any, library: Any, name: str, stored: Stored) -> None:
     kind, data = stored
-    numbers = data.numpy() if kind in ("f32", "f16") else data.view(torch.uint8).numpy()
-    writer.add_tensor(name, numbers, raw_dtype=library.GGMLQuantizationType[kind.upper()])
+    array = data.numpy() if kind in ("f32", "f16") else data.view(torch.uint8).numpy()
+    writer.add_tensor(name, array, raw_dtype=library.GGMLQuantizationType[kind.upper()])
 
 
 def _put_vocabulary(
@@ -163,7 +163,7 @@ def _compare(file: Path, tensors: dict[str, Stored]) -> None:
             raise CheckpointError(name, "reads back differently than it was written", "check the disk, try again")
 
 
-def _differing_prompts(file: Path, tokenizer: Tokenizer, row: list[int]) -> Iterator[str]:
+def _differing_prompts(file: Path, tokenizer: Tokenizer, framed: list[int]) -> Iterator[str]:
     # `row`: special tokens around a text, whose own ids are `TEXT`
     keys = read_header(file).metadata
     read = read_tokenizer(keys, str(file))
@@ -174,6 +174,6 @@ def _differing_prompts(file: Path, tokenizer: Tokenizer, row: list[int]) -> Iter
     before, after = (
         [keys[f"{PREFIX}.{role}_token_id"]] if keys.get(f"{PREFIX}.add_{role}_token") else [] for role in ("bos", "eos")
     )
-    if row not in ([*before, TEXT, *after], again := read.add_special_tokens([TEXT])):
-        shown = (", ".join("the text" if id == TEXT else str(id) for id in ids) for ids in (row, again))
+    if framed not in ([*before, TEXT, *after], again := read.add_special_tokens([TEXT])):
+        shown = (", ".join("the text" if id == TEXT else str(id) for id in ids) for ids in (framed, again))
         yield f"a prompt is encoded as {next(shown)}, but with GGUF's keys as {next(shown)}"

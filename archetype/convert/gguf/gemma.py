@@ -122,8 +122,8 @@ def _write_layers(model: Decoder) -> dict[str, Any]:
 
 def _global_position(model: Decoder) -> Decoder:
     # the keys of positions describe the layers with full attention, or all layers if all have windows
-    whole = tuple(block for block, width in zip(model.layers, _windows(model), strict=True) if width is None)
-    return model.replace(layers=whole or model.layers)
+    full = tuple(block for block, width in zip(model.layers, _windows(model), strict=True) if width is None)
+    return model.replace(layers=full or model.layers)
 
 
 def _written_positions(row: Converted) -> Converted:

@@ -117,8 +117,8 @@ def _parts(path: Path) -> list[Path]:
     if (name := PART.fullmatch(path.name)) is None:
         return [path]
     files = [
-        path.with_name(f"{name['stem']}-{number:05}-of-{name['count']}.gguf")
-        for number in range(1, int(name["count"]) + 1)
+        path.with_name(f"{name['stem']}-{index:05}-of-{name['count']}.gguf")
+        for index in range(1, int(name["count"]) + 1)
     ]
     if missing := next((file for file in files if not file.exists()), None):
         raise CheckpointError(str(missing), "is missing, but the model needs all its parts", "download it")

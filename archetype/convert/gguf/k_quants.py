@@ -82,14 +82,14 @@ def _q3_k(blocks: Array) -> Array:
     groups = scales.reshape(-1, 16)
     largest = _largest(groups.T)
     inverse = np.where(largest == 0, 0, -32 / largest)
-    numbers = np.clip(np.rint(inverse[:, None] * groups), -32, 31).astype(np.int32) + 32
-    numbers[largest == 0] = 0
+    quantized = np.clip(np.rint(inverse[:, None] * groups), -32, 31).astype(np.int32) + 32
+    quantized[largest == 0] = 0
     scale = as_half(np.where(largest == 0, 0, 1 / inverse))
-    divisor = (scale.astype(np.float32)[:, None] * (numbers - 32).astype(np.float32)).ravel()
+    divisor = (scale.astype(np.float32)[:, None] * (quantized - 32).astype(np.float32)).ravel()
     levels = np.where(divisor == 0, levels, np.clip(np.rint(x / divisor), -4, 3) + 4)
-    final, numbers = _rows(levels), numbers.astype(np.uint8)
+    final, quantized = _rows(levels), quantized.astype(np.uint8)
     high = np.packbits(final.reshape(-1, 8, 32) > 3, axis=1, bitorder="little")[:, 0]
-    low, top = numbers & 15, (numbers >> 4).reshape(-1, 4, 4)
+    low, top = quantized & 15, (quantized >> 4).reshape(-1, 4, 4)
     tops = top[:, 0] | top[:, 1] << 2 | top[:, 2] << 4 | top[:, 3] << 6
     parts = (high, _two_bits(final & 3), low[:, :8] | low[:, 8:] << 4, tops, _bytes(scale))
     return np.concatenate(parts, axis=1)
@@ -102,9 +102,9 @@ def _q6_k(blocks: Array) -> Array:
     largest = _largest(groups.T)
     empty = np.abs(largest) < TINY
     inverse = np.where(empty, 0, -128 / largest)
-    numbers = np.minimum(127, np.rint(inverse[:, None] * groups)).astype(np.int8)
+    quantized = np.minimum(127, np.rint(inverse[:, None] * groups)).astype(np.int8)
     scale = as_half(np.where(empty, 0, 1 / inverse))
-    divisor = (scale.astype(np.float32)[:, None] * numbers.astype(np.float32)).ravel()
+    divisor = (scale.astype(np.float32)[:, None] * quantized.astype(np.float32)).ravel()
     levels = np.where(divisor == 0, levels, np.clip(np.rint(x / divisor), -32, 31) + 32)
     final = _rows(levels)
     final[empty] = 0
@@ -113,20 +113,20 @@ def _q6_k(blocks: Array) -> Array:
     lows = np.stack((low[:, :, 0] | low[:, :, 2] << 4, low[:, :, 1] | low[:, :, 3] << 4), axis=2)
     highs = high[:, :, 0] | high[:, :, 1] << 2 | high[:, :, 2] << 4 | high[:, :, 3] << 6
     count = len(blocks)
-    parts = (lows.reshape(count, -1), highs.reshape(count, -1), numbers.view(np.uint8), _bytes(scale))
+    parts = (lows.reshape(count, -1), highs.reshape(count, -1), quantized.view(np.uint8), _bytes(scale))
     return np.concatenate(parts, axis=1)
 
 
-def as_half(numbers: Array) -> Array:
+def as_half(values: Array) -> Array:
     """Convert to float16.
 
     Raises:
         CheckpointError: a finite number overflows; llama.cpp's converter would write infinity.
     """
     with np.errstate(over="ignore"):
-        half = numbers.astype(np.float16)
-    if (np.isinf(half) & np.isfinite(numbers)).any():
-        largest = float(np.abs(numbers[np.isfinite(numbers)]).max())
+        half = values.astype(np.float16)
+    if (np.isinf(half) & np.isfinite(values)).any():
+        largest = float(np.abs(values[np.isfinite(values)]).max())
         cause = f"a scale or weight of {largest:.3g} exceeds the largest float16, 65,504"
         raise CheckpointError("weights", cause, "use --type bf16 or f32")
     return half
@@ -148,26 +148,26 @@ def _affine_blocks(blocks: Array, form: Affine) -> tuple[Array, Array, Array, tu
     if not form.by_magnitude:
         weights += np.sqrt(np.add.reduce(x * x) / np.float32(form.width))
     scales, minima, levels = _affine(x, weights, form)
-    numbers, factors = [], []
+    quantized, factors = [], []
     for values in (scales, minima):
         groups = values.reshape(len(blocks), -1)
         largest = np.maximum(groups.max(1), 0)
         inverse = np.where(largest > 0, np.float32(form.most_scale) / largest, 0)
         rounded = np.rint(inverse[:, None] * groups).astype(np.int32) & 255
-        numbers.append(np.minimum(rounded, form.most_scale).astype(np.uint8))
+        quantized.append(np.minimum(rounded, form.most_scale).astype(np.uint8))
         factors.append(as_half(largest / np.float32(form.most_scale)))
     scale, minimum = (
-        (factor.astype(np.float32)[:, None] * number.astype(np.float32)).ravel()
-        for factor, number in zip(factors, numbers, strict=True)
+        (factor.astype(np.float32)[:, None] * integers.astype(np.float32)).ravel()
+        for factor, integers in zip(factors, quantized, strict=True)
     )
     rounded = np.clip(np.rint((x + minimum) / scale), 0, form.most)
     final = _rows(np.where(scale == 0, levels, rounded))
-    return final, numbers[0], numbers[1], (_bytes(factors[0]), _bytes(factors[1]))
+    return final, quantized[0], quantized[1], (_bytes(factors[0]), _bytes(factors[1]))
 
 
 def _affine(x: Array, weights: Array, form: Affine) -> tuple[Array, Array, Array]:
     # x: (width, groups); returns scale and negated minimum (groups,), and levels (width, groups)
-    most = np.float32(form.most)
+    max_level = np.float32(form.most)
     high, low = x.max(0), np.minimum(x.min(0), 0)
     flat = high == low
     sum_w, sum_x = np.add.reduce(weights), np.add.reduce(weights * x)
@@ -176,7 +176,7 @@ def _affine(x: Array, weights: Array, form: Affine) -> tuple[Array, Array, Array
         levels: Array = x - low
         levels *= inverse
         np.rint(levels, out=levels)
-        np.clip(levels, 0, most, out=levels)
+        np.clip(levels, 0, max_level, out=levels)
         return levels
 
     def error(levels: Array, scale: Array, low: Array) -> Array:
@@ -188,13 +188,13 @@ def _affine(x: Array, weights: Array, form: Affine) -> tuple[Array, Array, Array
         total: Array = np.add.reduce(difference)
         return total
 
-    inverse = most / (high - low)
+    inverse = max_level / (high - low)
     scale, minimum = 1 / inverse, low
     best = error(levels_of(inverse, low), scale, low)
     chosen = inverse, low
     for step in range(form.steps + 1):
         # the search is sequential: each candidate starts from the best minimum so far
-        inverse = (np.float32(form.first) + np.float32(0.1) * np.float32(step) + most) / (high - minimum)
+        inverse = (np.float32(form.first) + np.float32(0.1) * np.float32(step) + max_level) / (high - minimum)
         # weighted least squares for scale and minimum, given these levels
         levels = levels_of(inverse, minimum)
         weighted = weights * levels
@@ -214,7 +214,7 @@ def _affine(x: Array, weights: Array, form: Affine) -> tuple[Array, Array, Array
     return np.where(flat, 0, scale), -np.where(flat, low, minimum), np.where(flat, 0, levels_of(*chosen))
 
 
-def _symmetric(x: Array, most: int) -> tuple[Array, Array]:
+def _symmetric(x: Array, max_level: int) -> tuple[Array, Array]:
     # scale and levels (from 0) of each column that minimize squared errors weighted by squared weights
     largest = _largest(x)
     empty = np.abs(largest) < TINY
@@ -222,38 +222,38 @@ def _symmetric(x: Array, most: int) -> tuple[Array, Array]:
     products = weights * x
 
     def sums(inverse: Array) -> tuple[Array, Array]:
-        levels = _levels(x, inverse, most)
+        levels = _levels(x, inverse, max_level)
         sum_lx = np.add.reduce(products * levels)
         weighted = weights * levels
         weighted *= levels
         return sum_lx, np.add.reduce(weighted)
 
-    chosen = -np.float32(most) / largest
+    chosen = -np.float32(max_level) / largest
     sum_lx, sum_l2 = sums(chosen)
     scale = np.where(sum_l2 != 0, sum_lx / sum_l2, 0)
     best = scale * sum_lx
     for step in (*range(-9, 0), *range(1, 10)):
-        inverse = -(np.float32(most) + np.float32(0.1) * np.float32(step)) / largest
+        inverse = -(np.float32(max_level) + np.float32(0.1) * np.float32(step)) / largest
         sum_lx, sum_l2 = sums(inverse)
         better = (sum_l2 > 0) & (sum_lx * sum_lx > best * sum_l2)
         chosen, scale = np.where(better, inverse, chosen), np.where(better, sum_lx / sum_l2, scale)
         best = np.where(better, scale * sum_lx, best)
-    return np.where(empty, 0, scale), np.where(empty, 0, _levels(x, chosen, most) + np.float32(most))
+    return np.where(empty, 0, scale), np.where(empty, 0, _levels(x, chosen, max_level) + np.float32(max_level))
 
 
-def _descent(x: Array, most: int) -> tuple[Array, Array]:
+def _descent(x: Array, max_level: int) -> tuple[Array, Array]:
     # as `_symmetric`, by coordinate descent: each level in turn is set to its best value
     largest = _largest(x)
     empty = np.abs(largest) < TINY
     weights = x * x
     products = weights * x
-    levels = _levels(x, -np.float32(most) / largest, most)
+    levels = _levels(x, -np.float32(max_level) / largest, max_level)
     sum_lx, sum_l2 = np.add.reduce(products * levels), np.add.reduce(weights * levels * levels)
     for _ in range(5):
         before = levels.copy()
         for x_i, weight, product, level in zip(x, weights, products, levels, strict=True):
             rest_lx, rest_l2 = sum_lx - product * level, sum_l2 - weight * level * level
-            new = np.clip(np.rint(x_i * rest_l2 / rest_lx), -most, most - 1)
+            new = np.clip(np.rint(x_i * rest_l2 / rest_lx), -max_level, max_level - 1)
             new_lx, new_l2 = rest_lx + product * new, rest_l2 + weight * new * new
             better = (rest_lx > 0) & (new != level) & (new_l2 > 0)
             better &= new_lx * new_lx * sum_l2 > sum_lx * sum_lx * new_l2
@@ -262,13 +262,13 @@ def _descent(x: Array, most: int) -> tuple[Array, Array]:
         if np.array_equal(before, levels):
             break
     scale = np.where(sum_l2 > 0, sum_lx / sum_l2, 0)
-    return np.where(empty, 0, scale), np.where(empty, 0, levels + np.float32(most))
+    return np.where(empty, 0, scale), np.where(empty, 0, levels + np.float32(max_level))
 
 
-def _levels(x: Array, inverse: Array, most: int) -> Array:
+def _levels(x: Array, inverse: Array, max_level: int) -> Array:
     levels: Array = inverse * x
     np.rint(levels, out=levels)
-    np.clip(levels, -most, most - 1, out=levels)
+    np.clip(levels, -max_level, max_level - 1, out=levels)
     return levels
 
 
@@ -287,7 +287,7 @@ def _rows(levels: Array) -> Array:
 
 def _six_bits(scales: Array, minima: Array) -> Array:
     # eight 6-bit scales and minima in 12 bytes: the first four of each also carry the high bits of the last four
-    first = [numbers[:, :4] | numbers[:, 4:] >> 4 << 6 for numbers in (scales, minima)]
+    first = [values[:, :4] | values[:, 4:] >> 4 << 6 for values in (scales, minima)]
     return np.concatenate((*first, scales[:, 4:] & 15 | (minima[:, 4:] & 15) << 4), axis=1)
 
 

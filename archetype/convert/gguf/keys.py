@@ -140,13 +140,13 @@ class Gguf:
 
 
 def _same(value: Any, other: Any) -> bool:
-    numbers = isinstance(value, float) and isinstance(other, float)  # GGUF stores float32
-    return numbers and bool(np.float32(value) == np.float32(other))
+    are_floats = isinstance(value, float) and isinstance(other, float)  # GGUF stores float32
+    return are_floats and bool(np.float32(value) == np.float32(other))
 
 
-def unsupported(place: str, what: str, remedy: str = "export with --format hf") -> CheckpointError:
+def unsupported(place: str, feature: str, remedy: str = "export with --format hf") -> CheckpointError:
     """Return the error for a field that llama.cpp does not support."""
-    return CheckpointError(place, f"llama.cpp does not support {what}", remedy)
+    return CheckpointError(place, f"llama.cpp does not support {feature}", remedy)
 
 
 def check_activations(layers: Iterable[Block], known: tuple[Activation, ...], place: str = "layers[{i}]") -> None:

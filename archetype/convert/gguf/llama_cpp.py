@@ -71,7 +71,7 @@ def check_ids(tokenizer: Tokenizer, vocabulary: Vocabulary, allow_different: boo
 def _difference(read: list[int], ids: list[int]) -> str:
     first = next((n for n, pair in enumerate(zip(read, ids, strict=False)) if pair[0] != pair[1]), None)
     first = min(len(read), len(ids)) if first is None else first
-    shown = (", ".join(map(str, row[first : first + SHOWN])) or "none" for row in (read, ids))
+    shown = (", ".join(map(str, sequence[first : first + SHOWN])) or "none" for sequence in (read, ids))
     return f"from id {first + 1} on {next(shown)} instead of {next(shown)}"
 
 
@@ -118,13 +118,13 @@ class LlamaCppTokenizer:
         # replace each occurrence of the special token by its id
         if isinstance(part, int):
             return [part]
-        first, *others = part.split(name)
+        first, *rest = part.split(name)
         pieces: list[str | int] = [first]
-        for other in others:
-            pieces += [self._ids[name], other]
+        for text in rest:
+            pieces += [self._ids[name], text]
         if name in self._takes_spaces:
-            texts = [piece.rstrip(SPACES) if isinstance(piece, str) else piece for piece in pieces[:-1]]
-            pieces = [*texts, pieces[-1]]
+            stripped = [piece.rstrip(SPACES) if isinstance(piece, str) else piece for piece in pieces[:-1]]
+            pieces = [*stripped, pieces[-1]]
         return [piece for piece in pieces if piece != ""]
 
 
@@ -158,7 +158,7 @@ class _ByteLevel:
     def _word(self, word: str) -> list[int]:
         if self._ignores_merges and word in self._ids:
             return [self._ids[word]]
-        pieces = _merged(list(word), lambda one, other: self._ranks.get((one, other)))
+        pieces = _merged(list(word), lambda left, right: self._ranks.get((left, right)))
         split = ([piece] if piece in self._ids else piece for piece in pieces)  # unknown pieces: their characters
         return [self._ids[part] for parts in split for part in parts if part in self._ids]
 
@@ -180,8 +180,8 @@ class _SentencePiece:
                 ids += [self._ids[f"<0x{byte:02X}>"] for byte in piece.encode()]
         return ids
 
-    def _rank(self, one: str, other: str) -> float | None:
-        id = self._ids.get(one + other)
+    def _rank(self, left: str, right: str) -> float | None:
+        id = self._ids.get(left + right)
         return None if id is None else -self._scores[id]
 
 
@@ -294,10 +294,10 @@ def _is_chinese(code: int) -> bool:
 
 def _merged(pieces: list[str], rank: Callable[[str, str], float | None]) -> list[str]:
     """Merge the pair of lowest rank (leftmost on ties) until no pair has a rank."""
-    ranks = [rank(one, other) for one, other in pairwise(pieces)]
+    ranks = [rank(left, right) for left, right in pairwise(pieces)]
     while ranked := [(value, at) for at, value in enumerate(ranks) if value is not None]:
         _, at = min(ranked)
         pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
         first = max(at - 1, 0)
-        ranks[first : at + 2] = [rank(one, other) for one, other in pairwise(pieces[first : at + 2])]
+        ranks[first : at + 2] = [rank(left, right) for left, right in pairwise(pieces[first : at + 2])]
     return pieces

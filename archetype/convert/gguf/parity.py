@@ -111,9 +111,9 @@ def _opened(library: Any, path: Path, length: int, vectors: bool) -> Iterator[An
 def _run(library: Any, function: Any, context: Any, tokens: list[int]) -> None:
     batch = library.llama_batch_init(len(tokens), 0, 1)
     batch.n_tokens = len(tokens)
-    for place, token in enumerate(tokens):
-        batch.token[place], batch.pos[place] = token, place
-        batch.n_seq_id[place], batch.seq_id[place][0], batch.logits[place] = 1, 0, 1
+    for position, token in enumerate(tokens):
+        batch.token[position], batch.pos[position] = token, position
+        batch.n_seq_id[position], batch.seq_id[position][0], batch.logits[position] = 1, 0, 1
     failed = function(context, batch)
     library.llama_batch_free(batch)
     if failed:
@@ -121,5 +121,6 @@ def _run(library: Any, function: Any, context: Any, tokens: list[int]) -> None:
 
 
 def _logits(library: Any, context: Any, count: int, vocab_size: int) -> Tensor:
-    rows = (library.llama_get_logits_ith(context, place) for place in range(count))
-    return torch.from_numpy(np.stack([np.ctypeslib.as_array(row, shape=(vocab_size,)).copy() for row in rows]))
+    pointers = (library.llama_get_logits_ith(context, position) for position in range(count))
+    rows = [np.ctypeslib.as_array(pointer, shape=(vocab_size,)).copy() for pointer in pointers]
+    return torch.from_numpy(np.stack(rows))

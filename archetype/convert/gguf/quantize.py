@@ -89,8 +89,8 @@ def own_blocks(matrix: QuantizedMatrix) -> UInt8[Tensor, "rows bytes"]:
     if matrix.bits == 8:
         groups = groups ^ 128  # q - 128 as a signed byte
     else:
-        numbers = torch.stack((groups & 15, groups >> 4), dim=-1).flatten(-2)
-        groups = numbers[..., : BLOCK // 2] | numbers[..., BLOCK // 2 :] << 4
+        unpacked = torch.stack((groups & 15, groups >> 4), dim=-1).flatten(-2)
+        groups = unpacked[..., : BLOCK // 2] | unpacked[..., BLOCK // 2 :] << 4
     return torch.cat((_bytes(scales[..., None]), groups), dim=-1).flatten(1)
 
 
@@ -104,9 +104,9 @@ def _inverse(scale: Tensor) -> Tensor:
     return torch.where(scale == 0, 0.0, 1 / scale)
 
 
-def _half_bytes(numbers: Tensor) -> Tensor:
-    return _bytes(torch.from_numpy(as_half(numbers.numpy())))
+def _half_bytes(values: Tensor) -> Tensor:
+    return _bytes(torch.from_numpy(as_half(values.numpy())))
 
 
-def _bytes(numbers: Tensor) -> Tensor:
-    return numbers.view(torch.uint8)
+def _bytes(values: Tensor) -> Tensor:
+    return values.view(torch.uint8)

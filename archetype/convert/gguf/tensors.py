@@ -49,20 +49,20 @@ def gguf_tensors(model: Model, target: Gguf, type: str, types: Mapping[str, str]
         types: of the file's tensors, by name.
     """
     tensors: dict[str, Stored] = {}
-    own, squares = own_type(model), torch.zeros(2)
-    of_blocks = own in OWN_BLOCKS.values()
+    native, squares = own_type(model), torch.zeros(2)
+    of_blocks = native in OWN_BLOCKS.values()
     block = BLOCKS[FILE_TYPES[type]][0]
-    for name, stored in _stored(model, target, type if type == own and of_blocks else None):
+    for name, stored in _stored(model, target, type if type == native and of_blocks else None):
         tensor, kind = stored.detach(), types[name]
-        if type == own and kind != "f32":
-            stored_type = own if tensor.dtype == torch.uint8 else _name_of(tensor.dtype)
+        if type == native and kind != "f32":
+            stored_type = native if tensor.dtype == torch.uint8 else _name_of(tensor.dtype)
             tensors[name] = Stored(stored_type, tensor.contiguous())
         elif kind in NUMBERS:
-            numbers = dequantize(tensor, own) if tensor.dtype == torch.uint8 else tensor
-            tensors[name] = Stored(kind, _in_type(name, numbers, kind))
+            weights = dequantize(tensor, native) if tensor.dtype == torch.uint8 else tensor
+            tensors[name] = Stored(kind, _in_type(name, weights, kind))
         else:
             tensors[name] = Stored(kind, _in_type(name, tensor, kind))
-        if kind != "f32" and stored.shape[-1] % block and type != own:
+        if kind != "f32" and stored.shape[-1] % block and type != native:
             width = stored.shape[-1]
             log.info(
                 "%s: rows of %d weights are not a multiple of %d: stored as %s instead of %s",
@@ -72,12 +72,12 @@ def gguf_tensors(model: Model, target: Gguf, type: str, types: Mapping[str, str]
                 kind,
                 type,
             )
-        if of_blocks and type != own:
-            numbers = tensor.float()
-            squares += torch.stack(((_numbers(tensors[name]) - numbers).square().sum(), numbers.square().sum()))
+        if of_blocks and type != native:
+            weights = tensor.float()
+            squares += torch.stack(((_numbers(tensors[name]) - weights).square().sum(), weights.square().sum()))
     if squares[0]:
         error = float((squares[0] / squares[1]).sqrt())
-        log.warning("%s weights were rounded again to %s, with a relative error of %.2g", own, type, error)
+        log.warning("%s weights were rounded again to %s, with a relative error of %.2g", native, type, error)
     factors = frequency_factors(model.spec)
     return tensors if factors is None else tensors | {FACTORS: Stored("f32", torch.tensor(factors))}
 
@@ -87,8 +87,8 @@ def file_shapes(model: ModelSpec, target: Gguf) -> dict[str, tuple[int, ...]]:
     shapes = shapes_of(build_on_meta(model))
     stored: dict[str, tuple[int, ...]] = {}
     for rule in for_model(target.rules, model.num_layers, shapes):
-        own = [shapes[name] if rule.expert is None else shapes[name][1:] for name in rule.params]
-        shape, change = file_shape(rule, own), target.change(rule.hf)
+        param_shapes = [shapes[name] if rule.expert is None else shapes[name][1:] for name in rule.params]
+        shape, change = file_shape(rule, param_shapes), target.change(rule.hf)
         if change is None:
             stored[rule.hf] = shape
         else:
@@ -111,11 +111,11 @@ def _name_of(dtype: torch.dtype) -> str:
     return next((name for name, known in NUMBERS.items() if known == dtype), "")
 
 
-def _in_type(name: str, numbers: Tensor, kind: str) -> Tensor:
+def _in_type(name: str, weights: Tensor, kind: str) -> Tensor:
     try:
-        if kind == "f16" and numbers.dtype != torch.float16:
-            return torch.from_numpy(as_half(numbers.float().contiguous().numpy()))
-        return numbers.to(NUMBERS[kind]).contiguous() if kind in NUMBERS else quantize(numbers, kind)
+        if kind == "f16" and weights.dtype != torch.float16:
+            return torch.from_numpy(as_half(weights.float().contiguous().numpy()))
+        return weights.to(NUMBERS[kind]).contiguous() if kind in NUMBERS else quantize(weights, kind)
     except CheckpointError as error:
         raise error.at(name) from None
 

@@ -139,7 +139,7 @@ def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
     if tokens == byte_of_character() and vocabulary.pre == GPT2:
         return ByteTokenizer()
     pairs = (merge.partition(" ") for merge in vocabulary.merges or ())
-    merges = [[one, other] for one, _, other in pairs if {one, other, one + other} <= tokens.keys()]
+    merges = [[left, right] for left, _, right in pairs if {left, right, left + right} <= tokens.keys()]
     pre = SAME_CUTS.get(vocabulary.pre or "", vocabulary.pre)
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": pre == GPT2}
     cut: dict[str, Any] = level

@@ -110,15 +110,15 @@ def tensor_types(shapes: Shapes, type: str, facts: Facts) -> dict[str, str]:
         shapes: of the tensors, rows first.
         type: of the file; q8_0 and q4_0 use one type for all matrices, as 8-bit and 4-bit models do.
     """
-    most, rule = FILE_TYPES[type], _Rule(type, facts, shapes)
-    is_mix = BLOCKS[most][0] == 256
+    usual, rule = FILE_TYPES[type], _Rule(type, facts, shapes)
+    is_mix = BLOCKS[usual][0] == 256
     types: dict[str, str] = {}
     for name in sorted(shapes, key=_in_order):
         shape = shapes[name]
         if is_exact_in_file(name, len(shape)):
             types[name] = "f32"
         else:
-            types[name] = _fitting(rule.of(name, shape[-1]) if is_mix else most, shape[-1])
+            types[name] = _fitting(rule.of(name, shape[-1]) if is_mix else usual, shape[-1])
     return {name: types[name] for name in shapes}
 
 
@@ -130,8 +130,8 @@ def tensor_bytes(shape: tuple[int, ...], type: str) -> int:
 
 def _in_order(name: str) -> tuple[int, str]:
     # sort key: llama.cpp counts tensors by layer, then by name
-    place = name.split(".")
-    return (int(place[1]) if place[0] == "blk" else -1), name
+    parts = name.split(".")
+    return (int(parts[1]) if parts[0] == "blk" else -1), name
 
 
 def _fitting(type: str, width: int) -> str:
@@ -155,19 +155,19 @@ class _Rule:
         self._seen: Counter[str] = Counter()
 
     def of(self, name: str, width: int) -> str:
-        most = FILE_TYPES[self._type]
+        usual = FILE_TYPES[self._type]
         if name == HEAD or (self._is_tied and name == TABLE):
-            return "q8_0" if width % BLOCKS[most][0] else "q6_k"
+            return "q8_0" if width % BLOCKS[usual][0] else "q6_k"
         kinds: list[tuple[bool, Callable[[str], str | None]]] = [
             (name.endswith(VALUES), self._value),
             (name.endswith("attn_k.weight"), self._key),
             ("ffn_down" in name, self._down),
             (name.endswith("attn_output.weight"), self._output),
         ]
-        return next((kind(name) for holds, kind in kinds if holds), None) or most
+        return next((kind(name) for holds, kind in kinds if holds), None) or usual
 
     def _value(self, name: str) -> str | None:
-        place = self._seen["value"]
+        index = self._seen["value"]
         self._seen["value"] += 1
         if self._facts.num_experts == 8:
             return "q8_0"
@@ -177,11 +177,11 @@ class _Rule:
             case "q3_k_l":
                 chosen = "q5_k"
             case "q3_k_m":
-                chosen = "q5_k" if place < 2 else "q4_k"
+                chosen = "q5_k" if index < 2 else "q4_k"
             case "q4_k_s":
-                chosen = "q5_k" if place < 4 else None
+                chosen = "q5_k" if index < 4 else None
             case "q4_k_m" | "q5_k_m":
-                chosen = "q6_k" if _matters(place, self._num_values) else None
+                chosen = "q6_k" if _matters(index, self._num_values) else None
             case _:
                 chosen = None
         few = (chosen or FILE_TYPES[self._type]) in ("q3_k", "q4_k")

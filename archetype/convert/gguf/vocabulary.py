@@ -253,10 +253,10 @@ def _unigram_normalizer(normalizer: Any) -> tuple[bytes, bool]:
 def _cuts_words(pre_tokenizer: Any, joined: bool) -> bool:
     # whether every word, including the first, begins with one space
     match pre_tokenizer:
-        case {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, one]}:
-            return _begins_words(one)
-        case one:
-            return joined and _begins_words(one)
+        case {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, step]}:
+            return _begins_words(step)
+        case step:
+            return joined and _begins_words(step)
 
 
 def _begins_words(step: Any) -> bool:

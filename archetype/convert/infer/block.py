@@ -104,10 +104,10 @@ def _expert_width(info: CheckpointInfo, layer: Layer) -> int:
 
 
 def _experts_per_token(info: CheckpointInfo) -> int:
-    number = info.size(EXPERTS_PER_TOKEN)
-    if number is None:
+    count = info.size(EXPERTS_PER_TOKEN)
+    if count is None:
         info.assume("layers[*].feedforward.experts_per_token", 2, "no key names it")
-    return number or 2
+    return count or 2
 
 
 def _router(info: CheckpointInfo, expert_bias: bool) -> Router:
@@ -154,20 +154,20 @@ def read_wiring(info: CheckpointInfo, layer: Layer, ends_in_norm: bool) -> tuple
     if not paths:
         return _wiring_without_weights(info), {}
     contents = {"mixer": bool(layer.mixer), "feedforward": bool(layer.network) or layer.sparse}
-    kind, places = _wiring(info, paths, ends_in_norm, [name for name, present in contents.items() if present])
-    if left := sorted(paths - set(places.values())):
-        raise info.no_place(f"{layer.prefix}.{left[0]}.weight")
-    if None in places.values() or len(set(places.values())) < len(places):
+    kind, norm_paths = _wiring(info, paths, ends_in_norm, [name for name, present in contents.items() if present])
+    if unplaced := sorted(paths - set(norm_paths.values())):
+        raise info.no_place(f"{layer.prefix}.{unplaced[0]}.weight")
+    if None in norm_paths.values() or len(set(norm_paths.values())) < len(norm_paths):
         raise info.missing(layer.prefix, f"a wiring with norms only at {', '.join(sorted(paths))}")
     names = {
         f"{param}.{suffix}": layer.norms[f"{path}.{suffix}"]
-        for param, path in places.items()
+        for param, path in norm_paths.items()
         for suffix in ("weight", "bias")
         if f"{path}.{suffix}" in layer.norms
     }
     norm = info.norm(bias=any(name.endswith(".bias") for name in names))
     if kind is ParallelResidual:
-        return ParallelResidual(norm=norm, shared_norm="feedforward_norm" not in places), names
+        return ParallelResidual(norm=norm, shared_norm="feedforward_norm" not in norm_paths), names
     wiring: Wiring = kind(norm=norm)
     return wiring, names
 
@@ -184,24 +184,24 @@ def _wiring(
 ) -> tuple[type[Any], dict[str, str | None]]:
     # kind of wiring and the file's name of each norm, for a layer with a mixer, a network or both
 
-    def one(names: tuple[str, ...]) -> str | None:
+    def first_present(names: tuple[str, ...]) -> str | None:
         return next((name for name in names if name in paths), None)
 
-    before, after = one(BEFORE_NETWORK), one(AFTER_NETWORK)
-    first, second = one(FIRST), one(SECOND)
+    before, after = first_present(BEFORE_NETWORK), first_present(AFTER_NETWORK)
+    first, second = first_present(FIRST), first_present(SECOND)
     if len(contents) == 1:
         return PreNorm, {f"{contents[0]}_norm": first}
     if after and first:
         return SandwichNorm, {
             "mixer_norm": first,
-            "mixer_post_norm": one(AFTER_ATTENTION),
-            "feedforward_norm": before or one(("ffn_norm", "post_attention_layernorm")),
+            "mixer_post_norm": first_present(AFTER_ATTENTION),
+            "feedforward_norm": before or first_present(("ffn_norm", "post_attention_layernorm")),
             "feedforward_post_norm": after,
         }
     if first and before and not second:
         return PreNorm, {"mixer_norm": first, "feedforward_norm": before}
     if after:
-        return OutputNorm, {"mixer_norm": one(AFTER_ATTENTION), "feedforward_norm": after}
+        return OutputNorm, {"mixer_norm": first_present(AFTER_ATTENTION), "feedforward_norm": after}
     if second is None:
         return ParallelResidual, {"mixer_norm": first}
     both: dict[str, str | None] = {"mixer_norm": first, "feedforward_norm": second}

@@ -91,10 +91,10 @@ def _cut(values: dict[str, Any], fitting: dict[str, dict[str, Any]]) -> dict[str
     small = {key: value for key, value in values.items() if key not in LEFT_OUT} | sizes
     small |= _ratios(values, small)
     small |= {key: value for key, value in special.items() if value is not None}
-    chosen = _layers(values, layers)
+    kept = _layers(values, layers)
     for key, value in values.items():
         if isinstance(value, list) and len(value) == layers and key not in special:
-            small[key] = [value[min(number, len(value) - 1)] for number in chosen]
+            small[key] = [value[min(layer, len(value) - 1)] for layer in kept]
     for key in ROPE:
         if isinstance(section := values.get(key), dict):
             width = small.get("qk_rope_head_dim") or small.get("head_dim") or SIZES["hidden_size"] // SIZES["n_head"]
@@ -120,6 +120,6 @@ def _layers(values: dict[str, Any], layers: int | None) -> tuple[int, int]:
     # indices of two layers, of different kinds if there are any
     for value in values.values():
         if isinstance(value, list) and len(value) == layers:
-            other = next((number for number, one in enumerate(value) if one != value[0]), 1)
+            other = next((index for index, item in enumerate(value) if item != value[0]), 1)
             return 0, other
     return 0, 1

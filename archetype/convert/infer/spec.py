@@ -81,19 +81,19 @@ def read_unknown(
 
 def _checkpoint_info(values: dict[str, Any], shapes: Shapes, place: str, settings: Mapping[str, Any]) -> CheckpointInfo:
     # for a multimodal model, the keys of the text part
-    text, whole = values.get("text_config"), values
+    text, outer = values.get("text_config"), values
     if isinstance(text, dict):
         # keys outside text_config belong to other parts, even if named like keys of text
         values = {key: value for key, value in values.items() if key in BOOKKEEPING} | text
-        values |= {key: whole[key] for key in ("tie_word_embeddings",) if key in whole}
+        values |= {key: outer[key] for key in ("tie_word_embeddings",) if key in outer}
     model_type = values.get("model_type")
     if not isinstance(model_type, str):
         raise CheckpointError(f"{place}: model_type", f"{model_type!r} is not a model type", "fix the file")
-    defaults = keys_read(whole, model_type)
+    defaults = keys_read(outer, model_type)
     unread = () if defaults is None else tuple(key for key in values if key not in defaults.keys() | BOOKKEEPING)
     read = {key: value for key, value in (defaults or {}).items() if value not in (None, DERIVED)}
     read |= {key: value for key, value in values.items() if key not in unread}
-    outer_type = str(whole.get("model_type"))
+    outer_type = str(outer.get("model_type"))
     config = Config(read, place)
     return CheckpointInfo(config, shapes, model_type, outer_type, frozenset(values), defaults, unread, settings)
 
@@ -146,12 +146,12 @@ def _head(info: CheckpointInfo, tensors: GroupedTensors, d_model: int) -> Langua
 
 def _check_head_dims(info: CheckpointInfo, mixers: list[Mixer], d_model: int) -> None:
     # shapes only show the product of head width and number of heads, so all layers must have the same width
-    sizes = [(number, mixer.attention_sizes(d_model)) for number, mixer in enumerate(mixers)]
-    widths = {size.head_dim: number for number, size in reversed(sizes) if size is not None}
+    sizes = [(layer, mixer.attention_sizes(d_model)) for layer, mixer in enumerate(mixers)]
+    widths = {size.head_dim: layer for layer, size in reversed(sizes) if size is not None}
     if len(widths) > 1:
-        (one, first), (other, second) = list(widths.items())[:2]
-        part = f"heads of {one} features in layer {first} and of {other} in layer {second}, or other numbers of heads"
-        raise info.missing(info.config.place, part)
+        (width, first), (other_width, second) = list(widths.items())[:2]
+        part = f"heads of {width} features in layer {first} and of {other_width} in layer {second}"
+        raise info.missing(info.config.place, f"{part}, or other numbers of heads")
 
 
 def _norm(info: CheckpointInfo, tensors: GroupedTensors, param: str, assumed: bool = False) -> Norm:

@@ -94,9 +94,9 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
     prefix, numbers = _numbered_layers(info, used)
     in_layer = re.compile(rf"{re.escape(prefix)}\.(\d+)\.(.+)")
     readers = [reader for kind, reader in providers("infer") if issubclass(kind, Mixer)]
-    usual = next(reader for reader in readers if reader.sign is None)
+    default_reader = next(reader for reader in readers if reader.sign is None)
     parameters = tuple(name for reader in readers for name in reader.parameters)
-    layers = {number: Layer(number, f"{prefix}.{number}", usual) for number in numbers}
+    layers = {number: Layer(number, f"{prefix}.{number}", default_reader) for number in numbers}
     outside = []
     for name in used:
         if (match := in_layer.fullmatch(name)) is None:

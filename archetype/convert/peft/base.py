@@ -84,9 +84,9 @@ class Base:
 
     def __setitem__(self, rule: Rule, tensor: Tensor) -> None:
         sizes = [len(_own(rule, self.state[name])) for name in rule.params]
-        rows = torch.empty_like(tensor)
-        rows[rows_in_file(rule, sizes)] = tensor
-        for name, part in zip(rule.params, rows.split(sizes), strict=True):
+        stacked = torch.empty_like(tensor)
+        stacked[rows_in_file(rule, sizes)] = tensor
+        for name, part in zip(rule.params, stacked.split(sizes), strict=True):
             old = self.state[name]
             self.changed.add(name)
             if rule.expert is None:

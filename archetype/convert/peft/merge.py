@@ -44,13 +44,13 @@ def merge_peft(model: Model, family: Family, folder: Path) -> Model:
     copies: set[str] = set()
     names = set(tensors.names())
     for name in sorted(names):
-        place = name.removeprefix(PREFIX)
-        if place != name and place in names:
+        plain = name.removeprefix(PREFIX)
+        if plain != name and plain in names:
             _refuse(config, name, "exists with and without this prefix", REWRITE)
-        if (match := OWN.fullmatch(place)) is not None:
+        if (match := OWN.fullmatch(plain)) is not None:
             if not match["own"].startswith(OF_TRAINING):
                 adapters.setdefault(match["module"], set()).add(match["own"])
-        elif not config.saves(place.rpartition(".")[0]):
+        elif not config.saves(plain.rpartition(".")[0]):
             _replace(base, tensors, config, name)
         else:
             copies.add(name)
@@ -59,11 +59,11 @@ def merge_peft(model: Model, family: Family, folder: Path) -> Model:
     for name in sorted(copies):
         _replace(base, tensors, config, name)
     named, ties = config.look_up(adapters)
-    for module, own in adapters.items():
-        adapter = _Adapter(base, tensors, config, module, named[module], own)
+    for module, suffixes in adapters.items():
+        adapter = _Adapter(base, tensors, config, module, named[module], suffixes)
         if not named[module].is_adapted and not (ties and base.head in adapter.rule.params):
             cause = "adapts a module that adapter_config.json does not name, so that peft ignores it"
-            adapter.refuse(min(own), cause, REWRITE)
+            adapter.refuse(min(suffixes), cause, REWRITE)
         adapter.merge()
     if ties:
         base.tie()
@@ -71,10 +71,10 @@ def merge_peft(model: Model, family: Family, folder: Path) -> Model:
 
 
 def _replace(base: Base, tensors: Tensors, config: PeftConfig, name: str) -> None:
-    place = name.removeprefix(PREFIX).replace(".base_layer.", ".")
-    rule = base.rule(place)
+    plain = name.removeprefix(PREFIX).replace(".base_layer.", ".")
+    rule = base.rule(plain)
     if rule is None:
-        if any(re.fullmatch(pattern, place) for pattern in base.family.format.ignored):
+        if any(re.fullmatch(pattern, plain) for pattern in base.family.format.ignored):
             return  # also ignored in the base's own file
         _refuse(config, name, "the base model has no tensor of this name", "use the adapter's base model")
     if base.is_repeated(rule):
@@ -95,23 +95,23 @@ class _Adapter:
     """
 
     def __init__(
-        self, base: Base, tensors: Tensors, config: PeftConfig, module: str, named: Named, own: set[str]
+        self, base: Base, tensors: Tensors, config: PeftConfig, module: str, named: Named, suffixes: set[str]
     ) -> None:
         self.base, self.tensors, self.config, self.module = base, tensors, config, module
-        self.named, self.own, self.of_table = named, own, TABLE_A in own
+        self.named, self.own, self.of_table = named, suffixes, TABLE_A in suffixes
         needed = {*KNOWN[self.of_table], *(name for key, name in ASKED.items() if config.values.get(key))}
-        if strange := sorted(own - needed):
+        if strange := sorted(suffixes - needed):
             key = next((key for key, name in ASKED.items() if name == strange[0]), None)
             cause = f"requires {key}, which adapter_config.json does not set" if key else "is not supported"
             self.refuse(strange[0], cause, REWRITE if key else MERGE)
-        if missing := sorted(needed - own):
+        if missing := sorted(needed - suffixes):
             self.refuse(missing[0], "is missing", "is the file complete?")
         rule = base.rule(f"{module}.weight")
         if rule is None:
             cause = "the base model has no matrix for it"
-            self.refuse(min(own), cause, "use the adapter's base model")
+            self.refuse(min(suffixes), cause, "use the adapter's base model")
         if base.is_repeated(rule):
-            self.refuse(min(own), REPEATED, MERGE)
+            self.refuse(min(suffixes), REPEATED, MERGE)
         self.rule: Rule = rule
 
     def merge(self) -> None:
@@ -160,21 +160,21 @@ class _Adapter:
         bias = self.base[rule]
         self.base[rule] = bias + scale * self._vector(BIAS, len(bias))
 
-    def refuse(self, own: str, cause: str, remedy: str) -> NoReturn:
-        _refuse(self.config, self._name(own), cause, remedy)
+    def refuse(self, suffix: str, cause: str, remedy: str) -> NoReturn:
+        _refuse(self.config, self._name(suffix), cause, remedy)
 
-    def _name(self, own: str) -> str:
-        plain = f"{self.module}.{own}"
+    def _name(self, suffix: str) -> str:
+        plain = f"{self.module}.{suffix}"
         return plain if plain in self.tensors.names() else PREFIX + plain
 
-    def _vector(self, own: str, size: int) -> Tensor:
-        vector = self._tensor(own)
+    def _vector(self, suffix: str, size: int) -> Tensor:
+        vector = self._tensor(suffix)
         if vector.shape != (size,):
-            self.refuse(own, "does not fit the base model", "use the adapter's base model")
+            self.refuse(suffix, "does not fit the base model", "use the adapter's base model")
         return vector
 
-    def _tensor(self, own: str) -> Tensor:
-        return self.tensors.mapped(self._name(own)).float()
+    def _tensor(self, suffix: str) -> Tensor:
+        return self.tensors.mapped(self._name(suffix)).float()
 
 
 def _refuse(config: PeftConfig, name: str, cause: str, remedy: str) -> NoReturn:

@@ -54,14 +54,14 @@ def write_peft(
             continue
         if not rule.hf.endswith(".weight") or rule.shape is not None or rule.expert is not None:
             raise CheckpointError(names[0], "peft has no adapter for this tensor", "export it merged")
-        place = rule.hf.removesuffix(".weight")
+        path = rule.hf.removesuffix(".weight")
         parts = [_low_rank(modules.get(name), state[f"{name}.weight"]) for name in names]
         order = rows_in_file(rule, [len(b) for _, b, _ in parts])
-        tensors[f"{PREFIX}{place}.lora_A.weight"] = torch.cat([a for a, _, _ in parts])
-        tensors[f"{PREFIX}{place}.lora_B.weight"] = torch.block_diag(*(b for _, b, _ in parts))[order].contiguous()
+        tensors[f"{PREFIX}{path}.lora_A.weight"] = torch.cat([a for a, _, _ in parts])
+        tensors[f"{PREFIX}{path}.lora_B.weight"] = torch.block_diag(*(b for _, b, _ in parts))[order].contiguous()
         if adapter.kind == "dora":
-            tensors[f"{PREFIX}{place}.lora_magnitude_vector"] = torch.cat([m for _, _, m in parts])[order]
-        ranks[place] = sum(len(a) for a, _, _ in parts)
+            tensors[f"{PREFIX}{path}.lora_magnitude_vector"] = torch.cat([m for _, _, m in parts])[order]
+        ranks[path] = sum(len(a) for a, _, _ in parts)
     trained = set(trained)
     saved = _whole_modules(rules, state, trained)
     table = [name for name in trained if model.get_parameter(name) is model.token_table]
@@ -70,7 +70,7 @@ def write_peft(
         cause = "is shared by several modules, but peft would only train one of them"
         raise CheckpointError(table[0], cause, "export it merged")
     tensors |= {PREFIX + name: tensor for names in saved.values() for name, tensor in names.items()}
-    others = {place: ranks[place] for place in sorted(ranks, key=len, reverse=True) if ranks[place] != adapter.rank}
+    other_ranks = {path: ranks[path] for path in sorted(ranks, key=len, reverse=True) if ranks[path] != adapter.rank}
     task = [task for end, task in TASKS.items() if family.format.architecture_of(model.spec).endswith(end)]
     atomic.write_json(
         folder / CONFIG,
@@ -82,8 +82,8 @@ def write_peft(
             "lora_alpha": adapter.alpha,
             "lora_dropout": adapter.dropout,
             "target_modules": _shortest(ranks, {rule.hf.rpartition(".")[0] for rule in rules}),
-            "rank_pattern": {re.escape(place): rank for place, rank in others.items()},
-            "alpha_pattern": {re.escape(p): adapter.alpha / adapter.rank * rank for p, rank in others.items()},
+            "rank_pattern": {re.escape(path): rank for path, rank in other_ranks.items()},
+            "alpha_pattern": {re.escape(p): adapter.alpha / adapter.rank * rank for p, rank in other_ranks.items()},
             "fan_in_fan_out": any(r.transposed for r in rules if r.hf.removesuffix(".weight") in ranks),
             "bias": "none",
             "use_dora": adapter.kind == "dora",
@@ -119,9 +119,9 @@ def _whole_modules(rules: list[Rule], state: Mapping[str, Tensor], trained: set[
     return modules
 
 
-def _shortest(places: Iterable[str], modules: set[str]) -> list[str]:
+def _shortest(paths: Iterable[str], modules: set[str]) -> list[str]:
     # the last parts of the names suffice if every module with such a name has an adapter
-    places = set(places)
-    ends = {place.rpartition(".")[2] for place in places}
+    paths = set(paths)
+    ends = {path.rpartition(".")[2] for path in paths}
     same = {module for module in modules if module.rpartition(".")[2] in ends}
-    return sorted(ends if same == places else places)
+    return sorted(ends if same == paths else paths)

@@ -67,7 +67,7 @@ def signature(model: Model, format: ProgramFormat, inputs: Inputs) -> dict[str, 
     limits = {} if model.spec.reads_images else {"context_length": model.spec.context_length}
     result = run(model, inputs)
     letters = {inputs[name].shape[1]: letter for name, letter in _LENGTHS.items() if name in inputs}
-    shape = ["batch", *(letters.get(size, size) if place == 0 else size for place, size in enumerate(result.shape[1:]))]
+    shape = ["batch", *(letters.get(size, size) if axis == 0 else size for axis, size in enumerate(result.shape[1:]))]
     output = {"name": output_name(model.spec), "shape": shape, "type": _type(result)}
     read = [{"name": name, "shape": _shape(name, tensor), "type": _type(tensor)} for name, tensor in inputs.items()]
     return {"file": FILES[format], "inputs": read, "outputs": [output]} | limits
@@ -114,8 +114,8 @@ def compare(model: Model, format: ProgramFormat, folder: Path) -> None:
         warnings.warn(f"{onnx.FILE}: onnxruntime is not installed, so the program was not verified", stacklevel=2)
         return
     tolerance = ROUNDING * TOLERANCES[str(model.dtype).removeprefix("torch.")]
-    for seed, (rows, length, source_length) in enumerate(SIZES):
-        inputs = example_inputs(model, rows, length, source_length, seed)
+    for seed, (batch_size, length, source_length) in enumerate(SIZES):
+        inputs = example_inputs(model, batch_size, length, source_length, seed)
         expected, result = run(model, inputs).double(), program(inputs).double()
         if result.shape == expected.shape and "num_tokens" in inputs and expected.dim() == 3:
             # padding may attend to nothing, as in a window, where libraries give different numbers
@@ -123,7 +123,7 @@ def compare(model: Model, format: ProgramFormat, folder: Path) -> None:
             expected, result = expected[is_token], result[is_token]
         difference = (result - expected).abs().max() if result.shape == expected.shape else torch.tensor(torch.inf)
         if not difference <= tolerance * expected.abs().max():
-            cause = f"gives other outputs than the model for {rows} sequences of {length} tokens"
+            cause = f"gives other outputs than the model for {batch_size} sequences of {length} tokens"
             raise CheckpointError(FILES[format], cause, "use --format archetype-hf, and report this model")
 
 

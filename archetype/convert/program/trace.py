@@ -41,7 +41,7 @@ def trace(model: Model) -> ExportedProgram:
     raise CheckpointError(model.spec.name or "model", cause, "use --format archetype-hf") from error
 
 
-def example_inputs(model: Model, rows: int, length: int, source_length: int, seed: int = 0) -> Inputs:
+def example_inputs(model: Model, batch_size: int, length: int, source_length: int, seed: int = 0) -> Inputs:
     """Return random inputs of the program by name.
 
     Args:
@@ -52,13 +52,13 @@ def example_inputs(model: Model, rows: int, length: int, source_length: int, see
     spec, generator = model.spec, torch.Generator().manual_seed(seed)
     if spec.image_shape is not None:
         channels, size = spec.image_shape
-        return {"images": torch.randn(rows, channels, size, size, generator=generator)}
+        return {"images": torch.randn(batch_size, channels, size, size, generator=generator)}
 
     def tokens(length: int, vocab_size: int) -> Tensor:
-        return torch.randint(vocab_size, (rows, min(length, spec.context_length)), generator=generator)
+        return torch.randint(vocab_size, (batch_size, min(length, spec.context_length)), generator=generator)
 
     def num_tokens(tokens: Tensor) -> Tensor:
-        return torch.randint(1, tokens.shape[1] + 1, (rows,), generator=generator)
+        return torch.randint(1, tokens.shape[1] + 1, (batch_size,), generator=generator)
 
     name = "target" if spec.reads_source else "tokens"
     inputs = {name: tokens(length, spec.vocab_size)}

@@ -104,9 +104,9 @@ def write_head(model: ModelSpec, before: Files) -> dict[str, bytes]:
         configs.append(("Normalize", {}))
     modules = [{"idx": 0, "name": "0", "path": "", "type": f"{TYPE}Transformer"}]
     files: dict[str, Any] = {}
-    for number, (kind, config) in enumerate(configs, start=1):
-        path = f"{number}_{kind}"
-        modules.append({"idx": number, "name": str(number), "path": path, "type": f"{TYPE}{kind}"})
+    for index, (kind, config) in enumerate(configs, start=1):
+        path = f"{index}_{kind}"
+        modules.append({"idx": index, "name": str(index), "path": path, "type": f"{TYPE}{kind}"})
         if config:
             files[f"{path}/{CONFIG}"] = config
     files |= {MODULES: modules, SETTINGS: {"max_seq_length": model.context_length, "do_lower_case": False}}

@@ -35,18 +35,18 @@ class Gemm(Scheme):
 
     def rows(self, stored: Mapping[str, Tensor], first: int, last: int, dtype: torch.dtype) -> Tensor:
         words = slice(first // IN_A_WORD, -(-last // IN_A_WORD))
-        numbers, zeros = (_in_order(stored[role][:, words]) for role in ("weight", "zeros"))
+        quantized, zeros = (_in_order(stored[role][:, words]) for role in ("weight", "zeros"))
         scales = stored["scales"][:, first:last]
-        size = len(numbers) // len(scales)
+        size = len(quantized) // len(scales)
         zeros, scales = (tensor.repeat_interleave(size, dim=0) for tensor in (zeros, scales))
-        return ((numbers - zeros) * scales.float()).t()  # (inputs, last - first) -> (last - first, inputs)
+        return ((quantized - zeros) * scales.float()).t()  # (inputs, last - first) -> (last - first, inputs)
 
 
 def _in_order(words: Tensor) -> Tensor:
     from archetype.io.low_bit.bits import unpack
 
-    numbers: Tensor = unpack(words, BITS).unflatten(-1, (-1, IN_A_WORD))  # (inputs, words, 8)
-    return numbers[..., PLACES].flatten(-2)
+    unpacked: Tensor = unpack(words, BITS).unflatten(-1, (-1, IN_A_WORD))  # (inputs, words, 8)
+    return unpacked[..., PLACES].flatten(-2)
 
 
 def awq(settings: Mapping[str, Any]) -> Sequence[Scheme]:

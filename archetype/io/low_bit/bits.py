@@ -42,7 +42,7 @@ def powers_of_two(exponents: Tensor) -> Tensor:
     return (exponents.view(torch.uint8).float() - E8M0_BIAS).exp2()
 
 
-def by_blocks(numbers: Tensor, grid: Tensor, block: tuple[int, ...], first: int) -> tuple[Tensor, Tensor]:
+def by_blocks(values: Tensor, grid: Tensor, block: tuple[int, ...], first: int) -> tuple[Tensor, Tensor]:
     """Return rows of a matrix and the values of their blocks, in shapes that broadcast.
 
     Args:
@@ -51,7 +51,7 @@ def by_blocks(numbers: Tensor, grid: Tensor, block: tuple[int, ...], first: int)
         block: rows and columns of a block.
         first: index of the first row.
     """
-    of_rows = grid[torch.arange(first, first + len(numbers)) // block[0]]  # (R, blocks per row)
-    if numbers.shape[1] % block[1]:
-        return numbers, of_rows.repeat_interleave(block[1], dim=1)[:, : numbers.shape[1]]
-    return numbers.unflatten(1, (-1, block[1])), of_rows[..., None]
+    of_rows = grid[torch.arange(first, first + len(values)) // block[0]]  # (R, blocks per row)
+    if values.shape[1] % block[1]:
+        return values, of_rows.repeat_interleave(block[1], dim=1)[:, : values.shape[1]]
+    return values.unflatten(1, (-1, block[1])), of_rows[..., None]

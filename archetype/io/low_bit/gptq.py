@@ -50,19 +50,19 @@ class Groups(Scheme):
 
         scales = stored["scales"]
         bits = _bits(stored["zeros"].shape[1], scales.shape[1])
-        numbers = unpack(stored["weight"][:, first:last].t(), bits)  # (last - first, inputs)
+        quantized = unpack(stored["weight"][:, first:last].t(), bits)  # (last - first, inputs)
         zeros = unpack(stored["zeros"], bits)[:, first:last].t()
         zeros = (zeros + self.offset) & ((1 << bits) - 1)
         scales = scales[:, first:last].t()
         if "groups" not in stored:
-            size = numbers.shape[1] // scales.shape[1]
+            size = quantized.shape[1] // scales.shape[1]
             zeros, scales = (tensor.repeat_interleave(size, dim=1) for tensor in (zeros, scales))
         else:
             groups = stored["groups"].long()
             if int(groups.min()) < 0 or int(groups.max()) >= scales.shape[1]:
                 raise CheckpointError("g_idx", f"refers to a group beyond the {scales.shape[1]}", "download it again")
             zeros, scales = zeros[:, groups], scales[:, groups]
-        return scales.float() * (numbers - zeros)
+        return scales.float() * (quantized - zeros)
 
 
 def _bits(words: int, outputs: int) -> int:

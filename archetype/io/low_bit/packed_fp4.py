@@ -37,8 +37,8 @@ class PackedFP4(Scheme):
         shape = (*weight.shape[:-1], 2 * weight.shape[-1]) if weight.shape else ()
         if weight.dtype not in self.types or scale.dtype not in self.scales or len(shape) < 2:
             return None
-        whole = stored.get("matrix_scale")
-        if whole is not None and whole.shape not in ((), (1,), shape[:-2], (*shape[:-2], 1)):
+        matrix_scale = stored.get("matrix_scale")
+        if matrix_scale is not None and matrix_scale.shape not in ((), (1,), shape[:-2], (*shape[:-2], 1)):
             return None
         groups = scale.shape[-1] if scale.shape else 0
         return shape if scale.shape[:-1] == shape[:-1] and groups and shape[-1] % groups == 0 else None
@@ -48,9 +48,9 @@ class PackedFP4(Scheme):
 
         scale = stored["scale"][first:last]
         scale = scale.float() if self.scales == ("F8_E4M3",) else powers_of_two(scale)
-        if (whole := stored.get("matrix_scale")) is not None:
-            whole = whole.float().reshape(())
-            scale = scale * whole if self.matrix_scale == "multiplied" else scale / whole
-        numbers = fp4(stored["weight"][first:last]).unflatten(-1, (scale.shape[-1], -1))
-        product: Tensor = (numbers * scale[..., None]).flatten(-2)
+        if (matrix_scale := stored.get("matrix_scale")) is not None:
+            matrix_scale = matrix_scale.float().reshape(())
+            scale = scale * matrix_scale if self.matrix_scale == "multiplied" else scale / matrix_scale
+        values = fp4(stored["weight"][first:last]).unflatten(-1, (scale.shape[-1], -1))
+        product: Tensor = (values * scale[..., None]).flatten(-2)
         return product.bfloat16() if self.rounded else product

@@ -51,15 +51,15 @@ class PackedInt(Scheme):
         from archetype.io.low_bit.bits import unpack
 
         half, scale = 1 << (self.bits - 1), stored["scale"]
-        numbers = unpack(stored["weight"][first:last], self.bits) - half
-        self._check(stored, numbers.shape[1])
+        values = unpack(stored["weight"][first:last], self.bits) - half
+        self._check(stored, values.shape[1])
         scale = scale[first:last] if scale.ndim == 2 else scale.reshape(1, 1)
-        groups = self._groups(stored, numbers.shape[1], scale.shape[1])
-        numbers = numbers.to(scale.dtype)
+        groups = self._groups(stored, values.shape[1], scale.shape[1])
+        values = values.to(scale.dtype)
         if "zeros" in stored:
             zeros = unpack(stored["zeros"].t(), self.bits)[:, first:last].t() - half
-            numbers = numbers - zeros.to(scale.dtype)[:, groups]
-        return numbers * scale[:, groups]
+            values = values - zeros.to(scale.dtype)[:, groups]
+        return values * scale[:, groups]
 
     def _groups(self, stored: Mapping[str, Tensor], inputs: int, groups: int) -> Tensor:
         import torch

@@ -52,13 +52,13 @@ class Scaled(Scheme):
         assert block is not None and grid is not None  # by `shape`
         scale = (powers_of_two(scale) if scale.element_size() == 1 else scale).reshape(grid)
         kind = {"float32": scale.float().dtype, "result": dtype, "scale": scale.dtype}[self.product]
-        numbers = weight[first:last].to(kind, copy=True)
+        values = weight[first:last].to(kind, copy=True)
         if zeros is not None:
-            each, zero = by_blocks(numbers, zeros.reshape(grid).to(kind), block, first)
+            each, zero = by_blocks(values, zeros.reshape(grid).to(kind), block, first)
             each -= zero
-        each, factor = by_blocks(numbers, scale.to(kind), block, first)
+        each, factor = by_blocks(values, scale.to(kind), block, first)
         each *= factor
-        return numbers
+        return values
 
     def _block(self, shape: Shape, scale: Shape) -> Shape | None:
         # rows and columns per scale; None if the scales do not fit the matrix
@@ -66,8 +66,8 @@ class Scaled(Scheme):
             return None
         if self.block and tuple(-(-size // side) for size, side in zip(shape, self.block, strict=True)) == grid:
             return self.block
-        fits = not any(size % number for size, number in zip(shape, grid, strict=True))
-        return tuple(size // number for size, number in zip(shape, grid, strict=True)) if fits else None
+        fits = not any(size % count for size, count in zip(shape, grid, strict=True))
+        return tuple(size // count for size, count in zip(shape, grid, strict=True)) if fits else None
 
 
 def block_of(settings: Mapping[str, Any], key: str) -> Shape | None:

@@ -67,35 +67,35 @@ class LowBitTensors(Tensors):
 
     def _numbers(self, name: str) -> Tensor:
         tensor = self._low_bit[name]
-        numbers = empty(tensor.shape, self._type_of(name))
+        weights = empty(tensor.shape, self._type_of(name))
         with ExitStack() as files:
             stored = {
                 role: files.enter_context(self._tensors.copied(part, of_weights=False))
                 for role, part in tensor.stored.items()
             }
             try:
-                write_numbers(numbers, tensor.scheme, stored)
+                write_numbers(weights, tensor.scheme, stored)
             except CheckpointError as error:
                 raise error.at(name) from None
-        return numbers
+        return weights
 
 
-def write_numbers(numbers: Tensor, scheme: Scheme, stored: Mapping[str, Tensor]) -> None:
+def write_numbers(weights: Tensor, scheme: Scheme, stored: Mapping[str, Tensor]) -> None:
     """Dequantize a matrix, or a stack of matrices, a few rows at a time.
 
     Args:
         numbers: receives the result.
         stored: tensors by role; of a stack, those with one entry per matrix are split.
     """
-    if numbers.ndim > 2:
-        for index, matrix in enumerate(numbers):
-            own = {
-                role: part[index] if part.ndim and len(part) == len(numbers) else part for role, part in stored.items()
+    if weights.ndim > 2:
+        for index, matrix in enumerate(weights):
+            parts = {
+                role: part[index] if part.ndim and len(part) == len(weights) else part for role, part in stored.items()
             }
-            write_numbers(matrix, scheme, own)
+            write_numbers(matrix, scheme, parts)
         return
-    rows = numbers.t() if scheme.transposed else numbers
+    rows = weights.t() if scheme.transposed else weights
     step = max(AT_ONCE // rows.shape[1] // STEP, 1) * STEP
     for first in range(0, len(rows), step):
         last = min(first + step, len(rows))
-        rows[first:last] = scheme.rows(stored, first, last, numbers.dtype)
+        rows[first:last] = scheme.rows(stored, first, last, weights.dtype)
