@@ -1,1 +1,1 @@
-"""Invariants of the roles, checked on small models of every part, built-in or from an extension."""
+"""Invariants of all parts, checked on small models; parts may be built-in or from an extension."""

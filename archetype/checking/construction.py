@@ -1,4 +1,4 @@
-"""Checks that a specification survives writing, and that model, cost and diagram agree with it."""
+"""Checks that a specification survives writing, and that model, cost and diagram agree with each other."""
 
 import json
 import re
@@ -18,51 +18,51 @@ BATCH = 2
 
 
 def round_trip(subject: Subject) -> None:
-    """A specification written as YAML or JSON reads back unchanged."""
-    texts = {"YAML": yaml_value(to_yaml(subject.spec), "YAML"), "JSON": json.loads(to_json(subject.spec))}
-    for name, data in texts.items():
+    """YAML and JSON of a specification read back unchanged."""
+    written = {"YAML": yaml_value(to_yaml(subject.spec), "YAML"), "JSON": json.loads(to_json(subject.spec))}
+    for name, data in written.items():
         if parse(data) != subject.spec:
-            raise Violated(f"{name} reads back as another specification")
+            raise Violated(f"{name} reads back as a different specification")
 
 
 def is_built(subject: Subject) -> None:
     """The model is built and keeps its specification unchanged."""
     if build_on_meta(subject.spec).spec != subject.spec:
-        raise Violated("the module has another specification than it was built from")
+        raise Violated("the specification of the module differs from the one it was built from")
     subject.model  # noqa: B018  # with storage
 
 
 def parameters_are_counted(subject: Subject) -> None:
-    """The cost names every module with parameters once and counts the parameters that are built.
+    """The cost lists every module with parameters once, with the number of parameters that are built.
 
-    A parameter belongs to the row with the longest module name that is a prefix of its own.
+    A parameter belongs to the row with the longest module name that is a prefix of its name.
     """
     report = _report(subject)
     owner: dict[str, Row] = {}
     for row in report.rows:
         modules = modules_of(row)
         if len(modules) != row.layers or owner.keys() & set(modules):
-            raise Violated(f"the rows of the cost name {row.module} twice, or other than {row.layers} modules")
+            raise Violated(f"the cost lists {row.module} twice, or not with {row.layers} modules")
         owner |= dict.fromkeys(modules, row)
     built = dict.fromkeys(owner, 0)
     for name, parameter in build_on_meta(subject.spec).named_parameters():
-        steps = name.split(".")
-        above = (".".join(steps[:count]) for count in range(len(steps), 0, -1))
+        parts = name.split(".")
+        above = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
         if (module := next((module for module in above if module in owner), None)) is None:
-            raise Violated(f"{name} is counted nowhere")
+            raise Violated(f"{name} is not counted")
         built[module] += parameter.numel()
     for row in report.rows:
         # layers that share an earlier layer's weights own none
-        own = [built[module] for module in modules_of(row) if built[module]]
-        if sum(own) != row.parameters or len(set(own)) > 1:
-            counted, number = row.parameters // max(1, len(own)), max(own, default=0)
-            raise Violated(f"the cost of {modules_of(row)[0]} counts {counted:,} parameters and it has {number:,}")
+        owned = [built[module] for module in modules_of(row) if built[module]]
+        if sum(owned) != row.parameters or len(set(owned)) > 1:
+            counted, actual = row.parameters // max(1, len(owned)), max(owned, default=0)
+            raise Violated(f"the cost of {modules_of(row)[0]} counts {counted:,} parameters, but it has {actual:,}")
     if (total := report.parameters["total"]) != sum(built.values()):
-        raise Violated(f"the cost counts {total:,} parameters together and the module has {sum(built.values()):,}")
+        raise Violated(f"the cost counts {total:,} parameters in total, but the module has {sum(built.values()):,}")
 
 
 def modules_of(row: Row) -> list[str]:
-    """Return the modules of a row of the report, which may cover several layers: blocks.0,2-4.mixer.q."""
+    """Return the modules of a row, which may cover several layers: blocks.0,2-4.mixer.q."""
     named = re.fullmatch(r"(.*blocks\.)([\d,.-]+)(\..*)", row.module)
     return [f"{named[1]}{layer}{named[3]}" for layer in layers_of(named[2])] if named else [row.module]
 
@@ -77,7 +77,7 @@ def layers_of(label: str) -> list[int]:
 
 
 def state_is_counted(subject: Subject) -> None:
-    """The cost counts the bytes of state that are allocated, for a short sequence and for the full context."""
+    """The cost counts the allocated bytes of state, for a short sequence and for the full context."""
     if not subject.writes:
         raise Inapplicable("reads whole inputs, without a state")
     has_source = "source" in subject.parameters
@@ -85,11 +85,11 @@ def state_is_counted(subject: Subject) -> None:
         counted = cost_report(subject.spec, BATCH, length, "float32").state["bytes"]
         built = subject.new_state(range(BATCH), length).nbytes
         if counted != built:
-            raise Violated(f"at {length} tokens the cost counts {counted:,} bytes and the state has {built:,}")
+            raise Violated(f"at {length} tokens the cost counts {counted:,} bytes, but the state has {built:,}")
 
 
 def is_drawn(subject: Subject) -> None:
-    """The diagram's boxes add up to all parameters and FLOPs, and each is drawn exactly once."""
+    """The boxes of the diagram add up to all parameters and FLOPs, and each is drawn exactly once."""
     report = _report(subject)
     drawn = draw(report)
     sums = {
@@ -98,13 +98,13 @@ def is_drawn(subject: Subject) -> None:
     }
     for name, (shown, counted) in sums.items():
         if shown != counted:
-            raise Violated(f"boxes show {shown:,} {name} and the cost counts {counted:,}")
+            raise Violated(f"boxes show {shown:,} {name}, but the cost counts {counted:,}")
     ids = [box.id for box in drawn.boxes] + [container.id for container in drawn.containers]
     if twice := {name for name in ids if ids.count(name) > 1}:
-        raise Violated(f"two items are called {min(twice)}")
+        raise Violated(f"two items have the id {min(twice)}")
     marks = {element.get("data-id") for element in ElementTree.fromstring(svg(drawn)).iter()}
     if missing := {box.id for box in drawn.boxes} - marks:
-        raise Violated(f"{min(missing)} is not in the picture")
+        raise Violated(f"{min(missing)} is not drawn")
 
 
 def _report(subject: Subject) -> CostReport:

@@ -1,4 +1,4 @@
-"""Checks of the decoding state: results do not depend on it, on where a sequence is split, or on the batch."""
+"""Checks of the decoding state: outputs do not depend on it, on how a sequence is split, or on the batch."""
 
 from itertools import pairwise
 
@@ -13,18 +13,18 @@ from archetype.nn.comparison import distance
 
 
 def state_changes_nothing(subject: Subject) -> None:
-    """A sequence gives the same results with a state as without."""
+    """A sequence gives the same outputs with a state as without."""
     _check_writes(subject)
     tokens = subject.tokens(2, subject.length)
     with_state, state = subject.step(tokens, subject.new_state(range(2), subject.length))
     if (difference := distance(with_state, subject.read(tokens))) > EXACT:
-        raise Violated(f"with a state the results differ by {difference:.0e}")
+        raise Violated(f"with a state the outputs differ by {difference:.0e}")
     if state.lengths.tolist() != 2 * [subject.length]:
         raise Violated(f"after {subject.length} tokens the state has read {state.lengths.tolist()}")
 
 
 def chunks_are_whole(subject: Subject) -> None:
-    """A sequence read in chunks from a state gives the results of the whole sequence."""
+    """A sequence read in chunks gives the same outputs as in one pass."""
     _check_writes(subject)
     tokens, length = subject.tokens(2, subject.length), subject.length
     whole = subject.read(tokens)
@@ -33,43 +33,45 @@ def chunks_are_whole(subject: Subject) -> None:
         for start, end in pairwise([0, *(cut for cut in cuts if cut < length), length]):
             piece, state = subject.step(tokens[:, start:end], state.narrow(end))
             if (difference := distance(piece, whole[:, start:end])) > EXACT:
-                raise Violated(f"positions {start} to {end - 1} after {start} in the state differ by {difference:.0e}")
+                raise Violated(f"outputs {start} to {end - 1}, read in a chunk, differ by {difference:.0e}")
 
 
 def padding_leaves_states(subject: Subject) -> None:
-    """Sequences that have ended or that pause while others go on keep the state that they would have alone."""
+    """Sequences that end or pause while others continue keep the state that they would have alone."""
     _check_writes(subject)
     length = subject.length - 1
     sizes = [length, 4]
-    rows = [subject.tokens(1, size, size)[0] for size in sizes]
-    whole = [subject.read(row[None], rows=[index])[0] for index, row in enumerate(rows)]
+    sequences = [subject.tokens(1, size, size)[0] for size in sizes]
+    whole = [subject.read(sequence[None], rows=[index])[0] for index, sequence in enumerate(sequences)]
     state, read = subject.new_state(range(2), subject.length), [0, 0]
     for counts in ([length - 4, 2], [0, 2], [4, 0]):
-        pieces = [row[start : start + count] for row, start, count in zip(rows, read, counts, strict=True)]
+        parts = zip(sequences, read, counts, strict=True)
+        pieces = [sequence[start : start + count] for sequence, start, count in parts]
         padded = torch.stack([pad(piece, (0, max(counts) - len(piece)), value=7) for piece in pieces])
         results, state = subject.step(padded, state, counts)
         for index, count in enumerate(counts):
             expected = whole[index][read[index] : read[index] + count]
             if count and (difference := distance(results[index, :count], expected)) > EXACT:
                 raise Violated(
-                    f"after {read[index]} tokens beside a row of another length it differs by {difference:.0e}"
+                    f"after {read[index]} tokens, next to a longer sequence, outputs differ by {difference:.0e}"
                 )
         read = [before + count for before, count in zip(read, counts, strict=True)]
     if state.lengths.tolist() != sizes:
         raise Violated(f"after {sizes} tokens the state has read {state.lengths.tolist()}")
-    _go_on(subject, state, rows, [0, 1])
+    _check_next_token(subject, state, sequences, [0, 1])
 
 
 def rows_join_and_leave(subject: Subject) -> None:
     """Slots that stay, are copied, or are replaced by other sequences continue as they would alone."""
     _check_writes(subject)
     length = subject.length - 2
-    rows = [subject.tokens(1, size, size)[0] for size in (length, length - 3, 2)]
-    state = _state_of(subject, rows, [0, 1, 2], subject.length)
-    _go_on(subject, state.select(subject.indices([2, 0, 2])), [rows[2], rows[0], rows[2]], [2, 0, 2])
-    others = [subject.tokens(1, size, 50 + size)[0] for size in (length - 1, 1)]
-    state.insert(subject.indices([2, 0]), _state_of(subject, others, [3, 4], length))
-    _go_on(subject, state, [others[1], rows[1], others[0]], [4, 1, 3])
+    sequences = [subject.tokens(1, size, size)[0] for size in (length, length - 3, 2)]
+    state = _state_of(subject, sequences, [0, 1, 2], subject.length)
+    order = [2, 0, 2]
+    _check_next_token(subject, state.select(subject.indices(order)), [sequences[index] for index in order], order)
+    newcomers = [subject.tokens(1, size, 50 + size)[0] for size in (length - 1, 1)]
+    state.insert(subject.indices([2, 0]), _state_of(subject, newcomers, [3, 4], length))
+    _check_next_token(subject, state, [newcomers[1], sequences[1], newcomers[0]], [4, 1, 3])
 
 
 def _check_writes(subject: Subject) -> None:
@@ -78,22 +80,21 @@ def _check_writes(subject: Subject) -> None:
     if subject.spec.follows_length:
         tokens, half = subject.tokens(1, subject.length), subject.length // 2
         if distance(subject.read(tokens)[:, :half], subject.read(tokens[:, :half])) > EXACT:
-            raise Inapplicable("rotations follow the length of a text, which must be read whole")
+            raise Inapplicable("rotary positions depend on the length, so sequences must be read in one pass")
 
 
-def _state_of(subject: Subject, rows: list[Tensor], names: list[int], capacity: int) -> State:
-    """Return the state of sequences of different lengths after they were read."""
-    lengths = [len(row) for row in rows]
-    padded = torch.stack([pad(row, (0, max(lengths) - len(row))) for row in rows])
+def _state_of(subject: Subject, sequences: list[Tensor], names: list[int], capacity: int) -> State:
+    lengths = [len(sequence) for sequence in sequences]
+    padded = torch.stack([pad(sequence, (0, max(lengths) - len(sequence))) for sequence in sequences])
     return subject.step(padded, subject.new_state(names, capacity), lengths)[1]
 
 
-def _go_on(subject: Subject, state: State, rows: list[Tensor], names: list[int]) -> None:
-    """Check that one more token for each slot gives the results of reading the whole sequence without a state."""
-    newest = subject.tokens(len(rows), 1, 7)
+def _check_next_token(subject: Subject, state: State, sequences: list[Tensor], names: list[int]) -> None:
+    # one more token per slot must give the same outputs as the whole sequence without a state
+    newest = subject.tokens(len(sequences), 1, 7)
     results, _ = subject.step(newest, state)
-    for index, row in enumerate(rows):
-        expected = subject.read(torch.cat((row, newest[index]))[None], rows=names[index : index + 1])
+    for index, sequence in enumerate(sequences):
+        expected = subject.read(torch.cat((sequence, newest[index]))[None], rows=names[index : index + 1])
         if (difference := distance(results[index, -1], expected[0, -1])) > EXACT:
-            cause = f"row {index} of {len(rows)}, after {len(row)} tokens, continues differently than alone"
-            raise Violated(f"{cause}, by {difference:.0e}")
+            place = f"sequence {index} of {len(sequences)}, after {len(sequence)} tokens"
+            raise Violated(f"{place}, continues differently than alone, by {difference:.0e}")

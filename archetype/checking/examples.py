@@ -1,4 +1,4 @@
-"""The smallest sensible models of a part, by its role: with its defaults, and with one field changed at a time."""
+"""Smallest sensible models with a part: with its defaults, and with one field changed at a time."""
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -22,15 +22,14 @@ from archetype.roles.wiring import Wiring
 from archetype.spec.base import Spec
 from archetype.spec.kinds import Part
 
-BLOCKS = 2  # equal layers of a model, so that accidental sharing between them shows
+BLOCKS = 2  # equal layers of a model, to detect accidental sharing
 
 
 class Example(NamedTuple):
-    """A model of a part.
+    """Model with a part.
 
     Attributes:
-        name: its difference from the defaults, in words.
-        model: the specification.
+        name: difference from the defaults.
     """
 
     name: str
@@ -42,23 +41,22 @@ def _layers(**contents: Any) -> dict[str, Any]:
 
 
 def _with_mixer(part: Mixer) -> dict[str, Any]:
-    """Return layers with a mixer; one that reads other layers' output comes after layers without such reading."""
+    # a mixer that reads the output of other layers follows layers with the same mixer that do not
     layers = _layers(mixer=part.own)
     return layers if part.own == part else layers | {"layers": [*layers["layers"], BLOCK | {"mixer": part}]}
 
 
 def _with_feedforward(part: FeedForward) -> dict[str, Any]:
-    """Return layers with a feed-forward part, and an embedding with the per-layer input that it reads."""
+    # the embedding computes the per-layer input that the part reads
     per_layer = {"features": part.layer_features} if part.layer_features else None
     return _layers(feedforward=part) | {"embedding": {"per_layer": per_layer}}
 
 
 def _with_embedding(part: TokenEmbedding) -> dict[str, Any]:
-    """Return an embedding, and layers that read the per-layer input that it computes."""
     if not part.embeds_text:
         return _sides() | {"embedding": part}
     reader = {"mixer": "none", "feedforward": {"kind": "per_layer_input", "features": part.layer_features}}
-    layers = _layers(**reader if part.layer_features else {})
+    layers = _layers(**reader if part.layer_features else {})  # a per-layer input needs a reader
     return layers | {"embedding": part}
 
 
@@ -67,7 +65,7 @@ def _sides() -> dict[str, Any]:
     return {"kind": "encoder_decoder", "encoder": _layers(), "decoder": decoder}
 
 
-# Where a part of each role is put: fields of a decoder or of an encoder.
+# Fields of a decoder or encoder that contains a part, by role.
 PLACES: dict[type[Part], Any] = {
     Mixer: _with_mixer,
     FeedForward: _with_feedforward,
@@ -87,14 +85,13 @@ AROUND = ("decoder", "encoder")  # kinds of model that parts are put into
 
 
 def examples(role: type[Part], kind: type[Part], fixed: Mapping[str, Any] | None = None) -> list[Example]:
-    """Return models of a kind: its defaults, also in an encoder, then small sizes and every change of one field.
+    """Return models of a kind: its defaults in a decoder and in an encoder, small sizes, and every change of one field.
 
     Args:
-        role: under which the kind is checked.
         fixed: values of fields that do not change (default: none).
 
     Raises:
-        SpecError: no values of the kind's required fields are accepted; it is the last refusal.
+        SpecError: no values of the required fields are valid; the error of the last attempt.
     """
     fixed = dict(fixed or {})
     part, models = _first(role, kind, fixed)
@@ -106,7 +103,7 @@ def examples(role: type[Part], kind: type[Part], fixed: Mapping[str, Any] | None
 
 
 def _changed(role: type[Part], part: Part, change: Change, fixed: dict[str, Any]) -> Iterator[Example]:
-    """Yield the models of a part after one change, trying its values in turn; skip those that are refused."""
+    # the values of a change are tried in turn; invalid ones are skipped
     options = iter(change.options)
     while True:
         try:
@@ -121,7 +118,6 @@ def _changed(role: type[Part], part: Part, change: Change, fixed: dict[str, Any]
 
 
 def _first(role: type[Part], kind: type[Part], fixed: Mapping[str, Any]) -> tuple[Part, list[ModelSpec]]:
-    """Return the first valid part with a valid model, and its models."""
     for part in instances(kind, fixed):
         if models := list(_models(role, part)):
             return part, models
@@ -129,11 +125,11 @@ def _first(role: type[Part], kind: type[Part], fixed: Mapping[str, Any]) -> tupl
 
 
 def _models(role: type[Part], part: Part) -> Iterator[ModelSpec]:
-    """Yield each distinct model that can hold the part; a kind of model holds itself."""
+    # distinct models only; a kind of model is itself the model
     seen: list[ModelSpec] = []
-    for around in AROUND if role in PLACES else ("",):
+    for outer in AROUND if role in PLACES else ("",):
         try:
-            model = _model(role, part, around)
+            model = _model(role, part, outer)
         except SpecError:
             continue
         if model not in seen:
@@ -141,14 +137,14 @@ def _models(role: type[Part], part: Part) -> Iterator[ModelSpec]:
             yield model
 
 
-def _model(role: type[Part], part: Part, around: str) -> ModelSpec:
+def _model(role: type[Part], part: Part, outer: str) -> ModelSpec:
     if isinstance(part, ModelSpec):
         return part
-    return ModelSpec.parse_kind({"kind": around, **SIZES} | PLACES[role](part))  # type: ignore[return-value]
+    return ModelSpec.parse_kind({"kind": outer, **SIZES} | PLACES[role](part))  # type: ignore[return-value]
 
 
 def _label(field: str, value: Any) -> str:
-    """Describe a change: sinks=true, gate=OutputGate, position.scaling=yarn."""
+    # such as sinks=true, gate=OutputGate, position.scaling=yarn
     if isinstance(value, Spec):
         value = getattr(value, "kind", type(value).__name__)
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Checks of models that are written and read back."""
+"""Checks that models survive writing and reading."""
 
 import tempfile
 from pathlib import Path
@@ -22,15 +22,15 @@ def run_keeps_bits(subject: Subject) -> None:
         write_weights(run, subject.model)
         again = read_run_model(run).to(subject.device)
         if again.spec != subject.spec:
-            raise Violated("spec.yaml reads back as another specification")
+            raise Violated("spec.yaml reads back as a different specification")
         tensors = again.state_dict()
         for name, tensor in subject.model.state_dict().items():
             if name not in tensors or not torch.equal(tensor, tensors[name]):
-                raise Violated(f"{name} reads back as other numbers")
+                raise Violated(f"{name} reads back with different values")
         inputs = subject.inputs()
-        # equal tensors at other addresses may be multiplied in another order
+        # alignment in memory may change the order of sums
         if distance(vectors(again(**inputs)), vectors(subject.model(**inputs))) > EXACT:
-            raise Violated("the model that was read gives other results, so that something is not saved")
+            raise Violated("the model that was read has other outputs, so something was not saved")
 
 
 def export_is_honest(subject: Subject) -> None:
@@ -41,6 +41,6 @@ def export_is_honest(subject: Subject) -> None:
             write_model(subject.model, family, Path(folder))
         except ArchetypeError as error:
             if "\n" in str(error) or len(str(error)) > MAX_LINE:
-                raise Violated("the refusal is longer than a line") from None
+                raise Violated("the error is longer than a line") from None
             raise Inapplicable("no published format can express it") from None
         compare(subject.model, family, Path(folder))

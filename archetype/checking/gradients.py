@@ -8,14 +8,14 @@ from archetype.checking.subject import Inapplicable, Subject, Violated, vectors
 from archetype.models.build import Model
 from archetype.nn.comparison import distance
 
-LEAST = 1e-7  # of the largest gradient of the model; an untrained router had 2e-11
-# The softmax over keys depends on differences of scores only, so what is added to all keys has no gradient.
+LEAST = 1e-7  # relative to the largest gradient of the model; an untrained router had 2e-11
+# The softmax over keys only depends on differences of scores, so a term that is added to all keys has no gradient.
 COMMON_TO_ALL_KEYS = ("mixer.k.bias", "mixer.k_global.bias", "mixer.k_norm.bias", "mixer.position_k.bias")
 
 
 @torch.enable_grad()
 def autocast_is_finite(subject: Subject) -> None:
-    """A forward and backward pass under autocast to bfloat16 gives finite outputs and gradients."""
+    """Outputs and gradients are finite under autocast to bfloat16."""
     model = subject.built().train()
     with torch.autocast(subject.device.type, torch.bfloat16):
         output = model(**subject.inputs())
@@ -25,16 +25,13 @@ def autocast_is_finite(subject: Subject) -> None:
         raise Violated(f"the loss is {loss.item()}")
     for name, parameter in model.named_parameters():
         if parameter.grad is not None and not parameter.grad.isfinite().all():
-            raise Violated(f"the gradient of {name} has infinite numbers or NaN")
+            raise Violated(f"the gradient of {name} has Inf or NaN")
 
 
 @torch.enable_grad()
 def every_parameter_learns(subject: Subject) -> None:
-    """Every parameter gets a gradient above rounding errors, in training or in evaluation.
-
-    Evaluation is included because a batch norm in training cancels a bias before it; float64 keeps rounding errors
-    small.
-    """
+    """Every parameter gets a gradient above rounding errors, in training or evaluation mode."""
+    # in training mode a batch norm cancels a bias before it; float64 keeps rounding errors small
     model = subject.built(torch.float64)
     if not any(True for _ in model.parameters()):
         raise Inapplicable("has no parameters")
@@ -45,7 +42,7 @@ def every_parameter_learns(subject: Subject) -> None:
 
 
 def _without_gradient(subject: Subject, model: Model) -> set[str]:
-    """Return the parameters whose gradient is zero, or a rounding error, which changes with the scale of the loss."""
+    # a rounding error, unlike a gradient, is not proportional to the scale of the loss
     gradients, tripled = _gradients(subject, model, 1.0), _gradients(subject, model, 3.0)
     largest = max(float(gradient.abs().max()) for gradient in gradients.values())
     small = {name for name, gradient in gradients.items() if gradient.abs().max() <= LEAST * largest}
@@ -58,7 +55,6 @@ def _without_gradient(subject: Subject, model: Model) -> set[str]:
 
 
 def _gradients(subject: Subject, model: Model, scale: float) -> dict[str, Tensor]:
-    """Return each parameter's gradient of a loss times `scale`, from one pass; zeros without one."""
     model.zero_grad()
     output = model(**{name: in_float64(value) for name, value in subject.inputs().items()})
     vectors = output.hidden if output.text_vectors is None else output.text_vectors

@@ -1,4 +1,4 @@
-"""The kinds to check: those that a file registers, or those of a name."""
+"""Select the kinds to check: all that a file registers, or all of a name."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ Kind = tuple[type[Part], type[Part]]  # a role, and a member of it
 
 
 def checked_roles() -> tuple[type[Part], ...]:
-    """Return the roles with known invariants: those of parts of a model, and of models."""
+    """Return the roles that have invariants: those of parts, and models."""
     return (*PLACES, ModelSpec)
 
 
@@ -30,7 +30,7 @@ def kinds_of_file(file: Path) -> list[Kind]:
         ArchetypeError: the file cannot be run, or registers no part of a model.
     """
     if not file.is_file():
-        raise SpecError(str(file), "there is no such file", "give a Python file that registers parts, or a kind's name")
+        raise SpecError(str(file), "there is no such file", "pass a Python file that registers parts, or a kind's name")
     before = set(all_kinds())
     load_extension(file)
     if not (kinds := [kind for kind in all_kinds() if kind not in before]):
@@ -40,7 +40,7 @@ def kinds_of_file(file: Path) -> list[Kind]:
 
 
 def kinds_named(name: str) -> list[Kind]:
-    """Return the kinds of a name, one for each role that has it.
+    """Return the kinds of this name, at most one per role.
 
     Raises:
         SpecError: there is none.

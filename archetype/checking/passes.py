@@ -1,6 +1,7 @@
 """Checks of forward passes: finite, causal, independent of the rest of the batch, and equal when compiled."""
 
 import warnings
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -10,24 +11,24 @@ from archetype.errors import SpecError
 from archetype.nn.comparison import distance
 from archetype.training.block_execution import blocks_of, compile_blocks
 
-EXACT = 1e-5  # of the largest magnitude, in float32
+# Differences relative to the largest magnitude.
+EXACT = 1e-5  # rounding in float32
 WRONG = 1e-3  # exceeded by every mistake
-# tokens of the compiled sequence; loops over positions are unrolled, so it is short
-COMPILED_LENGTH = 4
-ROUNDING = 1e-6  # of the largest magnitude, in float64, between devices: rotations are computed in float32
-BITS = 1e-12  # of the largest magnitude; rounding in float64 stays below it, rounding in float32 does not
+ROUNDING = 1e-6  # between devices in float64, where rotations are computed in float32
+BITS = 1e-12  # above rounding in float64, below rounding in float32
+COMPILED_LENGTH = 4  # tokens; short, since loops over positions are unrolled
 
 
 def is_finite(subject: Subject) -> None:
-    """A pass gives finite numbers only."""
+    """Outputs are finite."""
     if not vectors(subject.model(**subject.inputs())).isfinite().all():
-        raise Violated("there are infinite numbers or NaN among its results")
+        raise Violated("the outputs contain Inf or NaN")
 
 
 def device_changes_nothing(subject: Subject) -> None:
-    """Another device gives the CPU's results in float64, up to rounding in rotations."""
+    """Another device gives the same float64 outputs as the CPU, up to rounding in rotations."""
     if subject.device == CPU:
-        raise Inapplicable("is computed there")
+        raise Inapplicable("the device is the CPU")
     inputs = {name: in_float64(value) for name, value in subject.inputs().items()}
     there = vectors(subject.exact.model(**inputs)).to(CPU)
     model = Subject(subject.spec).exact.model
@@ -37,60 +38,61 @@ def device_changes_nothing(subject: Subject) -> None:
 
 
 def in_float64(value: Tensor) -> Tensor:
-    """Return images in float64; tokens unchanged."""
+    """Convert images to float64; return tokens unchanged."""
     return value.double() if value.is_floating_point() else value
 
 
 def future_changes_nothing(subject: Subject) -> None:
-    """Later tokens do not change earlier positions, and each token changes the output at its own position."""
+    """Later tokens do not change earlier outputs, and each token changes the output at its own position."""
     if not subject.writes:
-        raise Inapplicable("every position of an encoder may see every other")
+        raise Inapplicable("positions of an encoder may attend to all others")
     tokens = subject.tokens(2, subject.length)
     before, vocab_size = subject.read(tokens), subject.vocab_size
     for seen in range(1, subject.length):
         changed = torch.cat((tokens[:, :seen], (tokens[:, seen:] + 1) % vocab_size), 1)
         after = subject.read(changed)
         if not torch.equal(before[:, :seen], after[:, :seen]):
-            # products of other shapes, as in experts, round otherwise; in float64 the difference must vanish
+            # products of other shapes, as in experts, round differently; in float64 the difference must vanish
             exact = [subject.exact.read(some)[:, :seen] for some in (tokens, changed)]
             if (leak := distance(*exact)) > BITS:
-                place = int((exact[0] - exact[1]).abs().amax((0, 2)).argmax())
-                raise Violated(f"tokens from position {seen} on change position {place} by {leak:.0e}")
+                position = int((exact[0] - exact[1]).abs().amax((0, 2)).argmax())
+                raise Violated(f"tokens from position {seen} on change position {position} by {leak:.0e}")
         if distance(before[:, seen], after[:, seen]) < WRONG:
-            raise Violated(f"the token at position {seen} changes nothing there")
+            raise Violated(f"the token at position {seen} does not change the output there")
 
 
 def batch_is_single(subject: Subject) -> None:
-    """A sequence in a batch gives the results that it gives alone."""
+    """A sequence gives the same outputs in a batch as alone."""
     inputs = subject.inputs()
     together = vectors(subject.model(**inputs))
-    for row in range(len(together)):
-        alone = vectors(subject.model(**{name: value[row : row + 1] for name, value in inputs.items()}))
-        if (difference := distance(together[row], alone[0])) > EXACT:
-            raise Violated(f"row {row} of {len(together)} differs from the same row alone by {difference:.0e}")
+    for index in range(len(together)):
+        alone = vectors(subject.model(**{name: value[index : index + 1] for name, value in inputs.items()}))
+        if (difference := distance(together[index], alone[0])) > EXACT:
+            raise Violated(f"sequence {index} of {len(together)} differs from the same alone by {difference:.0e}")
 
 
 def padding_is_nothing(subject: Subject) -> None:
-    """Sequences of different lengths give the results that each gives alone, whatever the padding contains."""
+    """Padded sequences of different lengths give the same outputs as each alone, whatever the padding contains."""
     if subject.reads_images:
-        raise Inapplicable("pictures have one size")
+        raise Inapplicable("images have a fixed size")
     length = subject.length
     lengths = [length, 1, length - 3, length // 2]
-    rows = [subject.tokens(1, size, size) for size in lengths]
+    sequences = [subject.tokens(1, size, size) for size in lengths]
     for filler in (7, 8):
-        padded = torch.cat([torch.nn.functional.pad(row, (0, length - row.shape[1]), value=filler) for row in rows])
+        pad = partial(torch.nn.functional.pad, value=filler)
+        padded = torch.cat([pad(sequence, (0, length - sequence.shape[1])) for sequence in sequences])
         together = subject.read(padded, lengths)
-        for index, (row, size) in enumerate(zip(rows, lengths, strict=True)):
-            alone = subject.read(row, rows=[index])[0]
+        for index, (sequence, size) in enumerate(zip(sequences, lengths, strict=True)):
+            alone = subject.read(sequence, rows=[index])[0]
             if not together[index, :size].isfinite().all() or distance(together[index, :size], alone) > EXACT:
                 difference = distance(together[index, :size], alone)
                 raise Violated(
-                    f"a row of {size} tokens padded to {length} differs from itself alone by {difference:.0e}"
+                    f"a sequence of {size} tokens padded to {length} differs from the same alone by {difference:.0e}"
                 )
 
 
 def compiled_is_eager(subject: Subject) -> None:
-    """Blocks compiled by torch.compile give the results of eager ones."""
+    """Blocks compiled by torch.compile give the same outputs as eager ones."""
     model = subject.built().requires_grad_(False)
     if not blocks_of(model):
         raise Inapplicable("has no blocks")
@@ -98,12 +100,12 @@ def compiled_is_eager(subject: Subject) -> None:
     if not subject.reads_images:
         inputs = {name: value[:, :COMPILED_LENGTH] for name, value in inputs.items()}
     eager = vectors(model(**inputs))
-    with warnings.catch_warnings(action="ignore"):  # of torch's compiler
-        torch.compiler.reset()  # drops programs of earlier models, as their number is limited
+    with warnings.catch_warnings(action="ignore"):  # from torch's compiler
+        torch.compiler.reset()  # drops the programs of earlier models, whose number is limited
         try:
             compile_blocks(model)
         except SpecError as error:
             raise Inapplicable(error.cause) from None
         compiled = vectors(model(**inputs))
     if (difference := distance(compiled, eager)) > EXACT:
-        raise Violated(f"compiled blocks give results that differ by {difference:.0e}")
+        raise Violated(f"outputs of compiled blocks differ by {difference:.0e}")

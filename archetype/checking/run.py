@@ -1,4 +1,4 @@
-"""Every invariant on every example of a kind, as rows of a table."""
+"""Check every invariant on every example of a kind."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, NamedTuple
@@ -17,12 +17,11 @@ MAX_FINDING = 200  # characters
 
 
 class Invariant(NamedTuple):
-    """A property that every model must have.
+    """Property that every model must have.
 
     Attributes:
-        name: in words.
-        check: raises `Violated` or `Inapplicable`; any other exception is a failure, too.
-        needs: checks that must hold or be left out for this one to be informative.
+        check: raises `Violated` or `Inapplicable`; any other exception is a failure too.
+        needs: checks that must not fail for this one to be informative.
         of_defaults_only: whether only the first example is checked, to save time.
     """
 
@@ -33,12 +32,12 @@ class Invariant(NamedTuple):
 
 
 class Row(NamedTuple):
-    """The result of checking an invariant.
+    """Result of checking an invariant.
 
     Attributes:
         invariant: its name.
         result: holds, fails, or `-` if it was not checked.
-        finding: the observation if it fails, the reason if it was not checked; otherwise empty.
+        finding: observation if it fails, reason if it was not checked, otherwise empty.
     """
 
     invariant: str
@@ -47,13 +46,13 @@ class Row(NamedTuple):
 
 
 class Report(NamedTuple):
-    """The results for one kind.
+    """Results for one kind.
 
     Attributes:
         role: in words.
         kind: its name.
-        examples: what is special about each model that was checked.
-        rows: one for each invariant.
+        examples: names of the checked models.
+        rows: one per invariant.
     """
 
     role: str
@@ -68,7 +67,7 @@ class Report(NamedTuple):
 
 
 READ_IN_PARTS = (passes.padding_is_nothing, decoding.chunks_are_whole)
-# In order. Each is checked if those that it needs hold, so that one mistake fails one row.
+# In order. An invariant is only checked if those that it needs hold, so that one mistake fails one row.
 INVARIANTS = (
     Invariant("YAML and JSON round trip", construction.round_trip, ()),
     Invariant("a module is built", construction.is_built, ()),
@@ -108,7 +107,6 @@ def check_kind(
     """Check every invariant on every example of a kind.
 
     Args:
-        role: under which the kind is checked.
         fixed: values of fields that no example changes (default: none).
         without: checks to leave out.
         tell: called with the names of an example and an invariant before each check.
@@ -116,12 +114,12 @@ def check_kind(
     Raises:
         SpecError: no example of the kind is valid.
     """
-    chosen = examples(role, kind, fixed)
+    checked = examples(role, kind, fixed)
     asked = [invariant for invariant in INVARIANTS if invariant.check not in without]
-    results = [check_example(example, asked, example is chosen[0], device, tell) for example in chosen]
-    rows = (_joined([example.name for example in chosen], rows) for rows in zip(*results, strict=True))
+    results = [check_example(example, asked, example is checked[0], device, tell) for example in checked]
+    rows = (_joined([example.name for example in checked], rows) for rows in zip(*results, strict=True))
     name = str(kind.model_fields["kind"].default)
-    return Report(role.role_name(), name, tuple(example.name for example in chosen), tuple(rows))
+    return Report(role.role_name(), name, tuple(example.name for example in checked), tuple(rows))
 
 
 def check_example(
@@ -131,12 +129,12 @@ def check_example(
     device: torch.device = CPU,
     tell: Callable[[str, str], None] | None = None,
 ) -> list[Row]:
-    """Check invariants on one model, in order; those that need a failed one are skipped."""
-    # reasons for skipping, by the check that is needed
+    """Check invariants on one model, in order, skipping those that need a failed one."""
+    # `cause`: check -> name of the failed invariant
     subject, rows, cause = Subject(example.model, device), [], dict[Check, str]()
     for invariant in asked:
         if invariant.of_defaults_only and not is_first:
-            rows.append(Row(invariant.name, "-", "asked of the defaults alone"))
+            rows.append(Row(invariant.name, "-", "only checked for the defaults"))
         elif failed := [cause[check] for check in invariant.needs if check in cause]:
             rows.append(Row(invariant.name, "-", f"needs: {failed[0]}"))
             cause[invariant.check] = failed[0]
@@ -165,7 +163,7 @@ def _ask(invariant: Invariant, subject: Subject) -> Row:
 
 
 def _joined(examples: list[str], rows: tuple[Row, ...]) -> Row:
-    """Return one row for all examples: the first failure, else the first success, else the reason for skipping."""
+    # one row for all examples: the first failure, else the first success, else the reason for skipping
     failing = [(name, row) for name, row in zip(examples, rows, strict=True) if row.result == "fails"]
     if failing:
         name, row = failing[0]

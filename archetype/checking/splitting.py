@@ -1,4 +1,4 @@
-"""Checks of tensor parallelism."""
+"""Check of tensor parallelism."""
 
 import copy
 from dataclasses import replace
@@ -17,13 +17,13 @@ PROCESSES = 2
 
 
 class Table(NamedTuple):
-    """An argument that is a table split by rows among processes, such as the embedding for a tied head."""
+    """Argument that is a table split by rows among processes, such as the embedding of a tied head."""
 
     rows: Tensor
 
 
 def shares_sum_to_whole(subject: Subject) -> None:
-    """If a module has a plan for tensor parallelism, the outputs of its shares add up to the whole output."""
+    """The outputs of the shares of a module with a plan for tensor parallelism add up to its whole output."""
     modules = dict(subject.model.named_modules())
     planned = {path: module for path, module in modules.items() if isinstance(_plan(module), SplitPlan)}
     calls = _calls(subject, planned)
@@ -35,7 +35,7 @@ def shares_sum_to_whole(subject: Subject) -> None:
             module = copy.deepcopy(planned[path])
             plan = _plan(module)
             if not isinstance(plan, SplitPlan) or not {*dict(module.named_parameters())} <= {*plan.parameters}:
-                break  # a plan without one of the parameters is invalid
+                break  # a plan must cover all parameters
             for name, parameter in module.named_parameters():
                 parameter.data = _share(parameter.data, plan.parameters[name], rank)
             plan.resize(rank)
@@ -45,9 +45,9 @@ def shares_sum_to_whole(subject: Subject) -> None:
             is_split = True
             joined = torch.cat(results, -1) if gathers else sum(results[1:], results[0])
             if (difference := distance(joined, whole)) > EXACT:
-                raise Violated(f"the shares of {path} sum to what differs from the whole by {difference:.0e}")
+                raise Violated(f"the sum of the shares of {path} differs from the whole by {difference:.0e}")
     if not is_split:
-        raise Inapplicable("no plan is given: every process computes it whole")
+        raise Inapplicable("has no plan: every process computes all of it")
 
 
 def _plan(module: nn.Module) -> SplitPlan | TablePlan | None:
@@ -55,7 +55,7 @@ def _plan(module: nn.Module) -> SplitPlan | TablePlan | None:
 
 
 def _calls(subject: Subject, modules: dict[str, nn.Module]) -> dict[str, tuple[Any, Tensor]]:
-    """Return the arguments and the output of each module in a pass."""
+    # arguments and output of each module in one pass
     calls: dict[str, tuple[Any, Tensor]] = {}
     plans = ((module, _plan(module)) for module in subject.model.modules())
     tables = [module.get_submodule(plan.table).weight for module, plan in plans if isinstance(plan, TablePlan)]
@@ -76,14 +76,14 @@ def _calls(subject: Subject, modules: dict[str, nn.Module]) -> dict[str, tuple[A
 
 
 def _alone(argument: Any, rank: int, left: dict[int, Any]) -> Any:
-    """Return an argument as one process sees it: its rows of a table, or a context with its earlier shares' results."""
+    # as one process sees it: its rows of a table, or a context with the results of its earlier shares
     if isinstance(argument, Table):
         return torch.chunk(argument.rows, PROCESSES)[rank]
     return replace(argument, shared={}, left=left) if isinstance(argument, ForwardContext) else argument
 
 
 def _share(tensor: Tensor, share: Cut | Whole, rank: int) -> Tensor:
-    """Return the share of one process: a piece, everything, or an equal part of a term that is added once."""
+    # a piece, everything, or an equal part of a term that is added once
     if isinstance(share, Cut):
         return torch.chunk(tensor, PROCESSES, share.dim)[rank].clone()
     return tensor / PROCESSES if share is Whole.ONCE else tensor

@@ -1,4 +1,4 @@
-"""The model under check: built with random tensors, with one interface for all kinds."""
+"""Model under check: random tensors, and one interface for all kinds."""
 
 import inspect
 from collections.abc import Iterable
@@ -21,22 +21,22 @@ SOURCE_LENGTH = 7
 
 
 class Violated(Exception):
-    """An invariant does not hold; the message states the observation in one line."""
+    """An invariant does not hold; the message is the observation."""
 
 
 class Inapplicable(Exception):
-    """An invariant does not apply to a model; the message states the reason."""
+    """An invariant does not apply to a model; the message is the reason."""
 
 
 class Subject:
-    """A model and its inputs."""
+    """Model and its inputs."""
 
     def __init__(self, spec: ModelSpec, device: torch.device = CPU) -> None:
         self.spec, self.device = spec, device
 
     @cached_property
     def model(self) -> Any:
-        """The model in float32 with random tensors, in evaluation mode."""
+        """Model in float32 with random tensors, in evaluation mode."""
         return self.built().requires_grad_(False)
 
     @cached_property
@@ -47,17 +47,17 @@ class Subject:
         return other
 
     def built(self, dtype: torch.dtype = torch.float32) -> Model:
-        """Return another model with the same weights on every device, whose parameters require gradients."""
+        """Return a new model whose parameters require gradients; the weights are the same on every device."""
         return randomize(build(self.spec, dtype=dtype)).to(self.device)
 
     @cached_property
     def parameters(self) -> frozenset[str]:
-        """Names of the arguments of its forward method."""
+        """Argument names of its forward method."""
         return frozenset(inspect.signature(module_class(self.spec).forward).parameters)
 
     @property
     def reads_images(self) -> bool:
-        """Whether it reads images, which have a fixed size."""
+        """Whether its input are images, which have a fixed size."""
         return "images" in self.parameters
 
     @property
@@ -67,48 +67,46 @@ class Subject:
 
     @property
     def length(self) -> int:
-        """Tokens of the longest sequence used in checks."""
+        """Length of the longest sequence in checks."""
         return min(self.spec.context_length, 16)
 
     @property
     def vocab_size(self) -> int:
-        """Size of the output vocabulary."""
         spec: Any = self.spec
         return int(spec.vocab_size)
 
     def tokens(self, rows: int, length: int, seed: int = 0, vocab_size: int | None = None) -> Tensor:
-        """Return random tokens (B, T) of its vocabulary."""
+        """Return random tokens (B, T)."""
         vocab_size = vocab_size or self.vocab_size
         tokens = torch.randint(vocab_size, (rows, length), generator=torch.Generator().manual_seed(seed))
         return tokens.to(self.device)
 
     def inputs(self, rows: int = ROWS) -> dict[str, Tensor]:
-        """Return arguments of its forward method: images, tokens, or sources and targets."""
+        """Return the arguments of its forward method: images, tokens, or sources and targets."""
         if self.reads_images:
             spec: Any = self.spec
             shape = (rows, spec.num_channels, spec.image_size, spec.image_size)
             return {"images": torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(self.device)}
-        texts = self.tokens(rows, self.length)
-        return (
-            {"target": texts, "source": self.sources(range(rows))} if "source" in self.parameters else {"tokens": texts}
-        )
+        tokens = self.tokens(rows, self.length)
+        if "source" in self.parameters:
+            return {"target": tokens, "source": self.sources(range(rows))}
+        return {"tokens": tokens}
 
     def sources(self, rows: Iterable[int]) -> Tensor:
-        """Return the sources of some rows (B, S)."""
+        """Return the sources (B, S) with these indices."""
         vocab_size = getattr(self.spec, "source_vocab_size", None)
         return self.tokens(64, SOURCE_LENGTH, 50, vocab_size)[list(rows)]
 
     def indices(self, values: list[int]) -> Tensor:
-        """Return indices of rows or tokens on the model's device."""
         return torch.tensor(values, device=self.device)
 
     def read(self, tokens: Tensor, num_tokens: list[int] | None = None, rows: Iterable[int] | None = None) -> Tensor:
-        """Return the outputs for whole sequences (B, T, ...): logits of each token, or hidden vectors.
+        """Return the outputs (B, T, ...) for whole sequences: logits, or hidden vectors.
 
         Args:
             tokens: (B, T), padded at the end.
-            num_tokens: tokens of each sequence that are not padding (default: all).
-            rows: indices of the sources to read, if the model has sources (default: the first ones).
+            num_tokens: of each sequence, without padding (default: all).
+            rows: indices of the sources, if the model reads sources (default: the first ones).
         """
         options: dict[str, Any] = {}
         if num_tokens is not None:
@@ -118,14 +116,14 @@ class Subject:
         return vectors(self.model(tokens, **options))
 
     def new_state(self, rows: Iterable[int], capacity: int) -> State:
-        """Return the state of some rows before their first token."""
+        """Return an empty state for some rows."""
         rows = list(rows)
         first = self.sources(rows) if "source" in self.parameters else len(rows)
         state: State = self.model.new_state(first, capacity=capacity)
         return state
 
     def step(self, tokens: Tensor, state: State, num_tokens: list[int] | None = None) -> tuple[Tensor, State]:
-        """Return the outputs for further tokens, and the state after them."""
+        """Return the outputs for more tokens (B, T, ...), and the state after them."""
         counts = None if num_tokens is None else self.indices(num_tokens)
         output = self.model(tokens, state, counts)
         assert output.state is not None
@@ -133,7 +131,7 @@ class Subject:
 
 
 def vectors(output: Output) -> Tensor:
-    """Return the outputs of a pass for each position: logits, or hidden vectors if logits are of whole sequences."""
+    """Return logits, or the hidden vectors if logits are those of whole sequences."""
     logits = output.logits
     if logits is not None and (logits.dim() == 3 or output.hidden is None):
         return logits

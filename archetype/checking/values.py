@@ -1,4 +1,4 @@
-"""Example values of a specification's fields, derived from their types."""
+"""Example values for the fields of a specification, derived from their types."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice, product
@@ -12,7 +12,7 @@ from archetype.models.block.spec import Block
 from archetype.spec.base import Spec
 from archetype.spec.kinds import ByKind
 
-# The sizes of every checked model: 24 features have many divisors, and the features of each head can be paired.
+# Sizes of every checked model: 24 has many divisors, and heads of even width, as rotary positions need.
 SIZES = {"vocab_size": 31, "context_length": 24, "d_model": 24}
 NORM = {"kind": "rms"}
 ATTENTION = {"kind": "attention", "num_heads": 4}
@@ -22,13 +22,13 @@ EXPERTS = {
     "experts_per_token": 2,
     "expert": {"kind": "gated", "d_ff": 20, "activation": "silu"},
 }
-# A block of Llama's design, which published formats can express.
+# Block of Llama's design, which published formats can express.
 BLOCK: dict[str, Any] = {
     "wiring": {"kind": "pre_norm", "norm": NORM},
     "mixer": ATTENTION | {"position": {"kind": "rotary"}},
     "feedforward": {"kind": "gated", "d_ff": 20, "activation": "silu"},
 }
-WHOLE = (4, 2, 6, 3, 1)  # divisors of the width; successive fields begin with different ones, so that sizes differ
+WHOLE = (4, 2, 6, 3, 1)  # divisors of the width; each field begins with another, so that sizes differ
 REAL = (2.0, 1.0, 0.5, 4.0)
 MOST = 500  # combinations of required fields to try
 LARGE = 8  # defaults above it are replaced in the example of small sizes
@@ -40,8 +40,8 @@ class Change(NamedTuple):
     """Other values of one field.
 
     Attributes:
-        field: its path, or the change in words.
-        options: values of the field, each with the resulting fields of the whole; the first valid one is used.
+        field: path of the field, or the change in words.
+        options: (value, fields of the whole specification that change); the first valid one is used.
     """
 
     field: str
@@ -49,23 +49,23 @@ class Change(NamedTuple):
 
 
 def instances(kind: type[Spec], fixed: Mapping[str, Any] | None = None) -> Iterator[Any]:
-    """Yield valid specifications of a class with values for all required fields.
+    """Yield valid specifications of a class, with values for all required fields.
 
     Args:
-        fixed: values of some fields (absent: none).
+        fixed: values of some fields (default: none).
 
     Raises:
-        SpecError: no combination is valid; it is the last refusal.
+        SpecError: no combination is valid; the error of the last attempt.
     """
-    around = SIZES | {"final_norm": NORM}
-    fixed = {name: value for name, value in around.items() if name in kind.model_fields} | dict(fixed or {})
+    base = SIZES | {"final_norm": NORM}
+    fixed = {name: value for name, value in base.items() if name in kind.model_fields} | dict(fixed or {})
     required = {name: field for name, field in kind.model_fields.items() if field.is_required() and name not in fixed}
     options = [values(field, turn) for turn, field in enumerate(required.values())]
-    refusal = SpecError(kind.__name__, "a field has a type without example values", "give it by --set FIELD=VALUE")
+    refusal = SpecError(kind.__name__, "a field has a type without example values", "set it with --set FIELD=VALUE")
     is_any = False
-    for chosen in islice(product(*options), MOST):
+    for combination in islice(product(*options), MOST):
         try:
-            instance = kind.parse(dict(zip(required, chosen, strict=True)) | fixed)
+            instance = kind.parse(dict(zip(required, combination, strict=True)) | fixed)
         except SpecError as error:
             refusal = error
             continue
@@ -76,7 +76,7 @@ def instances(kind: type[Spec], fixed: Mapping[str, Any] | None = None) -> Itera
 
 
 def values(annotation: Any, turn: int = 0) -> list[Any]:
-    """Return candidate values for a type, which the specification's own checks may still refuse.
+    """Return candidate values for a type; validation may still refuse them.
 
     Args:
         annotation: a type, or a field with its metadata.
@@ -109,11 +109,11 @@ def values(annotation: Any, turn: int = 0) -> list[Any]:
     return []
 
 
-_open: set[type[Spec]] = set()  # kinds under construction, as they may contain members of their own role
+_open: set[type[Spec]] = set()  # kinds under construction: they may contain parts of their own role
 
 
 def members(role: ByKind) -> list[Any]:
-    """Return one member of each kind of an open set."""
+    """Return one example of each registered kind of a role."""
     examples: list[Any] = []
     for kind in role.kinds().values():
         if not kind.is_absent and kind not in _open:
@@ -126,12 +126,12 @@ def members(role: ByKind) -> list[Any]:
 
 
 def by_kind(field: FieldInfo) -> ByKind | None:
-    """Return the open set of a field's values; None for a field of another type."""
+    """Return the marker of a field that accepts any kind of a role; None for other fields."""
     return next((metadata for metadata in field.metadata if isinstance(metadata, ByKind)), None)
 
 
 def changes(spec: Spec) -> Iterator[Change]:
-    """Yield every change of one field: small sizes, flipped flags, other choices, and absent fields given."""
+    """Yield every change of one field: small sizes, flipped flags, other choices, and values for absent fields."""
     fields = {name: field for name, field in type(spec).model_fields.items() if name not in NAMES}
     large = {name: getattr(spec, name) for name in fields if name not in SIZES}
     small = {name: SMALL for name, value in large.items() if type(value) is int and value > LARGE}
@@ -148,21 +148,21 @@ def changes(spec: Spec) -> Iterator[Change]:
 
 
 def _other_members(name: str, field: FieldInfo, value: Any) -> Iterator[Change]:
-    """Yield the other words or classes allowed in a field, and changes within its present class."""
+    # other literals or classes that the field allows, and changes within its present class
     for member in _members(field.annotation):
         if get_origin(member) is Literal:
             yield from (Change(name, [(word, {name: word})]) for word in get_args(member) if word != value)
         elif isinstance(member, type) and issubclass(member, Spec) and not isinstance(value, member):
             yield Change(name, ((other, {name: other}) for other in values(member)))
     if isinstance(value, Spec):
-        whole = {inner: getattr(value, inner) for inner in type(value).model_fields}
+        current = {inner: getattr(value, inner) for inner in type(value).model_fields}
         for change in changes(value):
-            options = ((other, {name: whole | fields}) for other, fields in change.options)
+            options = ((other, {name: current | fields}) for other, fields in change.options)
             yield Change(f"{name}.{change.field}", options)
 
 
 def _members(annotation: Any) -> Iterator[Any]:
-    """Yield the members of a union, also nested; any other type itself."""
+    # members of a union, also nested; any other type is its own member
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         yield from _members(inner[0])

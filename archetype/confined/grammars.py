@@ -1,4 +1,4 @@
-"""Trying out a grammar in a process that can be killed, as its compiler may recurse, build and search without bound."""
+"""Try a grammar in a process that can be killed, since compiling it may take unbounded time and memory."""
 
 import ctypes
 import json
@@ -13,23 +13,22 @@ import llguidance
 from archetype.errors import shorten
 
 LONGEST = 1000  # characters of an error, which may repeat the grammar
-STEPS = 64  # tokens to follow, so that growth with each token shows
-# characters of a JSON schema in which the faulty part is searched for
-PLACED = 20_000
+STEPS = 64  # tokens to follow, to detect growth per token
+PLACED = 20_000  # characters of a JSON schema up to which the faulty part is located
 LONGEST_PLACE = 100  # characters
-PER_CHARACTER = 10_000  # bytes of a compiled grammar, an upper bound if the system cannot measure it
+PER_CHARACTER = 10_000  # bytes of a compiled grammar; an upper bound where the system cannot measure it
 
 
 def answer(kind: str, source: str, whitespace: str | None, num_tokens: int = 0) -> tuple[str | None, int]:
-    """Follow a grammar for some tokens, each a byte.
+    """Follow a grammar for some tokens of one byte.
 
     Args:
         kind: json_schema, regex or lark.
-        whitespace: pattern of whitespace between tokens of JSON; None for any.
-        num_tokens: size of the tokenizer whose ids the grammar refers to; 0 if it does not.
+        whitespace: pattern of whitespace between JSON tokens; None for any.
+        num_tokens: size of the vocabulary if the grammar refers to token ids; otherwise 0.
 
     Returns:
-        The error, or None; and the size of the compiled grammar in bytes.
+        The error, or None; the size of the compiled grammar in bytes.
     """
     text = text_of(kind, source, whitespace)
     tokenizer, before = _bytes(num_tokens), allocated()
@@ -39,16 +38,16 @@ def answer(kind: str, source: str, whitespace: str | None, num_tokens: int = 0) 
             break
         mask = int.from_bytes(matcher.compute_bitmask(), "little")
         matcher.consume_token(mask.bit_length() - 1)
-    taken = PER_CHARACTER * len(source) if before is None else (allocated() or 0) - before
+    size = PER_CHARACTER * len(source) if before is None else (allocated() or 0) - before
     fault = fault_of(matcher)
     if fault is not None and kind == "json_schema" and len(source) <= PLACED:
         with suppress(RecursionError):  # the schema is nested too deeply; the error says so
             fault = f"{place_of(json.loads(source), fault)}{fault}"
-    return fault, max(taken, len(source))
+    return fault, max(size, len(source))
 
 
 def place_of(schema: object, fault: str) -> str:
-    """Return the innermost part of a JSON schema that has the same error alone, such as "properties.a: "."""
+    """Return the path of the innermost part of a JSON schema that has the error by itself: "properties.a: "."""
     path: list[str] = []
     inner: list[str] | None = []
     while inner is not None:
@@ -60,7 +59,7 @@ def place_of(schema: object, fault: str) -> str:
 
 
 def _parts(schema: object) -> Iterator[tuple[list[str], object]]:
-    """Yield the mappings within a mapping or list, two levels deep, with their keys; they may be schemas."""
+    # mappings up to two levels deep, with their keys: each may be a schema
     for key, value in _items(schema):
         if isinstance(value, dict):
             yield [key], value
@@ -72,7 +71,7 @@ def _parts(schema: object) -> Iterator[tuple[list[str], object]]:
 def _items(value: object) -> Iterable[tuple[str, object]]:
     if isinstance(value, dict):
         return value.items()
-    return ((str(index), one) for index, one in enumerate(value)) if isinstance(value, list) else ()
+    return ((str(index), item) for index, item in enumerate(value)) if isinstance(value, list) else ()
 
 
 def _fault_alone(schema: object) -> str | None:
@@ -81,7 +80,7 @@ def _fault_alone(schema: object) -> str | None:
 
 
 def text_of(kind: str, source: str, whitespace: str | None) -> str:
-    """Return a grammar in llguidance's form; arguments as for `answer`.
+    """Convert a grammar to llguidance's format; arguments as for `answer`.
 
     Raises:
         ValueError: the schema is not a JSON object.
@@ -94,21 +93,21 @@ def text_of(kind: str, source: str, whitespace: str | None) -> str:
 
 
 def limits() -> Any:
-    """Return the limits of each step of a grammar; llguidance counts items, which bounds the time.
+    """Return the limits per token; llguidance limits items of the parser's row, which bounds the time.
 
-    A row of 1,000 items takes 40 ms if each is combined with each, as in `start: start start | "a"`, and 8 kB; the row
-    of a JSON schema has 4 items for each property still possible.
+    A row of 1,000 items takes 8 kB, and 40 ms if all pairs are combined, as in `start: start start | "a"`. A JSON
+    schema needs 4 items per property that is still possible.
     """
     return llguidance.LLParserLimits(max_items_in_row=1000, max_lexer_states=100_000, verbose_errors=False)
 
 
 def fault_of(matcher: Any) -> str | None:
-    """Return the reason why a grammar cannot be followed any further; None if it can."""
+    """Return the error of a matcher; None without one."""
     return str(matcher.get_error()).partition("<state>")[0].strip()[:LONGEST] if matcher.is_error() else None
 
 
 def allocated() -> int | None:
-    """Return the bytes that this process has allocated and not freed; None if only the system could tell."""
+    """Return the bytes that this process has allocated and not freed; None if that cannot be measured."""
     if sys.platform != "linux" or not hasattr(library := ctypes.CDLL(None), "mallinfo2"):
         return None
     library.mallinfo2.restype = _Allocations
@@ -137,7 +136,7 @@ class _Allocations(ctypes.Structure):
 
 
 class _Bytes:
-    """256 tokens of one byte each, an end token, and further tokens without text."""
+    """Vocabulary of 256 bytes, an end token, and tokens without text up to `num_tokens`."""
 
     bos_token_id, eos_token_id, special_token_ids = None, 256, (256,)
 

@@ -1,4 +1,4 @@
-"""Chat templates that render message by message, so that one rendering contains those of all prefixes."""
+"""Recognize chat templates that render message by message: one rendering contains those of all prefixes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,15 +16,15 @@ PAST = {
     "depth0",
 }  # attributes of a loop that do not depend on later messages
 PROMPT = "add_generation_prompt"
-CARRIED = {"namespace", "cycler", "joiner"}  # objects that carry data from one message to later text
+CARRIED = {"namespace", "cycler", "joiner"}  # objects that carry data from a message to later text
 
 
 def writes_in_order(environment: Environment, source: str) -> bool:
-    """Return whether a template is a loop that renders each message from itself and earlier messages only.
+    """Return whether a template has a single loop, in which each message only depends on itself and earlier ones.
 
-    Apart from the loop, only the first message may be read; within it, nothing may depend on the number of messages or
-    be carried on; and the generation prompt is only tested after the loop. The rendering of a prefix of the messages is
-    then the rendering up to its end, followed by the text after the loop.
+    Outside the loop only the first message may be read. In the loop nothing may depend on the number of messages or be
+    carried to later ones, and the generation prompt is only tested after it. Then a prefix of the messages renders as
+    the beginning of the full rendering, followed by the text after the loop.
     """
     tree = environment.parse(source)
     names = {"messages"}
@@ -32,31 +32,31 @@ def writes_in_order(environment: Environment, source: str) -> bool:
         value, target = assigned.node, assigned.target
         if isinstance(value, nodes.Name) and value.name in names and isinstance(target, nodes.Name):
             names.add(target.name)
-            assigned.node = nodes.Const(None)  # an alias, whose uses are checked as well
+            assigned.node = nodes.Const(None)  # an alias; its uses are checked too
     loops = [
-        (place, loop)
-        for place, part in enumerate(tree.body)
+        (index, loop)
+        for index, part in enumerate(tree.body)
         for loop in _loops([part])
         if isinstance(loop.iter, nodes.Name) and loop.iter.name in names
     ]
     if len(loops) != 1:
         return False
-    ((place, loop),) = loops
-    loop.iter = nodes.Const(None)  # the one use that is allowed
+    ((index, loop),) = loops
+    loop.iter = nodes.Const(None)  # the only allowed use of the messages
     named = [name.name for name in tree.find_all(nodes.Name)]
-    behind = [name.name for part in tree.body[place + 1 :] for name in _names(part)]
+    after = [name.name for part in tree.body[index + 1 :] for name in _names(part)]
     return (
         not loop.recursive
         and loop.test is None
         and CARRIED.isdisjoint(named)
-        and behind.count(PROMPT) == named.count(PROMPT)
+        and after.count(PROMPT) == named.count(PROMPT)
         and not any(_reads_others(node, names) for node in tree.find_all(nodes.Node))
         and all(map(_asks_of_the_past, loop.body))
     )
 
 
 def starts_of_messages(template: Template, values: dict[str, Any]) -> tuple[str, list[int]]:
-    """Return a rendering with the offset of each message's text, and last the offset at which the loop ended."""
+    """Return a rendering, and the offset of each message's text, followed by the offset of the loop's end."""
     pieces, starts = [], list[int]()
     length = 0
 
@@ -74,7 +74,7 @@ def starts_of_messages(template: Template, values: dict[str, Any]) -> tuple[str,
 
 
 def _loops(body: list[nodes.Node]) -> Iterator[nodes.For]:
-    """Yield loops within conditions only, whose output goes directly to the text."""
+    # loops inside conditions only, whose output goes directly to the text
     for node in body:
         if isinstance(node, nodes.For):
             yield node
@@ -89,7 +89,7 @@ def _names(node: nodes.Node) -> Iterator[nodes.Name]:
 
 
 def _reads_others(node: nodes.Node, names: set[str]) -> bool:
-    """Return whether a node uses the messages for more than the first of them."""
+    # whether a node uses the messages other than by `messages[0]`
     is_first = isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Const) and node.arg.value == 0
     return not is_first and any(
         isinstance(child, nodes.Name) and child.name in names and child.ctx == "load"
@@ -98,7 +98,7 @@ def _reads_others(node: nodes.Node, names: set[str]) -> bool:
 
 
 def _asks_of_the_past(node: nodes.Node) -> bool:
-    """Return whether all uses of the loop variable are known before the next message; inner loops have their own."""
+    # whether every use of `loop` is known before the next message; an inner loop has its own variable
     if isinstance(node, nodes.For):
         return _asks_of_the_past(node.iter)
     if isinstance(node, nodes.Getattr) and isinstance(node.node, nodes.Name) and node.node.name == "loop":

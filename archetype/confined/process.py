@@ -1,8 +1,8 @@
 """Work on untrusted input in a process that can be killed, with limits of time and memory.
 
-Python cannot stop its own threads, and a grammar compiler or a string method never checks the time. So such work is
-done in a child process, which ends with its parent and is restarted after it was killed. Windows and macOS have no
-limit for a process's memory; only the time limit applies there.
+Python cannot stop threads, and neither a grammar compiler nor a string method checks the time. Such work therefore runs
+in a child process, which ends with its parent and is restarted after it was killed. Windows and macOS cannot limit the
+memory of a process; only the time limit applies there.
 """
 
 import atexit
@@ -24,17 +24,16 @@ sys.path[:] = sys.argv[3:]
 from archetype.confined.process import answer_requests
 answer_requests(sys.argv[1], int(sys.argv[2]))
 """
-# the wall-clock limit as a multiple of the processor-time limit, as other programs need the processor as well
-BUSY = 10
+BUSY = 10  # wall-clock limit as a multiple of the processor-time limit, for busy machines
 LONGEST_ERROR = 1000  # characters of an error message
 
 
 class ConfinedError(Exception):
-    """The work was not done.
+    """The work failed.
 
     Args:
-        kind: name of the exception that ended it; "Killed" if the process was killed; "Late" if the wall-clock limit
-            passed, perhaps due to other programs.
+        kind: name of the exception; "Killed" if the process was killed; "Late" if the wall-clock limit passed, perhaps
+            due to other programs.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -43,10 +42,10 @@ class ConfinedError(Exception):
 
 
 class Confined:
-    """A child process in which a function is called.
+    """Child process that calls a function.
 
     Args:
-        module: with the function `answer`; its arguments and result must be JSON.
+        module: has the function `answer`, whose arguments and result are JSON.
         memory: limit in bytes.
     """
 
@@ -61,7 +60,7 @@ class Confined:
 
         Args:
             seconds: limit of processor time.
-            max_bytes: limit of the result, to which 16 times the size of the arguments is added.
+            max_bytes: limit of the result; 16 times the size of the arguments is added.
 
         Raises:
             ConfinedError: the function failed or exceeded a limit.
@@ -117,23 +116,21 @@ class Confined:
         return self._process
 
     def _ended(self, process: "subprocess.Popen[bytes]", seconds: float, is_late: bool) -> ConfinedError:
-        """Return the reason why there is no reply, and end the process; the next request starts another."""
+        # the reason for the missing reply; the next request starts another process
         process.kill()
         status = process.wait()
         self.close()
         if is_late or status == -getattr(signal, "SIGPROF", 0):
             return ConfinedError("Late" if is_late else "Killed", f"takes longer than {seconds:g} s")
-        return ConfinedError(
-            "Killed", f"needs more than the {self._memory >> 20} MiB that it may have, or nests too deeply"
-        )
+        return ConfinedError("Killed", f"needs more than {self._memory >> 20} MiB, or nests too deeply")
 
 
 def answer_requests(module: str, memory: int) -> None:
-    """Serve requests in the child process until there are no more."""
+    """Serve requests in the child process until its input ends."""
     _limit(memory)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal is the parent's to handle
     requests, replies = sys.stdin.buffer, sys.stdout.buffer
-    sys.stdout = sys.stderr  # printed text must not mix with the replies
+    sys.stdout = sys.stderr  # printed text must not mix with replies
     while (limits := _read(requests)) is not None and (request := _read(requests)) is not None:
         seconds, max_bytes = json.loads(limits)
         try:
@@ -141,9 +138,9 @@ def answer_requests(module: str, memory: int) -> None:
             _allow(seconds)
             reply = json.dumps(["answer", answer(*json.loads(request))])
             if len(reply) > max_bytes:
-                reply = json.dumps(["TooLong", f"makes more than {max_bytes >> 20} MiB"])
+                reply = json.dumps(["TooLong", f"has a result of more than {max_bytes >> 20} MiB"])
         except MemoryError:
-            reply = json.dumps(["MemoryError", f"needs more than the {memory >> 20} MiB that it may have"])
+            reply = json.dumps(["MemoryError", f"needs more than {memory >> 20} MiB"])
         except Exception as error:
             reply = json.dumps([type(error).__name__, str(error)[:LONGEST_ERROR]])
         _allow(0)
@@ -163,7 +160,7 @@ def _limit(memory: int) -> None:
 
 
 def _allow(seconds: float) -> None:
-    """Set the processor time after which the process is ended; 0: none."""
+    # the system ends the process after this processor time; 0: no limit
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, seconds)
 
@@ -174,7 +171,7 @@ def _write(pipe: BinaryIO | Any, message: bytes) -> None:
 
 
 def _read(pipe: BinaryIO | Any, max_bytes: int | None = None) -> bytes | None:
-    """Return the next message; None at the end, or if it is too long."""
+    # None at the end of the input, or if the message is too long
     head = pipe.read(HEAD.size)
     if len(head) < HEAD.size or ((size := HEAD.unpack(head)[0]) > (size if max_bytes is None else max_bytes)):
         return None

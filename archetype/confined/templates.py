@@ -1,4 +1,4 @@
-"""Rendering of untrusted chat templates, which come with weights, in a process that can be killed."""
+"""Render untrusted chat templates, which come with weights, in a process that can be killed."""
 
 import json
 from datetime import datetime
@@ -18,11 +18,11 @@ def answer(source: str, values: dict[str, Any], with_starts: bool = False) -> li
     Args:
         source: Jinja source.
         values: variables of the template.
-        with_starts: whether to return the offset of each message, for a template that renders them in order.
+        with_starts: also return the offset of each message, for a template that renders them in order.
 
     Returns:
-        "text" and the text; "refused" and the reason, if the template raises it or is invalid; or "fails" and Python's
-        message. With starts, "text", the text and the offsets, or "unordered" for any other template.
+        ["text", text]; ["refused", reason] if the template raises an error or is invalid; ["fails", message] for other
+        exceptions. With starts, ["text", text, offsets], or ["unordered", ""] for any other template.
     """
     try:
         if not with_starts:
@@ -49,7 +49,7 @@ def _is_ordered(source: str) -> bool:
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks the text to train on and does not change the rendering."""
+    """Block `{% generation %}`, which marks the text to train on and does not change the rendering."""
 
     tags = {"generation"}  # noqa: RUF012 as in jinja2
 
@@ -61,7 +61,7 @@ class _Generation(Extension):
 
 @cache
 def _environment() -> ImmutableSandboxedEnvironment:
-    """Return Jinja set up as in transformers: templates cannot reach Python's internals or change their inputs."""
+    # as in transformers: templates cannot reach Python's internals or change their inputs
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
     )
@@ -77,7 +77,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Return JSON without the HTML escapes of Jinja's own filter; arguments as in transformers."""
+    # unlike Jinja's own filter, without HTML escapes; arguments as in transformers
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

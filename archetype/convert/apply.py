@@ -25,11 +25,10 @@ def load_tensors(
 ) -> None:
     """Load a checkpoint into a model on the meta device.
 
-    A tensor that needs no change becomes a view of the mapped file, so that loading reads nothing.
+    A tensor that needs no conversion becomes a view of the mapped file, so that loading reads nothing.
 
     Args:
-        model: on the meta device; its parameters are replaced.
-        rules: of this model, as returned by `for_model`.
+        rules: as returned by `for_model`.
         ignored: patterns of tensors that no rule uses.
         dtype: of the weights (default: that of the first tensor a rule names).
         device: of the weights (default: CPU).
@@ -42,9 +41,9 @@ def load_tensors(
     for rule in rules:
         _check_shape(rule, tensors.shape(rule.hf), [rule.shape_in(shapes[name]) for name in rule.params])
     buffers = dict(model.named_buffers())
-    numbers = {name for name, buffer in buffers.items() if not buffer.is_floating_point()}  # integer buffers
-    weights = [rule for rule in rules if numbers.isdisjoint(rule.params)]
-    dtype = dtype or tensors.dtype(weights[0].hf)  # a file of mixed types takes its first tensor's
+    integer_buffers = {name for name, buffer in buffers.items() if not buffer.is_floating_point()}
+    weights = [rule for rule in rules if integer_buffers.isdisjoint(rule.params)]
+    dtype = dtype or tensors.dtype(weights[0].hf)  # a file may mix types; its first tensor decides
     state = {rule.params[0]: _integers(rule, tensors, device) for rule in rules if rule not in weights}
     for rule in weights:
         rule_dtype = dtype
@@ -52,10 +51,9 @@ def load_tensors(
             rule_dtype = torch.promote_types(tensors.dtype(rule.hf), dtype)
         params = _split(rule, tensors, [rule.shape_in(shapes[name]) for name in rule.params], rule_dtype, device)
         if rule.expert is None:
-            # filled one expert at a time, since each expert is a tensor of its own in the file
             state |= params
             continue
-        for name, tensor in params.items():
+        for name, tensor in params.items():  # the file stores each expert separately, the model stacks them (E, ...)
             if name not in state:
                 state[name] = empty(shapes[name], dtype, device)
             state[name][rule.expert] = tensor
@@ -70,14 +68,14 @@ def shapes_of(model: nn.Module) -> dict[str, Shape]:
 
 
 def published_shapes(model: nn.Module) -> dict[str, Shape]:
-    """Return the shapes of all tensors but those of the sentence head, which is stored in its own files."""
+    """Return the shapes of all tensors except the sentence head's, which are stored in other files."""
     return {name: shape for name, shape in shapes_of(model).items() if not name.startswith("sentence_head.")}
 
 
 def export_tensors(
     model: nn.Module, rules: list[Rule], state: dict[str, Tensor] | None = None
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield the file's tensors by name, made from `state` (default: the model's own state)."""
+    """Yield the file's tensors by name, built from `state` (default: the model's state)."""
     state = model.state_dict() if state is None else state
     for rule in rules:
         params = _params(rule, state)
@@ -88,7 +86,7 @@ def export_tensors(
 
 
 def export_sizes(model: nn.Module, rules: list[Rule]) -> dict[str, int]:
-    """Return the size of each of the file's tensors in bytes."""
+    """Return the bytes of each tensor of the file."""
     state = model.state_dict()
     return {rule.hf: sum(tensor.nbytes for tensor in _params(rule, state)) for rule in rules}
 
@@ -96,10 +94,10 @@ def export_sizes(model: nn.Module, rules: list[Rule]) -> dict[str, int]:
 def shares(
     rules: Iterable[Rule], shapes: Mapping[str, Shape], size: Callable[[str], int]
 ) -> Iterator[tuple[str, int, Fraction]]:
-    """Yield each parameter's name, its number of weights and its share of the bytes of a tensor in the file.
+    """Yield each parameter's name, its number of weights and its share of a file tensor's bytes.
 
     Args:
-        size: returns the bytes of a tensor of the file by its name.
+        size: returns the bytes of a tensor of the file.
     """
     for rule in rules:
         counts = {name: prod(shapes[name] if rule.expert is None else shapes[name][1:]) for name in rule.params}
@@ -114,17 +112,16 @@ def _params(rule: Rule, state: dict[str, Tensor]) -> list[Tensor]:
 def _split(
     rule: Rule, tensors: Tensors, shapes: list[Shape], dtype: torch.dtype, device: torch.device | None
 ) -> dict[str, Tensor]:
-    """Return the parameters stored in one tensor of the file, copied only where a view will not do."""
     as_it_is = len(rule.params) == 1 and not rule.transposed and not rule.swapped and tensors.dtype(rule.hf) == dtype
     if as_it_is and device in (None, torch.device("cpu")):
         return {rule.params[0]: tensors.mapped(rule.hf).view(shapes[0])}
     with tensors.copied(rule.hf) as tensor:
-        turned = tensor.transpose(-1, -2) if rule.transposed else tensor
-        turned = _halves_swapped(turned) if rule.swapped else turned
+        matrix = tensor.transpose(-1, -2) if rule.transposed else tensor
+        matrix = _halves_swapped(matrix) if rule.swapped else matrix
         if rule.heads == 1 and rule.shape is None:  # split into views: only `copy_` below copies
-            pieces = turned.split([shape[0] for shape in shapes])
-        else:
-            joined = turned.reshape(rule.heads, -1)
+            pieces = matrix.split([shape[0] for shape in shapes])
+        else:  # each head's rows of all parameters are stored together
+            joined = matrix.reshape(rule.heads, -1)  # (H, sum of the parameters' sizes / H)
             pieces = joined.split([prod(shape) // rule.heads for shape in shapes], dim=1)
         return {
             name: empty(tuple(piece.shape), dtype, device).copy_(piece).view(shape)
@@ -133,15 +130,14 @@ def _split(
 
 
 def _halves_swapped(tensor: Tensor) -> Tensor:
-    """Swap the two halves of the last dimension."""
     return tensor.roll(tensor.shape[-1] // 2, dims=-1)
 
 
 def _integers(rule: Rule, tensors: Tensors, device: torch.device | None) -> Tensor:
-    """Return a copy of an int64 tensor, which is never converted to another type."""
+    # token ids and counters: a conversion from another type would hide a wrong file
     stored = tensors.stored(rule.hf)
     if stored.dtype != torch.int64:
-        cause = f"is stored as {str(stored.dtype).removeprefix('torch.')}, and the model has whole numbers there"
+        cause = f"is stored as {str(stored.dtype).removeprefix('torch.')} instead of int64"
         raise CheckpointError(rule.hf, cause, "does config.json describe this checkpoint?")
     return stored.to(device, copy=True)
 
@@ -151,13 +147,13 @@ def _joint_shape(shapes: list[Shape]) -> Shape:
 
 
 def file_shape(rule: Rule, shapes: list[Shape]) -> Shape:
-    """Return the shape of the file's tensor that holds parameters of the given shapes."""
+    """Return the shape of the file tensor that holds parameters of the given shapes."""
     shape = _shape_in_file(rule, shapes)
     return (*shape[:-2], shape[-1], shape[-2]) if rule.transposed else shape
 
 
 def _shape_in_file(rule: Rule, shapes: list[Shape]) -> Shape:
-    """Return the shape in the file before the transposition that the rule asks for."""
+    # before transposition, if the rule asks for one
     if rule.shape is None:
         return _joint_shape(shapes)
     return (*rule.shape[:-2], rule.shape[-1], rule.shape[-2]) if rule.transposed else rule.shape

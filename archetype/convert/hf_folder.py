@@ -43,14 +43,14 @@ def read_model(
     overrides: Sequence[str] = (),
     further_tokens: bool = False,
 ) -> tuple[Family, Model]:
-    """Return the family and the model of a folder; weights are mapped from the file where no conversion is needed.
+    """Read a folder's model; weights that need no conversion are mapped from the file.
 
     Args:
-        folder: holds config.json and model.safetensors, or an index with its shards.
+        folder: holds config.json and model.safetensors, or an index and its shards.
         dtype: of the weights (default: as in the file).
         device: of the weights (default: CPU).
         allow_pickle: read pytorch_model.bin if there are no safetensors.
-        overrides: path=value changes to the specification, or LAYOUT=value for layouts that the files do not show.
+        overrides: path=value changes to the specification, or LAYOUT=value for layouts that the files do not determine.
         further_tokens: also read the layers for multi-token prediction.
 
     Raises:
@@ -79,7 +79,7 @@ def read_model(
 
 
 def _head_tensors(folder: Path, family: Family, spec: ModelSpec, allow_pickle: bool) -> list[str]:
-    """Return the tensors of the head in config.json if modules.json replaces it by a sentence head."""
+    # tensors of the head in config.json, if modules.json replaces that head by a sentence head
     if not spec.head.embeds:
         return []
     tensors = open_tensors(folder, allow_pickle)
@@ -93,32 +93,24 @@ def _head_tensors(folder: Path, family: Family, spec: ModelSpec, allow_pickle: b
 
 
 def read_left_out(folder: Path, family: Family, spec: ModelSpec, allow_pickle: bool = False) -> Mapping[str, Tensor]:
-    """Return the weights of a folder that the model does not use, such as those of an image encoder.
-
-    They stay in their file until they are accessed.
-
-    Args:
-        folder: that the model was read from.
-        allow_pickle: as in `read_model`.
+    """Return the weights of a folder that the model does not use, such as an image encoder's; read on access.
 
     Warns:
-        LeftOut: tensors of a registered family are left out; other families have warned already.
+        LeftOut: tensors of a registered family are left out; for other families `read_model` has warned.
     """
     tensors = open_tensors(folder, allow_pickle)
     names = prediction_tensors(tensors.names()) if family.reading is None else family.reading.left_out
     if family.reading is None and names:
-        cause = f"{len(names)} tensors left out, such as {names[0]}, which predict tokens after the next"
+        cause = f"{len(names)} tensors left out, such as {names[0]}, for multi-token prediction"
         warnings.warn(LeftOut(f"{folder}: {cause}; they are kept and written back"), stacklevel=2)
     names = (*names, *_head_tensors(folder, family, spec, allow_pickle))
     return Selected(tensors, (name for name in names if not TABLES.fullmatch(name)))
 
 
 def open_tensors(folder: Path, allow_pickle: bool = False, dtype: torch.dtype | None = None) -> Tensors:
-    """Open the tensors of a folder; quantized ones are dequantized.
+    """Open the tensors of a folder; quantized ones are dequantized on access.
 
     Args:
-        folder: holds config.json and the weights.
-        allow_pickle: read pytorch_model.bin if there are no safetensors.
         dtype: of dequantized tensors (default: as in config.json, or that of the other tensors).
 
     Raises:
@@ -150,7 +142,7 @@ def _read_weights(
         warnings.warn(Notice(f"{folder}: {unread}"), stacklevel=2)
     names = tensors.names()
     if spec.num_layers > len(names):  # refuse before building that many layers
-        cause = f"describes {spec.num_layers} layers, and there are only {len(names)} tensors"
+        cause = f"describes {spec.num_layers} layers, but there are only {len(names)} tensors"
         raise CheckpointError(str(folder / "config.json"), cause, "does it describe this checkpoint?")
     model = build_on_meta(spec)
     if dtype is not None:
@@ -177,11 +169,10 @@ def write_model(
     """Write config.json and the weights into an existing folder.
 
     Args:
-        model: whose specification the family's format can express.
-        folder: exists.
+        model: with a specification that the family's format can express.
         config: further keys of config.json, such as the ids of bos and eos.
         shard_bytes: size above which weights are split into several files with an index.
-        left_out: further tensors, written as they are.
+        left_out: further tensors, written unchanged.
     """
     from huggingface_hub import split_state_dict_into_shards_factory
 
@@ -209,7 +200,7 @@ def write_model(
 
 
 def with_copies(model: Model, family: Family, left_out: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Return the unused tensors, with copies of a model's own tensors brought up to date."""
+    """Return the unused tensors; those that copy one of the model's parameters get its current value."""
     state = model.state_dict()
     copies = {name: param for name, param in family.format.copies.items() if name in left_out and param in state}
     if not copies:
@@ -218,7 +209,7 @@ def with_copies(model: Model, family: Family, left_out: Mapping[str, Tensor]) ->
 
 
 def compare(model: Model, family: Family, folder: Path, left_out: Mapping[str, Tensor] = MappingProxyType({})) -> None:
-    """Read a written folder back and compare every tensor bit by bit.
+    """Read a folder back and compare every tensor bit for bit.
 
     Raises:
         CheckpointError: names the tensor that differs.
@@ -234,12 +225,11 @@ def compare(model: Model, family: Family, folder: Path, left_out: Mapping[str, T
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    """View a tensor as bytes, so that NaN equals NaN."""
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
+    return tensor.contiguous().reshape(-1).view(torch.uint8)  # as bytes, NaN equals NaN
 
 
 def with_names_of_file(family: Family, rules: list[Rule], names: list[str]) -> list[Rule]:
-    """Return the rules with the file's spelling of names: with or without the prefix, and old names of norms."""
+    """Return the rules with tensor names as in the file: with or without the prefix, and old names of norms."""
     present = set(names)
 
     def renamed(rule: Rule) -> Rule:
@@ -250,25 +240,25 @@ def with_names_of_file(family: Family, rules: list[Rule], names: list[str]) -> l
 
 
 def _spellings(name: str, prefix: str) -> Iterator[str]:
-    """Yield the possible names of a tensor; a file saved without the head has no prefix."""
+    # a file saved without the head has no prefix
     for spelling in (name, name.removeprefix(prefix), prefix + name):
         yield spelling
         yield spelling.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
 
 
 def _tied_copies(family: Family, rules: list[Rule], tensors: Tensors) -> list[str]:
-    """Return patterns for tensors that duplicate a tied one, after checking that they are equal."""
+    # patterns of tensors that duplicate a tied one, after checking that they are equal
     used, present = {rule.hf for rule in rules}, set(tensors.names())
     sources = {rule.params[0]: rule.hf for rule in rules if len(rule.params) == 1}
     patterns = []
     for copy, parameter in family.format.copies.items():
         original = sources.get(parameter)
         if copy not in present - used or original is None or original not in present:
-            continue  # not there, or the original is what is missing
-        one, other = tensors.mapped(original), tensors.mapped(copy)
-        if one.dtype != other.dtype or not torch.equal(one, other):
+            continue  # the copy is not stored, or is stored in place of the original
+        expected, duplicate = tensors.mapped(original), tensors.mapped(copy)
+        if expected.dtype != duplicate.dtype or not torch.equal(expected, duplicate):
             if copy not in TIED:
-                raise CheckpointError(copy, f"differs from {original}, which it is a copy of elsewhere", REMEDY)
+                raise CheckpointError(copy, f"differs from {original}, of which it should be a copy", REMEDY)
             cause = f"differs from {original}, though the configuration ties them"
             raise CheckpointError(copy, cause, "set tie_word_embeddings to false")
         patterns.append(re.escape(copy))

@@ -1,4 +1,4 @@
-"""Read preprocessor_config.json: the steps from the pixels of an image to the numbers a model reads.
+"""Read preprocessor_config.json: the steps from the pixels of an image to the input of a model.
 
 Steps, order and arithmetic are those of transformers' image processors with the PIL backend.
 """
@@ -18,9 +18,9 @@ from archetype.spec.base import Finite, Flag, Positive, Size, Spec
 from archetype.spec.errors import invalid
 
 FILE = "preprocessor_config.json"
-NESTED_FILE = "processor_config.json"  # of multimodal models; its image section takes precedence
+NESTED_FILE = "processor_config.json"  # of multimodal models; its image section has precedence
 BILINEAR, BICUBIC = 2, 3  # PIL's numbers of filters
-MAX_PIXELS = 2**24  # of a scaled image; scaling the shorter side of a 1 x 10,000 image would need far more
+MAX_PIXELS = 2**24  # of a scaled image; scaling the shorter side of a 1 x 10,000 image could exceed the memory
 
 Pixels = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.float32]
@@ -30,9 +30,9 @@ class Sides(Spec):
     """Target size of scaling or cropping.
 
     Attributes:
-        height: in rows; needs `width`.
-        width: in columns.
-        shortest_edge: length of the shorter side; the aspect ratio is kept.
+        height: in pixels; needs `width`.
+        width: in pixels.
+        shortest_edge: length of the shorter side in pixels; the aspect ratio is kept.
     """
 
     height: Size | None = None
@@ -47,18 +47,18 @@ class Sides(Spec):
         return self
 
     def of(self, height: int, width: int) -> tuple[int, int]:
-        """Return the number of rows and columns for an image of the given size.
+        """Return (height, width) after scaling an image of the given size.
 
         Raises:
-            DataError: they are too many.
+            DataError: the result has too many pixels.
         """
         rows, columns = self.height or 0, self.width or 0
         if self.shortest_edge is not None:
             longer = int(self.shortest_edge * max(height, width) / min(height, width))
             rows, columns = (longer, self.shortest_edge) if width <= height else (self.shortest_edge, longer)
         if rows * columns > MAX_PIXELS:
-            cause = f"of {height} x {width} pixels becomes one of {rows} x {columns}"
-            raise DataError("picture", cause, f"cut it, or make the size in {FILE} smaller")
+            cause = f"of {height} x {width} pixels would be scaled to {rows} x {columns}"
+            raise DataError("picture", cause, f"crop it, or make the size in {FILE} smaller")
         return rows, columns
 
 
@@ -77,17 +77,17 @@ class ImageProcessor(Spec):
     """Preprocessing steps in the order of the fields, which are named as in the file.
 
     Attributes:
-        do_convert_rgb: whether grayscale images are repeated to three channels.
-        do_resize: whether images are scaled to `size`.
+        do_convert_rgb: repeat grayscale images to three channels.
+        do_resize: scale to `size`.
         size: height and width, or the shortest edge.
         resample: PIL's filter: 0 nearest, 1 Lanczos, 2 bilinear, 3 bicubic, 4 box, 5 Hamming.
-        do_center_crop: whether the center of `crop_size` is cut out, padded with black.
+        do_center_crop: crop the center to `crop_size`, padding with black.
         crop_size: height and width.
-        do_rescale: whether pixels (0 to 255) are multiplied by `rescale_factor`.
-        rescale_factor: 1/255 for numbers of 0 to 1.
-        do_normalize: whether `image_mean` is subtracted and the result divided by `image_std`.
+        do_rescale: multiply pixels (0 to 255) by `rescale_factor`.
+        rescale_factor: 1/255 scales to the range 0 to 1.
+        do_normalize: subtract `image_mean` and divide by `image_std`.
         image_mean: one number, or one per channel.
-        image_std: likewise.
+        image_std: one number, or one per channel.
     """
 
     do_convert_rgb: Flag = False
@@ -105,19 +105,16 @@ class ImageProcessor(Spec):
     @model_validator(mode="after")
     def _can_be_done(self) -> "ImageProcessor":
         if self.do_center_crop and (self.crop_size is None or self.crop_size.height is None):
-            invalid("crop_size", "gives no height and width", "give both, or leave do_center_crop out")
+            invalid("crop_size", "has no height and width", "add both, or remove do_center_crop")
         if min(self.image_std) <= 0:
-            invalid("image_std", "has a number that is not above 0", "give positive ones")
+            invalid("image_std", "has a number that is not positive", "use positive numbers")
         return self
 
     def numbers(self, pixels: Pixels) -> Numbers:
-        """Return the numbers of one image, (C, H, W).
-
-        Args:
-            pixels: (C, H, W).
+        """Preprocess one image, (C, H, W).
 
         Raises:
-            SpecError: the mean or deviation is for another number of channels, or the result is infinite.
+            SpecError: the mean or deviation has another number of channels, or the result is infinite.
             DataError: the scaled image is too large.
         """
         if self.do_convert_rgb and len(pixels) == 1:
@@ -127,25 +124,25 @@ class ImageProcessor(Spec):
         if self.do_center_crop and self.crop_size is not None:
             pixels = _center_crop(pixels, *self.crop_size.of(*pixels.shape[1:]))
         with np.errstate(all="ignore"):  # overflow is refused below
-            numbers = pixels.astype(np.float32)
+            values = pixels.astype(np.float32)
             if self.do_rescale:
-                numbers = (pixels.astype(np.float64) * self.rescale_factor).astype(np.float32)
+                values = (pixels.astype(np.float64) * self.rescale_factor).astype(np.float32)
             if self.do_normalize:
                 mean, std = (self._by_channel(name, len(pixels)) for name in ("image_mean", "image_std"))
-                numbers = (numbers - mean) / std
-        if not np.isfinite(numbers).all():
-            raise SpecError(FILE, "its numbers make pixels infinite", "is it the model's own?")
-        return numbers
+                values = (values - mean) / std
+        if not np.isfinite(values).all():
+            raise SpecError(FILE, "its values make pixels infinite", "is it the model's file?")
+        return values
 
     def _by_channel(self, name: str, num_channels: int) -> Numbers:
         values = getattr(self, name)
         if len(values) not in (1, num_channels):
-            cause = f"has {len(values)} numbers, and the pictures {num_channels} channels"
-            raise SpecError(f"{FILE}: {name}", cause, "give one for each")
+            cause = f"has {len(values)} numbers for images of {num_channels} channels"
+            raise SpecError(f"{FILE}: {name}", cause, "give one per channel")
         return np.array(values, dtype=np.float32)[:, None, None]
 
     def contents(self) -> dict[str, Any]:
-        """Return the contents of the file, under a class of transformers all of whose versions obey these keys."""
+        """Return the file's contents, for a class that obeys these keys in every version of transformers."""
         values = self.dump(full=True)
         sides = {name: value.dump() for name in ("size", "crop_size") if (value := getattr(self, name)) is not None}
         means = {name: values[name][0] for name in ("image_mean", "image_std") if len(values[name]) == 1}
@@ -153,7 +150,7 @@ class ImageProcessor(Spec):
 
 
 def square_pictures(num_channels: int, side: int) -> ImageProcessor:
-    """Return the steps used for models trained on image files: scale, crop the center square, rescale to 0..1."""
+    """Return the steps for models trained on image files: scale, crop the center square, rescale to 0..1."""
     return ImageProcessor(
         do_convert_rgb=num_channels == 3,
         size=Sides(shortest_edge=side),
@@ -165,12 +162,11 @@ def square_pictures(num_channels: int, side: int) -> ImageProcessor:
 
 
 def numbers_as_they_are(num_channels: int, side: int) -> ImageProcessor:
-    """Return an image processor that leaves pixels unchanged, for models trained on plain numbers."""
+    """Return an image processor that leaves its input unchanged, for models trained on arrays."""
     return ImageProcessor(do_resize=False, size=_square(side), do_rescale=False, do_normalize=False)
 
 
-# Defaults of each class in transformers. A size given as one number is the shortest edge where default_to_square is
-# false.
+# Defaults of each class in transformers. A size of one number is the shortest edge if default_to_square is false.
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 CLIP: dict[str, Any] = {
     "do_convert_rgb": True,
@@ -219,7 +215,7 @@ NEUTRAL = {"do_pad": (False,), "data_format": ("channels_first",), "use_square_s
 
 
 def open_processor(contents: Mapping[str, Any], model_type: str | None = None) -> ImageProcessor:
-    """Return the steps of a preprocessor_config.json; each key is read, known to have no effect, warned of or refused.
+    """Return the steps of a preprocessor_config.json. Every key is read, known to have no effect, reported or refused.
 
     Args:
         model_type: implies the class if the file names none.
@@ -228,17 +224,17 @@ def open_processor(contents: Mapping[str, Any], model_type: str | None = None) -
         CheckpointError: a value is wrong, or asks for an unsupported step.
 
     Warns:
-        NotObeyed: names unknown keys, which transformers' class ignores as well.
+        NotObeyed: names unknown keys, which transformers' class ignores too.
     """
     name = str(next((contents[key] for key in NAMES if contents.get(key)), OF_MODELS.get(model_type or "", "")))
     name = name.replace("FeatureExtractor", "ImageProcessor").removesuffix("Fast").removesuffix("Pil")
     if name not in DEFAULTS:
-        cause = f"pictures are prepared by {name or 'a class that is not named'}, which is not known here"
-        raise CheckpointError(f"{FILE}: image_processor_type", cause, f"known are {', '.join(DEFAULTS)}")
+        cause = f"{name!r} is not supported" if name else "is missing"
+        raise CheckpointError(f"{FILE}: image_processor_type", cause, f"supported are {', '.join(DEFAULTS)}")
     for key, neutral in NEUTRAL.items():
         if contents.get(key) is not None and contents[key] not in neutral:
-            cause = f"{contents[key]!r:.60} asks for what is not done here"
-            raise CheckpointError(f"{FILE}: {key}", cause, "prepare the pictures with transformers, as an .npz file")
+            cause = f"{contents[key]!r:.60} is not supported"
+            raise CheckpointError(f"{FILE}: {key}", cause, "preprocess the images with transformers, as an .npz file")
     values = {**DEFAULTS[name], **contents}
     is_square = values.get("default_to_square", True)
     values = {key: value for key, value in values.items() if key in ImageProcessor.model_fields}
@@ -255,7 +251,7 @@ def open_processor(contents: Mapping[str, Any], model_type: str | None = None) -
     except SpecError as error:
         raise CheckpointError(f"{FILE}: {error.place}", error.cause, error.remedy) from None
     if unknown := sorted(contents.keys() - ImageProcessor.model_fields.keys() - WITHOUT_EFFECT - NEUTRAL.keys()):
-        message = f"{FILE}: {', '.join(map(repr, unknown))[:200]} change no picture here"
+        message = f"{FILE}: {', '.join(map(repr, unknown))[:200]} have no effect here"
         warnings.warn(message, NotObeyed, stacklevel=2)
     return processor
 
@@ -271,7 +267,7 @@ def read_processor_contents(folder: Path) -> dict[str, Any] | None:
 
 
 def _sides(value: Any, square: bool) -> Any:
-    """Convert sizes of older files, given as one number or as height and width."""
+    # older files give one number, or height and width
     if isinstance(value, int) and not isinstance(value, bool):
         return {"height": value, "width": value} if square else {"shortest_edge": value}
     if isinstance(value, list) and len(value) == 2:
@@ -280,15 +276,15 @@ def _sides(value: Any, square: bool) -> Any:
 
 
 def _resized(pixels: Pixels, sides: tuple[int, int], resample: int) -> Pixels:
-    """Scale each channel separately; PIL gives the same for a whole image."""
     from PIL import Image
 
     size, filter = sides[::-1], Image.Resampling(resample)
+    # one channel at a time, for any number of channels; PIL gives the same for an RGB image
     return np.stack([np.asarray(Image.fromarray(channel).resize(size, filter)) for channel in pixels])
 
 
 def _center_crop(pixels: Pixels, height: int, width: int) -> Pixels:
-    """Crop the center as transformers does (odd margins round down); pad with black."""
+    # as transformers does: odd margins round down, and the padding is black
     rows, columns = (_middle(have, want) for have, want in zip(pixels.shape[1:], (height, width), strict=True))
     cut = np.zeros((len(pixels), height, width), dtype=np.uint8)
     cut[:, rows[1], columns[1]] = pixels[:, rows[0], columns[0]]
@@ -296,7 +292,7 @@ def _center_crop(pixels: Pixels, height: int, width: int) -> Pixels:
 
 
 def _middle(have: int, want: int) -> tuple[slice, slice]:
-    """Return, for one axis, the slice of the image and the slice of the result that it fills."""
+    # for one axis, the slice of the image and the slice of the result that it fills
     if want <= have:
         start = (have - want) // 2
         return slice(start, start + want), slice(0, want)

@@ -21,12 +21,12 @@ MODEL_CARD, DRAWING = "README.md", "architecture.svg"
 
 @dataclass(frozen=True)
 class ModelCard:
-    """Contents of a model card that the specification does not have; data and licence are unknown and not mentioned.
+    """Contents of a model card beyond the specification. Data and licence are unknown and not mentioned.
 
     Attributes:
-        name: by which the model is loaded: owner/name, or a folder.
+        name: to load the model by: owner/name, or a folder.
         revision: branch on the hub (default: main).
-        evaluation: last evaluation in the run's metrics; empty if there is none.
+        evaluation: last evaluation in the run's metrics; empty without one.
     """
 
     name: str = "PATH"
@@ -34,7 +34,7 @@ class ModelCard:
     evaluation: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, model: ModelSpec, family: Family, folder: Path) -> None:
-        """Write the card and the drawing it shows."""
+        """Write the card and its drawing."""
         report = cost_report(model)
         Drawing(draw(report)).save(folder / DRAWING)
         costs = comparison_table(["bfloat16"], [report])
@@ -65,7 +65,7 @@ of {family.format.architecture_of(model)}. Written by Archetype {__version__}.
         atomic.write_bytes(folder / MODEL_CARD, text.encode())
 
     def _metadata(self, model: ModelSpec, family: Family) -> str:
-        """Return the front matter, from which the hub reads library and task."""
+        # front matter, from which the hub reads library and task
         library, task, tags = "transformers", "text-generation" if model.continues_text else None, ["archetype"]
         if model.head.embeds:
             library, task = "sentence-transformers", "sentence-similarity"
@@ -79,10 +79,10 @@ of {family.format.architecture_of(model)}. Written by Archetype {__version__}.
             return ""
         figures = [f"{self.evaluation['validation_loss']:.4f} nats"]
         if (accuracy := self.evaluation.get("validation_accuracy")) is not None:
-            figures.append(f"{accuracy:.1%} right")
+            figures.append(f"{accuracy:.1%} accuracy")
         if (bits := self.evaluation.get("validation_bits_per_byte")) is not None:
             figures.append(f"{bits:.4f} bits per byte")
-        return f"\nHeld-out loss after {self.evaluation['step']:,} training steps: {', '.join(figures)}.\n"
+        return f"\nValidation loss after {self.evaluation['step']:,} training steps: {', '.join(figures)}.\n"
 
     def _commands(self, model: ModelSpec, family: Family) -> str:
         architecture = family.format.architecture_of(model)

@@ -25,11 +25,7 @@ __all__ = [{quoted}]
 
 
 def write_own_code(folder: Path, architecture: str) -> dict[str, str]:
-    """Write the module that imports the classes.
-
-    Returns:
-        `auto_map` of config.json.
-    """
+    """Write the module that imports the classes, and return `auto_map` for config.json."""
     names = sorted({"ArchetypeConfig", "ArchetypeModel", architecture})
     quoted = ", ".join(f'"{name}"' for name in names)
     code = CODE.format(version=__version__, source=installed_from(), names=", ".join(names), quoted=quoted)

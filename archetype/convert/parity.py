@@ -1,7 +1,7 @@
-"""Compare a folder's model in Archetype and in transformers, module by module; a GGUF file, with llama.cpp.
+"""Compare a model in Archetype with transformers, module by module, or a GGUF file with llama.cpp.
 
-For ports and conversions. The weight rules pair the modules: those that hold the same tensors are compared in the
-order in which they run.
+For ports and conversions. The weight rules pair the modules: modules with the same tensors are compared, in the order
+in which they run.
 """
 
 import json
@@ -56,9 +56,9 @@ class Parity:
         tolerance: largest relative difference that counts as agreement.
         modules: in the order in which they run.
         left_out: modules without a comparable counterpart.
-        difference: largest difference of the models' outputs, relative to their largest magnitude.
-        kl: mean KL divergence of the output distributions in nats; None for models without a distribution.
-        top1: fraction of positions at which both rank the same token or class first.
+        difference: largest difference of the outputs, relative to their largest magnitude.
+        kl: mean KL divergence of the output distributions in nats; None without logits.
+        top1: fraction of positions with the same most likely token or class; None without logits.
     """
 
     dtype: str
@@ -71,7 +71,7 @@ class Parity:
 
     @property
     def first(self) -> ModuleDifference | None:
-        """First module that differs by more than the tolerance."""
+        """First module whose difference exceeds the tolerance."""
         return next((module for module in self.modules if module.difference > self.tolerance), None)
 
     @property
@@ -88,10 +88,10 @@ def compare(
     tolerance: float | None = None,
     overrides: Sequence[str] = (),
 ) -> Parity:
-    """Run both models on the same input and compare.
+    """Run both models on the same input and compare their outputs.
 
     Args:
-        folder: a Hugging Face folder, a GGUF file, or a model of huggingface.co (owner/name or owner/name@revision).
+        folder: a Hugging Face folder, a GGUF file, or a model on huggingface.co (owner/name or owner/name@revision).
         text: input (default: random tokens or a random image).
         tolerance: largest relative difference that counts as agreement (default: by dtype).
         overrides: path=value changes to the specification that Archetype reads.
@@ -127,7 +127,7 @@ def compare(
     difference = distance(output, reference_output)
     if difference is None:
         cause = f"the output has shape {list(output.shape)} here and {list(reference_output.shape)} in transformers"
-        raise ArchetypeError(str(folder), cause, "is this an architecture that both know?")
+        raise ArchetypeError(str(folder), cause, "do both support this architecture?")
     likelihoods = _compare_likelihoods(model.spec, output, reference_output)
     return Parity(dtype, tolerance or TOLERANCES[dtype], modules, sorted(set(left_out)), difference, *likelihoods)
 
@@ -135,7 +135,7 @@ def compare(
 def _compare_with_llama_cpp(
     path: Path, dtype: str, text: str | None, tolerance: float | None, overrides: Sequence[str]
 ) -> Parity:
-    """Compare only the outputs, since llama.cpp exposes no modules."""
+    # llama.cpp exposes no modules, so only the outputs are compared
     from archetype.convert.gguf import parity
 
     model, output, reference = parity.outputs(path, dtype, text, overrides)
@@ -146,9 +146,9 @@ def _compare_with_llama_cpp(
 
 
 def reference_class(values: Mapping[str, Any], place: str) -> Any:
-    """Return the class of transformers that a config.json names, or the one of its type.
+    """Return the class of transformers that a config.json names, or the class of its model type.
 
-    No code of the folder is run. A file that names a class of its own code gets the class of its type (Sarvam's is
+    Code in the folder is never run: if the file names a class of its own code, the model type decides (Sarvam's is
     GLM-4's).
 
     Raises:
@@ -168,12 +168,12 @@ def reference_class(values: Mapping[str, Any], place: str) -> Any:
     auto = getattr(library, f"AutoModel{ending}")
     if is_known and library.CONFIG_MAPPING[kind] in auto._model_mapping:
         return auto
-    cause = f"names the class {name!r}, which transformers lacks" if name else "names no class"
+    cause = f"names the class {name!r}, which transformers does not have" if name else "names no class"
     raise DataError(f"{place}: architectures", cause, "name the class that reads this folder")
 
 
 def read_configuration(model_class: Any, folder: Path) -> tuple[Any, Callable[[Any], Any]]:
-    """Return the configuration of a folder, and the function that builds a model with fresh weights from it."""
+    """Return the configuration of a folder and a function that builds an untrained model from it."""
     from transformers import CONFIG_MAPPING
 
     kind = str(read_mapping(folder / "config.json").get("model_type"))
@@ -191,7 +191,7 @@ def read_configuration(model_class: Any, folder: Path) -> tuple[Any, Callable[[A
 
 @contextmanager
 def quiet_reference() -> Iterator[None]:
-    """Silence transformers except for errors."""
+    """Let transformers log errors only."""
     from transformers import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -221,7 +221,7 @@ def load_reference(folder: Path, dtype: torch.dtype | None) -> nn.Module:
 
 
 def _pair_modules(family: Family, model: Model, reference: nn.Module) -> tuple[list[tuple[Rule, str]], list[str]]:
-    """Pair modules, as rules of module names, with those of transformers that hold the same weight; list the rest."""
+    # pairs of a rule between module names and the module of transformers with the same weight; modules without one
     known, pairs, without = _ModulesByWeight(reference), [], _cut_elsewhere(model.spec)
     rules = for_model(family.format.rules_for(model.spec), model.spec.num_layers, published_shapes(model))
     for rule, (_, tensor) in zip(rules, export_tensors(model, rules), strict=True):
@@ -237,14 +237,14 @@ def _pair_modules(family: Family, model: Model, reference: nn.Module) -> tuple[l
 
 
 def _cut_elsewhere(model: ModelSpec) -> list[str]:
-    """Return modules whose output is scaled or capped inside the module here but outside it in transformers."""
+    # modules whose output is scaled or capped inside the module here, but outside it in transformers
     scaled = getattr(getattr(model, "embedding", None), "scale", 1.0) != 1.0
     has_softcap = getattr(getattr(model, "head", None), "softcap", None) is not None
     return ["embedding.token"] * scaled + ["lm_head"] * has_softcap
 
 
 class _ModulesByWeight:
-    """Modules of a model by name or, if the file's names differ, by a hash of their weight."""
+    """Modules of a model, found by name or, if the file has other names, by a hash of their weight."""
 
     def __init__(self, model: nn.Module) -> None:
         self.names = {name for name, _ in model.named_modules()}
@@ -253,9 +253,9 @@ class _ModulesByWeight:
             self.holders.setdefault(_digest(weight), []).append(name.rpartition(".")[0])
 
     def find(self, path: str, weight: Tensor) -> str | None:
-        """Return the module of this name; otherwise one with this weight in the same layer, with the most similar name.
+        """Return the module of this name, or else the one with this weight in the same layer and the nearest name.
 
-        Several modules can hold the same weight, as fresh norms do.
+        Several modules may have equal weights, such as the norms of an untrained model.
         """
         if path in self.names:
             return path
@@ -272,13 +272,13 @@ def _digest(tensor: Tensor) -> bytes:
 
 @contextmanager
 def _record_outputs(model: nn.Module, names: set[str]) -> Iterator[dict[str, Tensor]]:
-    """Record the output of each of these modules at its first call, in the order of calls."""
+    # the output of each module at its first call, in the order of calls
     outputs: dict[str, Tensor] = {}
 
     def recorder(name: str) -> Callable[[Any, Any, Any], None]:
         def record(module: nn.Module, inputs: Any, output: Any) -> None:
             if isinstance(output, Tensor):
-                outputs.setdefault(name, output.clone())  # some parts change it in place
+                outputs.setdefault(name, output.clone())  # later operations may work in place
 
         return record
 
@@ -291,13 +291,13 @@ def _record_outputs(model: nn.Module, names: set[str]) -> Iterator[dict[str, Ten
 
 
 def _join(group: Rule, outputs: dict[str, Tensor]) -> Tensor:
-    """Join the outputs of several modules as transformers' fused module orders them."""
+    # (B, T, H, features of a head) each, concatenated per head as in transformers' fused module
     parts = [outputs[name].unflatten(-1, (group.heads, -1)) for name in group.params]
     return torch.cat(parts, dim=-1).flatten(-2)
 
 
 def distance(tensor: Tensor, reference: Tensor) -> float | None:
-    """Return the largest difference relative to the reference's largest magnitude; None if shapes differ."""
+    """Return the largest difference relative to the largest magnitude of the reference; None if shapes differ."""
     if reference.dim() == 4 and tensor.dim() == 3:
         reference = reference.flatten(2).transpose(1, 2)  # (B, D, H, W) to (B, H * W, D)
     tensor, reference = tensor.double().squeeze(), reference.double().squeeze()
@@ -307,7 +307,7 @@ def distance(tensor: Tensor, reference: Tensor) -> float | None:
 
 
 def make_inputs(model: Model, folder: Path, text: str | None) -> dict[str, Tensor]:
-    """Return the arguments of both models, under transformers' names."""
+    """Return the input of both models, by transformers' names of arguments."""
     generator = torch.Generator().manual_seed(0)
     spec = model.spec
     if isinstance(model, VisionEncoder):
@@ -333,7 +333,7 @@ def _encode(folder: Path, text: str) -> list[int]:
         tokenizer = open_tokenizer(folder)
     except DataError as error:
         if error.place == str(folder):
-            raise DataError("tokenizer", "the model's folder holds none", "leave --text out") from None
+            raise DataError("tokenizer", "the model's folder has none", "leave --text out") from None
         raise
     return tokenizer.add_special_tokens(tokenizer.encode(text))
 
@@ -359,7 +359,7 @@ def run_reference(family: Family, model: nn.Module, inputs: dict[str, Tensor]) -
 
 
 def _compare_likelihoods(spec: ModelSpec, output: Tensor, reference: Tensor) -> tuple[float | None, float | None]:
-    """Return KL divergence and top-1 agreement if the outputs are logits."""
+    # KL divergence and top-1 agreement, if the outputs are logits
     if getattr(spec, "head", None) is not None and spec.head.kind == "none":
         return None, None
     expected, log_probabilities = reference.double().log_softmax(-1), output.double().log_softmax(-1)

@@ -1,8 +1,8 @@
-"""Verify an inferred reading: transformers builds a small model with the same keys, and both outputs are compared.
+"""Verify an inferred reading by comparing a small model with transformers.
 
-Names and shapes do not show how a fused projection is split or which features rotate together. The first time that
-weights of a type not verified by the tests are read, transformers builds a small model of that config.json with random
-weights. Archetype reads it, and the logits are compared. If they differ, the other layouts are tried.
+Names and shapes do not show how a fused projection is split or which features rotate together. When weights of a model
+type are first read that the tests do not verify, transformers builds a small model of this config.json with random
+weights, Archetype reads it, and the logits are compared. If they differ, other layouts are tried.
 """
 
 import json
@@ -40,21 +40,21 @@ EXACT = parity.TOLERANCES["float32"]  # relative to the largest logit
 PADDED: dict[str, Any] = {"pad_token_id": 0}
 FALLBACKS: tuple[dict[str, Any], ...] = ({}, PADDED, LATENT, LATENT | PADDED, {"intermediate_size": None})
 LARGEST = 40_000_000  # parameters of a small model
-TRIALS = 300  # layouts tried; a count rather than a time limit, so that a busy machine finds the same
+TRIALS = 300  # layouts tried; not a time limit, so that a busy machine has the same result
 
 
 class Unprovable(Exception):
-    """No small model can be compared; the message says why."""
+    """No small model can be compared; the message states the reason."""
 
 
 def check_proved(folder: Path, overrides: Sequence[str] = (), accept: bool = False, allow_pickle: bool = False) -> None:
-    """Check that the assumptions in reading a folder are verified, and verify them now if that was never done.
+    """Verify the assumptions made in reading a folder, unless they are verified already.
 
-    Registered families and types that the tests verify pass without a comparison.
+    Registered families and model types that the tests verify pass without a comparison.
 
     Args:
         overrides: as for `read_model`.
-        accept: whether to accept a reading that nothing can verify.
+        accept: whether to accept a reading that cannot be verified.
         allow_pickle: as for `read_model`.
 
     Raises:
@@ -82,38 +82,38 @@ def check_proved(folder: Path, overrides: Sequence[str] = (), accept: bool = Fal
         if accept:
             return
         warnings.warn(UnknownFamily(f"{folder}: {family.reading.summary(family.name)}"), stacklevel=2)
-        remedy = "check what is assumed, correct it with --set NAME=VALUE, and import it with --accept-unproved"
-        raise CheckpointError(place, f"nothing proves how {family.name} is read: {reason}", remedy) from None
+        remedy = "check the assumptions, correct them with --set NAME=VALUE, and import with --accept-unproved"
+        raise CheckpointError(place, f"the reading of {family.name} cannot be verified: {reason}", remedy) from None
     if proof.fault:
         options = ", ".join(f"{name}={str(value).lower()}" for name, value in settings.items())
-        remedy = f"leave out --set {options}" if options else "no layout known here agrees: see docs/adding_a_family.md"
-        raise CheckpointError(place, f"read so, {family.name} differs from {proof.by}: {proof.fault}", remedy)
+        remedy = f"leave out --set {options}" if options else "no known layout agrees: see docs/adding_a_family.md"
+        raise CheckpointError(place, f"{family.name} as read here differs from {proof.by}: {proof.fault}", remedy)
 
 
 @torch.inference_mode()
 def prove(values: dict[str, Any], settings: Mapping[str, Any], changes: Sequence[str] = ()) -> Proof:
-    """Compare a small model of a config.json, find the layouts by which it agrees, and store the result.
+    """Compare a small model of a config.json with transformers, find the layouts that agree, and cache the result.
 
     Args:
-        settings: layouts set by the user, which stay as they are.
+        settings: layouts set by the user, which are not varied.
         changes: assignments to the specification, tried if the small model differs without them.
 
     Raises:
         Unprovable: transformers is missing, lacks the class, or cannot build a small model.
     """
-    with tempfile.TemporaryDirectory() as place, warnings.catch_warnings():
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        small = SmallModel(Path(place), values)
+        small = SmallModel(Path(folder), values)
         proof = settle_by(small, settings)
         keep_proof(values, settings, proof)
         if proof.fault and changes and small.agrees([*_assignments(settings), *changes]):
-            return replace(proof, fault="")  # relies on the user's changes, so it is not stored
+            return replace(proof, fault="")  # not cached, since it depends on the user's changes
         return proof
 
 
 @torch.inference_mode()
 def settle_by(small: "SmallModel", settings: Mapping[str, Any]) -> Proof:
-    """Find the layouts with which a small model agrees with transformers; `settings` as for `prove`."""
+    """Find the layouts for which a small model agrees with transformers; `settings` as for `prove`."""
     by, assignments = f"transformers {transformers_version()}", _assignments(settings)
     difference, alternatives = small.difference(assignments), small.alternatives(settings)
     asked = (*alternatives, *settings)
@@ -126,7 +126,7 @@ def settle_by(small: "SmallModel", settings: Mapping[str, Any]) -> Proof:
     result = parity.compare(small.folder, overrides=assignments)
     first = result.first
     where, size = (f"{first.module} ({first.reference})", first.difference) if first else ("logits", result.difference)
-    return Proof(by, {}, result.difference, f"{where} off by {size:.2g} of the largest", asked)
+    return Proof(by, {}, result.difference, f"{where} differs by {size:.2g} of the largest value", asked)
 
 
 def _assignments(settings: Mapping[str, Any]) -> list[str]:
@@ -134,21 +134,21 @@ def _assignments(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _other_layouts(alternatives: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, str]]:
-    """Yield changes of one layout, then of two together, up to `TRIALS`."""
-    others = (
-        dict(zip(names, chosen, strict=True))
+    # changes of one layout, then of two at once
+    candidates = (
+        dict(zip(names, values, strict=True))
         for count in (1, 2)
         for names in combinations(alternatives, count)
-        for chosen in product(*(alternatives[name] for name in names))
+        for values in product(*(alternatives[name] for name in names))
     )
-    return islice(others, TRIALS)
+    return islice(candidates, TRIALS)
 
 
 class SmallModel:
-    """Small model of a config.json in a folder, and its output in transformers.
+    """Small model of a config.json, and its output in transformers.
 
     Args:
-        folder: empty.
+        folder: empty; the model is written there.
         values: of the config.json to shrink.
 
     Raises:
@@ -176,7 +176,7 @@ class SmallModel:
         raise Unprovable(reasons[0])
 
     def _without_folder(self, error: ArchetypeError) -> str:
-        """Return the error's text without the temporary folder, which no longer exists when the user reads it."""
+        # the temporary folder no longer exists when the user reads the message
         return re.sub(rf"^{re.escape(str(self.folder))}(/|: )", "", f"{error.place}: {error.cause}")
 
     def _read(self, overrides: Sequence[str]) -> tuple[Any, Any]:
@@ -190,7 +190,7 @@ class SmallModel:
         return family.reading.alternatives
 
     def difference(self, overrides: Sequence[str]) -> float:
-        """Return the largest difference of logits relative to the largest magnitude.
+        """Return the largest difference of logits, relative to the largest magnitude.
 
         Raises:
             Unprovable: the model cannot be read.
@@ -216,27 +216,22 @@ def _num_parameters(config: Any, make: Callable[[Any], Any]) -> int:
 
 
 def _write(folder: Path, values: dict[str, Any]) -> nn.Module:
-    """Let transformers write a model with random weights, and load it again.
-
-    Raises:
-        ArchetypeError: transformers lacks the class.
-        ValueError: the model is too large.
-    """
+    # transformers writes a model with random weights, and loads it again
     model_class, file = parity.reference_class(values, "config.json"), folder / "config.json"
     file.write_text(json.dumps(values), encoding="utf-8")
     with parity.quiet_reference(), torch.random.fork_rng(devices=[]):
         config, make = parity.read_configuration(model_class, folder)
-        if _num_parameters(config, make) > LARGEST:  # because of sizes that the file does not name
+        if _num_parameters(config, make) > LARGEST:  # because of sizes that are not in the file
             file.write_text(json.dumps(values := with_sizes(values, config)), encoding="utf-8")
             config, make = parity.read_configuration(model_class, folder)
         if (count := _num_parameters(config, make)) > LARGEST:
-            raise ValueError(f"{count:,} parameters, which no size that is known here makes fewer")
+            raise ValueError(f"{count:,} parameters, and no known key makes the model smaller")
         model: Any = make(config)
-        # parameters computed at construction are never trained and must keep their values
+        # parameters that are computed at construction are not trained and must keep their values
         parameters = model.named_parameters()
         computed = {name: tensor.detach().clone() for name, tensor in parameters if not tensor.requires_grad}
         randomize(model)
         model.load_state_dict(computed, strict=False)
         model.save_pretrained(folder)
-    file.write_text(json.dumps(values), encoding="utf-8")  # with the keys as they were
+    file.write_text(json.dumps(values), encoding="utf-8")  # with the original keys
     return parity.load_reference(folder, torch.float32)

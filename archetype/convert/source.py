@@ -44,22 +44,22 @@ def open_spec(source: Source) -> ModelSpec:
         return source
     if isinstance(source, dict):
         return parse(source)
-    place = Path(source)
-    if (place / "spec.yaml").is_file():
-        return read(place / "spec.yaml")
-    if (config := find_config(place)) is not None:
-        return with_head_of(read_config(config)[1], read_files(place if place.is_dir() else config.file.parent))
-    if place.is_dir():
+    path = Path(source)
+    if (path / "spec.yaml").is_file():
+        return read(path / "spec.yaml")
+    if (config := find_config(path)) is not None:
+        return with_head_of(read_config(config)[1], read_files(path if path.is_dir() else config.file.parent))
+    if path.is_dir():
         raise SpecError(
-            str(place), "holds neither spec.yaml nor config.json", f"known families: {', '.join(designs())}"
+            str(path), "contains neither spec.yaml nor config.json", f"known families: {', '.join(designs())}"
         )
-    if is_gguf(place):
+    if is_gguf(path):
         from archetype.convert.gguf.specification import read_spec  # imported here, since no other source needs it
 
-        return read_spec(place)[1]
-    if place.is_file():
-        return read(place)
-    if place.suffix in SUFFIXES or len(place.parts) > 1:
+        return read_spec(path)[1]
+    if path.is_file():
+        return read(path)
+    if path.suffix in SUFFIXES or len(path.parts) > 1:
         raise SpecError(str(source), "there is no such file or folder", "check the path, or see `archetype list`")
     return preset(str(source))
 
@@ -69,7 +69,7 @@ class PublishedConfig(NamedTuple):
 
     Attributes:
         file: local path.
-        shapes: returns the shapes of the model's dequantized tensors; needed for unregistered families.
+        shapes: returns the shapes of the model's dequantized tensors, for unregistered families.
         model: folder, or name on the hub.
     """
 
@@ -79,15 +79,15 @@ class PublishedConfig(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Path of the file as messages show it."""
+        """Path of the file for messages."""
         return str(Path(self.model) / self.file.name)
 
 
 def find_config(source: Path) -> PublishedConfig | None:
-    """Return the published config.json that a source names; None if it names none.
+    """Return the published config.json of a source; None if there is none.
 
     Args:
-        source: a folder with a config.json, such a file, or a name on the hub; of a name only this file is fetched.
+        source: a folder with a config.json, the file, or a name on the hub (only this file is downloaded).
     """
     if source.is_dir():
         file = source / CONFIG
@@ -109,12 +109,12 @@ def _local_config(file: Path) -> PublishedConfig:
 
 
 def without_weights(place: str | Path) -> CheckpointError:
-    """Return the error for a path without weights: it says what the path is, and how to get a model from it."""
+    """Return the error for a path without weights; it states what the path is and how to get a model from it."""
     is_preset = str(place) in preset_facts()
     if is_preset or (Path(place).is_file() and Path(place).suffix in SUFFIXES):
-        what = "a preset" if is_preset else "a specification"
-        remedy = f"train it: archetype train TEXT --spec {place} --to RUN, and give RUN"
-        return CheckpointError(str(place), f"is {what}, which has no weights", remedy)
+        kind = "a preset" if is_preset else "a specification"
+        remedy = f"train it: archetype train TEXT --spec {place} --to RUN, and use RUN"
+        return CheckpointError(str(place), f"is {kind}, which has no weights", remedy)
     cause = "is neither a folder nor a GGUF file" if Path(place).is_file() else "there is no such folder"
     return CheckpointError(str(place), cause, "give a run directory, a Hugging Face folder or a GGUF file")
 
@@ -125,7 +125,7 @@ def read_hf_spec(
     warn: bool = True,
     settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[Family, ModelSpec]:
-    """Return the family and the specification that a folder's config.json describes; see `read_config`."""
+    """Read the config.json of a folder; see `read_config`."""
     config = _local_config(folder / CONFIG)
     return read_config(config if shapes is None else config._replace(shapes=shapes), warn, settings)
 
@@ -135,17 +135,16 @@ def read_config(
 ) -> tuple[Family, ModelSpec]:
     """Return the family and the specification that a published config.json describes.
 
-    An unregistered family is read from its tensors as well; its `reading` lists what that rests on.
+    An unregistered family is inferred from its keys and tensors; its `reading` lists the assumptions.
 
     Args:
-        config: the config.json, and the function for the shapes of the tensors.
-        warn: whether to warn about unregistered families.
+        warn: whether to warn about unregistered families and keys.
         settings: layouts of an unregistered family that neither keys nor tensors determine, by name; they override
             those that a proof has found.
 
     Warns:
         UnknownFamily: the family is not registered.
-        UnreadKeys: the file has keys that the registered family's class does not read.
+        UnreadKeys: the class of a registered family ignores some keys of the file.
         ReadOtherwise: the installed transformers, or the version that wrote the file, reads a key differently.
     """
     # imported here, since presets and files need neither
@@ -156,7 +155,7 @@ def read_config(
     family = family_of(values, place)
     tensors = config.shapes() if family is None else {}
     if family is not None and settings:
-        cause = f"is a layout that is settled for families that are not registered, and {family.name} is"
+        cause = f"is a layout of families that are not registered, but {family.name} is registered"
         raise SpecError(next(iter(settings)), cause, "leave it out")
     try:
         if warn:
@@ -173,20 +172,15 @@ def read_config(
 
 
 def _shapes_beside(file: Path) -> Shapes:
-    """Return the shapes in the safetensors next to a config.json.
-
-    Raises:
-        CheckpointError: there are none, or the file has another name and may belong to another model.
-    """
+    # a file of another name may describe another model than the safetensors next to it
     if file.name == CONFIG and weight_files.has_weights(file.parent):
         return _shapes(weight_files.header(file.parent), file)
-    cause = "a family that is not registered is read by the names and shapes of its tensors, and none are beside it"
-    remedy = "name it owner/name, or put its safetensors there, or their headers"
+    cause = "a family that is not registered is inferred from its tensors, and there are none next to this file"
+    remedy = "use owner/name, or put its safetensors or their headers there"
     raise CheckpointError(f"{file}: model_type", cause, remedy)
 
 
 def _shapes(header: Header, file: Path) -> Shapes:
-    """Return the shapes of a header's tensors after dequantization."""
     settings = read_settings(read_mapping(file), file.parent)
     plain = header if settings is None else plain_header(header, settings)
     return {name: tensor.shape for name, tensor in plain.items()}

@@ -1,4 +1,4 @@
-"""Types of weights that differ between tensors: those of GGUF files, and those in which a model was published."""
+"""Types of weights that differ between tensors: in GGUF files, and as a model was published."""
 
 import re
 from collections.abc import Mapping
@@ -28,8 +28,8 @@ def weight_types(name: str, model: ModelSpec, source: Any) -> str | WeightTypes:
     """Return the types of a model's weights for `--dtype`.
 
     Args:
-        name: a type for all weights, a type of GGUF files such as q4_k_m, or `published`.
-        source: that the model was read from.
+        name: a type for all weights, a GGUF file type such as q4_k_m, or `published`.
+        source: of the specification.
 
     Raises:
         SpecError: llama.cpp does not support the model, or the published types are unknown.
@@ -40,22 +40,22 @@ def weight_types(name: str, model: ModelSpec, source: Any) -> str | WeightTypes:
         try:
             return gguf_weights(model, name.lower())
         except CheckpointError as error:
-            cause = f"{name} is a type of GGUF files, and {error.place}: {error.cause}"
-            raise SpecError("dtype", cause, "use a type that all weights can have, such as int4") from None
+            cause = f"{name} is a type of GGUF files, but {error.place}: {error.cause}"
+            raise SpecError("dtype", cause, "use a type that is not GGUF's, such as int4") from None
     return _published(model, source) if name == PUBLISHED else name
 
 
 def _published(model: ModelSpec, source: Any) -> WeightTypes:
-    place = Path(source) if isinstance(source, str | Path) else Path()
+    path = Path(source) if isinstance(source, str | Path) else Path()
     if str(source) in preset_facts():
         preset = FAMILIES[preset_facts()[str(source)].family].presets[str(source)]
         if preset.weights:
             return _by_module(model, preset.weights)
-    elif is_gguf(place):
-        return _of_gguf(place)
-    elif place != Path() and (config := find_config(place)) is not None:
-        return _of_header(config, _header(config, place))
-    cause = f"nothing here says in which types {model.name or 'the model'} was published"
+    elif is_gguf(path):
+        return _of_gguf(path)
+    elif path != Path() and (config := find_config(path)) is not None:
+        return _of_header(config, _header(config, path))
+    cause = f"it is not known in which types {model.name or 'the model'} was published"
     raise SpecError("dtype", cause, "name a folder with its safetensors, or owner/name, or a type such as bfloat16")
 
 
@@ -71,24 +71,24 @@ def _by_module(model: ModelSpec, weights: Mapping[str, str]) -> WeightTypes:
     return WeightTypes.mixed(PUBLISHED, parameters)
 
 
-def _of_gguf(place: Path) -> WeightTypes:
+def _of_gguf(path: Path) -> WeightTypes:
     from archetype.convert.gguf.architectures import gguf_of
     from archetype.convert.gguf.header import read_header
     from archetype.convert.gguf.sizes import types_of_file
     from archetype.convert.gguf.specification import read_spec
 
-    family, model = read_spec(place)
-    sizes = {name: entry.num_bytes for name, entry in read_header(place).entries.items()}
+    family, model = read_spec(path)
+    sizes = {name: entry.num_bytes for name, entry in read_header(path).entries.items()}
     return types_of_file(PUBLISHED, model, gguf_of(family.name), sizes)
 
 
-def _header(config: PublishedConfig, place: Path) -> Header:
+def _header(config: PublishedConfig, path: Path) -> Header:
     folder = config.file.parent
-    if not place.exists():
-        return hub.header(place.as_posix())
+    if not path.exists():
+        return hub.header(path.as_posix())
     if weight_files.has_weights(folder):
         return weight_files.header(folder)
-    cause = "has no safetensors beside it, whose headers say the type of each tensor"
+    cause = "has no safetensors next to it to read the types from"
     raise SpecError(str(config.file), cause, "put them there, or name a type such as bfloat16")
 
 
@@ -106,11 +106,11 @@ def _of_header(config: PublishedConfig, header: Header) -> WeightTypes:
     shapes = shapes_of(build_on_meta(model))
     rules = with_names_of_file(family, for_model(family.format.rules_for(model), model.num_layers, shapes), list(sizes))
     if missing := next((rule.hf for rule in rules if rule.hf not in sizes), None):
-        raise SpecError(f"{config.place}: {missing}", "is not among its folder's tensors", "is the folder complete?")
+        raise SpecError(f"{config.place}: {missing}", "is missing from its folder's tensors", "is the folder complete?")
     return WeightTypes.mixed(PUBLISHED, shares(rules, shapes, sizes.__getitem__))
 
 
 def _bytes(tensor: TensorHeader) -> int:
-    """Return the size of a tensor in bytes; its type's name contains the bits: BF16, F8_E4M3, U8."""
+    # names of types contain their bits: BF16, F8_E4M3, U8
     bits = re.search(r"\d+", tensor.dtype)
     return prod(tensor.shape) * (8 if bits is None else int(bits[0])) // 8

@@ -1,4 +1,4 @@
-"""Model families, one file each: presets and, where weights are published, their format. Does not import torch.
+"""Model families, one file each: presets and, if weights are published, their format. Does not import torch.
 
 Names are imported on first use, so that listing presets loads no specifications.
 """

@@ -1,4 +1,4 @@
-"""ALBERT (Lan 2019): BERT whose layers share weights, with narrow tables; format: transformers' `albert`."""
+"""ALBERT (Lan 2019): BERT with shared layers and narrow embeddings; format: transformers' `albert`."""
 
 from typing import Any
 
@@ -20,21 +20,18 @@ def albert(
     vocab_size: int = 30_000,
     **design: Any,
 ) -> Encoder:
-    """Build an encoder of ALBERT's design, whose groups of layers are passed repeatedly; `design` as in `bert`.
+    """Build an encoder of ALBERT's design; `design` as in `bert`.
 
     Args:
-        num_layers: passes through groups in total.
-        width: features of the embedding tables.
-        num_groups: groups of layers with weights of their own.
-        layers_per_group: layers in each group.
-        vocab_size: ids.
-        design: further arguments of `bert`.
+        num_layers: passes through groups of layers.
+        width: of the embedding tables.
+        num_groups: groups of layers with different weights.
     """
     encoder = bert(num_layers=num_layers * layers_per_group, vocab_size=vocab_size, **design)
     passes, layers = num_layers // num_groups, list[Block]()
     for index, block in enumerate(encoder.layers):
-        group, place = divmod(index, passes * layers_per_group)
-        source = group * passes * layers_per_group + place % layers_per_group
+        group, position = divmod(index, passes * layers_per_group)
+        source = group * passes * layers_per_group + position % layers_per_group
         layers.append(block if index == source else block.replace(weights_of=source))
     head = encoder.head.replace(width=width) if encoder.head.predicts_masked else encoder.head
     return encoder.replace(layers=tuple(layers), embedding=encoder.embedding.replace(width=width), head=head)
@@ -45,16 +42,16 @@ def _own_layers(model: Encoder) -> list[int]:
 
 
 def _layers_per_group(model: Encoder) -> int:
-    """Return the number of layers before the first that shares weights; 1 if none does."""
+    # layers before the first that shares weights; 1 if none does
     return next((index for index, block in enumerate(model.layers) if block.weights_of is not None), 1)
 
 
 def _read_groups(config: Config, values: Values) -> Values:
     groups, layers = config.size("num_hidden_groups", 1), config.size("inner_group_num", 1)
     if values["num_layers"] % groups:
-        raise config.error("num_hidden_groups", f"{groups} do not divide {values['num_layers']} layers", "fix the file")
+        raise config.error("num_hidden_groups", f"{groups} does not divide {values['num_layers']} layers", "fix it")
     if values["num_layers"] == groups and layers > 1:
-        raise config.error("inner_group_num", "groups that are passed once are single layers here", "use 1")
+        raise config.error("inner_group_num", "groups without repetition must be single layers", "use 1")
     return {"num_groups": groups, "layers_per_group": layers}
 
 
@@ -76,20 +73,19 @@ KEYS: tuple[Row, ...] = (
 
 
 def _body(model: Encoder) -> str:
-    """Rules of the layers by group and layer within the group."""
     lines = """
         BASE.embeddings.{word,position,token_type}_embeddings   embedding.{token,position,token_type}
         BASE.embeddings.LayerNorm                       embedding.norm
         BASE.encoder.embedding_hidden_mapping_in        embedding.project
     """
-    for number, index in enumerate(_own_layers(model)):
-        group, layer = divmod(number, _layers_per_group(model))
-        place = f"BASE.encoder.albert_layer_groups.{group}.albert_layers.{layer}"
+    for index, layer_index in enumerate(_own_layers(model)):
+        group, layer = divmod(index, _layers_per_group(model))
+        prefix = f"BASE.encoder.albert_layer_groups.{group}.albert_layers.{layer}"
         lines += f"""
-            {place}.attention.{{query,key,value,dense}}     blocks.{index}.mixer.{{q,k,v,o}}
-            {place}.attention.LayerNorm                     blocks.{index}.mixer_norm
-            {place}.{{ffn,ffn_output}}                      blocks.{index}.feedforward.{{up,down}}
-            {place}.full_layer_layer_norm                   blocks.{index}.feedforward_norm
+            {prefix}.attention.{{query,key,value,dense}}     blocks.{layer_index}.mixer.{{q,k,v,o}}
+            {prefix}.attention.LayerNorm                     blocks.{layer_index}.mixer_norm
+            {prefix}.{{ffn,ffn_output}}                      blocks.{layer_index}.feedforward.{{up,down}}
+            {prefix}.full_layer_layer_norm                   blocks.{layer_index}.feedforward_norm
         """
     return lines
 

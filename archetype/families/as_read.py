@@ -1,6 +1,6 @@
-"""Format of one model of an unregistered family: its config.json and tensor names as read.
+"""Format of a single model of an unregistered family: its config.json and tensor names as read.
 
-The config.json is written back unchanged as long as the specification is the inferred one.
+As long as the specification is the inferred one, config.json is written back unchanged.
 """
 
 import copy
@@ -22,7 +22,7 @@ DTYPE_KEYS = ("dtype", "torch_dtype")
 
 @dataclass(frozen=True)
 class KeysAsRead:
-    """The keys of one config.json and the specification inferred from them and from the tensors."""
+    """Keys of one config.json, and the specification inferred from them and the tensors."""
 
     values: Mapping[str, Any]
     model: ModelSpec
@@ -32,12 +32,11 @@ class KeysAsRead:
         return self.model
 
     def write(self, model: ModelSpec) -> dict[str, Any]:
-        """Return the keys as read; `Format.config_for` refuses any other specification."""
+        # unchanged: `Format.config_for` refuses any other specification
         return copy.deepcopy(dict(self.values))
 
     def misfits(self, model: ModelSpec) -> list[CheckpointError]:
-        """Return no errors: a part of another kind is reported as a difference of fields."""
-        return []
+        return []  # a part of another kind is reported as a difference of fields
 
 
 def family_as_read(
@@ -50,9 +49,9 @@ def family_as_read(
     """Build the family of one model.
 
     Args:
-        model: the specification that was inferred.
+        model: the inferred specification.
         rules: weight rules, or a function of the specification that returns them.
-        reading: the evidence of the inference.
+        reading: report of the inference.
     """
     classes = values.get("architectures")
     architecture = str(classes[0]) if isinstance(classes, list) and classes else "AutoModelForCausalLM"
@@ -65,42 +64,42 @@ def family_as_read(
 
 
 def with_predictions(family: Family, model: ModelSpec, values: Mapping[str, Any], names: Collection[str]) -> Family:
-    """Return the family of one model with its prediction layers read as further tokens.
+    """Return the family of one model including its layers for multi-token prediction.
 
     Args:
-        family: reads the model without these layers.
+        family: of the model without these layers.
         names: of all tensors of the file.
 
     Raises:
         CheckpointError: the file has no such layers, or they cannot be read.
     """
     if not isinstance(model, Decoder) or model.further_tokens is not None:
-        raise CheckpointError("further_tokens", f"a model of kind {model.kind} has no such layers to read", REMEDY)
+        raise CheckpointError("further_tokens", f"a model of kind {model.kind} cannot have these layers", REMEDY)
     rules = family.format.rules_for(model)
     predictions = read_predictions(names, rules, model)
     used, patterns = {rule.hf for rule in predictions.rules}, [re.compile(pattern) for pattern in family.format.ignored]
     left_out = tuple(name for name in names if name in predictions.copies or any(p.fullmatch(name) for p in patterns))
     reading = family.reading or InferenceReport((), len(names) - len(left_out), (), (), (), ())
     reading = replace(reading, left_out=tuple(name for name in left_out if name not in used))
-    whole = model.replace(further_tokens=predictions.further_tokens)
-    return family_as_read(family.name, values, whole, (*rules, *predictions.rules), reading)
+    extended = model.replace(further_tokens=predictions.further_tokens)
+    return family_as_read(family.name, values, extended, (*rules, *predictions.rules), reading)
 
 
 def with_spec(family: Family, model: ModelSpec) -> Family:
-    """Return the family for a specification with corrected assumptions; registered families unchanged."""
+    """Return the family for a specification with corrected assumptions; registered families are unchanged."""
     if family.published is None or not isinstance(family.format.keys, KeysAsRead):
         return family
     return replace(family, published=replace(family.format, keys=replace(family.format.keys, model=model)))
 
 
 def with_dtype(values: Mapping[str, Any], dtype: str) -> dict[str, Any]:
-    """Return a config.json with the present dtype of the weights wherever it names one."""
+    """Replace every dtype that a config.json names by that of the weights."""
     nested = {key: with_dtype(value, dtype) for key, value in values.items() if isinstance(value, dict)}
     return {**values, **nested, **{key: dtype for key in DTYPE_KEYS if values.get(key) is not None}}
 
 
 def named_dtype(values: Mapping[str, Any]) -> str | None:
-    """Return the dtype of the weights that a config.json names, or None."""
+    """Return the dtype that a config.json names, or None."""
     sections = (values, *(value for value in values.values() if isinstance(value, dict)))
     names = (section.get(key) for section in sections for key in DTYPE_KEYS)
     return next((name for name in names if isinstance(name, str)), None)

@@ -1,4 +1,4 @@
-"""BERT (Devlin 2018) and the settings in which its descendants differ; format: transformers' `bert`."""
+"""BERT (Devlin 2018), with the settings in which its descendants differ; format: transformers' `bert`."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -53,9 +53,9 @@ def bert(
     std: float = 0.02,
     **model: Any,
 ) -> Encoder:
-    """Build an encoder of BERT's design, by default with a head for masked tokens; `patterns` are cycled over layers.
+    """Build an encoder of BERT's design, by default with a masked language modelling head.
 
-    `model` are further fields of `spec.Encoder`.
+    `patterns` are cycled over the layers; `model` are further fields of `spec.Encoder`.
     """
     norm = LayerNorm(eps=eps)
     block = standard_block(
@@ -83,14 +83,14 @@ def bert(
 
 @dataclass(frozen=True)
 class HeadRow:
-    """The head and the pooler, by the class named in the file; with none named, the head for masked tokens.
+    """Head and pooler, by the class that the file names (default: the masked language modelling head).
 
     Attributes:
-        dropout: the key of the dropout rate before the classifier.
+        dropout: key of the dropout rate before the classifier.
         pooled: whether a model without a head has a pooler.
-        activation: key of the activation of the pooler before a classifier; `activation` shares that of the layers.
-        pretraining: whether the class `ForPreTraining` exists, with the head for masked tokens.
-        spans: whether there is a class for answer spans, with a single linear layer.
+        activation: of the pooler before a classifier, or the argument that has it.
+        pretraining: whether the class `ForPreTraining` exists, with the masked language modelling head.
+        spans: whether the class for answer spans exists, with a linear layer.
     """
 
     dropout: str = "classifier_dropout"
@@ -123,13 +123,13 @@ class HeadRow:
 
 # Keys shared by all formats of BERT's kind.
 BODY_KEYS: tuple[Row, ...] = (
-    # settings of a pooler that was never built, and keys of Google's own files
+    # settings of a pooler that does not exist, and keys of Google's own files
     ignored("pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head",
         "pooler_type", "directionality", "output_past"),
-    Expected("pruned_heads", {}, "heads that were cut"),
+    Expected("pruned_heads", {}, "pruned heads"),
     Expected("is_decoder", False, "a causal mask"),
     Expected("add_cross_attention", False, "cross-attention"),
-    Expected("position_embedding_type", "absolute", "positions that are not added"),
+    Expected("position_embedding_type", "absolute", "positions in attention"),
     Key("hidden_dropout_prob", "dropout", 0.1),
     Key("num_hidden_layers", "num_layers", 12),
     Key("hidden_size", "d_model", 768),

@@ -22,28 +22,25 @@ def bigbird(
     activation: Activation | str = "gelu_tanh",
     **design: Any,
 ) -> Encoder:
-    """Build an encoder of BigBird's ITC design (global tokens are tokens of the text); `design` as in `bert`."""
+    """Build an encoder of BigBird's ITC design, whose global tokens belong to the text; `design` as in `bert`."""
     return bert(
         vocab_size=vocab_size, context_length=context_length, activation=activation, patterns=(pattern,), **design
     )
 
 
 def _read_pattern(config: Config, values: Values) -> Values:
-    """Return the pattern of blocks that each layer attends to.
-
-    The weights do not determine the random blocks. transformers draws them for each head with numpy's generator; here
-    they are drawn once for each layer, so outputs for texts that are not attended to in full differ from transformers'.
-    """
+    # Weights do not determine the random blocks. transformers draws them per head with numpy's generator; here they are
+    # drawn once per layer, so outputs only agree for texts with full attention.
     kind = config.get("attention_type", "block_sparse")
     block, random = config.size("block_size", 64), config.size("num_random_blocks", 3)
     match kind:
         case "block_sparse":
-            # transformers attends in full up to about this length
+            # up to about this length transformers uses full attention
             return {"pattern": BigBird(block=block, random_blocks=random, dense_up_to_blocks=5 + 2 * random)}
         case "original_full":
             return {"pattern": Full()}
         case _:
-            raise config.error("attention_type", f"{kind!r} is not known", "use block_sparse or original_full")
+            raise config.error("attention_type", f"{kind!r} is not supported", "use block_sparse or original_full")
 
 
 def _write_pattern(model: Encoder) -> dict[str, Any]:

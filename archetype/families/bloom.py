@@ -31,10 +31,10 @@ def bloom(*, vocab_size: int = 250_880, context_length: int = 2048, eps: float =
 
 
 KEYS = ConfigTable(bloom, (
-    # settings of Megatron-DeepSpeed, its training program, without effect on results
+    # settings of Megatron-DeepSpeed that do not affect outputs
     ignored("attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "n_inner", "offset_alibi",
         "pretraining_tp", "skip_bias_add", "skip_bias_add_qkv", "slow_but_exact"),
-    Expected("apply_residual_connection_post_layernorm", False, "residuals that start after the norm"),
+    Expected("apply_residual_connection_post_layernorm", False, "residuals from after the norm"),
     Key(("n_layer", "num_hidden_layers"), "num_layers", 2),
     Key(("n_embed", "hidden_size"), "d_model", 64, written="hidden_size"),
     Key(("n_head", "num_attention_heads"), "num_heads", 8),

@@ -1,8 +1,7 @@
 """Keys of config.json that the classes of transformers read, by model type and release, from `class_keys.json`.
 
-One class may read a key that another ignores, and so may one release. The file is made by
-`python -m tests.helpers.class_keys` from the sources of the installed transformers, whose rows are kept beside those
-of other releases; a test fails while they differ.
+Classes and releases differ in the keys that they read. `python -m tests.helpers.class_keys` writes the file from the
+sources of the installed transformers and keeps the rows of other releases; a test fails while it is out of date.
 """
 
 import json
@@ -19,7 +18,7 @@ from archetype.families.config import BOOKKEEPING
 
 FILE = Path(__file__).with_name("class_keys.json")
 DERIVED = "(derived)"  # a default that the class computes from other keys
-# Keys that do not change the output of a trained model, whichever class reads them.
+# Keys that do not affect the outputs of a trained model.
 OF_TRAINING = frozenset({
     "initializer_range", "init_std", "pretraining_tp", "output_router_logits", "router_jitter_noise",
 })
@@ -28,11 +27,11 @@ Release = tuple[int, int]  # major and minor number
 
 
 class ClassKeys(NamedTuple):
-    """Known facts about the classes of one model type.
+    """Classes of one model type.
 
     Attributes:
-        classes: prefixes of the names of these classes.
-        defaults: each key that they read with its default; `DERIVED` if computed from other keys.
+        classes: prefixes of their names.
+        defaults: default of each key that they read; `DERIVED` if it is computed from other keys.
     """
 
     classes: tuple[str, ...]
@@ -40,7 +39,7 @@ class ClassKeys(NamedTuple):
 
 
 def tables(data: Any) -> dict[Release, dict[str, Any]]:
-    """Return the rows of each release, oldest first; the file stores the others as differences from the newest."""
+    """Return the rows of each release, oldest first; the file stores older ones as differences from the newest."""
     older = {release_of(text): rows for text, rows in data["older"].items()}
     of_all = older | {release_of(data["version"]): {}}
     return {
@@ -51,7 +50,7 @@ def tables(data: Any) -> dict[Release, dict[str, Any]]:
 
 @cache
 def class_keys(release: Release | None = None) -> dict[str, ClassKeys]:
-    """Return the rows of a release by model type (default: the newest); if unknown, the nearest before it."""
+    """Return the rows of a release (default: the newest) by model type; of an unknown one, the nearest before it."""
     known = tables(json.loads(FILE.read_bytes()))
     rows = known[max(known) if release is None else nearest(known, release)]
     return {name: ClassKeys(tuple(classes), keys) for name, (classes, keys) in rows.items()}
@@ -59,23 +58,23 @@ def class_keys(release: Release | None = None) -> dict[str, ClassKeys]:
 
 @cache
 def releases() -> tuple[Release, ...]:
-    """Return the releases with known rows, oldest first."""
+    """Return the known releases, oldest first."""
     return tuple(tables(json.loads(FILE.read_bytes())))
 
 
 def nearest(known: Collection[Release], release: Release) -> Release:
-    """Return the newest known release up to this one; the oldest if all are later."""
+    """Return the newest known release up to this one, or the oldest if all are later."""
     return max((candidate for candidate in known if candidate <= release), default=min(known))
 
 
 def keys_read(values: Mapping[str, Any], model_type: str | None = None) -> Mapping[str, Any] | None:
-    """Return the keys, with defaults, that the class of a config.json reads in the newest known release.
+    """Return the keys that the class of a config.json reads in the newest known release, with their defaults.
 
     Args:
-        model_type: of the sub-model in question (default: the file's own).
+        model_type: of a sub-model (default: the file's own).
 
     Returns:
-        None if unknown: the type, or the class in `architectures`, is not transformers'.
+        None if transformers does not have the model type, or the class in `architectures`.
     """
     if not is_class_of(values):
         return None
@@ -84,7 +83,7 @@ def keys_read(values: Mapping[str, Any], model_type: str | None = None) -> Mappi
 
 
 def is_class_of(values: Mapping[str, Any]) -> bool:
-    """Return whether transformers has the model type and, if the file names a class, that class belongs to the type."""
+    """Return whether transformers has the model type, and the class that the file names belongs to it."""
     row, classes = class_keys().get(str(values.get("model_type"))), values.get("architectures")
     if row is None:
         return False
@@ -92,15 +91,15 @@ def is_class_of(values: Mapping[str, Any]) -> bool:
 
 
 def warn_of_releases(values: Mapping[str, Any], place: str, is_registered: bool = False) -> None:
-    """Warn if a config.json may mean something else to another release of transformers.
+    """Warn if another release of transformers may read a config.json differently.
 
     Args:
         place: the file, for messages.
-        is_registered: whether the family is registered; such a family refuses unknown keys of a later file.
+        is_registered: whether the family is registered; such families refuse unknown keys of a later file.
 
     Warns:
-        ReadOtherwise: the installed transformers reads a key that the newest known release does not, or vice versa; or
-            the file is of a later release and has keys that no class of the newest known release reads.
+        ReadOtherwise: the installed transformers and the newest known release read different keys; or the file is of a
+            later release and has keys that are unknown here.
     """
     text = values.get("text_config")
     values = text | {"transformers_version": values.get("transformers_version")} if isinstance(text, dict) else values
@@ -111,21 +110,21 @@ def warn_of_releases(values: Mapping[str, Any], place: str, is_registered: bool 
         before = class_keys(release_of(installed)).get(kind)
         differing = "" if before is None else ", ".join(sorted(values.keys() & (before.defaults.keys() ^ read.keys())))
         if differing:
-            cause = f"transformers {dotted(newest)} reads {differing} otherwise than {installed}, which is installed"
-            _warn(f"{place}: {cause}; the model is what the {kind} classes of {dotted(newest)} make of it")
+            cause = f"the installed transformers {installed} and {dotted(newest)} read {differing} differently"
+            _warn(f"{place}: {cause}; it is read as by the {kind} classes of {dotted(newest)}")
     unread = sorted(values.keys() - read.keys() - BOOKKEEPING - OF_TRAINING)
     if is_later(values) and unread and not is_registered:
-        cause = f"is of transformers {values['transformers_version']}, and is read as {dotted(newest)} reads it"
-        _warn(f"{place}: {cause}, the newest known here, which makes nothing of {', '.join(unread)}")
+        cause = f"was written by transformers {values['transformers_version']} and is read as by {dotted(newest)}"
+        _warn(f"{place}: {cause}, the newest known release, which ignores {', '.join(unread)}")
 
 
 def is_later(values: Mapping[str, Any]) -> bool:
-    """Return whether a config.json is of a later release than all known ones, so that its class may read more keys."""
+    """Return whether a config.json is of a later release than all known ones, whose class may read more keys."""
     return release_of(values.get("transformers_version")) > releases()[-1]
 
 
 def release_of(text: Any) -> Release:
-    """Return major and minor number; (0, 0) if the text is not a version."""
+    """Return (major, minor) of a version; (0, 0) of any other text."""
     match = re.match(r"(\d+)\.(\d+)", str(text))
     return (0, 0) if match is None else (int(match[1]), int(match[2]))
 
@@ -136,7 +135,6 @@ def dotted(release: Release) -> str:
 
 @cache
 def _installed() -> str | None:
-    """Return the version of the installed transformers without importing it."""
     try:
         return metadata.version("transformers")
     except metadata.PackageNotFoundError:
@@ -148,5 +146,5 @@ def _warn(text: str) -> None:
 
 
 def _is_one_of(name: str, starts: tuple[str, ...]) -> bool:
-    """Return whether a class belongs to a type, ignoring case (MPT was published as MPTForCausalLM)."""
+    # ignoring case: MPT was published as MPTForCausalLM
     return name.lower().startswith(tuple(start.lower() for start in starts))

@@ -13,7 +13,7 @@ SPANS, BARE = "ForQuestionAnswering", "Model"
 
 
 def head_named(config: Config, *known: str) -> str:
-    """Return the suffix out of `known` of the class that wrote a file, or the first if the file names no class.
+    """Return the suffix in `known` of the class that a file names, or the first suffix if it names none.
 
     Raises:
         CheckpointError: the class has none of these suffixes.
@@ -23,22 +23,22 @@ def head_named(config: Config, *known: str) -> str:
     for ending in known:
         if name.endswith(ending):
             return ending
-    remedy = f"known are classes that end in {', '.join(known)}"
-    raise config.error("architectures", f"the head of {name} is not known here", remedy)
+    remedy = f"supported are classes that end in {', '.join(known)}"
+    raise config.error("architectures", f"the head of {name} is not supported", remedy)
 
 
 def read_classes(config: Config) -> int:
-    """Return the number of classes: the number of names, else `num_labels`, else 2 as in transformers."""
+    """Return the number of class names, or else `num_labels`, or else 2, transformers' default."""
     names = config.get("id2label")
     if names is None:
         return config.size("num_labels", 2)
     if not isinstance(names, dict) or not names or set(names) != {str(number) for number in range(len(names))}:
-        raise config.error("id2label", "does not name each class by its number", "number them from 0 on")
+        raise config.error("id2label", "does not map the numbers of all classes to names", "number them from 0")
     return len(names)
 
 
 def read_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the classes in order; empty if a config.json only has default names."""
+    """Return the class names in order; empty if they are transformers' default names."""
     names = config.get("id2label")
     if not isinstance(names, dict):
         return ()
@@ -55,19 +55,19 @@ def read_pair_classes(config: Config) -> ClassificationHead:
 
 
 def write_pair_classes(model: Any) -> dict[str, Any]:
-    """Return the keys of such a head; empty for any other."""
+    """Return the keys of such a head; empty for others."""
     classes = write_classes(model)
     return classes | {"classifier_dropout": model.head.dropout} if classes else {}
 
 
 def write_classes(model: Any) -> dict[str, Any]:
-    """Return the keys of a head's classes, with transformers' default names."""
+    """Return the keys of a classification head, with default names; empty for others."""
     if not isinstance(model.head, ClassificationHead | TokenClassificationHead):
         return {}
     return names_of_classes(model.head.num_classes)
 
 
 def names_of_classes(num_classes: int) -> dict[str, Any]:
-    """Return the keys for this many classes, with transformers' default names."""
+    """Return the keys of class names, with transformers' default names."""
     names = {str(number): f"LABEL_{number}" for number in range(num_classes)}
     return {"id2label": names, "label2id": {name: int(number) for number, name in names.items()}}

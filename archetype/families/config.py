@@ -1,4 +1,4 @@
-"""Checked reading of a published config.json; a key that nobody reads is refused by name."""
+"""Checked reading of a published config.json. A key that is not read is refused by name."""
 
 from collections.abc import Collection
 from typing import Any
@@ -47,7 +47,7 @@ def activation_name(activation: Activation) -> str:
 
 
 class Config:
-    """A config.json that records which keys were read and names the key in every error."""
+    """config.json that records which keys are read, and names the key in every error."""
 
     def __init__(self, values: dict[str, Any], place: str = "config.json") -> None:
         self.values = values
@@ -55,7 +55,7 @@ class Config:
         self.used: set[str] = set()
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the unchecked value, or `default` if the key is absent."""
+        """Return the unchecked value, or `default` if the key is missing."""
         self.used.add(key)
         return self.values.get(key, default)
 
@@ -73,7 +73,7 @@ class Config:
         return 0 if self.get(key, default) == 0 else self.size(key, default)
 
     def optional_size(self, key: str, default: int | None = None) -> int | None:
-        """Return a positive integer or None; `default` if the key is absent."""
+        """Return a positive integer or None; `default` if the key is missing."""
         return None if self.get(key, default) is None else self.size(key, default)
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -86,21 +86,20 @@ class Config:
     def positive(self, key: str, default: float | None = None) -> float:
         """Return a finite number above 0."""
         if (value := self.number(key, default)) <= 0:
-            raise self.error(key, f"{value} is not above 0", "fix the file")
+            raise self.error(key, f"{value} is not positive", "fix the file")
         return value
 
     def optional_positive(self, key: str, default: float | None = None) -> float | None:
-        """Return a finite number above 0 or None; `default` if the key is absent."""
+        """Return a finite number above 0 or None; `default` if the key is missing."""
         return None if self.get(key, default) is None else self.positive(key, default)
 
     def rate(self, key: str, default: float) -> float:
-        """Return a number of at least 0 and below 1."""
+        """Return a number in [0, 1)."""
         if not 0 <= (value := self.number(key, default)) < 1:
-            raise self.error(key, f"{value} is not from 0 to 1", "fix the file")
+            raise self.error(key, f"{value} is not in the range 0 to 1", "fix the file")
         return value
 
     def flag(self, key: str, default: bool) -> bool:
-        """Return a boolean."""
         value = self._required(key, default)
         if not isinstance(value, bool):
             raise self.error(key, f"{value!r} is neither true nor false", "fix the file")
@@ -110,16 +109,16 @@ class Config:
         """Return an activation by its published name."""
         name = self._required(key, default)
         if not isinstance(name, str) or name not in ACTIVATIONS:
-            raise self.error(key, f"there is no activation {name!r}", f"known are {', '.join(ACTIVATIONS)}")
+            raise self.error(key, f"unknown activation {name!r}", f"supported are {', '.join(ACTIVATIONS)}")
         return ACTIVATIONS[name]
 
     def expect(self, key: str, value: Any, meaning: str) -> None:
-        """Refuse any value of a key but `value`."""
+        """Refuse any other value of a key; `meaning` explains other values."""
         if (actual := self.get(key, value)) != value:
             raise self.error(key, f"{actual!r} is not supported ({meaning})", f"only {value!r} is")
 
     def section(self, key: str) -> "Config | None":
-        """Return a nested mapping as a `Config`; None if absent or null."""
+        """Return a nested mapping as a `Config`; None if it is missing or null."""
         value = self.get(key)
         if value is None:
             return None
@@ -128,23 +127,23 @@ class Config:
         return Config(value, f"{self.place}: {key}")
 
     def finish(self, ignored: frozenset[str] = BOOKKEEPING, read: Collection[str] | None = None) -> tuple[str, ...]:
-        """Refuse a key that nobody read, unless the class that the file was written for does not read it either.
+        """Refuse keys that were not read, except those that the class of the file does not read either.
 
         Args:
             ignored: keys without effect.
-            read: keys that this class reads (default: any).
+            read: keys that the class reads (default: all).
 
         Returns:
-            Keys in the file that this class does not read.
+            Keys of the file that the class does not read.
         """
         left = tuple(key for key in self.values if key not in self.used and key not in ignored)
         for key in left:
             if read is None or key in read:
-                raise self.error(key, "is not understood for this family", "remove it if it changes no number")
+                raise self.error(key, "is not supported for this family", "remove it if it does not change the output")
         return left
 
     def error(self, key: str, cause: str, remedy: str = "") -> CheckpointError:
-        """Return an error that names this key."""
+        """Return an error at a key."""
         return CheckpointError(f"{self.place}: {key}", cause, remedy)
 
     def _required(self, key: str, default: Any) -> Any:

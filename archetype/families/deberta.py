@@ -17,7 +17,7 @@ OF_V1 = {"own_projections": True, "key_bias": False}
 
 
 def _read_distances(config: Config, values: Values) -> Values:
-    """Return a vector for each distance, with key and query projections of their own."""
+    # one vector per distance, with separate projections for keys and queries
     fields, longest = read_directions(config, values)
     return {"num_buckets": longest, "max_distance": None, "attention": fields | OF_V1}
 

@@ -1,4 +1,4 @@
-"""DeBERTa v2 and v3 (He 2020, 2021): BERT with disentangled attention to contents and distances.
+"""DeBERTa v2 and v3 (He 2020, 2021): BERT with disentangled attention to content and distance.
 
 Format: transformers' `deberta-v2`.
 """
@@ -37,13 +37,11 @@ def deberta(
     """Build an encoder of DeBERTa v3's design; `design` as in `bert`.
 
     Args:
-        num_buckets: buckets of distances in one direction.
-        max_distance: distance at which the last bucket begins (default of the field: each bucket is one distance).
+        num_buckets: distances are put into this many buckets in each direction.
+        max_distance: distance at which the last bucket begins (None: one bucket per distance).
         vector_norm: whether distance vectors are normalized.
         added_positions: whether learned positions are also added to the embedding.
-        num_token_types: token types with vectors of their own.
         attention: further fields of `spec.DisentangledAttention`.
-        design: further arguments of `bert`.
     """
     position = Learned() if added_positions else NoPosition()
     encoder = bert(num_heads=num_heads, position=position, num_token_types=num_token_types, eps=eps, **design)
@@ -58,12 +56,12 @@ def attention_of(model: Encoder) -> DisentangledAttention:
 
 
 def read_directions(config: Config, values: Values) -> tuple[dict[str, bool], int]:
-    """Return which of queries and keys read distances, and the longest distance; refuse attention without distances."""
+    """Return the directions of attention to distances, and the longest distance; refuse attention without distances."""
     config.expect("relative_attention", True, "attention without distances")
     names = config.get("pos_att_type")
     names = [name.strip() for name in names.lower().split("|")] if isinstance(names, str) else names
     if not isinstance(names, list) or not names or not set(names) <= set(DIRECTIONS):
-        raise config.error("pos_att_type", f"{names!r} is not known", f"known are {', '.join(DIRECTIONS)}")
+        raise config.error("pos_att_type", f"{names!r} is not supported", f"supported are {', '.join(DIRECTIONS)}")
     longest = config.get("max_relative_positions", -1)
     longest = config.size("max_relative_positions") if longest not in (None, -1, 0) else values["context_length"]
     return {field: name in names for name, field in DIRECTIONS.items()}, longest
@@ -92,10 +90,10 @@ def _write_distances(model: Encoder) -> dict[str, Any]:
 
 
 def _read_norm(config: Config, values: Values) -> Values:
-    said = config.get("norm_rel_ebd", "none")
-    names = [name.strip() for name in said.lower().split("|")] if isinstance(said, str) else []
+    value = config.get("norm_rel_ebd", "none")
+    names = [name.strip() for name in value.lower().split("|")] if isinstance(value, str) else []
     if not names or not set(names) <= {"none", "layer_norm"}:
-        raise config.error("norm_rel_ebd", f"{said!r} is not known", "known are none, layer_norm")
+        raise config.error("norm_rel_ebd", f"{value!r} is not supported", "supported are none, layer_norm")
     return {"vector_norm": "layer_norm" in names}
 
 
@@ -107,8 +105,8 @@ BODY_KEYS: tuple[Row, ...] = (
     Key("type_vocab_size", "num_token_types", 0, check=Config.count),
     Key("position_biased_input", "added_positions", True, check=Config.flag,
         path=lambda model: isinstance(model.embedding.position, Learned)),
-    Expected("embedding_size", lambda values: values["d_model"], "tables of another width"),
-    Expected("legacy", True, "another head for masked tokens"),
+    Expected("embedding_size", lambda values: values["d_model"], "an embedding of another width"),
+    Expected("legacy", True, "another masked language modelling head"),
     Expected("pooler_hidden_size", lambda values: values["d_model"], "a pooler of another width"),
     Expected("pooler_hidden_act", "gelu", "another activation of the pooler"),
     HeadRow("cls_dropout", pooled=False, activation="gelu"),
@@ -119,7 +117,7 @@ KEYS: tuple[Row, ...] = (
     Converted(_read_norm, lambda model: {
         "norm_rel_ebd": "none" if attention_of(model).vectors.norm.is_absent else "layer_norm"
     }),
-    Expected("conv_kernel_size", 0, "a convolution behind the first layer"),
+    Expected("conv_kernel_size", 0, "a convolution after the first layer"),
     ignored("conv_act", "conv_groups"),
     Expected("attention_head_size", lambda values: values["d_model"] // values["num_heads"], "heads of another width"),
 )

@@ -12,12 +12,12 @@ from archetype.roles.head import Head
 
 @dataclass(frozen=True)
 class ClassNames:
-    """Names of a classification head of one type's decoders.
+    """Names of a classification head of decoders.
 
     Attributes:
-        ending: suffix of the name of its class.
-        tensors: name of its weight and bias.
-        prefix: of all other tensor names (default: as with the language-model head).
+        ending: suffix of the class name.
+        tensors: name of the weight and bias.
+        prefix: of all other tensor names (default: as with the language modelling head).
     """
 
     ending: str
@@ -26,7 +26,7 @@ class ClassNames:
 
 
 ClassHeads = Mapping[type[Head], ClassNames]
-# Classification classes of a type: for texts; for tokens as well; for spans too, under two prefixes.
+# Classification heads of a model type: for texts; also for tokens; also for spans, with two prefixes.
 OF_TEXTS: ClassHeads = {ClassificationHead: ClassNames(TEXTS, "score")}
 OF_TOKENS: ClassHeads = {**OF_TEXTS, TokenClassificationHead: ClassNames(TOKENS, "score")}
 OF_SPANS: ClassHeads = {**OF_TOKENS, SpanHead: ClassNames(SPANS, "qa_outputs")}

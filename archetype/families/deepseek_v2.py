@@ -59,10 +59,10 @@ def deepseek_v2(
     context_length: int = 163_840,
     **mixer: Any,
 ) -> Decoder:
-    """Build a decoder of DeepSeek-V2's design: `num_dense_layers` layers with a dense `d_ff`, then layers with experts.
+    """Build a decoder of DeepSeek-V2's design: `num_dense_layers` dense layers of width `d_ff`, then experts.
 
-    Queries go through a vector of `q_lora_rank` features, or directly if it is None; `mixer` are further fields of
-    `spec.LatentAttention`. The shared experts are built as one expert of their total width.
+    Query projections have rank `q_lora_rank`, or full rank if it is None. `mixer` are further fields of
+    `spec.LatentAttention`. Shared experts are built as one expert of their total width.
     """
     attention = LatentAttention(
         query=DirectQuery() if q_lora_rank is None else LowRankQuery(rank=q_lora_rank),
@@ -112,7 +112,7 @@ def _read_groups(config: Config, values: Values) -> Values:
             num_groups, groups_per_token = (config.size(name) for name in names)
             return {"groups": ExpertGroups(num_groups=num_groups, groups_per_token=groups_per_token)}
         case _:
-            raise config.error("topk_method", f"{method!r} is not known", "use greedy or group_limited_greedy")
+            raise config.error("topk_method", f"{method!r} is not supported", "use greedy or group_limited_greedy")
 
 
 def _write_groups(model: Decoder) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def dense_layers(model: Decoder) -> list[GatedMLP]:
 
 
 def dense_width(model: Decoder) -> int:
-    """Return F of the dense layers; without any, the experts' width, as any value will do."""
+    """Return F of the dense layers; without any, that of the experts, since any value will do."""
     dense = dense_layers(model)
     return dense[0].width(model.d_model) if dense else expert_width(model)
 
@@ -176,9 +176,9 @@ PARTS: dict[str, type[Spec]] = {
 }
 KEYS = ConfigTable(deepseek_v2, (
     *SHARED_KEYS,
-    Expected("moe_layer_freq", 1, "layers without experts in between"),
-    Expected("scoring_func", "softmax", "another affinity"),
-    Expected("norm_topk_prob", False, "weights that sum to one", path=lambda model: False),
+    Expected("moe_layer_freq", 1, "dense layers between layers with experts"),
+    Expected("scoring_func", "softmax", "another score function"),
+    Expected("norm_topk_prob", False, "normalized weights", path=lambda model: False),
     Converted(_read_position, write_position),
     Converted(_read_groups, _write_groups),
     Key("mlp_bias", "mlp_bias", False, path="last.feedforward.shared.bias"),

@@ -73,7 +73,7 @@ def _write_position(model: Decoder) -> dict[str, Any]:
 
 
 def _read_groups(config: Config, values: Values) -> Values:
-    """Return the groups of experts, each scored by its two best; a single group means none."""
+    # a group's score is the sum of its two best experts; a single group means no groups
     num_groups, groups_per_token = config.size("n_group", 8), config.size("topk_group", 4)
     top_k = min(2, max(1, values["num_experts"] // num_groups))
     groups = ExpertGroups(num_groups=num_groups, groups_per_token=groups_per_token, top_k_in_group=top_k)
@@ -86,7 +86,7 @@ def _write_groups(model: Decoder) -> dict[str, Any]:
 
 
 KEYS = ConfigTable(deepseek_v3, (
-    # the layers that predict further tokens are left out; scores and method are the only ones of the format
+    # layers for multi-token prediction are left out; the format only has one scoring function and method
     ignored("num_nextn_predict_layers", "num_mtp_layers", "scoring_func", "topk_method", "moe_layer_freq",
         "aux_loss_alpha"),
     *with_defaults(SHARED_KEYS, max_position_embeddings=4096, num_hidden_layers=61, hidden_size=7168,

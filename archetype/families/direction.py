@@ -1,4 +1,4 @@
-"""Decoders published with `is_causal: false`, whose positions attend to later ones too: read as encoders."""
+"""Decoders published with `is_causal: false`, whose attention is bidirectional: read as encoders."""
 
 from typing import Any
 
@@ -16,10 +16,10 @@ SHARED = tuple(name for name in Decoder.model_fields if name in Encoder.model_fi
 
 
 def read_direction(config: Config, decoder: Decoder) -> ModelSpec:
-    """Return the decoder, or an encoder of its layers if `is_causal` is false and its class reads the key.
+    """Return the decoder, or an encoder of its layers if its class reads `is_causal` and the key is false.
 
     Raises:
-        CheckpointError: a layer is undefined in both directions, or the head classifies by the last token.
+        CheckpointError: a layer cannot be bidirectional, or the head classifies by the last token.
     """
     read = keys_read(config.values)
     if (read is not None and KEY not in read) or config.flag(KEY, True):
@@ -27,12 +27,12 @@ def read_direction(config: Config, decoder: Decoder) -> ModelSpec:
     if (cause := _one_way(decoder)) is not None:
         raise config.error(KEY, cause, "remove the key to read it as a decoder")
     if decoder.head.classifies or decoder.further_tokens is not None:
-        raise config.error(KEY, "the head reads the last token as one that saw the whole text", "remove the key")
+        raise config.error(KEY, "the head needs a last token that attends to the whole text", "remove the key")
     return Encoder(**{name: getattr(decoder, name) for name in SHARED})
 
 
 def as_decoder(model: ModelSpec) -> ModelSpec:
-    """Return the decoder from which `read_direction` would make this encoder; any other model unchanged."""
+    """Return the decoder that `read_direction` turns into this encoder; other models unchanged."""
     if not isinstance(model, Encoder) or model.pooler or model.head.classifies or model.head.predicts_masked:
         return model
     if _one_way(model) is not None:
@@ -41,16 +41,16 @@ def as_decoder(model: ModelSpec) -> ModelSpec:
 
 
 def _one_way(model: Decoder | Encoder) -> str | None:
-    """Return the reason why a layer cannot be read in both directions; None if all can."""
+    # the reason why a layer cannot be bidirectional; None if all can
     for index, block in enumerate(model.layers):
         mixer = block.mixer
         if not (isinstance(mixer, Attention) and isinstance(mixer.pattern, Full)):
-            return f"layer {index} is not attention to the whole text, which alone is read in both directions"
+            return f"layer {index} is not full attention, which is the only bidirectional mixer here"
         if not isinstance(mixer.position, Rotary | NoPosition):
-            return f"{mixer.position.kind} positions of layer {index} have no keys ahead here"
+            return f"{mixer.position.kind} positions of layer {index} are not defined for later keys"
     return None
 
 
 def write_direction(model: ModelSpec) -> dict[str, Any]:
-    """Return the key of an encoder."""
+    """Return `is_causal` for an encoder."""
     return {KEY: False} if isinstance(model, Encoder) else {}

@@ -1,4 +1,4 @@
-"""Formats of encoders of BERT's kind, by the tensor names of a type of transformers."""
+"""Formats of BERT-like encoders, by the tensor names of a model type of transformers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ PARTS: dict[str, type[Spec]] = {
     "block.mixer": Attention,
     "block.feedforward": MLP,
 }
-# Embeddings and layers, whose names below BASE all formats of BERT's kind share.
+# Embeddings and layers, whose names below BASE are common to BERT-like formats.
 BODY = """
     BASE.embeddings.{word,position,token_type}_embeddings   embedding.{token,position,token_type}
     BASE.embeddings.LayerNorm                               embedding.norm
@@ -47,19 +47,19 @@ BODY = """
 
 @dataclass(frozen=True)
 class Names:
-    """Tensor names of a type. `BASE` is replaced by the prefix of everything below the head.
+    """Tensor names of a model type. `BASE` is replaced by the prefix of all tensors below the head.
 
     Attributes:
         body: rules of the embeddings and layers, or a function of the model that returns them.
-        transform: the layer before the logits, and its norm.
-        logits: the table of the logits.
-        tied_bias: the bias of logits whose table is the embedding's (absent: that of `logits`).
+        transform: layer before the logits, and its norm.
+        logits: weight of the logits.
+        tied_bias: bias of logits that are tied to the embedding.
         pooler: of a model without a head.
-        class_pooler: the pooler before a classifier (absent: as without a head).
-        classifier: the layer that computes the logits of classes of a text.
-        spans: the layer that computes the logits of the first and the last token of an answer.
-        class_transform: the layer before the logits of classes, and its norm.
-        interleaved: rules of tensors that hold several parameters, interleaved by head.
+        class_pooler: pooler before a classifier.
+        classifier: layer that computes the class logits of a text.
+        spans: layer that computes the logits of the first and the last token of an answer.
+        class_transform: layer before the class logits, and its norm.
+        interleaved: rules of fused tensors whose parameters are interleaved by head.
     """
 
     body: str | Callable[[Encoder], str] = BODY
@@ -74,7 +74,7 @@ class Names:
     interleaved: str = ""
 
     def rules(self, base: str, model: ModelSpec) -> tuple[Rule, ...]:
-        """Return the weight rules of a model with any of the heads."""
+        """Return the weight rules of a model."""
         encoder = expect_kind(Encoder, model, "kind")
         head, body = encoder.head, self.body(encoder) if callable(self.body) else self.body
         classifier = self.classifier if head.classifies else self.spans if isinstance(head, SpanHead) else "classifier"
@@ -94,7 +94,7 @@ class Names:
 
 
 def architecture(prefix: str, model: ModelSpec) -> str:
-    """Return the class that transformers loads a model with."""
+    """Return the transformers class of a model."""
     head = expect_kind(Encoder, model, "kind").head
     for kind, ending in CLASSES.items():
         if isinstance(head, kind):
@@ -102,7 +102,7 @@ def architecture(prefix: str, model: ModelSpec) -> str:
     raise wrong_kind(MaskedLanguageModelHead, head, "head")
 
 
-# The class suffix of each head.
+# Head -> suffix of its class.
 CLASSES: dict[type[Head], str] = {
     MaskedLanguageModelHead: MASKED,
     MaskedLogitsHead: MASKED,
@@ -131,16 +131,16 @@ def encoder_format(
     ignored: tuple[str, ...] = (),
     **format: Any,
 ) -> Format:
-    """Build the format of a type.
+    """Build the format of a model type.
 
     Args:
         name: prefix of its classes.
-        base: the prefix of all tensors below the head.
-        parts: the only kind allowed for a part, by its path.
+        base: prefix of all tensors below the head.
+        parts: the only kind allowed for a part, by path.
         ignored: patterns of further tensors without effect.
         format: further fields of `Format`.
     """
-    # a buffer of ids, the next-sentence head, and a pooler and bias without a head that reads them
+    # a buffer of ids, the next-sentence head, and a pooler and bias that no head reads
     left_out = (rf"({base}\.)?embeddings\.position_ids", rf"({base}\.)?pooler\..*", r"cls\.seq_relationship\..*",
                 rf"{names.tied_bias}".replace(".", r"\."), *ignored)
     copies = {f"{names.logits}.weight": "embedding.token.weight", f"{names.logits}.bias": "lm_head.bias"}

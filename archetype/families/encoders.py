@@ -1,6 +1,6 @@
-"""Encoders of BERT's kind under other types of transformers: one row each with its differences.
+"""BERT-like encoders of other model types of transformers: one row each with its differences.
 
-They have no presets; the family of a row serves to read published weights and to write them back.
+They have no presets, only formats to read and write published weights.
 """
 
 from collections.abc import Callable
@@ -42,18 +42,18 @@ def pre_norm(build: Build, embedding_norm: bool = True) -> Build:
 
 
 def in_attention(encoder: Encoder, position: MixerPosition, **attention: Any) -> Encoder:
-    """Return the encoder with positions in attention; `attention` are further fields of `spec.Attention`."""
+    """Set the positions of attention; `attention` are further fields of `spec.Attention`."""
     layers = tuple(block.replace(mixer=block.mixer.replace(position=position, **attention)) for block in encoder.layers)
     return encoder.replace(layers=layers)
 
 
 def mpnet(**design: Any) -> Encoder:
-    """Build RoBERTa without token types and with a relative bias of the scores (Song 2020)."""
+    """Build RoBERTa without token types, with a relative bias of scores (Song 2020)."""
     return in_attention(roberta(offset=PADDING + 1, num_token_types=0, **design), RelativeBias())
 
 
 def roformer(**design: Any) -> Encoder:
-    """Build BERT with rotary positions that pair neighbouring features (Su 2021)."""
+    """Build BERT with interleaved rotary positions (Su 2021)."""
     return in_attention(bert(position=NoPosition(), **design), Rotary(interleaved=True))
 
 
@@ -70,19 +70,19 @@ def gte(*, rotary: Rotary, head_dim: int, **design: Any) -> Encoder:
 
 
 def gated(encoder: Encoder, down_bias: bool | None = None) -> Encoder:
-    """Return the encoder with gated feed-forward parts of the same width, without biases except `down_bias`."""
+    """Replace feed-forward parts by gated ones of the same width, without biases except `down_bias`."""
     network = expect_kind(MLP, encoder.layers[0].feedforward, "layers[0].feedforward")
     part = GatedMLP(d_ff=network.d_ff, activation=network.activation, down_bias=down_bias)
     return encoder.replace(layers=tuple(block.replace(feedforward=part) for block in encoder.layers))
 
 
 def without(rows: tuple[Row, ...], *names: str) -> tuple[Row, ...]:
-    """Return the rows without those of some keys."""
+    """Remove the rows of some keys."""
     return tuple(row for row in rows if getattr(row, "names", getattr(row, "name", None)) not in names)
 
 
 def named(rows: tuple[Row, ...], **names: str) -> tuple[Row, ...]:
-    """Return the rows with other names for their keys."""
+    """Rename keys."""
     return tuple(
         replace(row, names=names.get(row.names, row.names)) if isinstance(row, Key) and isinstance(row.names, str)
         else row for row in rows
@@ -90,7 +90,7 @@ def named(rows: tuple[Row, ...], **names: str) -> tuple[Row, ...]:
 
 
 def spelled(names: dict[str, str], further: str) -> str:
-    """Return BERT's rules with other tensor names and one more line."""
+    """Return BERT's rules with other tensor names and a further line."""
     table = BODY
     for ours, theirs in names.items():
         table = table.replace(ours, theirs)
@@ -98,7 +98,7 @@ def spelled(names: dict[str, str], further: str) -> str:
 
 
 def norms(attention: str, network: str) -> dict[str, str]:
-    """Return the names of the two norms of a layer."""
+    """Return new names of a layer's two norms, for `spelled`."""
     return {"{i}.attention.output.LayerNorm": f"{{i}}.{attention}", "{i}.output.LayerNorm": f"{{i}}.{network}"}
 
 
@@ -129,7 +129,7 @@ PROJECT = """
 
 
 def of_width(build: Build) -> Build:
-    """Return a constructor of the same encoders with tables and a masked-token head of a `width`."""
+    """Return a constructor of the same encoders whose embedding and masked language modelling head have a `width`."""
 
     def built(*, width: int | None, **design: Any) -> Encoder:
         encoder = build(**design)
@@ -140,7 +140,7 @@ def of_width(build: Build) -> Build:
 
 
 def whole_heads(theta: float) -> Converted:
-    """Row of rotary positions over whole heads; `theta` is the library's default."""
+    """Return the row of rotary positions over whole heads; `theta` is transformers' default."""
 
     def read(config: Config, values: Values) -> Values:
         head_dim = config.size("head_dim", values["d_model"] // values["num_heads"])
@@ -215,7 +215,7 @@ GTE_NAMES = Names(
 
 GATED_PARTS = PARTS | {"block.feedforward": GatedMLP}
 PRE_NORM_PARTS = PARTS | {"block.wiring": PreNorm}
-# settings of another head
+# settings of other heads
 SUMMARY = ignored("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout")
 FORMATS: tuple[Format, ...] = (
     encoder_format("xlm-roberta", "XLMRoberta", "roberta", roberta, ROBERTA_KEYS, ROBERTA_NAMES),
@@ -227,7 +227,7 @@ FORMATS: tuple[Format, ...] = (
         with_defaults(ROBERTA_KEYS, layer_norm_eps=1e-5, type_vocab_size=1), XL_NAMES, PRE_NORM_PARTS),
     encoder_format("ernie", "Ernie", "ernie", bert, (
         *DESIGN,
-        Expected("use_task_id", False, "vectors of tasks"),
+        Expected("use_task_id", False, "task embeddings"),
         ignored("task_type_vocab_size"),
     )),
     encoder_format("megatron-bert", "MegatronBert", "bert", pre_norm(bert, embedding_norm=False), DESIGN,
@@ -238,7 +238,7 @@ FORMATS: tuple[Format, ...] = (
     encoder_format("roformer", "RoFormer", "roformer", of_width(roformer), (
         *with_defaults(BODY_KEYS, max_position_embeddings=1536),
         WIDTH,
-        Expected("rotary_value", False, "values that are rotated"),
+        Expected("rotary_value", False, "rotated values"),
         HeadRow(pooled=False, activation="activation"),
     ), ROFORMER_NAMES, ignored=(r"(roformer\.)?encoder\.embed_positions\.weight",)),
     encoder_format("distilbert", "DistilBert", "distilbert", partial(bert, num_token_types=0), (
@@ -250,7 +250,7 @@ FORMATS: tuple[Format, ...] = (
     encoder_format("mpnet", "MPNet", "mpnet", mpnet, (
         *without(BODY_KEYS, "type_vocab_size"),
         MASK_OFFSET,
-        Expected("relative_attention_num_buckets", 32, "other buckets than its code has"),
+        Expected("relative_attention_num_buckets", 32, "another number of buckets than in its code"),
         HeadRow(),
     ), MPNET_NAMES),
     encoder_format("nomic_bert", "NomicBert", "nomic_bert", nomic, (

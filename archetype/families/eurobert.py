@@ -1,4 +1,4 @@
-"""EuroBERT (Boizard 2025): Llama's layers in both directions; format: transformers' `eurobert`."""
+"""EuroBERT (Boizard 2025): Llama's layers with bidirectional attention; format: transformers' `eurobert`."""
 
 from typing import Any
 
@@ -34,9 +34,9 @@ def eurobert(
     name: str = "",
     **design: Any,
 ) -> Encoder:
-    """Build an encoder of EuroBERT's design, by default with a head for masked tokens.
+    """Build an encoder of EuroBERT's design, by default with a masked language modelling head.
 
-    The head has a bias iff `mlp_bias`; `head` and `pooling` are as in `spec.Encoder`, `design` as in `llama`.
+    That head has a bias iff `mlp_bias`. `head` and `pooling` are as in `spec.Encoder`, `design` as in `llama`.
     """
     sizes: dict[str, Any] = {"vocab_size": vocab_size, "context_length": context_length}
     decoder = llama(position=position, mlp_bias=mlp_bias, **sizes, **design)
@@ -58,7 +58,7 @@ POOLINGS = {"bos": "first", "mean": "mean", "late": "late"}
 def _read_head(config: Config, values: Values) -> Values:
     pooling = config.get("classifier_pooling", "late")
     if pooling not in POOLINGS:
-        raise config.error("classifier_pooling", f"{pooling!r} is not known", f"known are {', '.join(POOLINGS)}")
+        raise config.error("classifier_pooling", f"{pooling!r} is not supported", f"use one of {', '.join(POOLINGS)}")
     match head_named(config, MASKED, TEXTS, TOKENS, BARE):
         case "ForSequenceClassification":
             head = ClassificationHead(num_classes=read_classes(config), transform=HeadTransform())

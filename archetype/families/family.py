@@ -1,4 +1,4 @@
-"""Families: presets and, where weights are published, their format. Data only, no torch."""
+"""Families: presets and, if weights are published, their format. Data only, no torch."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,13 +17,12 @@ TINY = "for tests and first trials: bytes as tokens"
 
 @dataclass(frozen=True)
 class Preset:
-    """A named size.
+    """Named size of a family.
 
     Attributes:
         make: builds its specification.
         source: of its numbers.
-        weights: the dtypes of its published weights, by patterns of module names; the first match counts (empty: not
-            known).
+        weights: dtypes of its published weights, by patterns of module names; the first match counts (empty: unknown).
     """
 
     make: Callable[[], ModelSpec]
@@ -33,17 +32,17 @@ class Preset:
 
 @dataclass(frozen=True)
 class InferenceReport:
-    """The evidence for the inference of an unregistered family.
+    """Report of the inference of an unregistered family.
 
     Attributes:
         recognized: keys of config.json that were used.
-        tensors: how many were assigned to parameters.
+        tensors: number of tensors that became parameters.
         assumed: what neither keys nor tensors determine, as path=value and the reason.
         unknown: keys that were not understood, with their values.
         unread: keys that the family's class in transformers never reads.
         left_out: tensors that a text decoder does not use.
-        alternatives: the other values of each assumed layout, by its name.
-        proof: the reference with which the model's outputs agree; empty if there is none.
+        alternatives: other values of each assumed layout, by name.
+        proof: reference with which the outputs agree; empty without one.
     """
 
     recognized: tuple[str, ...]
@@ -57,7 +56,7 @@ class InferenceReport:
 
     def summary(self, name: str) -> str:
         """Return the report in one line."""
-        text = f"{name} is not a registered family; read by {len(self.recognized)} keys and {self.tensors} tensors"
+        text = f"{name} is not a registered family; inferred from {len(self.recognized)} keys, {self.tensors} tensors"
         text += f"; {self.proof or f'not proved: {self._what_counts()}'}"
         for words, items, shown in (
             ("assumed", () if self.proof else self.assumed, len(self.assumed)),
@@ -72,18 +71,17 @@ class InferenceReport:
         return one_line(f"{text}; correct what is wrong with --set NAME=VALUE" if open_ends else text)
 
     def _what_counts(self) -> str:
-        """Return which assumed fields sizes and costs may depend on; layouts change neither."""
+        # layouts change neither sizes nor costs; other assumptions may
         names = [item.partition("=")[0] for item in self.assumed]
         fields = [name for name in names if name not in self.alternatives]
         return f"sizes and costs depend on {', '.join(fields) if fields else 'nothing that is assumed'}"
 
     def table(self, name: str) -> str:
-        """Return the report with one line for each item."""
+        """Return the report with one line per item."""
         lines = (f"  {kind:<14}  {one_line(item)}" for kind, item in self._rows())
         return "\n".join([f"{one_line(name)} is not a registered family", *lines])
 
     def _repr_html_(self) -> str:
-        """Return the report as HTML for a notebook."""
         return Table(("how", "what"), self._rows(), text_columns=2).html()
 
     def _rows(self) -> list[tuple[str, str]]:
@@ -101,10 +99,8 @@ class Family:
     """Models of one design.
 
     Attributes:
-        name: in Archetype.
-        presets: sizes by name.
-        published: the format of its weights; None if none are published in a known format.
-        reading: the evidence, if the family was inferred from one model's files.
+        published: format of the weights; None if none are published in a known format.
+        reading: report, if the family was inferred from one model's files.
     """
 
     name: str
@@ -119,10 +115,10 @@ class Family:
 
     @property
     def format(self) -> Format:
-        """The published format.
+        """Published format.
 
         Raises:
-            CheckpointError: it has none.
+            CheckpointError: there is none.
         """
         if self.published is None:
             raise CheckpointError(self.name, "this family has no published format", "export to another family")
@@ -135,20 +131,20 @@ def presets(
     table: Mapping[str, Mapping[str, Any]],
     weights: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Preset]:
-    """Build presets from one source: each row's arguments and name are passed to `make`.
+    """Build presets of one source.
 
     Args:
-        make: builds the specification.
-        table: arguments of `make`, by preset name.
+        make: builds the specification from a preset's name and arguments.
+        table: arguments by preset name.
         weights: dtypes of the published weights, by patterns of module names.
     """
     return {name: Preset(partial(make, name=name, **row), source, weights) for name, row in table.items()}
 
 
 def tiny(make: Callable[..., ModelSpec], table: Mapping[str, Mapping[str, Any]]) -> dict[str, Preset]:
-    """Build presets that train in minutes, on short sequences of bytes: `make` with each row's arguments.
+    """Build presets that train in minutes on short sequences of bytes; arguments as for `presets`.
 
-    A row overrides the vocabulary size where the objective needs ids besides the bytes.
+    A row overrides the vocabulary size if the objective needs more ids than the 256 bytes.
     """
     common = {"d_model": 64, "vocab_size": 256, "context_length": 128}
     return presets(TINY, make, {name: common | dict(row) for name, row in table.items()})

@@ -1,4 +1,4 @@
-"""Formats of published weights: a configuration read and written, and weight rules. Data only, no torch."""
+"""Formats of published weights: reading and writing of config.json, and weight rules. Data only, no torch."""
 
 import re
 import warnings
@@ -24,18 +24,18 @@ from archetype.parts.head.spec import LanguageModelHead, NoHead
 from archetype.spec.edit import differences
 from archetype.spec.errors import explain
 
-# Fields that change no output of a finished model; a format that has no word for them loses nothing.
 HEAD_FIELDS = ("head", "pooling", "pooler", "pooler_activation")  # of an encoder: what follows its last layer
 SHOWN = 60  # characters of a value shown in an error
+# Fields that do not affect a trained model; a format need not express them.
 TRAINING_ONLY = ("name", "initialization", "dropout")
 TIED = {"lm_head.weight": "embedding.token.weight"}
-# suffixes of the class that generates text
+# Suffixes of classes that generate text.
 SAME_HEAD = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "MTModel")
 HEAD = re.compile(f"({'|'.join((*SAME_HEAD, MASKED, TEXTS, TOKENS, SPANS))})$")
 
 
 class Keys(Protocol):
-    """The keys of config.json, readable and writable."""
+    """Reader and writer of the keys of config.json."""
 
     def read(self, config: Config) -> ModelSpec:
         """Return the specification that a config.json describes; every key is used or refused."""
@@ -49,21 +49,19 @@ class Keys(Protocol):
 
 @dataclass(frozen=True)
 class Format:
-    """The format of a folder of published weights.
+    """Format of a folder of published weights.
 
     Attributes:
-        model_type: the `model_type` in config.json.
-        architecture: the class that transformers loads it with; a function where it depends on the head.
-        keys: of config.json; `config_for` proves that nothing was lost.
-        rules: how tensors of the file correspond to parameters of the model, or a function of the model that returns
-            it.
-        prefix: of all tensor names but the head's; absent in files saved without the head.
-        ignored: patterns of tensors in files that this model does not use.
-        copies: tensors that a file may repeat, and the parameter that each repeats.
+        architecture: transformers class, or a function of the model that returns it.
+        keys: of config.json; `config_for` verifies that nothing is lost.
+        rules: map tensors of the file to parameters of the model; or a function of the model that returns them.
+        prefix: of all tensor names but the head's; missing in files saved without the head.
+        ignored: patterns of tensors that the model does not use.
+        copies: tensors that a file may duplicate -> parameter.
         marks_global_tokens: whether transformers takes the positions of global tokens as an input.
         class_heads: classification heads that transformers has for these decoders.
-        class_architecture: the class with the classification head for texts, from whose name that of the class without
-            a head follows (absent: from `architecture`).
+        class_architecture: class with the head for text classification, from which the name of the class without a head
+            follows (default: from `architecture`).
     """
 
     model_type: str
@@ -78,10 +76,10 @@ class Format:
     class_architecture: str | None = None
 
     def rules_for(self, model: ModelSpec) -> tuple[Rule, ...]:
-        """Return the weight rules of a model; without a head, names lack the prefix."""
+        """Return the weight rules of a model; without a head, names have no prefix."""
         model = self._written_as(model)
         rules = self.rules(model) if callable(self.rules) else self.rules
-        named = any("classifier.weight" in one.params for one in rules)  # as a file that was read by its names has it
+        named = any("classifier.weight" in rule.params for rule in rules)  # in a family inferred from tensor names
         if isinstance(model, Decoder) and (names := self._class_names(model)) is not None and not named:
             if names.prefix is not None:
                 rules = tuple(replace(rule, hf=_with_prefix(rule.hf, self.prefix, names.prefix)) for rule in rules)
@@ -91,7 +89,7 @@ class Format:
         return rules
 
     def architecture_of(self, model: ModelSpec) -> str:
-        """Return the class that transformers loads a model with."""
+        """Return the transformers class of a model."""
         model = self._written_as(model)
         if callable(self.architecture):
             return self.architecture(model)
@@ -108,15 +106,13 @@ class Format:
         return getattr(self.keys, "kind", None) is Decoder
 
     def _written_as(self, model: ModelSpec) -> ModelSpec:
-        """Return the model that the file describes: for an encoder made of a decoder's layers, that decoder."""
+        # the model that config.json describes: an encoder of a decoder's layers is written as that decoder
         model = self._without_sentence_head(model)
         return as_decoder(model) if self.decodes else model
 
     def _without_sentence_head(self, model: ModelSpec) -> ModelSpec:
-        """Return the model that config.json describes if its sentence head is in modules.json.
-
-        Its head is absent, or a head over the vocabulary if the class without a head has a pooler that the model lacks.
-        """
+        # modules.json describes a sentence head; config.json then describes a model without a head, or with a language
+        # modelling head if the class without a head has a pooler that the model does not have
         bare = model.without_sentence_head()
         if bare is model or not isinstance(bare, Encoder) or bare.pooler:
             return bare
@@ -130,7 +126,7 @@ class Format:
             return bare
 
     def _class_names(self, model: ModelSpec) -> ClassNames | None:
-        """Return the names of a decoder's classification head; None if it has none, or none known to transformers."""
+        # None without a classification head, or if transformers has no such class
         return self.class_heads.get(type(model.head)) if isinstance(model, Decoder) else None
 
     def spec_from(self, config: dict[str, Any], place: str = "config.json") -> ModelSpec:
@@ -152,30 +148,25 @@ class Format:
         return model
 
     def _lacks_head(self, config: Config, model: Decoder) -> bool:
-        """Return whether a file is of the class without a head and lacks the head's table."""
+        # a file of the class without a head only has the head's table if it is tied
         names = config.get("architectures")
         name = str(names[0]) if isinstance(names, list) and names else ""
         bare = self.architecture_of(model.replace(head=NoHead(), further_tokens=None))
         return name.lower() == bare.lower() and not model.head.shares_table
 
     def _check_class(self, config: Config, model: ModelSpec) -> None:
-        """Check that a file's class is that of a model with this head, ignoring case (as for MPTForCausalLM).
-
-        A class without a head is accepted if the head shares the embedding's table. Encoders read their class as a key.
-
-        Raises:
-            CheckpointError: the class is another, such as half of an encoder-decoder, or one whose head the file lacks.
-        """
+        # The class must be that of a model with this head, ignoring case (MPT was published as MPTForCausalLM). A class
+        # without a head is accepted if the head is tied. Encoders read their class as a key.
         names = config.get("architectures")
         if not isinstance(model, Decoder | EncoderDecoder) or not isinstance(names, list) or not names:
             return
-        own = self.architecture_of(model)
-        stem = HEAD.sub("", own)
-        known = {own, *(f"{stem}{head}" for head in SAME_HEAD)}
-        known |= {without_head(self.class_architecture or own)} if model.head.shares_table else set()
+        expected = self.architecture_of(model)
+        stem = HEAD.sub("", expected)
+        known = {expected, *(f"{stem}{head}" for head in SAME_HEAD)}
+        known |= {without_head(self.class_architecture or expected)} if model.head.shares_table else set()
         if str(names[0]).lower() not in {name.lower() for name in known}:
-            cause = f"{names[0]!r} is not read here as a model of the {self.model_type} format"
-            raise config.error("architectures", cause, f"use one of {own}")
+            cause = f"{names[0]!r} is not supported in the {self.model_type} format"
+            raise config.error("architectures", cause, f"use one of {expected}")
 
     def config_for(self, model: ModelSpec) -> dict[str, Any]:
         """Return the config.json of a specification.
@@ -189,7 +180,7 @@ class Format:
         return config
 
     def with_class_head(self, model: ModelSpec, num_classes: int, of_tokens: bool) -> ModelSpec:
-        """Return an encoder with a new classification head as in this type's class for texts, or for tokens.
+        """Return an encoder with a new classification head, as in the class of this model type for texts or tokens.
 
         Raises:
             CheckpointError: the format cannot express the encoder, or has no such class.
@@ -205,21 +196,18 @@ class Format:
         return self._write(model)[1]
 
     def can_compare(self, model: ModelSpec) -> bool:
-        """Whether a configuration can be written and read back, so that `lacking` is a list of all differences."""
+        """Return whether a configuration can be written and read back, so that `lacking` lists all differences."""
         return bool(self._write(model)[0])
 
     def _write(self, model: ModelSpec) -> tuple[dict[str, Any], list[CheckpointError]]:
-        """Return the config.json and errors for what it does not express.
-
-        These are found by reading the written configuration back and comparing, so a written file is never wrong.
-        """
+        # config.json, and errors for what it does not express, found by reading it back: a written file is never wrong
         model = self._without_sentence_head(model)
         body = self._written_as(model)
         if misfits := self.keys.misfits(body):
             return {}, misfits
         has_classes = isinstance(body, Decoder) and body.head.has_classes
         if has_classes and self._class_names(body) is None:
-            cause = f"the {self.model_type} format has no head for classes of this kind"
+            cause = f"the {self.model_type} format has no classification head of this kind"
             return {}, [CheckpointError("head", cause, "keep the run directory")]
         if isinstance(body, Decoder) and not body.head.predicts_next:  # keys of other heads are not read back
             body = body.replace(head=LanguageModelHead(tied=has_classes))
@@ -238,22 +226,21 @@ class Format:
 
     def _inexpressible(self, path: str, value: Any, other: Any) -> CheckpointError:
         value, other = (shorten(repr(item), SHOWN) for item in (value, other))
-        cause = f"the {self.model_type} format cannot express {value} here (it would read {other})"
+        cause = f"the {self.model_type} format cannot express {value} here (it would be read as {other})"
         return CheckpointError(path, cause, "change the specification or export to another family")
 
 
 def without_head(architecture: str) -> str:
-    """Return the name of the class without a head, from that of a class with one."""
+    """Return the name of the class without a head for that of a class with one."""
     return f"{HEAD.sub('', architecture).removesuffix(BARE)}{BARE}"
 
 
 def _with_prefix(name: str, old: str, new: str) -> str:
-    """Return the tensor name with its prefix replaced; unchanged without the old prefix."""
     return f"{new}{name.removeprefix(old)}" if name.startswith(old) else name
 
 
 def without_fields(model: ModelSpec, names: tuple[str, ...]) -> ModelSpec:
-    """Return the specification as data, without all fields of these names."""
+    """Return the specification without the fields of these names, at any depth."""
 
     def stripped(data: Any) -> Any:
         match data:

@@ -29,7 +29,7 @@ def gemma(*, d_model: int, activation: Activation | str = "gelu_tanh", eps: floa
 
 def _read_activation(config: Config, values: Values) -> Values:
     activation = config.activation("hidden_act", "gelu_pytorch_tanh")
-    # the first files say "gelu" but mean the approximation
+    # early files say "gelu" but mean the approximation
     activation = GELUTanh() if activation == GELU() else activation
     if config.get("hidden_activation") is not None and config.activation("hidden_activation", "") != activation:
         raise config.error("hidden_activation", "contradicts hidden_act", "remove the wrong one")
@@ -38,12 +38,12 @@ def _read_activation(config: Config, values: Values) -> Values:
 
 def _read_direction(config: Config, values: Values) -> Values:
     if config.get("use_bidirectional_attention") not in (None, False):
-        raise config.error("use_bidirectional_attention", "attends to later tokens", "only decoders are read")
+        raise config.error("use_bidirectional_attention", "attends to later tokens", "only decoders are supported")
     return {}
 
 
 def gemma_keys(rotary: bool = True, **defaults: Any) -> tuple[Row, ...]:
-    """Return the keys shared by all formats of Gemma's kind; `defaults` are its library's."""
+    """Return the keys of Gemma-like formats; `defaults` are those of the class in transformers."""
     common = {"head_dim": 256, "vocab_size": 256_000, "max_position_embeddings": 8192, "tie_word_embeddings": True}
     return (
         *design_keys(rotary=rotary, **(common | defaults)),

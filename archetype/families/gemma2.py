@@ -1,4 +1,4 @@
-"""Gemma 2 (Gemma Team 2024b): norms before and after each part, soft caps, and windows in every other layer.
+"""Gemma 2 (Gemma Team 2024b): norms before and after each part, soft caps, and alternating sliding windows.
 
 Format: transformers' `gemma2`.
 """
@@ -56,12 +56,12 @@ def _read_windows(config: Config, values: Values) -> Values:
 
 def _write_windows(model: Decoder) -> dict[str, Any]:
     windows = write_patterns(model)
-    # transformers requires a width, even if no layer uses it
+    # transformers requires a size, even if no layer uses it
     return windows | {"sliding_window": windows["sliding_window"] or 4096}
 
 
 def query_width(model: Decoder) -> int:
-    """Return the width by whose square root scores are divided."""
+    """Return the width whose square root divides the scores."""
     mixer = expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer")
     return mixer.sizes(model.d_model).head_dim if mixer.scale is None else round(mixer.scale**-2)
 
@@ -69,7 +69,7 @@ def query_width(model: Decoder) -> int:
 KEYS = ConfigTable(gemma2, (
     *gemma_keys(hidden_size=2304, num_hidden_layers=26, num_attention_heads=8, num_key_value_heads=4,
         intermediate_size=9216),
-    # hidden_activation takes precedence over hidden_act; cache_implementation only selects the cache
+    # hidden_activation has precedence over hidden_act; cache_implementation only selects the cache
     ignored("hidden_act", "cache_implementation"),
     Converted(_read_windows, _write_windows),
     Key("query_pre_attn_scalar", "query_width", 256, path=query_width),

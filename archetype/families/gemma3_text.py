@@ -1,4 +1,4 @@
-"""Gemma 3's decoders (Gemma Team 2025): windows with positions of their own, and norms of queries and keys.
+"""Gemma 3's decoders (Gemma Team 2025): other rotary positions in layers with windows, and QK norms.
 
 Format: transformers' `gemma3_text`; multimodal models are inferred from their files.
 """
@@ -57,7 +57,6 @@ def gemma3_text(
 
 
 def _read_layers(config: Config, values: Values) -> Values:
-    """Return patterns, and the positions of both kinds of layers, as spelled by transformers 4 or 5."""
     size = config.optional_size("sliding_window", 4096)
     every = config.size("sliding_window_pattern", config.size("_sliding_window_pattern", 6))
     patterns = read_patterns(config, values["num_layers"], size, lambda i: SLIDING if (i + 1) % every else FULL)
@@ -77,14 +76,14 @@ KEYS = ConfigTable(gemma3_text, (
     ignored("cache_implementation"),  # only selects the cache
     Converted(_read_layers, _write_layers),
     Key("query_pre_attn_scalar", "query_width", 256, path=query_width),
-    Expected("attn_logit_softcapping", None, "no line of transformers' class asks for it"),
+    Expected("attn_logit_softcapping", None, "transformers' class never reads it"),
     Key("final_logit_softcapping", "softcap"),
     Key("hidden_activation", "activation", "gelu_pytorch_tanh"),
 ), parts=PARTS)
 
 
 def _gemma3_sees(**sizes: Any) -> Decoder:
-    """Build the text model of a multimodal one, with scaled positions and a few more ids."""
+    # the text part of a multimodal model has scaled positions and a few more ids
     stretched = Rotary(theta=1_000_000.0, scaling=LinearScaling(factor=8.0))
     return gemma3_text(vocab_size=262_208, position=stretched, **sizes)
 

@@ -17,7 +17,7 @@ def glm4_moe(
     *, d_ff: int, expert_d_ff: int, num_experts: int, num_dense_layers: int, router_scale: float, qk_norm: bool,
     **design: Any,
 ) -> Decoder:
-    """Build a decoder of GLM-4.5's design: dense layers, then experts with one shared; `design` as in `llama`."""
+    """Build a decoder of GLM-4.5's design: dense layers, then layers with experts, one of them shared; see `llama`."""
     settings: dict[str, Any] = {
         "num_kv_heads": 8, "head_dim": 128, "vocab_size": 151_552, "context_length": 131_072,
         "position": Rotary(theta=1_000_000.0, dim=64),
@@ -35,7 +35,7 @@ def glm4_moe(
     return sparse.replace(layers=(*[dense] * num_dense_layers, *sparse.layers[num_dense_layers:]))
 
 
-# The layer that predicts a further token is not included.
+# Without the layer for multi-token prediction.
 FAMILY = Family("glm4_moe", presets("GLM Team 2025, table 1; zai-org/GLM-4.5* config.json", glm4_moe, {
     "glm-4.5": dict(num_layers=92, d_model=5120, num_heads=96, d_ff=12_288, expert_d_ff=1536, num_experts=160,
         num_dense_layers=3, router_scale=2.5, qk_norm=True),

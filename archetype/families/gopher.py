@@ -32,7 +32,7 @@ def gopher(
     return decoder((block,), num_layers=num_layers, norm=norm, tied=True, std=0.02, name=name, **sizes)
 
 
-# 13 d_model^2 parameters for each layer, one d_model^2 of them for positions, and one table give the paper's counts
+# The paper's counts are 13 d_model^2 parameters per layer, one d_model^2 of them for positions, and one table.
 FAMILY = Family("gopher", {
     **presets("Rae 2021, table 1 and section 2.1", gopher, {
         "gopher-44m": dict(num_layers=8, d_model=512, num_heads=16, head_dim=32),

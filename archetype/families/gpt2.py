@@ -45,7 +45,7 @@ def gpt2(
 KEYS = ConfigTable(gpt2, (
     Expected("scale_attn_by_inverse_layer_idx", False, "attention scaled by layer"),
     Expected("add_cross_attention", False, "cross-attention"),
-    # a former name of n_positions, a setting of computation, and settings of another head
+    # a former name of n_positions, a setting of computation, and settings of other heads
     ignored("n_ctx", "reorder_and_upcast_attn", "summary_type", "summary_use_proj", "summary_activation",
         "summary_proj_to_labels", "summary_first_dropout"),
     Key("n_embd", "d_model", 768),
@@ -78,7 +78,7 @@ RULES = (
         transformer.ln_f                   final_norm
         lm_head                            lm_head
     """),
-    # OpenAI's code stores matrices as (inputs, outputs), and q, k and v in one
+    # OpenAI's code stores matrices as (inputs, outputs), and fuses q, k and v
     *weight_rules("""
         transformer.h.{i}.attn.c_attn      blocks.{i}.mixer.{q,k,v}
         transformer.h.{i}.attn.c_proj      blocks.{i}.mixer.o

@@ -1,4 +1,4 @@
-"""GPT-3 (Brown 2020): GPT-2 with locally banded attention in every other layer."""
+"""GPT-3 (Brown 2020): GPT-2 with alternating dense and locally banded attention."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ FAMILY = Family("gpt3", {
         "gpt3-125m": dict(num_layers=12, d_model=768, num_heads=12),
         "gpt3-350m": dict(num_layers=24, d_model=1024, num_heads=16),
         "gpt3-760m": dict(num_layers=24, d_model=1536, num_heads=16),
-        # the table's 24 heads of 128 do not give its d_model of 2,048: 16 do, and the total is then 1.3B
+        # the table's 24 heads of 128 contradict its d_model of 2,048; with 16 heads the total is 1.3B
         "gpt3-1.3b": dict(num_layers=24, d_model=2048, num_heads=16),
         "gpt3-2.7b": dict(num_layers=32, d_model=2560, num_heads=32),
         "gpt3-6.7b": dict(num_layers=32, d_model=4096, num_heads=32),

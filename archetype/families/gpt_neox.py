@@ -1,4 +1,4 @@
-"""GPT-NeoX (Black 2022) and Pythia (Biderman 2023): parallel blocks, rotary positions on a quarter of each head."""
+"""GPT-NeoX (Black 2022) and Pythia (Biderman 2023): parallel residuals, rotary positions on a quarter of each head."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
-"""gpt-oss (OpenAI 2025): attention sinks, windows in every other layer, clamped experts.
+"""gpt-oss (OpenAI 2025): attention sinks, alternating sliding windows, clamped experts.
 
-Format: transformers' `gpt_oss`; the published weights are in MXFP4 and are converted to bfloat16 on reading.
+Format: transformers' `gpt_oss`. The published weights are in MXFP4 and are dequantized to bfloat16.
 """
 
 from typing import Any
@@ -71,7 +71,7 @@ def _read_windows(config: Config, values: Values) -> Values:
 
 
 def _read_position(config: Config, values: Values) -> Values:
-    """Return the position of a file; without a section on positions, that of the published models."""
+    # a file without a section on positions means those of the published models
     if rotary_section(config) is not None:
         return {}
     return {"position": LONG.replace(theta=config.positive("rope_theta", LONG.theta))}
@@ -79,7 +79,7 @@ def _read_position(config: Config, values: Values) -> Values:
 
 EXPERT = "block.feedforward.expert"
 KEYS = ConfigTable(gpt_oss, (
-    # settings of training and output, and the context before its extension, which YaRN has too
+    # settings of training and output, and the original context length, which is also among YaRN's settings
     ignored("initial_context_length", "output_router_logits", "experts_per_token"),
     Expected("hidden_act", "silu", "another activation", path=lambda model: "silu"),
     *design_keys(150_000.0, f"{EXPERT}", hidden_size=2880, num_attention_heads=64, num_key_value_heads=8, head_dim=64,
@@ -97,13 +97,13 @@ KEYS = ConfigTable(gpt_oss, (
 
 
 def _rules(model: ModelSpec) -> tuple[Rule, ...]:
-    """Return the weight rules; all experts share one tensor, with gate and up columns interleaved."""
+    # all experts are in one tensor, whose gate and up columns are interleaved
     assert isinstance(model, Decoder)
     experts = model.layers[0].feedforward
     assert isinstance(experts, MixtureOfExperts)
-    number, d, f = experts.num_experts, model.d_model, experts.expert.width(model.d_model)
+    num_experts, d, f = experts.num_experts, model.d_model, experts.expert.width(model.d_model)
     hf, param = "model.layers.{i}.mlp.experts.", "blocks.{i}.feedforward.experts."
-    turns: dict[str, Any] = {"heads": number * f}
+    turns: dict[str, Any] = {"heads": num_experts * f}
     return (
         *FRAME,
         *PRE_NORMS,
@@ -113,8 +113,9 @@ def _rules(model: ModelSpec) -> tuple[Rule, ...]:
             model.layers.{i}.mlp.experts.down_proj_bias      = blocks.{i}.feedforward.experts.down_bias
         """),
         rule(f"{hf}down_proj", f"{param}down", transposed=True),
-        rule(f"{hf}gate_up_proj", f"{param}gate", f"{param}up", transposed=True, shape=(number, d, 2 * f), **turns),
-        rule(f"{hf}gate_up_proj_bias", f"{param}gate_bias", f"{param}up_bias", shape=(number, 2 * f), **turns),
+        rule(f"{hf}gate_up_proj", f"{param}gate", f"{param}up", transposed=True, shape=(num_experts, d, 2 * f),
+            **turns),
+        rule(f"{hf}gate_up_proj_bias", f"{param}gate_bias", f"{param}up_bias", shape=(num_experts, 2 * f), **turns),
     )
 
 

@@ -1,7 +1,7 @@
-"""GTE as published by Alibaba, type `new` with remote code: GTE with NTK-scaled positions.
+"""GTE as published by Alibaba (model type `new`, remote code): GTE with NTK-scaled positions.
 
-The tensors are those of transformers' `gte`. The base of the frequencies is multiplied by `factor`, and frequencies
-are divided by factor^(2/P), where P is the width of a head (Su 2023, https://kexue.fm/archives/9706).
+The tensors are those of transformers' `gte`. Theta is multiplied by `factor`, and frequencies are divided by
+factor^(2/P), where P is the width of a head (Su 2023, https://kexue.fm/archives/9706).
 """
 
 from typing import Any
@@ -16,16 +16,16 @@ from archetype.models.encoder.spec import Encoder
 from archetype.parts.attention.spec import Attention
 from archetype.parts.position.spec import LinearScaling, Rotary
 
-DIGITS = 6  # to which a factor is rounded when it is recovered from its power
+DIGITS = 6  # decimals of a factor that is recovered from its power
 
 
 def _read_positions(config: Config, values: Values) -> Values:
-    config.expect("position_embedding_type", "rope", "positions that are added")
+    config.expect("position_embedding_type", "rope", "added positions")
     head_dim, theta = values["d_model"] // values["num_heads"], config.positive("rope_theta", 10_000.0)
     if (section := config.section("rope_scaling")) is None:
         return {"rotary": Rotary(theta=theta), "head_dim": head_dim}
     section.expect("type", "ntk", "another scaling")
-    section.expect("mixed_b", None, "a factor by frequency")
+    section.expect("mixed_b", None, "a factor per frequency")
     factor = section.positive("factor")
     section.finish(frozenset())
     scaling = LinearScaling(factor=factor ** (2 / head_dim))
@@ -46,10 +46,10 @@ KEYS: tuple[Row, ...] = (
     *with_defaults(without(BODY_KEYS, "type_vocab_size", "position_embedding_type"), vocab_size=30_528,
         attention_probs_dropout_prob=0.0, max_position_embeddings=2048),
     ignored("unpad_inputs", "use_memory_efficient_attention"),  # settings of computation
-    Expected("pack_qkv", True, "matrices apart", path=lambda model: True),
+    Expected("pack_qkv", True, "separate matrices", path=lambda model: True),
     Expected("layer_norm_type", "layer_norm", "other norms"),
-    Expected("logn_attention_scale", False, "scores that follow the length"),
-    Expected("logn_attention_clip1", False, "scores that follow the length"),
+    Expected("logn_attention_scale", False, "scores scaled by the length"),
+    Expected("logn_attention_clip1", False, "scores scaled by the length"),
     Key("type_vocab_size", "num_token_types", 1, check=Config.count),
     Converted(_read_positions, _write_positions),
     HeadRow(pooled=False, spans=False),

@@ -1,6 +1,6 @@
-"""The index of all presets without their specifications: family, kind, size and source, in `presets.json`.
+"""Index of all presets without their specifications (`presets.json`): family, kind, size and source.
 
-The file is written by `python -m archetype.families.index`; a test fails while it differs from the presets.
+`python -m archetype.families.index` writes the file; a test fails while it is out of date.
 """
 
 import json
@@ -12,7 +12,7 @@ FILE = Path(__file__).with_name("presets.json")
 
 
 class PresetFacts(NamedTuple):
-    """One preset in the index."""
+    """Entry of a preset in the index."""
 
     family: str
     kind: str
@@ -22,12 +22,12 @@ class PresetFacts(NamedTuple):
 
 @cache
 def preset_facts() -> dict[str, PresetFacts]:
-    """Return the facts of every preset by name, from the file."""
+    """Return the entry of every preset by name, from the file."""
     return {name: PresetFacts(*facts) for name, facts in json.loads(FILE.read_bytes()).items()}
 
 
 def count_presets() -> dict[str, PresetFacts]:
-    """Compute the same from the presets themselves."""
+    """Compute the entries from the presets."""
     from archetype.estimate.report import total_parameters
     from archetype.families.registry import presets
 

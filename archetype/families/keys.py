@@ -1,7 +1,7 @@
-"""Keys of a published config.json: one table for each family, used to read and to write.
+"""Keys of a published config.json: one table per family, for reading and writing.
 
-A row names a key, the argument of the family's constructor that it sets, and where the value is in a specification.
-Reading goes through the rows and calls the constructor; writing goes through the same rows.
+A row has a key, the argument of the family's constructor that the key sets, and the path of the value in a
+specification. Reading collects the arguments and calls the constructor; writing uses the same rows.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,13 +19,13 @@ from archetype.spec.repeats import MAX_LAYERS
 
 Values = dict[str, Any]  # arguments of a constructor, by name
 Check = Callable[..., Any]  # a method of Config: (config, key, default) -> value
-# A path such as block.mixer.num_heads, where `block` and `last` are the first and the last layer, or a function.
+# Such as block.mixer.num_heads, where `block` is the first layer and `last` the last; or a function of the model.
 Path = str | Callable[[Any], Any]
 UNSET: Any = object()
 
 
 def value_at(model: Any, path: Path) -> Any:
-    """Return the value at a path of a specification; `UNSET` if the parts on it have no such field."""
+    """Return the value at a path of a specification; `UNSET` if there is no such field."""
     if callable(path):
         return path(model)
     value = model
@@ -39,7 +39,7 @@ def value_at(model: Any, path: Path) -> Any:
 
 
 def width(path: str) -> Callable[[Any], Any]:
-    """Return a function for the inner width of the feed-forward part at a path; `UNSET` without such a part."""
+    """Return a path to the inner width of a feed-forward part; its value is `UNSET` without such a part."""
 
     def inner_width(model: Any) -> Any:
         part = value_at(model, path)
@@ -49,12 +49,12 @@ def width(path: str) -> Callable[[Any], Any]:
 
 
 def head_sizes(name: str) -> Path:
-    """Return a function for one size of the first layer's attention, with defaults filled in."""
+    """Return a path to a size of the first layer's attention, with defaults filled in."""
     return lambda model: getattr(value_at(model, "block.mixer").sizes(model.d_model), name)
 
 
 class Argument(NamedTuple):
-    """How a constructor's argument is checked, where its value is in a specification, and how files encode it."""
+    """Check of a constructor's argument, path of its value in a specification, and its encoding in files."""
 
     check: Check
     path: Path
@@ -65,7 +65,7 @@ check_width = partial(Config.size, most=MAX_WIDE)
 check_num_layers = partial(Config.size, most=MAX_LAYERS)
 check_length = partial(Config.size, most=MAX_LENGTH)
 
-# Arguments that several constructors share.
+# Arguments of several constructors.
 ARGUMENTS = {
     "vocab_size": Argument(check_width, "vocab_size"),
     "context_length": Argument(check_length, "context_length"),
@@ -97,7 +97,7 @@ ARGUMENTS = {
 
 
 class Row(Protocol):
-    """A row of a table: reads arguments from a file's keys, and writes keys from a specification."""
+    """Row of a table: reads arguments from the keys of a file, and writes keys of a specification."""
 
     def read(self, config: Config, values: Values) -> Values:
         """Return the arguments of the row, given those of earlier rows in `values`."""
@@ -108,18 +108,18 @@ class Row(Protocol):
 
 @dataclass(frozen=True)
 class Key:
-    """A key and the argument that it sets.
+    """Key and the argument that it sets.
 
     Attributes:
-        names: spellings of the key, the first taking precedence.
+        names: spellings of the key; the first has precedence.
         argument: of the constructor.
-        default: of the library that wrote the file, or a function of the arguments read before.
-        check: of the value (absent: as in `ARGUMENTS`, or a size).
-        path: of the value (absent: as in `ARGUMENTS`, or in the first layer's mixer).
-        written: the spelling to write (absent: the first).
-        null: the value for null (absent: the default).
-        decode: (value, arguments read before) -> argument (absent: the value itself).
-        encode: value of the specification -> value of the file (absent: as in `ARGUMENTS`).
+        default: of transformers' class, or a function of the arguments read before.
+        check: of the value (default: as in `ARGUMENTS`, or a size).
+        path: of the value (default: as in `ARGUMENTS`, or in the first layer's mixer).
+        written: spelling to write (default: the first).
+        null: value for null (default: `default`).
+        decode: (value, arguments read before) -> argument (default: the value).
+        encode: value in the specification -> value in the file (default: as in `ARGUMENTS`).
     """
 
     names: str | tuple[str, ...]
@@ -139,7 +139,7 @@ class Key:
 
     @property
     def shared(self) -> Argument:
-        """The check, path and encoding of the argument that all families share."""
+        """Usual check, path and encoding of the argument."""
         return ARGUMENTS.get(self.argument, Argument(Config.size, f"block.mixer.{self.argument}"))
 
     def read(self, config: Config, values: Values) -> Values:
@@ -153,7 +153,7 @@ class Key:
         return {self.argument: value if self.decode is None else self.decode(value, values)}
 
     def write(self, model: Any) -> dict[str, Any]:
-        """Return the key; for a specification without the field its default, or nothing if that is computed."""
+        """Return the key; without such a field its default, or nothing if the default is computed."""
         name, encode = self.written or self.spellings[0], self.encode or self.shared.encode
         value = value_at(model, self.path or self.shared.path)
         if value is UNSET:
@@ -163,7 +163,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Expected:
-    """A key that must have one value, fixed or computed from earlier arguments; written if it has a path."""
+    """Key with a required value, fixed or computed from earlier arguments; written if it has a path."""
 
     name: str
     value: Any
@@ -176,7 +176,6 @@ class Expected:
         return {}
 
     def write(self, model: Any) -> dict[str, Any]:
-        """Return the key if it is written."""
         return {} if self.path is None else {self.name: value_at(model, self.path)}
 
 
@@ -188,12 +187,10 @@ class Ignored:
     path: Path | None = None
 
     def read(self, config: Config, values: Values) -> Values:
-        """Mark the keys as read; set no arguments."""
         config.used |= set(self.names)
         return {}
 
     def write(self, model: Any) -> dict[str, Any]:
-        """Return the first key if it is written."""
         return {} if self.path is None else {self.names[0]: value_at(model, self.path)}
 
 
@@ -204,7 +201,7 @@ def ignored(*names: str, path: Path | None = None) -> Ignored:
 
 @dataclass(frozen=True)
 class Converted:
-    """Keys and arguments that only correspond as a group: a pair of functions."""
+    """Keys and arguments that correspond as a group, by a pair of functions."""
 
     read: Callable[[Config, Values], Values]
     write: Callable[[Any], dict[str, Any]]
@@ -212,25 +209,23 @@ class Converted:
 
 @dataclass(frozen=True)
 class Section:
-    """A key whose value is a table of its own."""
+    """Key whose value is a nested mapping with its own rows."""
 
     name: str
     rows: tuple[Row, ...]
 
     def read(self, config: Config, values: Values) -> Values:
-        """Return the arguments of the nested rows."""
         section = config.section(self.name) or Config({}, f"{config.place}: {self.name}")
         arguments = read_rows(self.rows, section, values)
         section.finish()
         return arguments
 
     def write(self, model: Any) -> dict[str, Any]:
-        """Return the key with those of the nested rows."""
         return {self.name: write_rows(self.rows, model)}
 
 
 def read_rows(rows: tuple[Row, ...], config: Config, values: Values) -> Values:
-    """Return the arguments that the rows set, given those in `values`; later rows override earlier ones."""
+    """Return the arguments that the rows set, given those in `values`; later rows have precedence."""
     arguments: Values = {}
     for row in rows:
         arguments |= row.read(config, values | arguments)
@@ -238,12 +233,12 @@ def read_rows(rows: tuple[Row, ...], config: Config, values: Values) -> Values:
 
 
 def write_rows(rows: tuple[Row, ...], model: Any) -> dict[str, Any]:
-    """Return the keys that the rows write; later rows override earlier ones."""
+    """Return the keys that the rows write; later rows have precedence."""
     return {name: value for row in rows for name, value in row.write(model).items()}
 
 
 def with_defaults(rows: tuple[Row, ...], **defaults: Any) -> tuple[Row, ...]:
-    """Return the rows with other defaults, by name of the key."""
+    """Replace the defaults of some keys."""
     return tuple(
         replace(row, default=defaults[row.names])
         if isinstance(row, Key) and isinstance(row.names, str) and row.names in defaults
@@ -254,13 +249,12 @@ def with_defaults(rows: tuple[Row, ...], **defaults: Any) -> tuple[Row, ...]:
 
 @dataclass(frozen=True)
 class ConfigTable:
-    """The keys of one family.
+    """Keys of one family.
 
     Attributes:
         build: the family's constructor.
-        rows: of the keys.
         kind: of models that can be written.
-        parts: the only kind allowed for a part, by its path.
+        parts: the only kind allowed for a part, by path.
     """
 
     build: Callable[..., ModelSpec]
@@ -273,7 +267,7 @@ class ConfigTable:
         return self.build(**read_rows(self.rows, config, {}))
 
     def write(self, model: ModelSpec) -> dict[str, Any]:
-        """Return the keys of a specification whose parts are of the format's kinds."""
+        """Return the keys of a specification; `misfits` must be empty."""
         return write_rows(self.rows, model)
 
     def misfits(self, model: ModelSpec) -> list[CheckpointError]:
@@ -289,7 +283,7 @@ class ConfigTable:
 
 
 def _place(model: Any, path: str) -> str:
-    """Return a path as it appears in a specification file."""
+    # a path as in a specification file
     layers = "layers" if "." in path.partition("block")[0] else f"{model.stacks[0].prefix}layers"
     return path.replace("block", f"{layers}[0]").replace("last", f"{layers}[-1]")
 
@@ -298,10 +292,10 @@ Part = TypeVar("Part", bound=Spec)
 
 
 def expect_kind(kind: type[Part], part: Spec, place: str) -> Part:
-    """Return `part`, which must be of the only kind that a format has.
+    """Return `part` if it has the only kind that a format supports.
 
     Raises:
-        CheckpointError: it is of another kind.
+        CheckpointError: it has another kind.
     """
     if isinstance(part, kind):
         return part
@@ -309,7 +303,7 @@ def expect_kind(kind: type[Part], part: Spec, place: str) -> Part:
 
 
 def wrong_kind(kind: type[Spec], part: Spec, place: str) -> CheckpointError:
-    """Return the error for a part of another kind than the format's only one."""
+    """Return the error for a part whose kind the format does not support."""
     names = kind.model_fields["kind"].default, type(part).model_fields["kind"].default
-    cause = f"only kind {names[0]} can be written here, and this is {names[1]}"
+    cause = f"only kind {names[0]} can be written, not {names[1]}"
     return CheckpointError(place, cause, "change the specification or export to another family")

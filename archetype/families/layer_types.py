@@ -1,7 +1,4 @@
-"""Windows in published configurations: which layers attend in full and which within a window.
-
-Also the positions of both.
-"""
+"""Sliding windows in published configurations: the attention pattern and the positions of each layer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,16 +19,16 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 def read_patterns(
     config: Config, num_layers: int, window: int | None, default: Callable[[int], str]
 ) -> tuple[Pattern, ...]:
-    """Return the pattern of each layer from `layer_types`; by default from the library's rule for layer i."""
+    """Return the pattern of each layer by `layer_types`; without that key, by the default type of layer i."""
     types = config.get("layer_types")
     types = [default(i) for i in range(num_layers)] if types is None else types
     if not isinstance(types, list) or len(types) != num_layers:
-        raise config.error("layer_types", f"does not list {num_layers} layers", "name the type of each layer")
+        raise config.error("layer_types", f"does not list {num_layers} layers", "list the type of each layer")
     return tuple(_pattern(config, kind, window) for kind in types)
 
 
 def write_patterns(model: Decoder | Encoder) -> dict[str, Any]:
-    """Return `layer_types` and the width of the windows; None without windows."""
+    """Return `layer_types` and the window size; None without windows."""
     patterns = [block.mixer.pattern for block in model.layers if isinstance(block.mixer, Attention)]
     widths = [pattern.size for pattern in patterns if isinstance(pattern, Window)]
     types = [SLIDING if isinstance(pattern, Window) else FULL for pattern in patterns]
@@ -41,18 +38,18 @@ def write_patterns(model: Decoder | Encoder) -> dict[str, Any]:
 def read_positions(
     config: Config, head_dim: int, context_length: int, thetas: dict[str, float], scaled: tuple[str, ...]
 ) -> dict[str, Rotary]:
-    """Return the positions of each type of layer, as spelled by transformers 4 or 5.
+    """Return the positions of each layer type, in the spelling of transformers 4 or 5.
 
     Args:
-        config: with `rope_parameters` by type, and possibly a `rope_scaling` of older files.
-        head_dim: features of a head, all of them rotated.
+        config: has `rope_parameters` by type, or a `rope_scaling` of older files.
+        head_dim: width of a head, which is rotated completely.
         context_length: in tokens.
-        thetas: of each type whose section has none.
-        scaled: the types to which `rope_scaling` applies.
+        thetas: default of each type.
+        scaled: types to which `rope_scaling` applies.
     """
     sections = config.get("rope_parameters") or {}
     if not isinstance(sections, dict) or not sections.keys() <= {FULL, SLIDING}:
-        raise config.error("rope_parameters", "does not name kinds of layers", f"use {FULL} and {SLIDING}")
+        raise config.error("rope_parameters", "has sections other than layer types", f"use {FULL} and {SLIDING}")
     scaling, positions = config.get("rope_scaling"), {}
     for kind, theta in thetas.items():
         values = {"rope_parameters": sections.get(kind), "rope_scaling": scaling if kind in scaled else None}
@@ -63,7 +60,7 @@ def read_positions(
 
 
 def write_positions(model: Decoder | Encoder) -> dict[str, Any]:
-    """Return the keys of `write_patterns` and `rope_parameters` of each type of layer present."""
+    """Return the keys of `write_patterns`, and `rope_parameters` by layer type."""
     mixers = [expect_kind(Attention, block.mixer, "layers[*].mixer") for block in model.layers]
     windows, sections = write_patterns(model), {}
     for mixer, kind in zip(mixers, windows["layer_types"], strict=True):
@@ -76,7 +73,7 @@ def _pattern(config: Config, kind: Any, window: int | None) -> Pattern:
     if kind == FULL:
         return Full()
     if kind != SLIDING:
-        raise config.error("layer_types", f"there is no type {kind!r} here", f"known are {FULL}, {SLIDING}")
+        raise config.error("layer_types", f"unknown layer type {kind!r}", f"supported are {FULL}, {SLIDING}")
     if window is None:
-        raise config.error("sliding_window", "is null, and layers have windows", "give it a width")
+        raise config.error("sliding_window", "is null, but some layers have windows", "add a size")
     return Window(size=window)

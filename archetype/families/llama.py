@@ -52,11 +52,12 @@ def llama(
 ) -> Decoder:
     """Build a decoder of Llama's design, with the settings in which its descendants differ.
 
+    Sizes are as in `spec.Attention`, `spec.GatedMLP` and `spec.Decoder`.
+
     Args:
-        num_layers: the other sizes are as in `spec.Attention`, `spec.GatedMLP` and `spec.Decoder`.
         patterns: cycled over the layers.
         unit_offset: whether norms multiply by 1 + weight.
-        sandwich: whether norms stand before and after each part.
+        sandwich: whether each part has a norm before and after it.
         attention: further fields of `spec.Attention`.
         model: further fields of `spec.Decoder`, and the `softcap` of its head.
     """
@@ -81,13 +82,13 @@ def llama(
 
 
 def rotary_keys(theta: float, whole: bool = True, trained: int | None = None, rereads: bool = False) -> Converted:
-    """Row of rotary positions.
+    """Return the row of rotary positions.
 
     Args:
-        theta: the library's default.
+        theta: transformers' default.
         whole: whether the format always rotates whole heads.
-        trained: the library's default for the context length of first training (absent: none).
-        rereads: whether the class recomputes a sequence when it outgrows that context.
+        trained: transformers' default of the original context length.
+        rereads: whether the class recomputes a sequence that outgrows the original context.
     """
 
     def read(config: Config, values: Values) -> Values:
@@ -111,9 +112,9 @@ def rotary_keys(theta: float, whole: bool = True, trained: int | None = None, re
 def design_keys(
     theta: float = 10_000.0, feedforward: str = "block.feedforward", rotary: bool = True, **defaults: Any
 ) -> tuple[Row, ...]:
-    """Return the keys shared by all formats of Llama's kind; `theta` and `defaults` are its library's.
+    """Return the keys of Llama-like formats; `theta` and `defaults` are those of the class in transformers.
 
-    `feedforward` is the path of the part with the inner width; without `rotary`, the format adds its own positions.
+    `feedforward` is the path of the part with the inner width. Without `rotary`, the format adds its own positions.
     """
     rows: tuple[Row, ...] = (
         Key("hidden_size", "d_model", 4096),
@@ -133,7 +134,7 @@ def design_keys(
     return with_defaults(rows, **defaults)
 
 
-# The only kinds of parts in a format of Llama's kind.
+# The only kinds of parts in Llama-like formats.
 PARTS: dict[str, type[Spec]] = {
     "final_norm": RMSNorm,
     "block.mixer": Attention,
@@ -149,7 +150,7 @@ KEYS = ConfigTable(llama, (
 ), parts=PARTS)
 
 
-# What surrounds the feed-forward parts is the same in all formats of this kind.
+# Rules of Llama-like formats: all but norms and feed-forward parts, which differ.
 FRAME = weight_rules("""
     model.embed_tokens                          embedding.token
     model.layers.{i}.self_attn.{q,k,v,o}_proj   blocks.{i}.mixer.{q,k,v,o}

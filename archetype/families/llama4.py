@@ -1,4 +1,4 @@
-"""Llama 4 (Meta 2025): chunks with rotary positions, full layers without any, and experts with weighted inputs."""
+"""Llama 4 (Meta 2025): chunked layers with rotary positions, full layers without, experts with weighted inputs."""
 
 from typing import Any
 
@@ -20,13 +20,11 @@ LONG = Llama3Scaling(factor=8.0, low_frequency_factor=1.0, high_frequency_factor
 def llama4(
     *, num_experts: int, experts_every: int, qk_norm: bool, scaling: RotaryScaling, context_length: int, name: str = ""
 ) -> Decoder:
-    """Build the text decoder of Llama 4's design.
+    """Build a text decoder of Llama 4's design.
 
     Args:
-        num_experts: in each layer with experts.
-        experts_every: one of this many layers has experts; the others are dense.
-        qk_norm: whether rotated queries and keys are then normalized.
-        context_length: in tokens.
+        experts_every: every so many layers have experts; the others are dense.
+        qk_norm: whether queries and keys are normalized after rotation.
     """
     sizes: dict[str, Any] = {"vocab_size": 202_048, "context_length": context_length, "name": name}
     model = llama(
@@ -43,14 +41,14 @@ def llama4(
     )
     return model.replace(layers=tuple(
         block.replace(
-            mixer=block.mixer.replace(**(rotates if number % WHOLE_EVERY else whole)),
-            feedforward=block.feedforward if number % experts_every else experts,
+            mixer=block.mixer.replace(**(rotates if layer % WHOLE_EVERY else whole)),
+            feedforward=block.feedforward if layer % experts_every else experts,
         )
-        for number, block in enumerate(model.layers, 1)
+        for layer, block in enumerate(model.layers, 1)
     ))
 
 
-# Files of the type are inferred from their tensors, as if the family were unregistered.
+# Published files are inferred from their tensors, as those of unregistered families.
 FAMILY = Family("llama4", presets("Meta 2025; meta-llama/Llama-4-* config.json, the part that reads text", llama4, {
     "llama-4-scout": dict(num_experts=16, experts_every=1, qk_norm=True, scaling=LONG, context_length=10_485_760),
     "llama-4-maverick": dict(num_experts=128, experts_every=2, qk_norm=False, scaling=NoScaling(),

@@ -25,9 +25,9 @@ def longformer(
     num_token_types: int = 1,
     **design: Any,
 ) -> Encoder:
-    """Build an encoder of Longformer's design; global tokens have projections of their own; `design` as in `bert`.
+    """Build an encoder of Longformer's design, with separate projections of global tokens; `design` as in `bert`.
 
-    `windows` are cycled over the layers and count both sides.
+    `windows` are cycled over the layers and include both sides.
     """
     return roberta(
         vocab_size=vocab_size,
@@ -46,7 +46,7 @@ def _read_windows(config: Config, values: Values) -> Values:
     windows = config.get("attention_window", 512)
     windows = [windows] * values["num_layers"] if isinstance(windows, int) else windows
     if not isinstance(windows, list) or len(windows) != values["num_layers"]:
-        raise config.error("attention_window", f"{windows!r} does not give each layer a width", "fix the file")
+        raise config.error("attention_window", f"{windows!r} does not list one size per layer", "fix the file")
     for size in windows:
         if not isinstance(size, int) or isinstance(size, bool) or not 2 <= size <= MAX_SIZE or size % 2:
             cause = f"{size!r} is not an even number from 2 to {MAX_SIZE}"
@@ -60,13 +60,13 @@ def _write_windows(model: Encoder) -> dict[str, Any]:
     return {"attention_window": [pattern.size for pattern in patterns]}
 
 
-# No key names the global tokens: transformers takes them as an input. Here it is the first token, as for the paper's
-# text classification.
+# No key names the global tokens, which transformers takes as an input. Here it is the first token, as for text
+# classification in the paper.
 KEYS: tuple[Row, ...] = (
     *BODY_KEYS,
     HeadRow(spans=False),  # for spans, all tokens of the question are global
     ignored("onnx_export", "ignore_attention_mask"),
-    Expected("attention_mode", "longformer", "another attention of the authors' own program"),
+    Expected("attention_mode", "longformer", "another attention of the authors' program"),
     POSITIONS,
     Converted(_read_windows, _write_windows),
 )

@@ -16,7 +16,7 @@ from archetype.parts.mamba.spec import Mamba
 from archetype.parts.norm.spec import RMSNorm
 from archetype.roles.mixer import Mixer
 
-TRAINED = 2048  # tokens; a published configuration has no key for it
+TRAINED = 2048  # length of training sequences, for which published configurations have no key
 
 
 def mamba(
@@ -32,9 +32,9 @@ def mamba(
     kind: Callable[..., Mixer] = Mamba,
     **mixer: Any,
 ) -> Decoder:
-    """Build a decoder of state-space layers only, without feed-forward parts; `mixer` is as in `spec.Mamba`.
+    """Build a decoder of state-space layers without feed-forward parts; `mixer` are fields of `spec.Mamba`.
 
-    `context_length` is the length in training, not a limit.
+    `context_length` is the length of training sequences, not a limit.
     """
     norm = RMSNorm(eps=eps)
     block = Block(wiring=PreNorm(norm=norm), mixer=kind(**mixer))
@@ -43,7 +43,7 @@ def mamba(
 
 
 def unless_automatic(rank: int | None, values: Values) -> int | None:
-    """Return None if the rank is the default for the width."""
+    """Return the rank, or None if it is the default for the width."""
     return None if rank == -(-values["d_model"] // 16) else rank
 
 
@@ -57,19 +57,19 @@ STATE_SPACE = (  # keys shared by Mamba and Mamba-2
     Key("use_bias", "bias", False, check=Config.flag),
     Key("time_step_min", "dt_min", 0.001, check=Config.positive),
     Key("time_step_max", "dt_max", 0.1, check=Config.positive),
-    # our own key: transformers keeps it but does not read it
+    # Archetype's own key, which transformers keeps but does not read
     Key("max_position_embeddings", "context_length", TRAINED),
     Key("layer_norm_epsilon", "eps", 1e-5),
     Key("initializer_range", "std", 0.1),
 )
 KEYS = ConfigTable(mamba, (
-    # of the authors' own program and of computation: they follow from other keys, or change no result
+    # keys of the authors' program and of computation, which follow from other keys or do not affect outputs
     ignored("d_model", "d_inner", "n_layer", "ssm_cfg", "rms_norm", "fused_add_norm", "pad_vocab_size_multiple",
         "residual_in_fp32", "rescale_prenorm_residual", "time_step_init_scheme", "time_step_floor", "time_step_scale",
         "use_mambapy", "use_associative_scan", "layer_types"),
     Key("hidden_size", "d_model", 768),
     Key("expand", "expand", 2),
-    Expected("intermediate_size", lambda values: values["expand"] * values["d_model"], "a width beside expand",
+    Expected("intermediate_size", lambda values: values["expand"] * values["d_model"], "a width unlike expand",
         path=lambda model: model.layers[0].mixer.expand * model.d_model),
     Expected("hidden_act", "silu", "another activation", path=lambda model: "silu"),
     Key("time_step_rank", "dt_rank", check=_check_rank, decode=unless_automatic,
@@ -107,7 +107,7 @@ FAMILY = Family("mamba", {
     }),
     **tiny(mamba, {
         "mamba-tiny": dict(num_layers=2),
-        # texts of bytes are long, at no greater cost for each byte in a state space
+        # sequences of bytes are long, and the cost per byte of a state space does not grow with length
         "mambabyte-tiny": dict(num_layers=2, context_length=512),
     }),
 }, Format("mamba", "MambaForCausalLM", KEYS, RULES, "backbone.", class_heads={}))

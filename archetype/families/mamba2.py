@@ -15,19 +15,19 @@ from archetype.parts.norm.spec import RMSNorm
 
 
 def mamba2(*, vocab_size: int = 50_288, eps: float = 1e-5, **design: Any) -> Decoder:
-    """Build a decoder of Mamba-2 layers only, without feed-forward parts; `design` as in `mamba` and `spec.Mamba2`."""
+    """Build a decoder of Mamba-2 layers without feed-forward parts; `design` as in `mamba`, with `spec.Mamba2`."""
     return mamba(vocab_size=vocab_size, eps=eps, kind=partial(Mamba2, eps=eps), **design)
 
 
 def write_limits(model: Any) -> dict[str, Any]:
-    """Return the limits of step sizes; empty without any."""
+    """Return the limits of step sizes; empty without limits."""
     mixer = model.layers[0].mixer
-    most = {"__float__": "Infinity"} if mixer.dt_limit_max is None else mixer.dt_limit_max
-    return {"time_step_limit": [mixer.dt_limit_min, most]} if mixer.limits_steps else {}
+    largest = {"__float__": "Infinity"} if mixer.dt_limit_max is None else mixer.dt_limit_max
+    return {"time_step_limit": [mixer.dt_limit_min, largest]} if mixer.limits_steps else {}
 
 
 KEYS = ConfigTable(mamba2, (
-    # of the authors' own program, of computation and of initialization: they change no result
+    # keys of the authors' program, of computation and of initialization, which do not affect outputs
     ignored("residual_in_fp32", "rescale_prenorm_residual", "time_step_floor", "time_step_rank", "norm_before_gate",
         "rms_norm", "time_step_init_scheme", "layer_types"),
     Converted(lambda config, values: {**step_limits(config)}, write_limits),
@@ -35,7 +35,7 @@ KEYS = ConfigTable(mamba2, (
     Key("num_heads", "num_heads", 128),
     Key("head_dim", "head_dim", 64, path="block.mixer.head_dim"),
     Expected("expand", lambda values: values["num_heads"] * values["head_dim"] / values["d_model"],
-        "heads that are not as wide as expand says", path=lambda model: model.layers[0].mixer.inner // model.d_model),
+        "heads whose width contradicts expand", path=lambda model: model.layers[0].mixer.inner // model.d_model),
     Expected("hidden_act", "silu", "another activation", path=lambda model: "silu"),
     Key("num_hidden_layers", "num_layers", 64),
     Key("state_size", "state_size", 128),

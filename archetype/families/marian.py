@@ -1,4 +1,4 @@
-"""Marian (Junczys-Dowmunt 2018): the original Transformer of OPUS-MT; format: transformers' `marian`."""
+"""Marian (Junczys-Dowmunt 2018), the Transformer of OPUS-MT; format: transformers' `marian`."""
 
 from typing import Any
 
@@ -51,10 +51,7 @@ def marian(
     std: float = 0.02,
     **sizes: Any,
 ) -> EncoderDecoder:
-    """Build an encoder-decoder with `num_layers` on each side and biases everywhere.
-
-    The number of layers, heads and the inner width of the decoder default to those of the encoder.
-    """
+    """Build an encoder-decoder with biases everywhere; sizes of the decoder default to those of the encoder."""
 
     def block(heads: int, width: int) -> Block:
         return standard_block(
@@ -86,7 +83,6 @@ def marian(
 
 
 def _read_vocabularies(config: Config, values: Values) -> Values:
-    """Return the vocabulary sizes, for one table of vectors or one for each side."""
     vocab_size = check_width(config, "vocab_size", 58_101)
     shared = config.flag("share_encoder_decoder_embeddings", True)
     target_size = check_width(config, "decoder_vocab_size", vocab_size)
@@ -104,7 +100,7 @@ def _write_vocabularies(model: EncoderDecoder) -> dict[str, Any]:
     }
 
 
-# Keys shared by all formats of encoder-decoder Transformers.
+# Keys of all formats of encoder-decoder Transformers.
 PAIR_KEYS: tuple[Row, ...] = (
     ignored("num_hidden_layers", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop", "extra_pos_embeddings",
         "classif_dropout", "classifier_dropout"),
@@ -131,7 +127,7 @@ PAIR_PARTS: dict[str, type[Spec]] = {
     "decoder.block.feedforward": MLP,
 }
 KEYS = ConfigTable(marian, (
-    # keys of Marian's own program with the values used here: post-norm, sinusoidal positions, and a bias of the logits
+    # keys of Marian's own program: post-norm, sinusoidal positions, and a bias of the logits
     *(Expected(name, False, "another design") for name in (
         "normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits", "tie_encoder_decoder"
     )),
@@ -140,7 +136,7 @@ KEYS = ConfigTable(marian, (
     *PAIR_KEYS,
 ), EncoderDecoder, PAIR_PARTS)
 
-# Layers, whose names all formats of encoder-decoders share.
+# Layers, whose names are common to all these formats.
 PAIR_LAYERS = """
     model.{encoder,decoder}.layers.{i}.self_attn.{q,k,v,out}_proj   {encoder,decoder}.blocks.{i}.mixer.{q,k,v,o}
     model.{encoder,decoder}.layers.{i}.self_attn_layer_norm   {encoder,decoder}.blocks.{i}.mixer_norm
@@ -152,7 +148,7 @@ PAIR_LAYERS = """
 
 
 def rules(model: ModelSpec) -> tuple[Rule, ...]:
-    """Return the weight rules, with one table of vectors for each side or one for both."""
+    """Return the weight rules, with a shared token table or one per side."""
     pair = expect_kind(EncoderDecoder, model, "kind")
     return (
         rule("model.shared.weight" if pair.embedding.is_shared else TARGET, "embedding.token.weight"),

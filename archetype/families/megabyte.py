@@ -1,4 +1,4 @@
-"""MegaByte (Yu 2023): a large model over patches, and a small one over the bytes of each."""
+"""MegaByte (Yu 2023): a large model over patches, and a small one over the bytes of each patch."""
 
 from functools import partial
 from typing import NamedTuple
@@ -31,7 +31,7 @@ def megabyte(
     context_length: int = 8192,
     std: float = 0.02,
 ) -> MegaByte:
-    """Build a MegaByte of two decoders of GPT-2's design, with ReLU (appendix A.1)."""
+    """Build a MegaByte from two decoders of GPT-2's design, with ReLU (appendix A.1)."""
     return MegaByte(
         name=name,
         vocab_size=vocab_size,

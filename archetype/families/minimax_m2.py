@@ -12,7 +12,7 @@ from archetype.parts.router.spec import SigmoidRouter
 def minimax_m2(
     *, num_layers: int, d_model: int, num_heads: int, num_kv_heads: int, expert_d_ff: int, name: str = ""
 ) -> Decoder:
-    """Build a decoder of MiniMax-M2's design: norms over all queries and keys, half of each head is rotated."""
+    """Build a decoder of MiniMax-M2's design: QK norms over all heads, rotary positions on half of each head."""
     norm = RMSNorm(eps=1e-6)
     dense = llama(
         num_layers=num_layers, d_model=d_model, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=128,
@@ -23,6 +23,6 @@ def minimax_m2(
     return with_experts(dense, num_experts=256, experts_per_token=8, router=router, balance_loss=0.001)
 
 
-# The layers that predict further tokens are not included.
+# Without the layers for multi-token prediction.
 FAMILY = Family("minimax_m2", presets("MiniMax 2025; MiniMaxAI/MiniMax-M2 config.json", minimax_m2,
     {"minimax-m2": dict(num_layers=62, d_model=3072, num_heads=48, num_kv_heads=8, expert_d_ff=1536)}))

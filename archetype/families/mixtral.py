@@ -28,7 +28,7 @@ def mixtral(
     position: Rotary = Rotary(theta=1_000_000.0),
     **design: Any,
 ) -> Decoder:
-    """Build a decoder of Mixtral's design: the chosen experts' weights sum to one; `design` as in `mistral`."""
+    """Build a decoder of Mixtral's design: the weights of selected experts sum to one; `design` as in `mistral`."""
     dense = mistral(window=window, context_length=context_length, position=position, **design)
     router = SoftmaxRouter(renormalize=True)
     sizes: dict[str, Any] = {"num_experts": num_experts, "experts_per_token": experts_per_token}
@@ -38,7 +38,7 @@ def mixtral(
 KEYS = ConfigTable(mixtral, (
     *design_keys(theta=1_000_000.0, feedforward="block.feedforward.expert", num_key_value_heads=8,
         intermediate_size=14_336, max_position_embeddings=131_072, rms_norm_eps=1e-5),
-    ignored("output_router_logits"),  # only selects outputs of training
+    ignored("output_router_logits"),  # only adds an output in training
     Expected("router_jitter_noise", 0.0, "noise on the router's input"),
     Key("num_local_experts", "num_experts", 8),
     Key("num_experts_per_tok", "experts_per_token", 2),

@@ -1,4 +1,4 @@
-"""ModernBERT (Warner 2024): rotary positions, gated feed-forward parts, windows between layers of full attention.
+"""ModernBERT (Warner 2024): rotary positions, gated feed-forward parts, full attention in every third layer.
 
 Format: transformers' `modernbert`.
 """
@@ -62,17 +62,16 @@ def modernbert(
     std: float = 0.02,
     **model: Any,
 ) -> Encoder:
-    """Build an encoder of ModernBERT's design, by default with a head for masked tokens.
+    """Build an encoder of ModernBERT's design, by default with a masked language modelling head.
 
-    The embedding ends with a norm, so the first layer's attention has none.
+    The embedding ends with a norm, so the first attention has none. Sizes are as in `spec.Attention`, `spec.GatedMLP`
+    and `spec.Encoder`.
 
     Args:
-        num_layers: the other sizes are as in `spec.Attention`, `spec.GatedMLP` and `spec.Encoder`.
         patterns: cycled over the layers.
         position: of layers with full attention.
         local_position: of layers with a window.
         norm_bias: whether norms have a bias.
-        head: (default: for masked tokens).
         tied: whether the head uses the embedding's table.
         model: further fields of `spec.Encoder`.
     """
@@ -125,7 +124,7 @@ POOLINGS = {"cls": "first", "mean": "mean"}
 
 
 def _read_head(config: Config, values: Values) -> Values:
-    """Return the head by its class; all but the bare class begin with a layer and its norm."""
+    # every head begins with a dense layer and a norm
     transform = HeadTransform(
         activation=config.activation("classifier_activation", "gelu"),
         norm=LayerNorm(eps=values["eps"], bias=values["norm_bias"]),
@@ -134,7 +133,7 @@ def _read_head(config: Config, values: Values) -> Values:
     tied, bias = config.flag("tie_word_embeddings", True), config.flag("decoder_bias", True)
     pooling, dropout = config.get("classifier_pooling", "cls"), config.rate("classifier_dropout", 0.0)
     if pooling not in POOLINGS:
-        raise config.error("classifier_pooling", f"{pooling!r} is not known", f"known are {', '.join(POOLINGS)}")
+        raise config.error("classifier_pooling", f"{pooling!r} is not supported", f"use one of {', '.join(POOLINGS)}")
     match head_named(config, MASKED, TEXTS, TOKENS, SPANS, BARE):
         case "ForSequenceClassification":
             head: Head = ClassificationHead(num_classes=read_classes(config), dropout=dropout, transform=transform)
@@ -168,7 +167,7 @@ def _write_head(model: Encoder) -> dict[str, Any]:
 
 
 KEYS: tuple[Row, ...] = (
-    # settings of computation, and keys of the library's first files that duplicate others
+    # settings of computation, and keys of early files that duplicate others
     ignored("deterministic_flash_attn", "sparse_prediction", "sparse_pred_ignore_index", "reference_compile",
         "repad_logits_with_grad", "initializer_cutoff_factor", "mlp_dropout", "layer_norm_eps",
         "position_embedding_type"),

@@ -26,17 +26,17 @@ ATTENTION_KEYS = (
     ignored("attn_impl"),
     Expected("attn_type", "multihead_attention", "shared keys and values"),
     Expected("clip_qkv", None, "clipped queries, keys and values"),
-    Expected("prefix_lm", False, "a prefix that sees all of itself"),
+    Expected("prefix_lm", False, "a bidirectional prefix"),
     Expected("qk_ln", False, "norms of queries and keys"),
-    Expected("attn_uses_sequence_id", False, "several texts in a row"),
+    Expected("attn_uses_sequence_id", False, "several documents in a sequence"),
     Expected("alibi", True, "other positions than ALiBi"),
     Expected("alibi_bias_max", 8, "other slopes"),
-    # read but never written: transformers declares it an integer and refuses other values
+    # read but never written: transformers declares it as an integer and refuses other values
     Converted(lambda config, values: {"attention_dropout": config.rate("attn_pdrop", 0.0)}, lambda model: {}),
     Key("softmax_scale", "scale", check=Config.optional_positive),
 )
 KEYS = ConfigTable(mpt, (
-    # settings of computation and initialization, without effect on results
+    # settings of computation and initialization
     ignored("init_device", "init_config", "embedding_fraction", "norm_type", "tokenizer_name", "verbose", "emb_pdrop",
         "learned_pos_emb"),
     Expected("expansion_ratio", 4, "another width of the feed-forward parts", path=lambda model: 4),

@@ -12,7 +12,7 @@ from archetype.parts.position.spec import Rotary
 
 
 def nanochat(*, num_layers: int, name: str = "") -> Decoder:
-    """Build a decoder of nanochat's first design: 64 features for each layer, heads of 128."""
+    """Build a decoder of nanochat's first design: width of 64 times the number of layers, heads of width 128."""
     norm, d_model = RMSNorm(eps=1e-6, weight=False), 64 * num_layers
     block = Block(
         wiring=PreNorm(norm=norm),

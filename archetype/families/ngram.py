@@ -1,4 +1,4 @@
-"""N-gram models with embeddings (Bengio 2003), including the bigram model with one token of context."""
+"""N-gram models with embeddings (Bengio 2003), including the bigram model."""
 
 from archetype.families.family import Family, tiny
 from archetype.models.initialization_spec import XavierInitialization

@@ -1,4 +1,4 @@
-"""OLMo 2 (OLMo Team 2024): norms after each part, and over all queries and keys; format: transformers' `olmo2`."""
+"""OLMo 2 (OLMo Team 2024): norms after each part, QK norms over all heads; format: transformers' `olmo2`."""
 
 from functools import partial
 from typing import Any

@@ -14,17 +14,14 @@ from archetype.parts.position.spec import Learned
 
 
 def opt(*, vocab_size: int = 50_272, context_length: int = 2048, **design: Any) -> Decoder:
-    """Build a decoder of OPT's design; `design` as in `standard_decoder`.
-
-    The table of positions has two unused rows.
-    """
-    embedding = Embedding(position=Learned(offset=2))
+    """Build a decoder of OPT's design; `design` as in `standard_decoder`."""
+    embedding = Embedding(position=Learned(offset=2))  # the first two rows are unused
     sizes: dict[str, Any] = {"vocab_size": vocab_size, "context_length": context_length}
     return standard_decoder(norm=LayerNorm(), activation="relu", model={"embedding": embedding}, **sizes, **design)
 
 
 def narrow_opt(*, width: int, **design: Any) -> Decoder:
-    """Build OPT-350M, with post-norm and embedding tables narrower than its layers; otherwise as `opt`."""
+    """Build OPT-350M: `opt` with post-norm and embedding tables of a smaller `width`."""
     model = opt(wiring=PostNorm(norm=LayerNorm()), **design)
     embedding = model.embedding.replace(width=width, project_first=True)
     transform = HeadTransform(activation=NoActivation(), bias=False, width=width)

@@ -1,6 +1,6 @@
-"""Archetype's own format: config.json holds a specification, which `archetype.hf` builds for transformers.
+"""Archetype's own format: config.json contains a specification, which `archetype.hf` builds for transformers.
 
-It expresses every specification. Tensors keep their names, below the prefixes of the classes of `archetype.hf`.
+It expresses every specification. Tensors keep their names, after the prefixes of the classes in `archetype.hf`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from archetype.models.spec import ModelSpec
 from archetype.spec.extensions import Extension
 
 MODEL_TYPE = "archetype"
-# heads are outside the backbone in those classes; everything else is below model.network
+# In those classes heads are outside the backbone; all other tensors are below model.network.
 RULES = (
     Rule("lm_head.{name}", ("lm_head.{name}",)),
     Rule("classifier.{name}", ("classifier.{name}",)),
@@ -32,10 +32,10 @@ def read_own_spec(spec: Mapping[str, Any], extensions: Sequence[Mapping[str, Any
 
     Args:
         spec: as plain data.
-        extensions: the extension files that it needs: `name`, `sha256` and `kinds`.
+        extensions: required extension files: `name`, `sha256` and `kinds`.
 
     Raises:
-        SpecError: the data is invalid, or an extension is not registered; none is ever loaded automatically.
+        SpecError: the data are invalid, or an extension is not loaded (none is ever loaded automatically).
 
     Warns:
         ChangedExtension: an extension file has changed.
@@ -50,7 +50,7 @@ def read_own_spec(spec: Mapping[str, Any], extensions: Sequence[Mapping[str, Any
 
 
 def architecture_of(model: ModelSpec) -> str:
-    """Return the class of `archetype.hf` for a model."""
+    """Return the class in `archetype.hf` for a model."""
     if model.continues_text:
         return "ArchetypeForCausalLM"
     if model.reads_source:
@@ -65,14 +65,14 @@ def architecture_of(model: ModelSpec) -> str:
 
 
 class SpecificationKeys:
-    """The keys of such a config.json, which hold only the specification."""
+    """Keys of such a config.json: the specification."""
 
     def read(self, config: Config) -> ModelSpec:
         """Return the specification in the file."""
         data, extensions = config.get("spec"), config.get("extensions") or []
-        config.get("tie_word_embeddings")  # a head that shares the table has no weights of its own
+        config.get("tie_word_embeddings")  # a tied head has no weights in this format
         if not isinstance(data, dict) or not isinstance(extensions, list):
-            raise config.error("spec", "is no specification", "is the file complete?")
+            raise config.error("spec", "is not a specification", "is the file complete?")
         return read_own_spec(data, extensions)
 
     def write(self, model: ModelSpec) -> dict[str, Any]:
@@ -80,20 +80,18 @@ class SpecificationKeys:
         return {"spec": model.dump(), "is_encoder_decoder": model.reads_source}
 
     def misfits(self, model: ModelSpec) -> list[CheckpointError]:
-        """Return no errors: every kind can be expressed."""
-        return []
+        return []  # every kind can be expressed
 
 
 class OwnFormat(Format):
-    """A format that expresses every specification, classification heads included."""
+    """Format that expresses every specification."""
 
     def rules_for(self, model: ModelSpec) -> tuple[Rule, ...]:
-        """Return the names below those of the class; without a head, those of the backbone's class alone."""
+        # without a head, the names are those of the backbone's class
         is_bare = model.without_sentence_head().head.is_absent
         return (replace(RULES[-1], hf="network.{name}"),) if is_bare else RULES
 
     def spec_from(self, config: dict[str, Any], place: str = "config.json") -> ModelSpec:
-        """Return the specification that a config.json holds."""
         reader = Config(config, place)
         model = self.keys.read(reader)
         reader.finish()

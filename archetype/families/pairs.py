@@ -1,4 +1,4 @@
-"""Encoder-decoders under other types of transformers: one row each with its differences from Marian or T5."""
+"""Encoder-decoders of other model types of transformers: one row each with its differences from Marian or T5."""
 
 from collections.abc import Callable
 from functools import partial
@@ -50,13 +50,12 @@ def transformer_pair(
     """Build an encoder-decoder with a shared token table; `design` as in `marian`.
 
     Args:
-        position: vectors that are added; learned ones are separate for each side.
+        position: added vectors; learned ones are separate for each side.
         embedding_norm: whether each side normalizes the embedding.
-        norm_first: whether the decoder normalizes before positions are added.
-        pre_norm: whether norms stand before each part and after the last layer.
+        norm_first: whether the decoder's norm precedes the addition of positions.
+        pre_norm: pre-norm, with a norm after the last layer of each side.
         logits_bias: whether the logits have a bias.
-        head: (default: over the vocabulary).
-        design: further arguments of `marian`.
+        head: (default: language modelling).
     """
     pair = marian(**design)
     placed: dict[str, Any] = {"position": position, "norm": NORM if embedding_norm else NoNorm()}
@@ -73,17 +72,15 @@ def _pre_norm(stack: Stack) -> Stack:
 
 
 def m2m(*, offset: int, d_model: int, **design: Any) -> EncoderDecoder:
-    """Build a pre-norm pair whose positions start after the padding id (Fan 2020).
-
-    The exponents of the wavelengths run from 0 to 1 inclusive, as in tensor2tensor.
-    """
+    """Build a pre-norm encoder-decoder whose positions start after the padding id (Fan 2020)."""
+    # the exponents of the wavelengths go from 0 to 1 inclusive, as in tensor2tensor
     half = max(d_model // 2, 2)
     waves = Sinusoidal(theta=10_000.0 ** (half / (half - 1)), interleaved=False, offset=offset)
     return transformer_pair(position=waves, pre_norm=True, d_model=d_model, **design)
 
 
 def _read_class(config: Config, values: Values) -> Values:
-    """Return the classification head, or whether the logits have a bias, which a file saved without a head lacks."""
+    # a file saved without a head has no bias of the logits
     ending = head_named(config, "ForConditionalGeneration", TEXTS, BARE)
     head = read_pair_classes(config) if ending == TEXTS else None
     return {"logits_bias": ending == "ForConditionalGeneration", "head": head}
@@ -99,7 +96,7 @@ def _write_padding(model: EncoderDecoder) -> dict[str, Any]:
     return {"pad_token_id": max(offset - 1, 0)}
 
 
-# keys of fairseq that these classes do not read
+# Keys of fairseq that these classes do not read.
 FAIRSEQ = ignored("normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits",
     "static_position_embeddings", "force_bos_token_to_be_generated", "output_past")
 KEYS: tuple[Row, ...] = (
@@ -114,7 +111,7 @@ M2M_KEYS: tuple[Row, ...] = (
 
 
 def rules(model: ModelSpec) -> tuple[Rule, ...]:
-    """Return the weight rules, with one token table, and positions and norms for each side."""
+    """Return the weight rules, with a shared token table, and positions and norms for each side."""
     pair = expect_kind(EncoderDecoder, model, "kind")
     return (
         rule("model.shared.weight", "embedding.token.weight"),
@@ -135,7 +132,7 @@ def pair_format(
     keys: tuple[Row, ...] = KEYS,
     has_classes: bool = False,
 ) -> Format:
-    """Build the format of a type whose class names begin with `name`, optionally with one for text classification."""
+    """Build the format of a model type whose classes begin with `name`; `has_classes`: also for text classification."""
 
     def architecture(model: ModelSpec) -> str:
         head = expect_kind(EncoderDecoder, model, "kind").head

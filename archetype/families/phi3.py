@@ -1,4 +1,4 @@
-"""Phi-3 and Phi-4 (Abdin 2024, Abdin 2024b): Mistral with joint projections; format: transformers' `phi3`."""
+"""Phi-3 and Phi-4 (Abdin 2024, Abdin 2024b): Mistral with fused projections; format: transformers' `phi3`."""
 
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ def phi3(*, vocab_size: int = 32_064, context_length: int = 4096, window: int | 
 
 
 def _trained(model: Decoder) -> int:
-    """Return the context length of first training, in tokens."""
+    # original context length, in tokens
     position = value_at(model, "block.mixer.position")
     return int(getattr(position.scaling, "original_context_length", model.context_length))
 

@@ -1,4 +1,4 @@
-"""Image encoders under other types of transformers: one row each with its differences from ViT."""
+"""Image encoders of other model types of transformers: one row each with its differences from ViT."""
 
 from functools import partial
 

@@ -1,9 +1,9 @@
-"""Published layers that predict the tokens after the next, read as `further_tokens` of a decoder.
+"""Published layers for multi-token prediction, read as `further_tokens` of a decoder.
 
-No paper says in which order a file's projection reads the embedding and the hidden vector. The programs that run the
+No paper states the order in which the projection reads the embedding and the hidden vector. The programs that run the
 published weights agree (vLLM's `deepseek_mtp.py`, `glm4_moe_mtp.py`, `qwen3_next_mtp.py` and `mimo_mtp.py`; SGLang's
-`deepseek_nextn.py` and `qwen3_next_mtp.py`): the embedding comes first, except in MiMo, where the hidden vector does.
-All pass the layer the vector that the head reads, and normalize it and the embedding separately.
+`deepseek_nextn.py` and `qwen3_next_mtp.py`): the embedding is first, except in MiMo. The hidden vector is always the
+one that the head reads, and both are normalized separately.
 """
 
 import re
@@ -17,7 +17,7 @@ from archetype.models.decoder.spec import Decoder
 from archetype.models.further_tokens.spec import FurtherTokens
 from archetype.spec.errors import inside
 
-# Tables of the model that a file repeats in such a layer, and the parameters that they repeat.
+# Tensors in such a layer that duplicate a table of the model, and the duplicated parameters.
 TABLES = (
     (re.compile(r".*\.\d+\.embed_tokens\.weight"), "embedding.token.weight"),
     (re.compile(r".*\.\d+\.shared_head\.head\.weight"), "lm_head.weight"),
@@ -26,11 +26,11 @@ TABLES = (
 
 @dataclass(frozen=True)
 class Spelling:
-    """The names of such layers.
+    """Tensor names of such layers.
 
     Attributes:
-        projection: a pattern of the projection's name; its first group is the prefix of all names of the layer, its
-            second the layer's number, where there may be several.
+        projection: pattern of the projection's name; group 1 is the prefix of all names of the layer, group 2 its
+            number, if there may be several.
         block: between that prefix and the tensor names of a block.
         norms: of the hidden vector, of the embedding, and of the block's output.
         embedding_first: whether the projection reads the embedding before the hidden vector.
@@ -52,12 +52,12 @@ NORMS = ("hidden_norms", "embedding_norms", "final_norms")
 
 
 class Predictions(NamedTuple):
-    """The prediction layers of a file.
+    """Prediction layers of a file.
 
     Attributes:
-        further_tokens: the specification.
+        further_tokens: their specification.
         rules: for their tensors.
-        copies: tensors that repeat a table of the model.
+        copies: tensors that duplicate a table of the model.
     """
 
     further_tokens: FurtherTokens
@@ -72,34 +72,34 @@ def read_predictions(names: Collection[str], rules: Sequence[Rule], model: Decod
         rules: of the model without these layers.
 
     Raises:
-        CheckpointError: there are none, or one has no counterpart among the layers of the model.
+        CheckpointError: there are none, or one is unlike all layers of the model.
     """
     spelling, layers = _layers(names)
     copies = copies_beside(names, model)
     further: list[Rule] = []
     block_layers = set[int]()
-    for number, prefix in enumerate(layers):
-        own = [name for name in names if name.startswith(prefix) and name not in copies]
+    for index, prefix in enumerate(layers):
+        layer_names = [name for name in names if name.startswith(prefix) and name not in copies]
         projection = re.escape(prefix) + spelling.projection.rpartition(")")[2] + r"\.weight"
-        inner = {f"{norm}.{kind}": f"{ours}.{number}.{kind}"
+        inner = {f"{norm}.{kind}": f"{ours}.{index}.{kind}"
                  for norm, ours in zip(spelling.norms, NORMS, strict=True) for kind in ("weight", "bias")}
         block = []
-        for name in own:
+        for name in layer_names:
             if re.fullmatch(projection, name):
-                projected = f"further_tokens.projections.{number}.weight"
+                projected = f"further_tokens.projections.{index}.weight"
                 further.append(replace(rule(name, projected), swapped=spelling.embedding_first))
             elif (param := inner.get(name.removeprefix(prefix))) is not None:
                 further.append(rule(name, f"further_tokens.{param}"))
             else:
                 block.append(name)
-        layer, added = _block(block, prefix + spelling.block, number, names, rules, model)
+        layer, added = _block(block, prefix + spelling.block, index, names, rules, model)
         block_layers.add(layer)
         further += added
     last = len(model.layers) - 1
     blocks = {model.layers[layer].own for layer in block_layers}
     if len(blocks) > 1:
-        raise CheckpointError(layers[1], "is of another design than the prediction layer before it", REMEDY)
-    (block_spec,) = (one.model_copy(update={"mixer": one.mixer.own}) for one in blocks)
+        raise CheckpointError(layers[1], "differs in design from the prediction layer before it", REMEDY)
+    (block_spec,) = (block.model_copy(update={"mixer": block.mixer.own}) for block in blocks)
     with inside("further_tokens"):
         predicted = FurtherTokens(
             count=len(layers), block=None if block_layers == {last} else block_spec, norm=model.final_norm
@@ -111,14 +111,14 @@ REMEDY = "load it without further_tokens"
 
 
 def copies_beside(names: Iterable[str], model: Decoder) -> dict[str, str]:
-    """Return the tensors that repeat a table of the model, each with the parameter that it repeats."""
+    """Return {tensor: parameter} for the tensors that duplicate a table of the model."""
     tied = model.head.shares_table
     repeated = {name: param for name in names for pattern, param in TABLES if pattern.fullmatch(name)}
     return {name: TABLES[0][1] if tied else param for name, param in repeated.items()}
 
 
 def _layers(names: Collection[str]) -> tuple[Spelling, list[str]]:
-    """Return the spelling of the layers and the prefix of each, in order."""
+    # the spelling of the layers, and the prefix of each in order
     for spelling in SPELLINGS:
         prefixes: Mapping[int, str] = {
             int(match[2]) if match.re.groups > 1 else 0: match[1]
@@ -126,29 +126,30 @@ def _layers(names: Collection[str]) -> tuple[Spelling, list[str]]:
             if (match := re.fullmatch(spelling.projection + r"\.weight", name))
         }
         if prefixes:
-            return spelling, [prefixes[number] for number in sorted(prefixes)]
-    cause = "no prediction layers of a known form were found"
+            return spelling, [prefixes[index] for index in sorted(prefixes)]
+    cause = "the file has no known layers for multi-token prediction"
     raise CheckpointError("further_tokens", cause, REMEDY)
 
 
 def _block(
-    block: list[str], prefix: str, number: int, names: Collection[str], rules: Sequence[Rule], model: Decoder
+    block: list[str], prefix: str, index: int, names: Collection[str], rules: Sequence[Rule], model: Decoder
 ) -> tuple[int, list[Rule]]:
-    """Return the last layer of the model whose tensor names match a block's, and the block's rules."""
+    # the last layer of the model with the same tensor names as the block, and the rules of the block
     for layer in reversed(range(len(model.layers))):
-        own = [rule for rule in (r.for_layer(layer) for r in rules) if rule.params[0].startswith(f"blocks.{layer}.")]
-        match = re.match(rf"(?:.*?\.)?{layer}\.", own[0].hf) if own else None
+        every_rule = (rule.for_layer(layer) for rule in rules)
+        layer_rules = [rule for rule in every_rule if rule.params[0].startswith(f"blocks.{layer}.")]
+        match = re.match(rf"(?:.*?\.)?{layer}\.", layer_rules[0].hf) if layer_rules else None
         if match is None:
             continue
         tensors = {name.removeprefix(match[0]) for name in names if name.startswith(match[0])}
         if tensors == {name.removeprefix(prefix) for name in block}:
-            place = f"further_tokens.blocks.{number}."
+            block_prefix = f"further_tokens.blocks.{index}."
             return layer, [
                 replace(
                     rule,
                     hf=prefix + rule.hf.removeprefix(match[0]),
-                    params=tuple(place + param.removeprefix(f"blocks.{layer}.") for param in rule.params),
+                    params=tuple(block_prefix + param.removeprefix(f"blocks.{layer}.") for param in rule.params),
                 )
-                for rule in own
+                for rule in layer_rules
             ]
-    raise CheckpointError(prefix, "predicts further tokens by a block that no layer of the model is like", REMEDY)
+    raise CheckpointError(prefix, "has a block that differs from all layers of the model", REMEDY)

@@ -27,7 +27,7 @@ def qwen2(
 
 
 def _read_windows(config: Config, values: Values) -> Values:
-    """Layers from `max_window_layers` on have a window, unless `layer_types` says otherwise."""
+    # layers from `max_window_layers` on have windows, unless there are `layer_types`
     size = config.optional_size("sliding_window", 4096)
     size = size if config.flag("use_sliding_window", False) else None
     first = config.get("max_window_layers", 28)

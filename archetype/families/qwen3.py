@@ -1,4 +1,4 @@
-"""Qwen3 (Qwen Team 2025): Llama with norms of queries and keys; format: transformers' `qwen3`."""
+"""Qwen3 (Qwen Team 2025): Llama with QK norms; format: transformers' `qwen3`."""
 
 from typing import Any
 

@@ -36,11 +36,11 @@ EXPERT = "block.feedforward.expert"
 KEYS = ConfigTable(qwen3_moe, (
     *(row for row in design_keys(num_key_value_heads=4, vocab_size=151_936, hidden_size=2048, num_hidden_layers=24,
         max_position_embeddings=32_768) if not isinstance(row, Key) or row.argument != "d_ff"),
-    # keys of layers without experts, of which there are none, and of outputs in training
+    # keys of dense layers, which do not exist here, and of outputs in training
     ignored("intermediate_size", "output_router_logits", "max_window_layers", "sliding_window", "layer_types"),
     Expected("use_sliding_window", False, "windows"),
-    Expected("decoder_sparse_step", 1, "layers without experts in between"),
-    Expected("mlp_only_layers", [], "layers without experts"),
+    Expected("decoder_sparse_step", 1, "dense layers between layers with experts"),
+    Expected("mlp_only_layers", [], "dense layers"),
     Key(("num_local_experts", "num_experts"), "num_experts", 128),
     Key("num_experts_per_tok", "experts_per_token", 8),
     Key("moe_intermediate_size", "expert_d_ff", 768),

@@ -1,4 +1,4 @@
-"""Qwen3-Next (Qwen Team 2025b): three gated delta-net layers to one of gated attention; many narrow experts."""
+"""Qwen3-Next (Qwen Team 2025b): three gated delta-net layers per layer of gated attention; many narrow experts."""
 
 from archetype.families.family import Family, presets
 from archetype.families.llama import llama
@@ -13,7 +13,7 @@ from archetype.parts.router.spec import SoftmaxRouter
 
 
 def qwen3_next(*, num_layers: int, d_model: int, num_heads: int, num_kv_heads: int, name: str = "") -> Decoder:
-    """Build a decoder of Qwen3-Next's design: a quarter of each head is rotated, norms multiply by 1 + weight."""
+    """Build a decoder of Qwen3-Next's design: rotary positions on a quarter of each head, norms with 1 + weight."""
     eps = 1e-6
     dense = llama(
         num_layers=num_layers, d_model=d_model, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=256,
@@ -30,6 +30,6 @@ def qwen3_next(*, num_layers: int, d_model: int, num_heads: int, num_kv_heads: i
     return model.replace(layers=layers)
 
 
-# The layer that predicts a further token is not included.
+# Without the layer for multi-token prediction.
 FAMILY = Family("qwen3_next", presets("Qwen Team 2025b; Qwen/Qwen3-Next-80B-A3B-* config.json", qwen3_next,
     {"qwen3-next-80b-a3b": dict(num_layers=48, d_model=2048, num_heads=16, num_kv_heads=2)}))

@@ -1,4 +1,4 @@
-"""All families by name, imported on first use, and all presets by name."""
+"""All families and presets by name, imported on first use."""
 
 import difflib
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from archetype.families.index import preset_facts
 from archetype.families.own import OWN
 from archetype.models.spec import ModelSpec
 
-# The module of each family, by its name. `family_for` tries them in this order.
+# Families with a module of the same name; `family_for` tries them in this order.
 NAMES = (
     "ngram", "recurrent", "seq2seq", "transformer", "marian", "bert", "gpt2", "gpt3", "t5", "eurobert", "llama",
     "mistral", "qwen2",
@@ -20,8 +20,8 @@ NAMES = (
     "deepseek_v3", "mamba2", "gpt_neox", "gptj", "opt", "falcon", "palm", "roberta", "albert", "switch", "grok",
     "glm4_moe", "minimax_m2", "qwen3_next", "olmo3", "nanochat", "llama4", "gopher", "modernbert", "deberta",
 )
-# Modules with a table of several families: published types that differ little from those above; and modules not
-# named like their type.
+# Other modules: those with a table of several families, which differ little from the ones above, and those whose name
+# is not the model type.
 SPELLINGS = {
     "pairs": (
         "bart", "plbart", "mvp", "mbart", "pegasus", "blenderbot", "blenderbot-small", "m2m_100", "mt5",
@@ -63,21 +63,21 @@ FAMILIES = _Families()
 
 
 def register_family(family: Family) -> Family:
-    """Register an extension family: its folders can be read and written, and its presets have names.
+    """Register the family of an extension: its folders can be read and written, and its presets used by name.
 
     Args:
-        family: named like the `model_type` of its format.
+        family: has the same name as the `model_type` of its format.
 
     Raises:
-        SpecError: a family or preset of this name exists, or the format has another `model_type`.
+        SpecError: the name of the family or of a preset is taken, or the format has another `model_type`.
     """
     if family.name in NAMES or family.name in MODULES or family.name == OWN.name:
-        raise SpecError(family.name, "a family of this name is registered already", "choose another name")
+        raise SpecError(family.name, "a family of this name is already registered", "choose another name")
     if family.published is not None and family.published.model_type != family.name:
-        cause = f"its format is that of model_type {family.published.model_type}"
-        raise SpecError(family.name, cause, "name the family after it")
+        cause = f"its format has the model_type {family.published.model_type}"
+        raise SpecError(family.name, cause, "give both the same name")
     if taken := sorted(family.presets.keys() & preset_facts().keys()):
-        raise SpecError(taken[0], "a preset of this name is registered already", "choose another name")
+        raise SpecError(taken[0], "a preset of this name is already registered", "choose another name")
     _from_outside[family.name] = family
     published.cache_clear()
     presets.cache_clear()
@@ -86,12 +86,12 @@ def register_family(family: Family) -> Family:
 
 @cache
 def published() -> dict[str, Family]:
-    """Return the families with a published format, by the `model_type` of their config.json."""
+    """Return the families with a published format, by `model_type`."""
     return {family.published.model_type: family for family in FAMILIES.values() if family.published is not None}
 
 
 def designs() -> list[str]:
-    """Return the types of families with presets; the others are variants of these."""
+    """Return the model types of families with presets; the others are variants of these."""
     return [model_type for model_type, family in published().items() if family.presets]
 
 
@@ -105,7 +105,7 @@ def preset(name: str) -> ModelSpec:
     """Return the specification of a preset.
 
     Raises:
-        SpecError: there is none of this name; the error names the closest.
+        SpecError: there is no such preset; names the closest.
     """
     if name in preset_facts():
         return FAMILIES[preset_facts()[name].family].presets[name].make()
@@ -118,17 +118,17 @@ def preset(name: str) -> ModelSpec:
 
 
 def family_of(config: dict[str, object], place: str = "config.json") -> Family | None:
-    """Return the family whose published format a config.json names; None if it is not registered.
+    """Return the family of a config.json; None if it is not registered.
 
-    A decoder published without its encoder-decoder counts as unregistered, too.
+    A decoder that was published without its encoder also counts as unregistered.
 
     Raises:
-        CheckpointError: the file names no family.
+        CheckpointError: the file has no model type.
     """
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
-        cause = f"{model_type!r} names no family"
-        raise CheckpointError(f"{place}: model_type", cause, "`archetype list` names those that are registered")
+        cause = f"{model_type!r} is not a model type"
+        raise CheckpointError(f"{place}: model_type", cause, "`archetype list` shows the registered families")
     if model_type == OWN.name:
         return OWN
     family = FAMILIES.get(model_type)
@@ -147,8 +147,8 @@ def family_for(model: ModelSpec) -> Family:
     """Return the first family whose published format can express a specification.
 
     Raises:
-        CheckpointError: none can; it names the closest: the family with the fewest inexpressible fields, if possible
-            one whose parts are of the same kinds.
+        CheckpointError: none can; names the closest, which has the same kinds of parts if possible, and the fewest
+            inexpressible fields.
     """
     lacking: dict[str, list[CheckpointError]] = {}
     for family in published().values():
@@ -159,10 +159,10 @@ def family_for(model: ModelSpec) -> Family:
             lacking[family.name] = errors
     place = model.name or "the specification"
     if not lacking:
-        raise CheckpointError(place, f"no published format has models of kind {model.kind}", KEEPS_ALL)
+        raise CheckpointError(place, f"no published format supports models of kind {model.kind}", KEEPS_ALL)
 
     def distance(name: str) -> tuple[bool, bool, int]:
-        """Order formats: same kinds of parts first, then those that were compared whole, then fewest differences."""
+        # same kinds of parts first, then formats that could be compared completely, then fewest differences
         format = FAMILIES[name].format
         return bool(format.keys.misfits(model)), not format.can_compare(model), len(lacking[name])
 
@@ -170,6 +170,6 @@ def family_for(model: ModelSpec) -> Family:
     first = lacking[name][0]
     raise CheckpointError(
         place,
-        f"no family can express it; the nearest is {name}: {first.place}: {first.cause}",
+        f"no family can express it; the closest is {name}: {first.place}: {first.cause}",
         KEEPS_ALL,
     )

@@ -20,10 +20,10 @@ def roberta(*, offset: int = PADDING + 1, **design: Any) -> Encoder:
 
 
 def _read_positions(config: Config, values: Values) -> Values:
-    """Return the offset of positions, which start after the padding id; the table also has rows for those before."""
+    # positions start after the padding id; the table also has rows for the positions before
     offset = config.count("pad_token_id", PADDING) + 1
     if (context_length := values["context_length"] - offset) < 1:
-        raise config.error("max_position_embeddings", "leaves no position beyond that of padding", "fix the file")
+        raise config.error("max_position_embeddings", "leaves no position after that of padding", "fix the file")
     return {"context_length": context_length, "offset": offset}
 
 

@@ -1,7 +1,7 @@
-"""Rotary positions in published configurations: every historic spelling is read, one is written.
+"""Rotary positions in published configurations: every historic spelling is read, only the newest is written.
 
 Spellings: `rope_theta` and `rope_scaling` at the top level (transformers 4), `rope_parameters` (transformers 5);
-`type` or `rope_type`; the original context inside the section, at the top level, or as max_position_embeddings.
+`type` or `rope_type`; the original context length in the section, at the top level, or max_position_embeddings.
 """
 
 import math
@@ -35,12 +35,12 @@ def read_rotary(
     """Read the rotary positions of a configuration.
 
     Args:
-        head_dim: features of a head.
+        head_dim: width of a head.
         context_length: in tokens.
-        default_theta: if the file has none.
-        default_trained: tokens of the original context, unless the file has the key at the top level (default: as in
-            the section, or `context_length`).
-        rereads: whether the class recomputes a sequence when it outgrows that context.
+        default_theta: of a file without theta.
+        default_trained: original context length of a file without the key at the top level (default: as in the section,
+            or `context_length`).
+        rereads: whether the class recomputes a sequence that outgrows the original context.
     """
     theta = config.positive("rope_theta", default_theta)
     fraction = config.positive("partial_rotary_factor", 1.0)
@@ -60,20 +60,20 @@ def read_rotary(
 
 
 def rotary_section(config: Config) -> Config | None:
-    """Return the section on rotary positions under either name; None without one.
+    """Return the section on rotary positions, under either name; None without one.
 
     Raises:
-        CheckpointError: two sections disagree.
+        CheckpointError: the two sections differ.
     """
     both = (config.section(key) for key in SECTIONS)
     sections = [section for section in both if section is not None and section.values]
     if len(sections) == len(SECTIONS) and sections[0].values != sections[1].values:
-        raise config.error(SECTIONS[0], f"contradicts {SECTIONS[1]}", "leave one of them out")
+        raise config.error(SECTIONS[0], f"contradicts {SECTIONS[1]}", "remove one of them")
     return sections[0] if sections else None
 
 
 def write_rotary(rotary: Rotary, head_dim: int) -> dict[str, Any]:
-    """Return `rope_parameters` as transformers 5 writes them."""
+    """Return `rope_parameters` as written by transformers 5."""
     parameters: dict[str, Any] = {"rope_theta": rotary.theta} | _written_scaling(rotary.scaling)
     if rotary.dim is not None and rotary.dim != head_dim:
         parameters["partial_rotary_factor"] = rotary.dim / head_dim
@@ -81,7 +81,7 @@ def write_rotary(rotary: Rotary, head_dim: int) -> dict[str, Any]:
 
 
 def _read_scaling(section: Config, trained: int | None, context_length: int) -> RotaryScaling:
-    """Return the scaling of a section; as in transformers, `trained` takes precedence over a length in the section."""
+    # as in transformers, `trained` has precedence over a length in the section
     new, old = section.get("rope_type"), section.get("type")
     trained_in_section = section.size("original_max_position_embeddings", context_length, MAX_LENGTH)
     trained = trained or trained_in_section
@@ -92,7 +92,7 @@ def _read_scaling(section: Config, trained: int | None, context_length: int) -> 
         case "linear":
             return LinearScaling(factor=section.positive("factor"))
         case "dynamic":
-            # transformers uses max_position_embeddings as the original context, whatever else the file says
+            # transformers always uses max_position_embeddings as the original context length here
             return DynamicScaling(factor=section.positive("factor"), original_context_length=context_length)
         case "yarn":
             return _read_yarn(section, trained, context_length)
@@ -109,8 +109,8 @@ def _read_scaling(section: Config, trained: int | None, context_length: int) -> 
             share = section.positive("partial_rotary_factor", 1.0)
             return ProportionalScaling(share=share, factor=section.positive("factor", 1.0))
         case _:
-            known = "known are linear, dynamic, yarn, llama3, longrope, proportional"
-            raise section.error("rope_type", f"there is no scaling {kind!r}", known)
+            known = "supported are linear, dynamic, yarn, llama3, longrope, proportional"
+            raise section.error("rope_type", f"unknown scaling {kind!r}", known)
 
 
 def _read_longrope(section: Config, trained: int, context_length: int) -> LongRopeScaling:

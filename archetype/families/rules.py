@@ -1,4 +1,4 @@
-"""Correspondence of a published file's tensors and a model's parameters: one table, used to read and to write."""
+"""Rules that map the tensors of a published file to the parameters of a model, for reading and writing."""
 
 import re
 from collections import Counter
@@ -12,18 +12,17 @@ ALTERNATIVES = re.compile(r"\{([^{}]*,[^{}]*)\}")  # such as {q,k,v}
 
 @dataclass(frozen=True)
 class Rule:
-    """One tensor of a file and the parameters that it holds, concatenated along their first axis.
+    """Tensor of a file and its parameters, concatenated along the first axis.
 
     Attributes:
-        hf: name of the tensor in the file; `{i}` stands for a layer's number, `{e}` for an expert's, `{name}` for the
-            rest of the name of every parameter that no earlier rule covers.
-        params: names of the parameters of the model; `{i}` stands for a layer's number.
-        transposed: whether the file stores the matrix, or each of a stack, as (inputs, outputs) instead of (outputs,
-            inputs).
-        expert: number of the expert, if the file has a tensor for each and the model one parameter for all.
+        hf: name in the file; `{i}` is the index of a layer, `{e}` that of an expert, `{name}` the rest of the name of
+            any parameter that no earlier rule covers.
+        params: names of the model's parameters; `{i}` is the index of a layer.
+        transposed: whether the file stores matrices as (inputs, outputs) instead of (outputs, inputs).
+        expert: index of the expert, if the file has one tensor per expert and the model one parameter for all.
         heads: number of interleaved groups of rows: the first head's rows of each parameter, then the second's, ...
         shape: of the tensor in the file, if it differs from the parameter's.
-        swapped: whether the halves of each row are in the other order in the file.
+        swapped: whether the file has the two halves of each row in the other order.
     """
 
     hf: str
@@ -35,16 +34,14 @@ class Rule:
     swapped: bool = False
 
     def for_layer(self, layer: int) -> "Rule":
-        """Return the rule for one layer."""
         params = tuple(name.replace("{i}", str(layer)) for name in self.params)
         return replace(self, hf=self.hf.replace("{i}", str(layer)), params=params)
 
     def for_expert(self, expert: int) -> "Rule":
-        """Return the rule for one expert."""
         return replace(self, hf=self.hf.replace("{e}", str(expert)), expert=expert)
 
     def shape_in(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of the part of a parameter that the rule covers: one expert's, or all of it."""
+        """Return the shape of the part of a parameter that the rule covers: one expert, or all of it."""
         return shape if self.expert is None else shape[1:]
 
 
@@ -54,31 +51,29 @@ def rule(hf: str, *params: str, transposed: bool = False, heads: int = 1, shape:
 
 
 def weight_rules(table: str, transposed: bool = False, heads: int = 1) -> tuple[Rule, ...]:
-    """Return the rules of a table; each line has the file's name of a part and the name here.
+    """Return the rules of a table; each line has a name in the file and a name in the model.
 
-    A line stands for a weight and a bias, which are dropped if the model has none; after `=`, for a tensor without such
-    a suffix. Alternatives in braces correspond one to one; braces on the right alone are parameters of one tensor:
+    A line means a weight and a bias, which are dropped if the model has none; with `=`, a tensor without such a suffix.
+    Alternatives in braces correspond one to one; if only the right side has braces, the tensor is fused:
 
         model.layers.{i}.self_attn.{q,k,v,o}_proj   blocks.{i}.mixer.{q,k,v,o}
         transformer.h.{i}.attn.c_attn               blocks.{i}.mixer.{q,k,v}
         backbone.layers.{i}.mixer.{A_log,D}       = blocks.{i}.mixer.{A_log,D}
 
     Args:
-        transposed: whether the file stores these matrices as (inputs, outputs).
-        heads: of all parameters in one tensor, as in `Rule`.
+        transposed: as in `Rule`.
+        heads: as in `Rule`.
     """
     rules = []
     for hf, *equals, param in filter(None, map(str.split, table.splitlines())):
         for suffix in ("",) if equals else (".weight", ".bias"):
-            turned = transposed and suffix == ".weight"
-            rules += [
-                Rule(name, params, turned, heads=heads) for name, params in _alternatives(hf + suffix, param + suffix)
-            ]
+            is_transposed = transposed and suffix == ".weight"
+            names = _alternatives(hf + suffix, param + suffix)
+            rules += [Rule(name, params, is_transposed, heads=heads) for name, params in names]
     return tuple(rules)
 
 
 def _alternatives(hf: str, param: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the names of a line for each of its alternatives."""
     left, right = ALTERNATIVES.search(hf), ALTERNATIVES.search(param)
     params = [param] if right is None else [param.replace(right[0], name, 1) for name in right[1].split(",")]
     if left is None:
@@ -89,10 +84,10 @@ def _alternatives(hf: str, param: str) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def for_model(rules: Iterable[Rule], num_layers: int, shapes: Mapping[str, tuple[int, ...]]) -> list[Rule]:
-    """Return the rules of one model, for all its layers and experts and only for its parameters.
+    """Return the rules of one model, for all its layers, experts and parameters.
 
     Args:
-        shapes: of each of its parameters.
+        shapes: of its parameters.
 
     Raises:
         CheckpointError: a parameter has no rule or more than one.
@@ -109,7 +104,7 @@ def for_model(rules: Iterable[Rule], num_layers: int, shapes: Mapping[str, tuple
     names = {name for name, _ in uses}
     orphans = sorted(shapes.keys() - names) + sorted(names - shapes.keys())
     if orphans:
-        raise CheckpointError(orphans[0], "the family's format has no place for this parameter", "use another family")
+        raise CheckpointError(orphans[0], "the family's format does not have this parameter", "use another family")
     twice = sorted(name for (name, _), count in uses.items() if count > 1)
     if twice:
         raise CheckpointError(twice[0], "two weight rules claim this parameter", "this is a bug in the family")
@@ -117,7 +112,6 @@ def for_model(rules: Iterable[Rule], num_layers: int, shapes: Mapping[str, tuple
 
 
 def _for_each_name(template: Rule, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[Rule]:
-    """Yield a rule for each parameter with the template's prefix."""
     (beginning,) = (param.removesuffix("{name}") for param in template.params)
     for param in shapes:
         if param.startswith(beginning):
@@ -125,7 +119,7 @@ def _for_each_name(template: Rule, shapes: Mapping[str, tuple[int, ...]]) -> Ite
 
 
 def check_all_used(rules: list[Rule], tensors: Iterable[str], ignored: Iterable[str]) -> None:
-    """Check that every tensor of the file is used.
+    """Check that rules and tensors of a file match.
 
     Raises:
         CheckpointError: names the missing tensors, or those that no rule uses.
@@ -137,12 +131,11 @@ def check_all_used(rules: list[Rule], tensors: Iterable[str], ignored: Iterable[
         raise CheckpointError(missing[0], f"this tensor is missing{_and_more(missing)}", "is the checkpoint complete?")
     extra = sorted(name for name in present - used if not any(p.fullmatch(name) for p in patterns))
     if extra:
-        cause = f"the model has no place for this tensor{_and_more(extra)}"
+        cause = f"the model does not have this tensor{_and_more(extra)}"
         raise CheckpointError(extra[0], cause, "does config.json describe this checkpoint?")
 
 
 def _fill_in(template: Rule, num_layers: int, shapes: Mapping[str, tuple[int, ...]]) -> list[Rule]:
-    """Return the rules of all layers and experts."""
     rules = [template.for_layer(i) for i in range(num_layers)] if "{i}" in template.hf else [template]
     if "{e}" not in template.hf:
         return rules

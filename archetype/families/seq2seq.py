@@ -23,9 +23,9 @@ def seq2seq(
     attention: bool = False,
     dropout: float = 0.0,
 ) -> EncoderDecoder:
-    """Build LSTMs on both sides; the decoder starts from the encoder's last states.
+    """Build an LSTM encoder and decoder; the decoder starts from the encoder's last states.
 
-    With `attention`, the encoder is bidirectional, and the decoder's last layer attends to the encoder's outputs with
+    With `attention`, the encoder is bidirectional, and the last layer of the decoder attends to its outputs with
     additive scores.
     """
     plain, last = Plain(), Attention(num_heads=1, score="additive") if attention else None

@@ -25,10 +25,7 @@ def smollm3(
     tied: bool = True,
     **design: Any,
 ) -> Decoder:
-    """Build a decoder of SmolLM3's design; `without_rope` are layers without positions (default: every fourth).
-
-    `design` as in `llama`.
-    """
+    """Build a decoder of SmolLM3's design; `without_rope` are the indices of layers without positions; see `llama`."""
     sizes: dict[str, Any] = {"vocab_size": vocab_size, "context_length": context_length}
     model = llama(num_layers=num_layers, position=position, eps=eps, tied=tied, **sizes, **design)
     layers = list(model.layers)
@@ -38,23 +35,23 @@ def smollm3(
 
 
 def _read_layers(config: Config, values: Values) -> Values:
-    """Return the layers without positions (0 in `no_rope_layers`) and the windows (`use_sliding_window`)."""
-    every, number = config.size("no_rope_layer_interval", 4), values["num_layers"]
-    turned = config.get("no_rope_layers")
-    turned = [(i + 1) % every != 0 for i in range(number)] if turned is None else turned
-    if not isinstance(turned, list) or len(turned) != number:
-        raise config.error("no_rope_layers", f"does not list {number} layers", "give 1 or 0 for each")
+    # in `no_rope_layers`, 0 means no positions
+    every, num_layers = config.size("no_rope_layer_interval", 4), values["num_layers"]
+    rotated = config.get("no_rope_layers")
+    rotated = [(i + 1) % every != 0 for i in range(num_layers)] if rotated is None else rotated
+    if not isinstance(rotated, list) or len(rotated) != num_layers:
+        raise config.error("no_rope_layers", f"does not list {num_layers} layers", "list 1 or 0 for each")
     size = config.optional_size("sliding_window")
     size = size if config.flag("use_sliding_window", False) else None
-    patterns = read_patterns(config, number, size, lambda i: SLIDING if size and not turned[i] else FULL)
-    return {"without_rope": tuple(i for i, is_rotated in enumerate(turned) if not is_rotated), "patterns": patterns}
+    patterns = read_patterns(config, num_layers, size, lambda i: SLIDING if size and not rotated[i] else FULL)
+    return {"without_rope": tuple(i for i, is_rotated in enumerate(rotated) if not is_rotated), "patterns": patterns}
 
 
 def _write_layers(model: Decoder) -> dict[str, Any]:
     windows = write_patterns(model)
     mixers = [expect_kind(Attention, block.mixer, "layers[*].mixer") for block in model.layers]
-    turned = [int(isinstance(mixer.position, Rotary)) for mixer in mixers]
-    return windows | {"no_rope_layers": turned, "use_sliding_window": windows["sliding_window"] is not None}
+    rotated = [int(isinstance(mixer.position, Rotary)) for mixer in mixers]
+    return windows | {"no_rope_layers": rotated, "use_sliding_window": windows["sliding_window"] is not None}
 
 
 KEYS = ConfigTable(smollm3, (

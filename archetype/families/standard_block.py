@@ -1,4 +1,4 @@
-"""Blocks shared by many families: attention and a plain feed-forward part, and decoders of such blocks."""
+"""Blocks and decoders of many families: attention and an MLP."""
 
 from typing import Any
 
@@ -36,8 +36,8 @@ def standard_block(
 
     Args:
         d_ff: inner width of the MLP.
-        bias: whether all projections have one.
-        qkv_bias: whether queries, keys and values have one (default: as the others).
+        bias: of all projections.
+        qkv_bias: of queries, keys and values (default: `bias`).
         dropout: of the outputs of both parts.
         mixer: further fields of `spec.Attention`.
     """
@@ -58,7 +58,7 @@ def decoder(
     softcap: float | None = None,
     **model: Any,
 ) -> Decoder:
-    """Build a decoder of blocks that are cycled, with a final norm; `model` are further fields of `spec.Decoder`."""
+    """Build a decoder that cycles through `blocks`, with a final norm; `model` are further fields of `spec.Decoder`."""
     defaults = {"initialization": NormalInitialization(std=std)}
     head = LanguageModelHead(tied=tied, softcap=softcap)
     layers = cycle(num_layers, *blocks)
@@ -66,7 +66,7 @@ def decoder(
 
 
 def with_experts(dense: Decoder, **experts: Any) -> Decoder:
-    """Return the decoder with `MixtureOfExperts` in place of feed-forward parts; `experts` are its fields."""
+    """Replace feed-forward parts by a `MixtureOfExperts` of them; `experts` are its other fields."""
     return dense.replace(layers=tuple(
         block.replace(feedforward=MixtureOfExperts(expert=block.feedforward, **experts)) for block in dense.layers
     ))
@@ -92,16 +92,13 @@ def standard_decoder(
 
     Args:
         norm: of every part, and after the last layer.
-        d_model: width.
-        num_layers: how many.
-        d_ff: inner width (absent: four times the width).
+        d_ff: inner width (default: 4 * d_model).
         patterns: cycled over the layers.
         wiring: of each block (default: pre-norm).
         tied: whether the head uses the embedding's table.
         model: further fields of `spec.Decoder`.
-        vocab_size: ids.
         context_length: in tokens.
-        block: as in `standard_block`.
+        block: further arguments of `standard_block`.
     """
     wiring, width = wiring or PreNorm(norm=norm), d_ff or 4 * d_model
     blocks = tuple(standard_block(wiring=wiring, d_ff=width, pattern=pattern, **block) for pattern in patterns)

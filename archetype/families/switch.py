@@ -1,4 +1,4 @@
-"""Switch Transformers (Fedus 2021): T5 with experts in every second layer, one expert for each token."""
+"""Switch Transformers (Fedus 2021): T5 with experts in every second layer, one expert per token."""
 
 from typing import Any
 

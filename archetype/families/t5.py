@@ -50,9 +50,8 @@ def t5(
 ) -> EncoderDecoder:
     """Build an encoder-decoder with `num_layers` on each side, or `num_decoder_layers` in the decoder.
 
-    Scores are not scaled. T5 v1.1 has `gated` feed-forward parts with GELU, T5 plain ones with ReLU. A `tied` head
-    divides its input by the square root of d_model, an untied one does not, unless `scaled` says otherwise. `head`
-    replaces the head over the vocabulary.
+    Scores are not scaled. T5 v1.1 has `gated` feed-forward parts with GELU, T5 plain ones with ReLU. `scaled` (default:
+    `tied`) divides the input of the head by sqrt(d_model). `head` replaces the language modelling head.
     """
     norm = RMSNorm(eps=eps)
     cross = Attention(num_heads=num_heads, head_dim=head_dim, scale=1.0, dropout=dropout)
@@ -76,7 +75,7 @@ def t5(
 
 
 def _read_feedforward(config: Config, values: Values) -> Values:
-    """Return whether the feed-forward part is gated, and its activation; "gated-gelu" is the tanh approximation."""
+    # "gated-gelu" means the tanh approximation
     name = config.get("feed_forward_proj", "relu")
     activation = str(name).removeprefix("gated-")
     checked = Config({"feed_forward_proj": "gelu_new" if name == "gated-gelu" else activation}, config.place)
@@ -124,10 +123,7 @@ KEYS = ConfigTable(t5, (
 
 
 def rules(model: ModelSpec) -> tuple[Rule, ...]:
-    """Return the weight rules; each part of a block is a layer of its own in the file.
-
-    The first block of a stack holds the relative bias of all.
-    """
+    """Return the weight rules. In the file each part of a block is a layer, and the first block has the shared bias."""
     pair = expect_kind(EncoderDecoder, model, "kind")
     layers, prefix = pair.encoder.layers, CLASSES_PREFIX if pair.head.classifies else ""
     # gate, up and down; without a gate, the first has no line
@@ -153,7 +149,7 @@ def rules(model: ModelSpec) -> tuple[Rule, ...]:
 
 
 def t5_format(model_type: str, name: str, keys: ConfigTable) -> Format:
-    """Build the format of a type whose class names begin with `name`."""
+    """Build the format of a model type whose classes begin with `name`."""
 
     def architecture(model: ModelSpec) -> str:
         has_classes = expect_kind(EncoderDecoder, model, "kind").head.classifies
@@ -182,7 +178,7 @@ FAMILY = Family("t5", {
         "t5-v1.1-xl": dict(num_layers=24, d_model=2048, num_heads=32, d_ff=5120),
         "t5-v1.1-xxl": dict(num_layers=24, d_model=4096, num_heads=64, d_ff=10_240),
     }),
-    # the head's scale expects vectors longer than those of std 0.02; otherwise logits stay near 0 for long
+    # with std 0.02 the head's scale keeps logits near 0 for many steps
     **tiny(t5, {
         # 256 bytes and 128 sentinels
         "t5-tiny": dict(num_layers=2, num_heads=4, head_dim=16, d_ff=256, std=0.1, vocab_size=263),

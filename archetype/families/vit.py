@@ -47,7 +47,7 @@ def vit(
 ) -> VisionEncoder:
     """Build an encoder of image patches, without a head if `num_classes` is None.
 
-    The eps is that of the published configurations (the authors' code has 1e-6); `model` are further fields of
+    `eps` is that of the published configurations (the authors' code has 1e-6); `model` are further fields of
     `spec.VisionEncoder`.
     """
     norm = LayerNorm(eps=eps)
@@ -74,19 +74,19 @@ def vit(
 
 
 def _check_side(config: Config, name: str, default: int) -> int:
-    """Return the side of a square, which a file may give as height and width."""
+    # a file may give the height and width of a square
     match config.get(name):
         case [int(height), int(width)] if height == width:
             return Config({name: height}, config.place).size(name)
         case list() as sides:
-            raise config.error(name, f"{sides!r} is not a square", "images and patches are square here")
+            raise config.error(name, f"{sides!r} is not a square", "images and patches must be square")
         case _:
             return config.size(name, default)
 
 
 @dataclass(frozen=True)
 class HeadRow:
-    """The head and the pooler, by the class named in the file.
+    """Head and pooler, by the class that the file names.
 
     Attributes:
         pooled: whether a model without a head has a pooler.
@@ -99,7 +99,7 @@ class HeadRow:
         names = config.get("architectures") or ["ForImageClassification"]
         name = str(names[0]) if isinstance(names, list) else str(names)
         if not name.endswith(("ForImageClassification", "Model")):
-            raise config.error("architectures", f"the head of {name} is not known here", "use a model for classes")
+            raise config.error("architectures", f"the head of {name} is not supported", "use a classification model")
         bare = name.endswith("Model")
         return {"num_classes": None if bare else read_classes(config), "pooler": bare and self.pooled}
 
@@ -108,7 +108,7 @@ class HeadRow:
 
 
 BODY_KEYS: tuple[Row, ...] = (
-    ignored("encoder_stride"),  # a setting of another head
+    ignored("encoder_stride"),  # of another head
     Key("hidden_size", "d_model", 768),
     Expected("pooler_output_size", itemgetter("d_model"), "a pooler of another width"),
     Expected("pooler_act", "tanh", "another activation of the pooler"),
@@ -129,7 +129,7 @@ PARTS: dict[str, type[Spec]] = {"final_norm": LayerNorm, "block.mixer": Attentio
 
 
 def _rules(base: str, model: ModelSpec) -> tuple[Rule, ...]:
-    """Return the weight rules; patches are projected by a convolution, whose kernel is stored as a matrix here."""
+    # transformers projects patches by a convolution, whose kernel is a matrix here
     encoder = expect_kind(VisionEncoder, model, "kind")
     kernel = (encoder.d_model, encoder.num_channels, encoder.patch_size, encoder.patch_size)
     positions, token = (1, encoder.context_length, encoder.d_model), (1, 1, encoder.d_model)
@@ -158,7 +158,7 @@ def vit_format(
     build: Callable[..., VisionEncoder] = vit,
     keys: tuple[Row, ...] = (*BODY_KEYS, HeadRow()),
 ) -> Format:
-    """Build the format of a type whose classes begin with `name`, and tensors below the head with `base`."""
+    """Build the format of a model type whose classes begin with `name`, and tensors below the head with `base`."""
 
     def architecture(model: ModelSpec) -> str:
         bare = isinstance(expect_kind(VisionEncoder, model, "kind").head, NoHead)

@@ -1,7 +1,7 @@
-"""Every specification as a transformers model: `import archetype.hf` registers `archetype` with the Auto classes.
+"""Any specification as a transformers model: `import archetype.hf` registers `archetype` with the Auto classes.
 
-A folder of this type holds the specification in its config.json, the weights under Archetype's names, and the exported
-tokenizer. Saving, loading, training and generation are transformers' own.
+A folder of this type has the specification in its config.json, the weights under Archetype's names, and the exported
+tokenizer. Saving, loading, training and generation are those of transformers.
 """
 
 from archetype.convert.own_code import AUTO

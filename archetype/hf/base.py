@@ -1,4 +1,4 @@
-"""Base of the transformers classes: initialization as specified, and recomputation of activations."""
+"""Base of the transformers classes: initialization, resizing of the vocabulary, and activation checkpointing."""
 
 from typing import Any
 
@@ -29,47 +29,47 @@ class ArchetypePreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialize the tensors of one module that were not loaded."""
+        # transformers calls this for each module; loaded tensors are marked
         tensors = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
         for name, tensor in tensors.items():
             if not getattr(tensor, "_is_hf_initialized", False):
                 self._draw(module, name, tensor)
 
     def _draw(self, module: nn.Module, name: str, tensor: Tensor) -> None:
-        """Initialize one tensor in place, from a generator seeded by its name."""
+        # a tensor's generator is seeded by its name, so that the order of calls does not matter
         if "_places" not in self.__dict__:
             self.__dict__["_places"] = {child: name.removeprefix("network.") for name, child in self.named_modules()}
             self.__dict__["_seed"] = int(torch.randint(2**31, ()))
-        spec, place = self.architecture, self.__dict__["_places"].get(module, "")
-        own = OwnTensor(module, name, f"{place}.{name}" if place else name, tensor)
-        initialize_tensor(own, getattr(spec, "initialization"), spec.num_layers, self.__dict__["_seed"])  # noqa: B009
+        spec, prefix = self.architecture, self.__dict__["_places"].get(module, "")
+        target = OwnTensor(module, name, f"{prefix}.{name}" if prefix else name, tensor)
+        initialize_tensor(target, getattr(spec, "initialization"), spec.num_layers, self.__dict__["_seed"])  # noqa: B009
 
     @torch.no_grad()
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Module:
-        """Resize the vocabulary, in the specification and in every matrix with a row for each token.
+        """Resize the vocabulary in the specification and in every matrix with one row per token.
 
         Args:
             new_num_tokens: size of the vocabulary (default: unchanged).
-            pad_to_multiple_of: the size is rounded up to a multiple of it (default: 1).
-            mean_resizing: whether new rows are the mean of the others or initialized as in a new model.
+            pad_to_multiple_of: round the size up to a multiple of it (default: 1).
+            mean_resizing: set new rows to the mean of the others instead of initializing them.
         """
         size, step = new_num_tokens or self.config.vocab_size, pad_to_multiple_of or 1
         self.config.vocab_size = -(-size // step) * step
         with torch.device("meta"):
             resized = type(self)(self.config)
         for name, shaped in resized.named_parameters():
-            path, _, own = name.rpartition(".")
+            path, _, parameter = name.rpartition(".")
             module, old = self.get_submodule(path), self.get_parameter(name)
             if old.shape == shaped.shape:
                 continue
-            new, rows = old.new_empty(shaped.shape), min(len(old), len(shaped))
-            setattr(module, own, nn.Parameter(new, requires_grad=old.requires_grad))
+            new, rows = old.new_empty(shaped.shape), min(len(old), len(shaped))  # rows: tokens in both vocabularies
+            setattr(module, parameter, nn.Parameter(new, requires_grad=old.requires_grad))
             if mean_resizing:
                 new[:] = old.mean(0)
             else:
-                self._draw(module, own, new)
+                self._draw(module, parameter, new)
             new[:rows] = old[:rows]
             if isinstance(module, nn.Embedding):
                 module.num_embeddings = len(shaped)
@@ -81,19 +81,18 @@ class ArchetypePreTrainedModel(PreTrainedModel):
         """Recompute the activations of all blocks in the backward pass.
 
         Raises:
-            SpecError: only some blocks, or offloading, are requested.
+            SpecError: some blocks only, or offloading, are requested.
         """
         if every_n_layers != 1 or offload:
             name = "offload" if offload else "every_n_layers"
-            raise SpecError(name, "is not known to models of type archetype", "recompute all blocks")
+            raise SpecError(name, "is not supported by models of type archetype", "recompute all blocks")
         recompute_blocks(self, "blocks")
 
     def activation_checkpointing_disable(self) -> None:
-        """Store the activations of all blocks."""
         recompute_blocks(self, "none")
 
     def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Any = None, **others: Any) -> None:
-        """Call `activation_checkpointing_enable`, under its older name."""
+        """Call `activation_checkpointing_enable`, of which this is the older name."""
         self.activation_checkpointing_enable(gradient_checkpointing_kwargs, **others)
 
     gradient_checkpointing_disable = activation_checkpointing_disable
@@ -105,23 +104,19 @@ class ArchetypePreTrainedModel(PreTrainedModel):
 
 
 def refuse(arguments: dict[str, Any]) -> None:
-    """Refuse arguments of other transformers models that are not supported here.
+    """Refuse arguments of other transformers models.
 
     Raises:
-        SpecError: names the first one that is set.
+        SpecError: names the first argument that is set.
     """
     for name, value in arguments.items():
         if name not in HARMLESS and value is not None and value is not False:
-            raise SpecError(name, "is not an input of models of type archetype", "leave it out")
+            raise SpecError(name, "is not an argument of models of type archetype", "leave it out")
 
 
 def check_kind(model: ArchetypePreTrainedModel, fits: bool, does: str) -> None:
-    """Refuse a transformers class that the specification's model does not fit.
-
-    Raises:
-        SpecError: it does not fit.
-    """
+    """Raise SpecError if a specification does not fit the transformers class."""
     if not fits:
         spec = model.architecture
         cause = f"a model of kind {spec.kind} with the head {spec.head.kind} does not {does}"
-        raise SpecError(type(model).__name__, cause, "use the class of what it does, or AutoModel for its vectors")
+        raise SpecError(type(model).__name__, cause, "use a class that fits, or AutoModel for its vectors")

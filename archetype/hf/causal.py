@@ -12,15 +12,15 @@ from archetype.hf.configuration import ArchetypeConfig
 from archetype.hf.generating import Generating
 from archetype.hf.model import ArchetypeModel
 
-OF_LOSS = ("num_items_in_batch", "shift_labels", "ignore_index")  # arguments of the loss only
+OF_LOSS = ("num_items_in_batch", "shift_labels", "ignore_index")  # arguments of the loss
 
 
 class ArchetypeForCausalLM(Generating, ArchetypePreTrainedModel, GenerationMixin):
-    """A causal language model of any kind.
+    """Causal language model of any kind.
 
     Attributes:
-        model: computes the hidden vectors.
-        lm_head: computes their logits; a tied one multiplies by the token table.
+        model: backbone.
+        lm_head: computes logits; if tied, it multiplies by the token table.
     """
 
     def __init__(self, config: ArchetypeConfig) -> None:
@@ -46,22 +46,21 @@ class ArchetypeForCausalLM(Generating, ArchetypePreTrainedModel, GenerationMixin
         cache: Any = None,
         **others: Any,
     ) -> CausalLMOutputWithPast:
-        """Return logits for each token, (B, T, V), and with labels the mean loss of next tokens.
+        """Return logits (B, T, V), and the mean loss of next tokens if there are labels.
 
         Args:
             input_ids: (B, T), padded on either side.
             attention_mask: 1 at tokens, 0 at padding, including earlier columns.
-            position_ids: positions in each sequence; where they restart, another document begins, which is attended
-                separately.
-            past_key_values: the name of `cache` in transformers before 5.24.
-            labels: the same tokens; -100 where no loss is computed.
+            position_ids: within each sequence; where they restart, a new document begins, which is attended separately.
+            past_key_values: name of `cache` before transformers 5.24.
+            labels: (B, T), the same tokens; -100 where no loss is computed.
             use_cache: whether to return a cache; never in training.
-            output_hidden_states: whether to return each block's input.
-            logits_to_keep: this many last positions only, or these positions (0: all).
+            output_hidden_states: whether to return the input of each block.
+            logits_to_keep: number of last positions, or indices of positions, with logits (0: all).
             token_type_ids: must be zeros.
             inputs_embeds: not supported.
             output_attentions: not supported.
-            others: of the loss, such as `num_items_in_batch`, by which the sum is divided.
+            others: arguments of the loss, such as `num_items_in_batch`, which divides the sum.
 
         Raises:
             SpecError: an argument is not supported.
@@ -79,12 +78,12 @@ class ArchetypeForCausalLM(Generating, ArchetypePreTrainedModel, GenerationMixin
             output_hidden_states,
         )
         hidden = result.hidden
-        places = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(hidden[:, places], self.model.network.token_table)
+        positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(hidden[:, positions], self.model.network.token_table)  # (B, T or fewer, V)
         loss: Tensor | None = None
         if labels is not None:
             loss = self.loss_function(logits, labels, vocab_size=logits.shape[-1], **of_loss)
-            if result.output.aux_loss is not None and self.training:
+            if result.output.aux_loss is not None and self.training:  # such as the balance loss of experts
                 loss = loss + result.output.aux_loss
-        left = {NAME: result.cache}
-        return CausalLMOutputWithPast(loss=loss, logits=logits, hidden_states=result.hidden_states, **left)
+        cache_output = {NAME: result.cache}
+        return CausalLMOutputWithPast(loss=loss, logits=logits, hidden_states=result.hidden_states, **cache_output)

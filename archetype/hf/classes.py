@@ -17,19 +17,14 @@ from archetype.nn.context import ForwardContext
 
 
 class _Classifier(ArchetypePreTrainedModel):
-    """Base of the classification models; a head of another kind or number of classes is replaced by a new one.
-
-    Attributes:
-        model: computes the hidden vectors.
-        classifier: computes the logits of one vector.
-    """
+    """Base of the classification models. A head of another kind or number of classes is replaced by a new one."""
 
     of_tokens = of_images = False
 
     def __init__(self, config: ArchetypeConfig) -> None:
         super().__init__(config)
         spec, head = config.architecture, config.architecture.head
-        check_kind(self, spec.reads_images == self.of_images, f"read {'pictures' if self.of_images else 'texts'}")
+        check_kind(self, spec.reads_images == self.of_images, f"read {'images' if self.of_images else 'texts'}")
         fits = head.has_classes and head.labels_tokens == self.of_tokens
         if not fits or getattr(head, "num_classes") != config.num_labels:  # noqa: B009
             config.describe(spec.with_class_head(config.num_labels, self.of_tokens))
@@ -38,7 +33,7 @@ class _Classifier(ArchetypePreTrainedModel):
         self.post_init()
 
     def logits(self, result: Pass) -> Tensor:
-        """Return logits of classes, (B, Y), or for each token, (B, T, Y)."""
+        """Return logits (B, Y), or (B, T, Y) for tokens."""
         assert result.output.hidden is not None
         hidden = result.output.hidden
         context = ForwardContext.of(hidden, num_tokens=result.rows.num_tokens)
@@ -46,7 +41,7 @@ class _Classifier(ArchetypePreTrainedModel):
         return result.rows.restored(logits) if self.of_tokens else logits
 
     def loss(self, logits: Tensor, labels: Tensor | None, arguments: dict[str, Any]) -> Tensor | None:
-        """Return transformers' loss of such a model, by `problem_type` or by the form of the labels."""
+        """Return transformers' loss, which depends on `problem_type` or on the shape and type of the labels."""
         if labels is None:
             return None
         loss: Tensor = self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **arguments)
@@ -54,12 +49,10 @@ class _Classifier(ArchetypePreTrainedModel):
 
 
 class ArchetypeForSequenceClassification(_Classifier):
-    """A classifier of texts."""
-
     def forward(
         self, input_ids: Tensor | None = None, labels: Tensor | None = None, **arguments: Any
     ) -> SequenceClassifierOutputWithPast:
-        """Return logits, (B, Y), and with labels the loss; arguments as of `ArchetypeModel.run`."""
+        """Return logits (B, Y), and the loss if there are labels; other arguments as for `ArchetypeModel.run`."""
         items = _items(arguments)
         result = self.model.run(input_ids, **arguments)
         logits = self.logits(result)
@@ -68,14 +61,12 @@ class ArchetypeForSequenceClassification(_Classifier):
 
 
 class ArchetypeForTokenClassification(_Classifier):
-    """A classifier of tokens."""
-
     of_tokens = True
 
     def forward(
         self, input_ids: Tensor | None = None, labels: Tensor | None = None, **arguments: Any
     ) -> TokenClassifierOutput:
-        """Return logits, (B, T, Y), and with labels the loss; arguments as of `ArchetypeModel.run`."""
+        """Return logits (B, T, Y), and the loss if there are labels; other arguments as for `ArchetypeModel.run`."""
         items = _items(arguments)
         result = self.model.run(input_ids, **arguments)
         logits = self.logits(result)
@@ -86,15 +77,13 @@ class ArchetypeForTokenClassification(_Classifier):
 
 
 class ArchetypeForImageClassification(_Classifier):
-    """A classifier of images."""
-
     main_input_name = "pixel_values"
     of_images = True
 
     def forward(
         self, pixel_values: Tensor | None = None, labels: Tensor | None = None, **arguments: Any
     ) -> ImageClassifierOutput:
-        """Return logits, (B, Y), of images, (B, C, H, W), and with labels the loss."""
+        """Return logits (B, Y) of images (B, C, H, W), and the loss if there are labels."""
         items = _items(arguments)
         result = self.model.run(pixel_values=pixel_values, **arguments)
         logits = self.logits(result)
@@ -103,6 +92,6 @@ class ArchetypeForImageClassification(_Classifier):
 
 
 def _items(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Remove the arguments of the loss and return them."""
+    # arguments of the loss, which must not reach the model
     name = "num_items_in_batch"
     return {name: arguments.pop(name)} if name in arguments else {}

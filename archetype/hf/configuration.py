@@ -1,4 +1,4 @@
-"""The transformers configuration that holds a specification."""
+"""Transformers configuration that contains a specification."""
 
 from dataclasses import field
 from typing import Any, ClassVar
@@ -16,13 +16,9 @@ class ArchetypeConfig(PretrainedConfig):
     """config.json of a folder whose model is described by a specification.
 
     Attributes:
-        spec: the specification as plain data; the constructor takes whatever `archetype.load_spec` takes.
-        extensions: extension files that it needs, by name and hash; none is ever run automatically.
+        spec: specification as plain data; the constructor accepts whatever `archetype.load_spec` does.
+        extensions: required extension files, by name and hash; none is ever run automatically.
         use_cache: whether a causal model returns a cache by default.
-        bos_token_id: begins a text.
-        eos_token_id: ids that end a text.
-        pad_token_id: fills shorter sequences of a batch.
-        decoder_start_token_id: begins a target.
     """
 
     model_type = MODEL_TYPE
@@ -42,30 +38,29 @@ class ArchetypeConfig(PretrainedConfig):
             described = read_own_spec(self.spec, self.extensions) if is_data else open_spec(self.spec)
             self.describe(described)
             if described.head.has_classes and self.id2label is None:
-                kwargs.setdefault("num_labels", described.head.num_classes)
+                kwargs.setdefault("num_labels", described.head.num_classes)  # otherwise transformers assumes 2
         super().__post_init__(**kwargs)
 
     def describe(self, spec: ModelSpec) -> None:
-        """Set the specification."""
+        """Replace the specification."""
         self.spec = spec.dump()
         self.extensions = [extension.model_dump(mode="json") for extension in extensions_of([spec])]
         self.is_encoder_decoder = spec.reads_source
-        self.tie_word_embeddings = False  # a head that shares the table has no weights of its own to be tied
+        self.tie_word_embeddings = False  # a tied head has no weights here, so transformers has nothing to tie
         self._architecture = spec
 
     @property
     def architecture(self) -> ModelSpec:
-        """The specification.
+        """Specification.
 
         Raises:
-            SpecError: the configuration has none.
+            SpecError: it is missing.
         """
         if self.spec is None:
-            raise SpecError("spec", "is missing", "ArchetypeConfig(spec=...), with whatever archetype.load_spec takes")
+            raise SpecError("spec", "is missing", "pass ArchetypeConfig(spec=...) whatever archetype.load_spec accepts")
         return self._architecture
 
     def to_dict(self) -> dict[str, Any]:
-        """Return config.json as plain data."""
         return {name: value for name, value in super().to_dict().items() if name != "_architecture"}
 
     @property
@@ -79,12 +74,11 @@ class ArchetypeConfig(PretrainedConfig):
 
     @property
     def hidden_size(self) -> int:
-        """Features of the vectors that the head reads."""
+        """Width of the vectors that the head reads."""
         return self.architecture.stacks[-1].d_model if self.architecture.stacks else 0
 
     @property
     def num_hidden_layers(self) -> int:
-        """Layers of all stacks."""
         return self.architecture.num_layers
 
     @property

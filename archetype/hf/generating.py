@@ -1,4 +1,4 @@
-"""Hooks for transformers' `generate`: a cache of the model's own kind with room for the whole sequence."""
+"""Hooks for transformers' `generate`: an Archetype cache with room for the whole sequence."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from archetype.models.spec import ModelSpec
 
 
 class Generating:
-    """A mixin for models that generate, to be placed before transformers' `GenerationMixin`."""
+    """Mixin for models that generate; must precede transformers' `GenerationMixin`."""
 
     architecture: ModelSpec
 
@@ -23,19 +23,19 @@ class Generating:
         batch_size: int,
         max_cache_length: int,
     ) -> None:
-        """Allocate room for all tokens at once, unless the caller passes or disables a cache."""
+        # room for all tokens at once, unless the caller passes or disables a cache
         if model_kwargs.get(NAME) is None and generation_config.use_cache is not False:
-            model_kwargs[NAME] = ArchetypeCache(max_cache_length + 1)
+            model_kwargs[NAME] = ArchetypeCache(max_cache_length + 1)  # with room for the last token too
 
     def prepare_inputs_for_generation(
         self, input_ids: Tensor, next_sequence_length: int | None = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """Prepare a pass; reread the whole sequence when its length changes the rotary positions.
+        """Prepare a pass; read the whole sequence again if its length changes the rotary positions.
 
         Args:
             input_ids: (B, T), all tokens so far; padding counts, as in transformers' Phi-3.
-            next_sequence_length: how many of the last to read (default: all).
-            kwargs: of the pass, under transformers' names; the cache is emptied if the sequence is reread.
+            next_sequence_length: number of last tokens to read (default: all).
+            kwargs: arguments of the pass; the cache is emptied if the sequence is read again.
         """
         cache = kwargs.get(NAME)
         if isinstance(cache, ArchetypeCache) and any(

@@ -11,8 +11,6 @@ from archetype.hf.model import ArchetypeModel
 
 
 class ArchetypeForMaskedLM(ArchetypePreTrainedModel):
-    """A masked language model; attributes as of `ArchetypeForCausalLM`."""
-
     def __init__(self, config: ArchetypeConfig) -> None:
         super().__init__(config)
         check_kind(self, config.architecture.fills_masks, "fill masks")
@@ -23,12 +21,12 @@ class ArchetypeForMaskedLM(ArchetypePreTrainedModel):
     def forward(
         self, input_ids: Tensor | None = None, labels: Tensor | None = None, **arguments: Any
     ) -> MaskedLMOutput:
-        """Return logits of each token, (B, T, V), and with labels the mean loss of those that are not -100.
+        """Return logits (B, T, V), and the mean loss of labels other than -100.
 
         Args:
             input_ids: (B, T), padded on either side.
-            labels: the original tokens at masked positions; -100 elsewhere.
-            arguments: as of `ArchetypeModel.run`, and `num_items_in_batch`, by which the loss is divided.
+            labels: (B, T), the original tokens at masked positions; -100 elsewhere.
+            arguments: as for `ArchetypeModel.run`, and `num_items_in_batch`, which divides the loss.
         """
         items = arguments.pop("num_items_in_batch", None)
         result = self.model.run(input_ids, **arguments)

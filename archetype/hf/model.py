@@ -1,4 +1,4 @@
-"""The backbone of a specification's model, without its head."""
+"""Backbone of a model, without its head."""
 
 from typing import Any
 
@@ -15,13 +15,13 @@ from archetype.training.block_execution import blocks_of
 
 
 class ArchetypeModel(ArchetypePreTrainedModel):
-    """A model that computes the hidden vectors of tokens or patches.
+    """Backbone that computes the hidden vectors of tokens or patches.
 
     Args:
-        keeps_head: whether to keep a head for `take_head`.
+        keeps_head: keep the head for `take_head`.
 
     Attributes:
-        network: the module that Archetype builds, without its head.
+        network: Archetype's own module, without its head.
     """
 
     network: Any
@@ -35,27 +35,25 @@ class ArchetypeModel(ArchetypePreTrainedModel):
         self.post_init()
 
     def take_head(self) -> nn.Module | None:
-        """Remove the head from the network and return it."""
+        """Remove the head from the network, and return it."""
         network = self.network
         head: nn.Module | None = network.classifier if network.lm_head is None else network.lm_head
         network.lm_head = network.classifier = network.sentence_head = None
         return head
 
     def get_input_embeddings(self) -> nn.Module:
-        """Return the token table."""
         table: nn.Module = self._embedding().token
         return table
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the token table."""
         self._embedding().token = value
 
     def _embedding(self) -> Any:
         names = ("embedding", "local_embedding")
         tables = [module for name in names if hasattr(module := getattr(self.network, name, None), "token")]
         if not tables:
-            # the exception that transformers expects
-            raise NotImplementedError("a model of images has no table of tokens")
+            # transformers expects this exception
+            raise NotImplementedError("an image model has no token embedding")
         return tables[0]
 
     def run(
@@ -71,7 +69,7 @@ class ArchetypeModel(ArchetypePreTrainedModel):
         cache: Any = None,
         **others: Any,
     ) -> Pass:
-        """Run one pass; arguments as of other transformers models.
+        """Run one pass; arguments as for other transformers models.
 
         Raises:
             SpecError: an argument is not supported.
@@ -81,7 +79,7 @@ class ArchetypeModel(ArchetypePreTrainedModel):
             if self.architecture.reads_images:
                 result = read_images(self.network, pixel_values)
             elif input_ids is None:
-                raise SpecError("input_ids", "is missing", "give tokens")
+                raise SpecError("input_ids", "is missing", "pass tokens")
             elif self.architecture.is_causal:
                 result = read_on(
                     self.network,
@@ -98,7 +96,8 @@ class ArchetypeModel(ArchetypePreTrainedModel):
         return result
 
     def forward(self, input_ids: Tensor | None = None, **arguments: Any) -> BaseModelOutputWithPast:
-        """Return the vectors that the head reads, (B, T, D); arguments as of `run`."""
+        """Return the vectors that the head reads, (B, T, D); arguments as for `run`."""
         result = self.run(input_ids, **arguments)
-        left = {NAME: result.cache}
-        return BaseModelOutputWithPast(last_hidden_state=result.hidden, hidden_states=result.hidden_states, **left)
+        return BaseModelOutputWithPast(
+            last_hidden_state=result.hidden, hidden_states=result.hidden_states, **{NAME: result.cache}
+        )

@@ -23,11 +23,11 @@ from archetype.nn.context import EncoderOutput, ForwardContext
 
 @dataclass
 class SourceOutput(ModelOutput):
-    """The encoder's output; transformers repeats each tensor if one source has several targets.
+    """Output of the encoder; transformers repeats its tensors if a source has several targets.
 
     Attributes:
         last_hidden_state: (B, S, D).
-        bridge: the last state of a recurrent encoder as numbers, (B, N).
+        bridge: last state of a recurrent encoder, flattened to (B, N).
     """
 
     last_hidden_state: Tensor | None = None
@@ -35,24 +35,22 @@ class SourceOutput(ModelOutput):
 
 
 class SourceEncoder(nn.Module):
-    """The encoder as transformers calls it before generation."""
+    """Encoder, as called by transformers before generation."""
 
     def __init__(self, network: EncoderDecoder) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **others: Any) -> SourceOutput:
-        """Return the vectors at the positions of their tokens."""
+        """Return the vectors at the columns of their tokens."""
         rows = Rows.of(attention_mask, input_ids.shape[1])
         source = rows.moved(input_ids)
         vectors, bridge = self.network.encode(source, ForwardContext.of(source, num_tokens=rows.num_tokens))
-        numbers = None if bridge is None else torch.cat([x.flatten(1) for x in tensors(bridge.layers)], 1)
-        return SourceOutput(last_hidden_state=rows.restored(vectors), bridge=numbers)
+        flat = None if bridge is None else torch.cat([x.flatten(1) for x in tensors(bridge.layers)], 1)  # (B, N)
+        return SourceOutput(last_hidden_state=rows.restored(vectors), bridge=flat)
 
 
 class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixin):
-    """An encoder-decoder model; attributes as of `ArchetypeForCausalLM`."""
-
     def __init__(self, config: ArchetypeConfig) -> None:
         super().__init__(config)
         check_kind(self, config.architecture.reads_source, "read a source")
@@ -76,19 +74,19 @@ class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixi
         cache: Any = None,
         **others: Any,
     ) -> Seq2SeqLMOutput:
-        """Return logits for each token of the target, (B, T, V), and with labels the mean loss.
+        """Return logits (B, T, V) of the target, and the mean loss if there are labels.
 
         Args:
-            input_ids: of the sources, padded on either side.
-            attention_mask: 1 at tokens of the source, 0 at padding.
-            decoder_input_ids: of the targets (default: the labels, shifted after `decoder_start_token_id`).
+            input_ids: (B, S), source tokens, padded on either side.
+            attention_mask: 1 at source tokens, 0 at padding.
+            decoder_input_ids: (B, T), target tokens (default: `decoder_start_token_id` and the labels but the last).
             decoder_attention_mask: of the targets, including earlier columns.
-            encoder_outputs: the output of `get_encoder()` for the source (default: computed).
-            past_key_values: the name of `cache` in transformers before 5.24.
-            labels: the target's tokens; -100 where no loss is computed.
+            encoder_outputs: output of `get_encoder()` for the source (default: computed).
+            past_key_values: name of `cache` before transformers 5.24.
+            labels: (B, T), target tokens; -100 where no loss is computed.
             use_cache: whether to return a cache; never in training.
             cache: from an earlier pass, which has read the source.
-            others: `num_items_in_batch`, by which the loss is divided.
+            others: `num_items_in_batch`, which divides the loss.
 
         Raises:
             SpecError: an argument is not supported.
@@ -96,12 +94,12 @@ class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixi
         items = others.pop("num_items_in_batch", None)
         refuse(others)
         if input_ids is None and encoder_outputs is None:
-            raise SpecError("input_ids", "is missing", "give the tokens of the source")
+            raise SpecError("input_ids", "is missing", "pass the tokens of the source")
         if decoder_input_ids is None:
             decoder_input_ids = self._after_start(labels)
         leaves_cache = self.config.use_cache if use_cache is None else use_cache
-        goes_on = bool(leaves_cache) and labels is None and not self.training
-        cache = cache_of(cache_by_either_name(cache, past_key_values), goes_on)
+        continues = bool(leaves_cache) and labels is None and not self.training
+        cache = cache_of(cache_by_either_name(cache, past_key_values), continues)
         rows = Rows.of(decoder_attention_mask, decoder_input_ids.shape[1])
         target, network = rows.moved(decoder_input_ids), self.model.network
         output: Output
@@ -136,25 +134,25 @@ class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixi
             if output.aux_loss is not None and self.training:
                 loss = loss + output.aux_loss
         hidden = None if encoder_outputs is None else encoder_outputs.last_hidden_state
-        left = {NAME: cache if leaves_cache else None}
-        return Seq2SeqLMOutput(loss=loss, logits=logits, encoder_last_hidden_state=hidden, **left)
+        cache_output = {NAME: cache if leaves_cache else None}
+        return Seq2SeqLMOutput(loss=loss, logits=logits, encoder_last_hidden_state=hidden, **cache_output)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Return the decoder's inputs, for transformers' collators."""
+        """Return the decoder's input tokens, for transformers' collators."""
         return self._after_start(labels)
 
     def _after_start(self, labels: Tensor | None) -> Tensor:
         start = getattr(self.config, "decoder_start_token_id", None)
         if labels is None or start is None:
             missing = "decoder_input_ids" if labels is None else "config.decoder_start_token_id"
-            raise SpecError(missing, "is missing", "give decoder_input_ids, or labels and that token")
-        before = labels.masked_fill(labels == -100, self.config.pad_token_id or 0)[:, :-1]
+            raise SpecError(missing, "is missing", "pass decoder_input_ids, or labels and that token")
+        before = labels.masked_fill(labels == -100, self.config.pad_token_id or 0)[:, :-1]  # -100 is not a token
         return nn.functional.pad(before, (1, 0), value=start)
 
     def _state(self, encoded: Any, mask: Tensor | None, room: int) -> State:
-        """Return the decoding state before the first token of the targets."""
+        # before the first token of the targets
         if encoded is None:
-            raise SpecError(NAME, "is shorter than the target", "give generate the length: max_new_tokens")
+            raise SpecError(NAME, "is shorter than the target", "pass max_new_tokens to generate")
         vectors, network = encoded.last_hidden_state, self.model.network
         rows, bridge = Rows.of(mask, vectors.shape[1]), None
         if encoded.get("bridge") is not None:
@@ -172,9 +170,9 @@ def tensors(layers: list[LayerState]) -> list[Tensor]:
     return [tensor for layer in layers for _, _, tensor in layer.tensors()]
 
 
-def fill(layers: list[LayerState], numbers: Tensor) -> None:
-    """Copy flattened numbers back into the tensors of `tensors`."""
-    places = tensors(layers)
-    parts = numbers.split([place[0].numel() for place in places], dim=1)
-    for place, part in zip(places, parts, strict=True):
-        place.copy_(part.reshape(place.shape))
+def fill(layers: list[LayerState], flat: Tensor) -> None:
+    """Copy flattened numbers, (B, N), back into the tensors of `tensors`."""
+    targets = tensors(layers)
+    parts = flat.split([target[0].numel() for target in targets], dim=1)
+    for target, part in zip(targets, parts, strict=True):
+        target.copy_(part.reshape(target.shape))

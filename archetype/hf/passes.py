@@ -1,4 +1,4 @@
-"""One pass of a model of any kind with transformers' arguments: padding, positions, caches."""
+"""Run a forward pass with transformers' arguments: padding, positions, caches."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,13 +18,12 @@ from archetype.training.block_execution import blocks_of
 
 @dataclass
 class Pass:
-    """The output of a pass over sequences that were moved to start at the first column.
+    """Output of a pass over sequences that were moved to the first column.
 
     Attributes:
-        output: of the model.
-        rows: the original columns of the tokens.
+        rows: original columns of the tokens.
         cache: for the next pass.
-        block_inputs: each block's input, if requested.
+        block_inputs: input of each block, if requested.
     """
 
     output: Output
@@ -34,27 +33,26 @@ class Pass:
 
     @property
     def hidden(self) -> Vectors:
-        """The vectors that the head reads, at their tokens' original columns."""
+        """Vectors that the head reads, at the original columns of their tokens."""
         assert self.output.hidden is not None
         return self.rows.restored(self.output.hidden)
 
     @property
     def hidden_states(self) -> tuple[Vectors, ...] | None:
-        """Each block's input, and the vectors that the head reads."""
+        """Input of each block, and the vectors that the head reads."""
         return (*map(self.rows.restored, self.block_inputs), self.hidden) if self.block_inputs else None
 
 
 def read_images(network: Any, pixel_values: Tensor | None) -> Pass:
-    """Run a pass over images."""
     if pixel_values is None:
-        raise SpecError("pixel_values", "is missing, which this model reads", "give pictures")
+        raise SpecError("pixel_values", "is missing, but this model reads images", "pass images")
     return Pass(network(pixel_values), Rows(None, None))
 
 
 def read_whole(
     network: Any, tokens: Tensor, mask: Tensor | None, position_ids: Tensor | None, types: Tensor | None
 ) -> Pass:
-    """Run a pass of an encoder over whole sequences; arguments as of its `forward`, padded anywhere."""
+    """Run an encoder on sequences that may be padded anywhere."""
     rows = Rows.of(mask, tokens.shape[1])
     if position_ids is not None:
         check_positions(position_ids, rows, None)
@@ -71,7 +69,7 @@ def read_on(
     past: Any,
     use_cache: bool,
 ) -> Pass:
-    """Run a pass of a causal model from a cache, or over whole sequences, or over several documents in a row."""
+    """Run a causal model on new tokens after a cache, on whole sequences, or on sequences of several documents."""
     if types is not None and bool(types.any()):
         raise SpecError("token_type_ids", "are not supported by causal models", "leave them out")
     rows, (batch, length) = Rows.of(mask, tokens.shape[1]), tokens.shape
@@ -90,32 +88,29 @@ def read_on(
 
 
 def documents_of(position_ids: Tensor | None) -> Tensor | None:
-    """Return the document of each token if positions restart within a row; otherwise None."""
+    """Return the index of each token's document, (B, T), if positions restart within a sequence; otherwise None."""
     if position_ids is None or not bool((starts := position_ids[:, 1:] == 0).any()):
         return None
     steps = torch.arange(position_ids.shape[1], device=position_ids.device)
+    # (B, T), column of the first token of each token's document
     first = torch.where(nn.functional.pad(starts, (1, 0), value=True), steps, 0).cummax(1).values
     return nn.functional.pad(starts.long().cumsum(1), (1, 0)) if bool((steps - first == position_ids).all()) else None
 
 
 def check_positions(position_ids: Tensor, rows: Rows, lengths: Lengths | None) -> None:
-    """Refuse positions that are not the tokens' indices in their sequences.
-
-    Raises:
-        SpecError: they differ.
-    """
+    """Raise SpecError if positions are not the indices of tokens in their sequences."""
     steps = torch.arange(position_ids.shape[1], device=position_ids.device).expand_as(position_ids)
-    places = rows.restored(steps if lengths is None else steps + lengths[:, None])
-    differs = places != position_ids
-    if rows.num_tokens is not None:  # of padding any number
+    positions = rows.restored(steps if lengths is None else steps + lengths[:, None])
+    differs = positions != position_ids
+    if rows.num_tokens is not None:  # padding may have any position
         differs &= rows.restored(steps < rows.num_tokens[:, None])
     if bool(differs.any()):
-        raise SpecError("position_ids", "differ from the tokens' places in their rows", "leave them out")
+        raise SpecError("position_ids", "differ from the indices of tokens in their sequences", "leave them out")
 
 
 @contextmanager
 def block_inputs(network: nn.Module, is_asked: bool) -> Iterator[list[Vectors]]:
-    """Collect the input of each block of the model within the context."""
+    """Collect the input of each block during the context, if `is_asked`."""
     seen: list[Vectors] = []
 
     def see(module: nn.Module, inputs: tuple[Any, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Padding: transformers pads anywhere and passes a mask; here, tokens start at the first column."""
+"""Padding: transformers pads anywhere and passes a mask; Archetype's sequences start at the first column."""
 
 from typing import NamedTuple, Self
 
@@ -10,11 +10,11 @@ from archetype.nn.context import Lengths
 
 
 class Rows(NamedTuple):
-    """The columns of each sequence's tokens among padding.
+    """Columns of the tokens of each sequence among padding.
 
     Attributes:
-        order: for each column after the move, the original column, (B, T); None: nothing moves.
-        num_tokens: of each sequence, without padding; None: all columns.
+        order: (B, T), original column of each column after the move; None if nothing moves.
+        num_tokens: (B,), without padding; None if all columns are tokens.
     """
 
     order: Tensor | None
@@ -22,49 +22,50 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, mask: Tensor | None, length: int) -> Self:
-        """Return the rows of a mask's last columns.
+        """Return the rows of the last T columns of a mask.
 
         Args:
-            mask: 1 at tokens, (B, S) with S >= length; None: no padding.
-            length: T, columns that are read now.
+            mask: (B, S) with S >= T, 1 at tokens; None without padding.
+            length: T, the number of new columns.
 
         Raises:
-            SpecError: the mask is not two-dimensional, or has fewer columns than are read.
+            SpecError: the mask is not two-dimensional, or has fewer than T columns.
         """
         if mask is None:
             return cls(None, None)
         if mask.dim() != 2 or mask.shape[1] < length:
-            cause = f"has shape {tuple(mask.shape)}, and {length} tokens are read"
-            raise SpecError("attention_mask", cause, "give (rows, tokens), 1 for each token and 0 for padding")
+            cause = f"has shape {tuple(mask.shape)} for {length} tokens"
+            raise SpecError("attention_mask", cause, "use (batch, tokens), 1 at tokens and 0 at padding")
         is_token = mask[:, mask.shape[1] - length :] != 0
         if bool(is_token.all()):
             return cls(None, None)
         counts = is_token.sum(1)
         is_in_order = is_token == (torch.arange(length, device=mask.device) < counts[:, None])
+        # a stable sort moves tokens to the front and keeps their order
         order = None if bool(is_in_order.all()) else is_token.int().argsort(dim=1, descending=True, stable=True)
         return cls(order, counts)
 
     def moved(self, x: Tensor) -> Tensor:
-        """Return tokens or vectors, (B, T, ...), moved to start at the first column."""
+        """Move tokens or vectors, (B, T, ...), so that sequences start at the first column."""
         return x if self.order is None else x.gather(1, _like(self.order, x))
 
     def restored(self, x: Tensor) -> Tensor:
-        """Return vectors or logits at the original columns of their tokens."""
+        """Move vectors or logits, (B, T, ...), back to the original columns."""
         return x if self.order is None else torch.empty_like(x).scatter(1, _like(self.order, x), x)
 
     def positions(self, lengths: Lengths | None, shape: tuple[int, int]) -> Tensor:
-        """Return the position of each column's token in its sequence; arbitrary numbers at padding.
+        """Return the position of each token in its sequence, (B, T); arbitrary at padding.
 
         Args:
-            lengths: tokens of each sequence read earlier (None: none).
-            shape: batch size and columns.
+            lengths: (B,), tokens read before (default: 0).
+            shape: (B, T).
         """
         steps = torch.arange(shape[1], device=None if self.order is None else self.order.device).expand(shape)
         steps = self.restored(steps.contiguous())
         return steps if lengths is None else steps + lengths[:, None]
 
     def is_token(self, shape: tuple[int, int]) -> Tensor | None:
-        """Return which columns are tokens, not padding; None: all."""
+        """Return which columns are tokens, (B, T); None if all are."""
         if self.num_tokens is None:
             return None
         valid = torch.arange(shape[1], device=self.num_tokens.device) < self.num_tokens[:, None]
@@ -72,4 +73,4 @@ class Rows(NamedTuple):
 
 
 def _like(order: Tensor, x: Tensor) -> Tensor:
-    return order.reshape(order.shape + (1,) * (x.dim() - 2)).expand_as(x)
+    return order.reshape(order.shape + (1,) * (x.dim() - 2)).expand_as(x)  # (B, T) -> the shape of x

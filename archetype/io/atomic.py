@@ -1,7 +1,7 @@
-"""Atomic writes: a file or folder appears whole under its name, or not at all.
+"""Atomic writes: a file or folder appears complete under its name, or not at all.
 
 Temporary name, write, flush, fsync, rename, fsync of the folder. A failed write removes its temporary files and is
-reported in one line; those that a killed process has left are removed by the next one that writes the same target.
+reported in one line. Files left by a killed process are removed when the same target is written again.
 """
 
 import errno
@@ -24,12 +24,12 @@ REMEDIES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space or choos
 REMEDIES |= dict.fromkeys((errno.EACCES, errno.EPERM), "choose a folder that you may write to")
 REMEDIES |= {
     errno.EROFS: "choose a folder that is not read-only",
-    errno.EFBIG: "raise the limit of a file's size (ulimit -f), or choose a file system without one",
-    errno.EIO: "the disk may be failing: look into the system's log, or choose a folder of another disk",
+    errno.EFBIG: "raise the file size limit (ulimit -f), or choose another file system",
+    errno.EIO: "the disk may be failing: check the system log, or choose another disk",
 }
 REFUSED = "cannot be written: "
-IN_TEXT = re.compile(r"\(os error (\d+)\)")  # of an error of a library in Rust
-SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")  # of numpy, which does not say why
+IN_TEXT = re.compile(r"\(os error (\d+)\)")  # in the errors of Rust libraries
+SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")  # in numpy's error, which has no errno
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -43,18 +43,15 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def write_with(path: Path, write: Callable[[Path], object]) -> None:
-    """Replace a file with the output of `write`.
-
-    Args:
-        write: called with the temporary path to write to.
+    """Replace a file with the output of `write`, which is called with a temporary path.
 
     Raises:
-        CheckpointError: the file cannot be written, or is a pipe or device, which a file would replace.
+        CheckpointError: the file cannot be written, or is a pipe or device, which must not be replaced.
     """
     with system_errors(path):
         if path.exists() and not path.is_file():
-            what = "a folder" if path.is_dir() else "no regular file"
-            raise CheckpointError(str(path), f"is {what}", "choose another name")
+            kind = "a folder" if path.is_dir() else "not a regular file"
+            raise CheckpointError(str(path), f"is {kind}", "choose another name")
     with _temporary_folder(path) as folder:
         temporary = folder / path.name
         write(temporary)
@@ -107,18 +104,15 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _temporary_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder next to `path`, and remove it after the block; errors name `path` instead.
-
-    A lock on the folder tells other processes that it is still in use.
-    """
+    # next to `path`, so that a rename stays on one file system; errors name `path` instead of the folder
     with system_errors(path):
         _remove_remains(path)
         temporary, lock = _locked_folder(path)
         try:
             yield temporary
         except CheckpointError as error:
-            texts = (text.replace(str(temporary), str(path)) for text in (error.place, error.cause, error.remedy))
-            raise type(error)(*texts) from None
+            parts = (text.replace(str(temporary), str(path)) for text in (error.place, error.cause, error.remedy))
+            raise type(error)(*parts) from None
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
             if lock is not None:
@@ -126,7 +120,7 @@ def _temporary_folder(path: Path) -> Iterator[Path]:
 
 
 def _locked_folder(path: Path) -> tuple[Path, int | None]:
-    """Create a folder next to `path` and lock it; the lock is None if the system cannot lock folders."""
+    # the lock shows other processes that the folder is in use; None if the system cannot lock folders
     while True:
         folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
         lock = try_to_lock(folder, wait=True)
@@ -137,7 +131,7 @@ def _locked_folder(path: Path) -> tuple[Path, int | None]:
 
 
 def _remove_remains(path: Path) -> None:
-    """Remove temporary folders left next to `path` by processes that died while writing it."""
+    # temporary folders of processes that died while writing `path`
     name = re.compile(rf"\.{re.escape(path.name)}\.\w{{8}}\.partial")  # naming scheme of `tempfile`
     with suppress(OSError):
         for folder in [entry for entry in path.parent.iterdir() if name.fullmatch(entry.name)]:
@@ -148,7 +142,7 @@ def _remove_remains(path: Path) -> None:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Yield a temporary folder in the system's temporary directory (TMPDIR); remove it after the block.
+    """Yield a folder in the system's temporary directory (TMPDIR), removed after the block.
 
     Raises:
         CheckpointError: the folder cannot be created, or the disk is full.
@@ -166,7 +160,7 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove temporary files of interrupted writes in a folder that no other process writes to."""
+    """Remove the temporary files of interrupted writes from a folder that no other process writes to."""
     for path in folder.glob(".*.partial"):
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
@@ -183,7 +177,7 @@ def check_absent(path: Path) -> None:
 
 @contextmanager
 def system_errors(path: Path) -> Iterator[None]:
-    """Convert system errors while writing `path`, from any library, to CheckpointError."""
+    """Convert system errors in the block, from any library, to a CheckpointError at `path`."""
     try:
         yield
     except ArchetypeError:
@@ -193,19 +187,19 @@ def system_errors(path: Path) -> Iterator[None]:
 
 
 def refused(path: Path, error: Exception) -> CheckpointError:
-    """Return the error for a `path` that cannot be written."""
+    """Return the error for a path that cannot be written."""
     code = getattr(error, "errno", None)
     if code is None and (match := IN_TEXT.search(str(error))):
         code = int(match[1])
     cause = " ".join(str(error).split()) if code is None else os.strerror(code)
     remedy = REMEDIES.get(code or 0, "check the path")
     if code is None and SHORT_WRITE.fullmatch(cause):
-        cause, remedy = "the disk took only a part of it", REMEDIES[errno.ENOSPC]
+        cause, remedy = "only a part of it was written", REMEDIES[errno.ENOSPC]
     return CheckpointError(str(path), f"{REFUSED}{cause}", remedy)
 
 
 def _sync(path: Path) -> None:
-    """Flush a file or folder to disk; Windows can only flush files that are open for writing."""
+    # Windows can only flush files that are open for writing
     if WINDOWS and path.is_dir():
         return
     descriptor = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)

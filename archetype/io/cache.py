@@ -10,10 +10,10 @@ from archetype.errors import Notice
 
 
 def cache_folder() -> Path:
-    """`archetype` in XDG_CACHE_HOME or ~/.cache; where that cannot be written to, a folder among the temporary files.
+    """Return `archetype` in XDG_CACHE_HOME or ~/.cache, or a temporary folder if that cannot be written to.
 
     Warns:
-        Notice: which folder is used instead, once.
+        Notice: names the temporary folder, once.
     """
     return _writable(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111  # any home
 
@@ -32,7 +32,7 @@ def _writable(caches: str) -> Path:
 
 
 def _own_temporary_folder() -> Path:
-    """Return a temporary folder that is stable for this user and writable by no other user."""
+    # the same folder for each call of this user, and not writable by others
     user = os.getuid() if hasattr(os, "getuid") else "user"
     folder = Path(tempfile.gettempdir()) / f"archetype-{user}"
     try:
@@ -42,12 +42,12 @@ def _own_temporary_folder() -> Path:
             _check_writable(folder)
             return folder
     except OSError:
-        pass  # somebody else's, or a file
+        pass  # another user's folder, or a file
     return Path(tempfile.mkdtemp(prefix="archetype-"))
 
 
 def _check_writable(folder: Path) -> None:
-    """Raise OSError if the folder is not writable; mode bits are not reliable for every user and file system."""
+    # by trying: mode bits are not reliable for every user and file system
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder):
         pass

@@ -1,4 +1,4 @@
-"""Figures of matplotlib as bytes of a file, by the ending of its name; text in PDF and SVG stays text."""
+"""Matplotlib figures as bytes of a PNG, PDF or SVG file. Text in PDF and SVG stays text."""
 
 from io import BytesIO
 from pathlib import Path
@@ -13,21 +13,20 @@ ENDINGS = (".png", ".pdf", ".svg")
 
 
 def check_ending(path: Path) -> None:
-    """Refuse a file name whose ending names no format of a figure.
+    """Refuse a file name whose suffix is not a figure format.
 
     Raises:
-        SpecError: the ending is not known.
+        SpecError: the suffix is unknown.
     """
     if path.suffix not in ENDINGS:
-        raise SpecError(str(path), f"the ending {path.suffix!r} is not known", f"use {', '.join(ENDINGS)}")
+        raise SpecError(str(path), f"unknown suffix {path.suffix!r}", f"use {', '.join(ENDINGS)}")
 
 
 def figure_bytes(figure: "Figure", ending: str) -> bytes:
-    """Return the bytes of a file; the same figure gives the same bytes.
+    """Return the contents of a figure's file; equal figures give equal bytes.
 
     Args:
-        figure: what is written, in its own size and resolution.
-        ending: of the file's name, one of `ENDINGS`.
+        ending: suffix of the file, one of `ENDINGS`.
     """
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg

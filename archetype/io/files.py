@@ -1,4 +1,4 @@
-"""Bounded reading of files: regular files up to a size limit, and JSON up to an item limit.
+"""Bounded reading: regular files up to a size limit, JSON up to a number of items.
 
 Devices, pipes and kernel files have no size and are refused before reading.
 """
@@ -13,13 +13,13 @@ from typing import Any
 from archetype.errors import ArchetypeError, DataError
 
 MAX_CONFIG_BYTES = 2**22  # of specifications, recipes and configurations
-MAX_FILE_BYTES = 2**26  # of all others; the largest published tokenizers have some 34 MB
-MAX_INDEX_BYTES = 2**25  # of an index of weights; that of 91,991 tensors (DeepSeek V3) has 9 MB
+MAX_FILE_BYTES = 2**26  # of other files; the largest published tokenizers have about 34 MB
+MAX_INDEX_BYTES = 2**25  # of an index of weights; DeepSeek V3's has 9 MB for 91,991 tensors
 MAX_TEXT_BYTES = 2**30
-MAX_JSON_ITEMS = 2**22  # items, counted by brackets, commas and colons; each may take some 64 bytes of memory
-MAX_DIGITS = 4000  # of a number; Python itself reads no more than 4,300
+MAX_JSON_ITEMS = 2**22  # counted by brackets, commas and colons; an item may take about 64 bytes of memory
+MAX_DIGITS = 4000  # of a number; Python reads at most 4,300
 LONG_NUMBER = re.compile(rb"\d{%d}" % MAX_DIGITS)
-DAMAGED = "is it the whole file? fetch or save it again"
+DAMAGED = "is the file complete? download or save it again"
 
 
 def read_bytes(path: Path, limit: int = MAX_FILE_BYTES, error: type[ArchetypeError] = DataError) -> bytes:
@@ -36,7 +36,7 @@ def read_bytes(path: Path, limit: int = MAX_FILE_BYTES, error: type[ArchetypeErr
         with open(path, "rb", opener=open_at_once) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise error(str(path), "is not a regular file", "copy what it holds to a file")
+                raise error(str(path), "is not a regular file", "copy its contents to a file")
             if status.st_size > limit:
                 raise error(str(path), f"is larger than {limit >> 20:,} MiB", "is it the right file?")
             return file.read(status.st_size)
@@ -50,10 +50,10 @@ def read_bytes(path: Path, limit: int = MAX_FILE_BYTES, error: type[ArchetypeErr
 
 
 def check_regular(path: Path, error: type[ArchetypeError] = DataError) -> None:
-    """Refuse an existing path that is not a regular file, on which a library might block."""
+    """Refuse an existing path that is not a regular file, since reading it might block."""
     try:
         if path.exists() and not path.is_file():
-            raise error(str(path), "is not a regular file", "copy what it holds to a file")
+            raise error(str(path), "is not a regular file", "copy its contents to a file")
     except (OSError, ValueError) as problem:
         cause = f"cannot be read: {getattr(problem, 'strerror', None) or problem}"
         raise error(str(path), cause, "check the path and its permissions") from None
@@ -71,13 +71,13 @@ def json_value(data: bytes, place: str, error: type[ArchetypeError] = DataError,
         data: UTF-8, with or without a byte-order mark.
         place: name of the source in errors.
         error: class of the errors raised.
-        remedy: remedy for a damaged file.
+        remedy: for a damaged file.
 
     Raises:
         ArchetypeError: the data are not JSON (with line and column), or have too many items.
     """
     if sum(data.count(mark) for mark in b"[{,:") > MAX_JSON_ITEMS:
-        raise error(place, f"holds more than {MAX_JSON_ITEMS:,} items", "is it the right file?")
+        raise error(place, f"has more than {MAX_JSON_ITEMS:,} items", "is it the right file?")
     try:
         return json.loads(data.decode("utf-8-sig"))
     except UnicodeDecodeError as problem:
@@ -85,8 +85,8 @@ def json_value(data: bytes, place: str, error: type[ArchetypeError] = DataError,
     except json.JSONDecodeError as problem:
         raise error(f"{place}:{problem.lineno}:{problem.colno}", f"is not JSON: {problem.msg}", remedy) from None
     except (ValueError, RecursionError) as problem:
-        if number := LONG_NUMBER.search(data):
-            before = data[: number.start()]
+        if match := LONG_NUMBER.search(data):
+            before = data[: match.start()]
             place = f"{place}:{before.count(10) + 1}:{len(before) - before.rfind(10)}"
             raise error(place, f"is a number of more than {MAX_DIGITS:,} digits", "write a shorter one") from None
         raise error(place, f"is not JSON: {problem}", "is it the right file?") from None
@@ -96,7 +96,7 @@ def json_object(data: bytes, place: str, error: type[ArchetypeError] = DataError
     """Parse a JSON object; arguments and errors as for `json_value`."""
     value = json_value(data, place, error)
     if not isinstance(value, dict):
-        raise error(place, "does not hold a JSON object", DAMAGED)
+        raise error(place, "is not a JSON object", DAMAGED)
     return value
 
 

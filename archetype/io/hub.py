@@ -1,4 +1,4 @@
-"""Download models from huggingface.co with huggingface_hub, and look up revisions of data sets.
+"""Download models from huggingface.co with huggingface_hub, and look up the revisions of data sets.
 
 The library's settings apply: HF_HOME (cache folder), HF_TOKEN (account), HF_HUB_OFFLINE (no network access).
 """
@@ -13,33 +13,33 @@ from archetype.io import weight_files
 from archetype.io.weight_files import INDEX, SINGLE, Header, TensorHeader
 
 NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(\w[\w./-]*))?")
-CONNECTIONS = 8  # at once, to read the headers of a model's files
-# The files that are read here: no code, no pickles, no other library's weights.
+CONNECTIONS = 8  # at once, for the headers of a model's files
+# Files to download: no code, no pickles, no other library's weights.
 PATTERNS = ["*.json", "*.safetensors", "*.model", "*.tiktoken", "*.txt", "*.jinja"]
 TOKENIZER_PATTERNS = ["*.json", "*.model", "*.tiktoken", "*.txt"]
-FURTHER_FOLDERS = "[!0-9]*/*"  # all but the modules of sentence-transformers, whose names begin with their number
+FURTHER_FOLDERS = "[!0-9]*/*"  # all except the modules of sentence-transformers, whose names begin with a number
 PICKLE_PATTERNS = ["pytorch_model*.bin"]
 
 
 def is_name(source: str | Path) -> bool:
-    """Return whether `source` looks like owner/name or owner/name@revision, and no local folder is named owner."""
+    """Return whether `source` looks like owner/name or owner/name@revision and there is no local folder `owner`."""
     text = source.as_posix() if isinstance(source, Path) else source
     return NAME.fullmatch(text) is not None and not Path(text.split("/")[0]).exists()
 
 
 def local(folder: Path, allow_pickle: bool = False, patterns: list[str] = PATTERNS) -> Path:
-    """Return the folder if it exists; else, if its name looks like a model on the hub, download the model."""
+    """Return the folder if it exists; otherwise download the model of this name from the hub."""
     if folder.exists() or not is_name(folder):
         return folder
     return download(folder.as_posix(), [*patterns, *PICKLE_PATTERNS] if allow_pickle else patterns)
 
 
 def download(name: str, patterns: list[str]) -> Path:
-    """Download a model unless it is cached. Return its folder.
+    """Download a model unless it is cached, and return its folder.
 
     Args:
         name: owner/name, or owner/name@revision with a branch, a tag or a commit.
-        patterns: patterns of file names.
+        patterns: of file names.
 
     Raises:
         CheckpointError: the model or revision does not exist or is gated, or the hub cannot be reached.
@@ -59,16 +59,16 @@ def download(name: str, patterns: list[str]) -> Path:
         )
     except GatedRepoError:
         cause = "needs its owner's permission"
-        raise CheckpointError(name, cause, "ask on its page, and set HF_TOKEN") from None
+        raise CheckpointError(name, cause, "request it on its page, and set HF_TOKEN") from None
     except RepositoryNotFoundError:
-        cause = "is not a folder here, nor a model of huggingface.co that you may read"
+        cause = "is neither a local folder nor a model on huggingface.co that you may read"
         raise CheckpointError(name, cause, "check the name; a private model needs HF_TOKEN") from None
     except RevisionNotFoundError:
         raise CheckpointError(
-            name, f"{repository} has no revision {revision}", "name a branch, a tag or a commit"
+            name, f"{repository} has no revision {revision}", "use a branch, a tag or a commit"
         ) from None
     except LocalEntryNotFoundError:
-        cause = "is not a folder here, and huggingface.co cannot be reached"
+        cause = "is not a local folder, and huggingface.co cannot be reached"
         raise CheckpointError(name, cause, "check the path, or the network and HF_HUB_OFFLINE") from None
     except (OSError, ValueError) as error:
         raise CheckpointError(name, f"cannot be downloaded: {' '.join(str(error).split())}", "try again") from None
@@ -78,7 +78,7 @@ def header(name: str) -> Header:
     """Read the headers of a model's safetensors from the cache, or from the first bytes of each file on the hub.
 
     Args:
-        name: owner/name, or owner/name@revision.
+        name: as for `download`.
 
     Raises:
         CheckpointError: the model has no safetensors, or the hub cannot be reached.
@@ -91,23 +91,23 @@ def header(name: str) -> Header:
         files = sorted(set(weight_files.weight_map(index).values()))
     with ThreadPoolExecutor(CONNECTIONS) as pool:
         headers = pool.map(partial(_file_header, name, folder), files)
-        return {tensor: one for part in headers for tensor, one in part.items()}
+        return {tensor: entry for part in headers for tensor, entry in part.items()}
 
 
 def _has_file(name: str, folder: Path, file: str) -> bool:
-    """Return whether a model has a file in the cache or on the hub; offline, only the cache counts."""
+    # offline, only the cache counts
     from huggingface_hub import HfApi
 
     if (folder / file).is_file():
         return True
     try:
         return HfApi().file_exists(_parts(name)[0], file, revision=folder.name)
-    except Exception:  # the network library beneath raises errors of its own; the header's own message follows
+    except Exception:  # huggingface_hub lets errors of its network library through; reading the header reports them
         return False
 
 
 def _file_header(name: str, folder: Path, file: str) -> Header:
-    """Read the header of one file; the name of `folder` is the commit, so that all files have one revision."""
+    # the name of `folder` is the commit, so that all files are of one revision
     from huggingface_hub import HfApi
     from huggingface_hub.errors import EntryNotFoundError
 
@@ -116,16 +116,15 @@ def _file_header(name: str, folder: Path, file: str) -> Header:
     try:
         metadata = HfApi().parse_safetensors_file_metadata(_parts(name)[0], file, revision=folder.name)
     except EntryNotFoundError:
-        cause = f"there is no {file}, whose header says which tensors the model has"
+        cause = f"there is no {file} to read the header from"
         raise CheckpointError(name, cause, "`archetype import --allow-pickle` reads a pickle") from None
-    except Exception as error:  # the network library beneath raises errors of its own
+    except Exception as error:  # including those of huggingface_hub's network library
         cause = f"the header of {file} cannot be read: {one_line(str(error), 80)}"
         raise CheckpointError(name, cause, "check the network and HF_HUB_OFFLINE") from None
-    return {tensor: TensorHeader(one.dtype, tuple(one.shape)) for tensor, one in metadata.tensors.items()}
+    return {tensor: TensorHeader(entry.dtype, tuple(entry.shape)) for tensor, entry in metadata.tensors.items()}
 
 
 def _parts(name: str) -> tuple[str, str | None]:
-    """Split a name into owner/name and revision; None without a revision."""
     match = NAME.fullmatch(name)
     return (name, None) if match is None else (match[1], match[2])
 
@@ -143,6 +142,6 @@ def data_set_revision(name: str) -> str:
 
     try:
         return str(HfApi().dataset_info(name).sha)
-    except Exception as error:  # the network library beneath, which has changed twice, raises errors of its own
-        cause = f"is not a folder here, and huggingface.co does not tell its revision: {one_line(str(error), 80)}"
+    except Exception as error:  # including those of huggingface_hub's network library, which has changed twice
+        cause = f"is not a local folder, and its revision cannot be looked up: {one_line(str(error), 80)}"
         raise DataError(f"hf:{name}", cause, "check the name and the network, or name it: hf:NAME@REVISION") from None

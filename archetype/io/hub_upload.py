@@ -1,4 +1,4 @@
-"""Upload of a folder to a model repository on huggingface.co with huggingface_hub. Nothing else is ever uploaded."""
+"""Upload a folder to a model repository on huggingface.co with huggingface_hub. Nothing else is ever uploaded."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from archetype.io.weight_files import INDEX
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-REPLACED = ["*.safetensors", INDEX]  # of an earlier upload: two models' weights in one folder would be neither
+REPLACED = ["*.safetensors", INDEX]  # files of an earlier upload; shards of two models must not be mixed
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Destination:
 
     Attributes:
         repository: owner/name.
-        revision: the branch, created if it does not exist (default: main).
-        private: whether the repository is private (default: unchanged; for a new repository, the account's default).
+        revision: branch, created if it does not exist (default: main).
+        private: whether the repository is private (default: unchanged; of a new repository, as set for the account).
     """
 
     repository: str
@@ -43,11 +43,11 @@ def destination(name: str, revision: str | None, private: bool | None) -> Destin
     """
     match = NAME.fullmatch(name)
     if match is None or match[1].count("/") != 1:
-        raise CheckpointError(name, "is not a name of the hub", "write owner/name, or owner/name@branch")
+        raise CheckpointError(name, "is not a name on the hub", "use owner/name, or owner/name@branch")
     if None not in (match[2], revision) and match[2] != revision:
-        raise CheckpointError("--revision", f"{revision} is not the {match[2]} of {name}", "name one of them")
+        raise CheckpointError("--revision", f"{revision} contradicts the {match[2]} of {name}", "use one of them")
     if revision is not None and not re.fullmatch(r"\w[\w./-]*", revision):
-        raise CheckpointError("--revision", f"{revision!r:.80} is not a name of a branch", "name one such as v1")
+        raise CheckpointError("--revision", f"{revision!r:.80} is not a branch name", "use a name such as v1")
     return Destination(match[1], match[2] or revision, private)
 
 
@@ -60,25 +60,24 @@ def check_account() -> None:
     from huggingface_hub import HfApi, constants, get_token
 
     if constants.HF_HUB_OFFLINE:
-        cause = "HF_HUB_OFFLINE forbids the network"
+        cause = "HF_HUB_OFFLINE forbids network access"
         raise CheckpointError("upload", cause, "unset it, or add --dry-run, which sends nothing")
     if get_token() is None:
-        remedy = "set HF_TOKEN to a token that may write, or run `hf auth login`; --dry-run needs none"
-        raise CheckpointError("upload", "huggingface.co asks for a token, and there is none here", remedy)
+        remedy = "set HF_TOKEN to a token with write access, or run `hf auth login`; --dry-run needs none"
+        raise CheckpointError("upload", "huggingface.co requires a token, and none is set", remedy)
     with _hub_errors("upload"):
         HfApi().whoami()
 
 
 def send(folder: Path, to: Destination, message: str) -> str:
-    """Upload all files of a folder as one commit, which replaces existing weights. Return the commit's URL.
+    """Upload all files of a folder as one commit that replaces existing weights, and return the commit's URL.
 
     Args:
-        to: the repository, created if it does not exist.
-        message: commit message.
+        to: created if it does not exist.
+        message: of the commit.
 
     Raises:
-        CheckpointError: the account may not write there, the repository is not as private as said, or the network
-            fails.
+        CheckpointError: the account may not write there, the repository has another visibility, or the network fails.
     """
     from huggingface_hub import HfApi
 
@@ -99,7 +98,7 @@ def send(folder: Path, to: Destination, message: str) -> str:
 
 
 def _check_privacy(api: "HfApi", to: Destination) -> None:
-    """Refuse an existing repository whose visibility differs from the requested one."""
+    # an existing repository may have another visibility than requested
     if to.private is None or (is_private := bool(api.model_info(to.repository).private)) == to.private:
         return
     cause = f"exists and is {'private' if is_private else 'public'}"
@@ -109,7 +108,6 @@ def _check_privacy(api: "HfApi", to: Destination) -> None:
 
 @contextmanager
 def _hub_errors(place: str) -> Iterator[None]:
-    """Convert errors of the hub and of its network library to one line."""
     from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -118,14 +116,14 @@ def _hub_errors(place: str) -> Iterator[None]:
     except CheckpointError:
         raise
     except HfHubHTTPError as error:
-        status, said = error.response.status_code, one_line(error.server_message or "", 80)
+        status, detail = error.response.status_code, one_line(error.server_message or "", 80)
         if status == 401:
-            cause, remedy = "the token is refused", "make a new one on huggingface.co/settings/tokens, for HF_TOKEN"
+            cause, remedy = "the token was refused", "create a new one on huggingface.co/settings/tokens, for HF_TOKEN"
         elif status == 403:
             cause, remedy = "the token may not write there", "use a token with write access, or another owner"
         else:
             cause, remedy = f"the hub answers {status}", "try again"
-        raise CheckpointError(place, f"{cause}{f' ({said})' if said else ''}", remedy) from None
-    except Exception as error:  # of the network library beneath, which has changed twice
-        cause = f"{constants.ENDPOINT} cannot be used: {one_line(str(error), 80)}"
+        raise CheckpointError(place, f"{cause}{f' ({detail})' if detail else ''}", remedy) from None
+    except Exception as error:  # including those of huggingface_hub's network library, which has changed twice
+        cause = f"{constants.ENDPOINT} cannot be reached: {one_line(str(error), 80)}"
         raise CheckpointError(place, cause, "check the network; --dry-run needs none") from None

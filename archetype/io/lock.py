@@ -1,4 +1,4 @@
-"""Lock files, so that one process at a time trains a run or writes a file; released when the owner exits."""
+"""File locks: one process at a time trains a run or writes a file. The system releases a lock when its owner exits."""
 
 import errno
 import logging
@@ -22,9 +22,9 @@ def locked(folder: Path, name: str = FILE, doing: str = "training this run", wai
     """Hold a lock within the block.
 
     Args:
-        folder: folder of the lock file, such as a run directory.
-        name: name of the lock file.
-        doing: the protected activity, for the message.
+        folder: of the lock file, such as a run directory.
+        name: of the lock file.
+        doing: the protected activity, for messages.
         wait: wait until the lock is free.
 
     Raises:
@@ -35,14 +35,13 @@ def locked(folder: Path, name: str = FILE, doing: str = "training this run", wai
     try:
         yield
     finally:
-        with suppress(OSError):  # Windows removes no open file: an old one is in nobody's way
+        with suppress(OSError):  # Windows cannot remove an open file; an old lock file does no harm
             file.unlink()
         os.close(descriptor)
 
 
 def _open(file: Path, doing: str, wait: bool) -> int:
-    """Open and lock the lock file; retry if its last owner has removed it meanwhile."""
-    while True:
+    while True:  # until the locked file is still the one in the folder: its last owner may just have removed it
         try:
             descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
@@ -68,14 +67,13 @@ def _open(file: Path, doing: str, wait: bool) -> int:
 
 
 def try_to_lock(folder: Path, wait: bool = False) -> int | None:
-    """Lock a folder itself.
+    """Lock an existing folder.
 
     Args:
-        folder: an existing folder.
         wait: wait until the lock is free.
 
     Returns:
-        A descriptor; closing it releases the lock. None if another process holds the lock, or locking is unsupported.
+        A descriptor whose closing releases the lock; None if another process holds it, or locking is unsupported.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY)
@@ -93,7 +91,7 @@ def _lock(descriptor: int, wait: bool = False) -> None:
     if sys.platform == "win32":
         import msvcrt
 
-        os.lseek(descriptor, 2**30, os.SEEK_SET)  # others cannot read what is locked: not the owner's id
+        os.lseek(descriptor, 2**30, os.SEEK_SET)  # locked bytes cannot be read, so the owner's id is left unlocked
         msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         os.lseek(descriptor, 0, os.SEEK_SET)
     else:

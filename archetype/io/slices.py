@@ -16,7 +16,7 @@ KEY, OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"  # of a file's metadata
 
 
 class Slices:
-    """Folder of slices with the interface of an open safetensors file."""
+    """Folder of slices, with the interface of an open safetensors file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -24,21 +24,21 @@ class Slices:
         for file in sorted(folder.glob("*.safetensors")):
             handle = weight_files.opened(file, "pt")
             try:
-                places = json.loads((handle.metadata() or {})[KEY])
-                for name in handle.keys():  # noqa: SIM118  # it is no mapping
-                    self._slices.setdefault(name, []).append(([*map(int, places[name][OFFSETS])], handle))
+                sharding = json.loads((handle.metadata() or {})[KEY])
+                for name in handle.keys():  # noqa: SIM118  # not a mapping
+                    self._slices.setdefault(name, []).append(([*map(int, sharding[name][OFFSETS])], handle))
             except (KeyError, TypeError, ValueError):
-                cause = "does not say which slices of tensors it holds"
+                cause = "has no valid metadata of slices"
                 raise CheckpointError(str(file), cause, "restore the checkpoint") from None
         if not self._slices:
-            raise CheckpointError(str(folder), "holds no slices of tensors", "restore the checkpoint")
+            raise CheckpointError(str(folder), "contains no slices of tensors", "restore the checkpoint")
 
     def keys(self) -> list[str]:
         """Return the names of all tensors."""
         return [*self._slices]
 
     def get_slice(self, name: str) -> SimpleNamespace:
-        """The part of a safetensors slice that is used here."""
+        """Return an object with the method of a safetensors slice that is used here."""
         return SimpleNamespace(get_shape=lambda: self._shape(name))
 
     def get_tensor(self, name: str) -> Tensor:
@@ -54,12 +54,12 @@ class Slices:
             return complete
         if sum(part.numel() for _, part in parts) != math.prod(shape):
             raise CheckpointError(
-                f"{self.folder}: {name}", "is not whole: a slice is missing", "restore the checkpoint"
+                f"{self.folder}: {name}", "is incomplete: a slice is missing", "restore the checkpoint"
             )
-        whole = torch.empty(shape, dtype=parts[0][1].dtype)
+        tensor = torch.empty(shape, dtype=parts[0][1].dtype)
         for offsets, part in parts:
-            whole[tuple(slice(first, first + size) for first, size in zip(offsets, part.shape, strict=True))] = part
-        return whole
+            tensor[tuple(slice(first, first + size) for first, size in zip(offsets, part.shape, strict=True))] = part
+        return tensor
 
     def _shape(self, name: str) -> list[int]:
         ends = [

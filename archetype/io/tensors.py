@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint in one or more files, memory-mapped without copies.
+"""Memory-mapped tensors of a checkpoint in one or more files.
 
 The files are safetensors. Pickles of older checkpoints are read on request with torch's weights-only unpickler.
 """
@@ -26,8 +26,8 @@ from archetype.io.slices import Slices
 
 SHARD_BYTES = 5 * 10**9
 MAPPED_BYTES = 2**20  # smaller tensors use the ordinary allocator
-NO_SETTINGS = "no quantization_config says what it stands for"
-# As safetensors spells the types that a pickle may hold.
+NO_SETTINGS = "there is no quantization_config that explains it"
+# safetensors' names of the types in a pickle.
 PICKLED_TYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -46,10 +46,10 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 class Tensors:
-    """Names, shapes and contents of a checkpoint's tensors.
+    """Names, shapes and data of a checkpoint's tensors.
 
-    `mapped` returns a view of the file. `copied` yields a view to copy from, and releases the file's pages at the end
-    of the block.
+    `mapped` returns a view of the file. `copied` yields a view to copy from, and releases the pages of the file after
+    the block.
     """
 
     def __init__(self, files: dict[Path, Any], where: dict[str, Path]) -> None:
@@ -64,7 +64,7 @@ class Tensors:
             allow_pickle: read pytorch_model.bin if there are no safetensors.
 
         Raises:
-            CheckpointError: there is no checkpoint, a file is truncated, or the index points outside the folder.
+            CheckpointError: there is no checkpoint, a file is truncated, or the index points out of the folder.
         """
         file = files.find(folder, allow_pickle)
         return cls.sharded(file) if files.is_index(file) else cls.single(file)
@@ -77,7 +77,7 @@ class Tensors:
 
     @classmethod
     def sharded(cls, index: Path) -> "Tensors":
-        """Open the tensors listed by an index; check that each is in its shard."""
+        """Open the tensors of an index, after checking that each is in its shard."""
         where = files.listed(index)
         handles = {file: _open(file) for file in sorted(set(where.values()))}
         present = {file: set(handle.keys()) for file, handle in handles.items()}
@@ -90,13 +90,13 @@ class Tensors:
         return cls(handles, where)
 
     def names(self) -> list[str]:
-        """All tensor names."""
+        """Return the names of all tensors."""
         return list(self._where)
 
     def header(self) -> files.Header:
         """Return the type and shape of every tensor without reading the data."""
         slices = {name: self._files[file].get_slice(name) for name, file in self._where.items()}
-        return {name: files.TensorHeader(one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
+        return {name: files.TensorHeader(entry.get_dtype(), tuple(entry.get_shape())) for name, entry in slices.items()}
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return a tensor's shape without reading its data."""
@@ -107,7 +107,7 @@ class Tensors:
         return {name: self.shape(name) for name in self.names()}
 
     def dtype(self, name: str) -> torch.dtype:
-        """Return the data type of a weight without reading its data."""
+        """Return the dtype of a weight without reading its data."""
         return self.mapped(name).dtype
 
     def mapped(self, name: str) -> Tensor:
@@ -124,7 +124,7 @@ class Tensors:
         """Yield a tensor to copy from within the block; its pages are released afterwards.
 
         Args:
-            of_weights: refuse data types that weights cannot have.
+            of_weights: refuse types that weights cannot have.
         """
         handle = _open(self._where[name])
         yield self._read(name, handle) if of_weights else handle.get_tensor(name)
@@ -142,7 +142,7 @@ class Tensors:
 
 
 class Selected(Mapping[str, Tensor]):
-    """Lazy mapping of selected tensors of a checkpoint; nothing is cached."""
+    """Mapping of selected tensors of a checkpoint, read on each access."""
 
     def __init__(self, tensors: Tensors, names: Iterable[str]) -> None:
         self._tensors, self._names = tensors, dict.fromkeys(names)
@@ -162,7 +162,7 @@ class Selected(Mapping[str, Tensor]):
 def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
     """Allocate an uninitialised tensor (default: on the CPU) whose memory returns to the system when it is freed.
 
-    The C library may keep freed heap memory.
+    The heap of the C library may keep freed memory.
     """
     size = prod(shape) * dtype.itemsize
     if size < MAPPED_BYTES or device not in (None, torch.device("cpu")):
@@ -184,28 +184,28 @@ def save(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 class _Pickle(dict[str, Tensor]):
-    """Pickle of tensors with the interface of an open safetensors file."""
+    """Pickle of tensors, with the interface of an open safetensors file."""
 
     def __init__(self, file: Path) -> None:
         try:
             mapped = zipfile.is_zipfile(file)  # the format before torch 1.6 is not a zip archive and cannot be mapped
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of other protocols, which the unpickler reads or refuses
+                warnings.simplefilter("ignore")  # about other protocols, which the unpickler reads or refuses
                 tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
         except (pickle.UnpicklingError, RuntimeError, OSError, ValueError, EOFError, KeyError) as error:
             cause = " ".join(str(error).split())[:200]
             remedy = "download it again, or look for safetensors"
-            raise CheckpointError(str(file), f"is not a pickle of tensors alone: {cause}", remedy) from None
+            raise CheckpointError(str(file), f"is not a pickle of tensors only: {cause}", remedy) from None
         if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
-            raise CheckpointError(str(file), "does not hold tensors by name", "look for safetensors")
+            raise CheckpointError(str(file), "does not map names to tensors", "look for safetensors")
         super().__init__(tensors)
 
     def get_tensor(self, name: str) -> Tensor:
-        """Read a tensor."""
+        """Return a tensor without its gradient function."""
         return self[name].detach()
 
     def get_slice(self, name: str) -> SimpleNamespace:
-        """The part of a safetensors slice that is used here."""
+        """Return an object with the methods of a safetensors slice that are used here."""
         tensor = self[name]
         dtype = PICKLED_TYPES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
         return SimpleNamespace(get_shape=lambda: list(tensor.shape), get_dtype=lambda: dtype)
@@ -218,7 +218,7 @@ def _open(file: Path) -> Any:
 
 
 def dtype_of(dtype: str | torch.dtype | None) -> torch.dtype | None:
-    """Return the torch type of a name such as "bfloat16"; pass types and None through."""
+    """Return the torch dtype of a name such as "bfloat16"; dtypes and None are returned unchanged."""
     if isinstance(dtype, str) and dtype not in DTYPES:
-        raise CheckpointError("dtype", f"{dtype!r} is not known", f"use one of {', '.join(DTYPES)}")
+        raise CheckpointError("dtype", f"unknown dtype {dtype!r}", f"use one of {', '.join(DTYPES)}")
     return DTYPES[dtype] if isinstance(dtype, str) else dtype

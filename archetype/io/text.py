@@ -1,4 +1,4 @@
-"""Reading of text files; errors name the byte and the line."""
+"""Read text files. Errors name the byte and the line."""
 
 import codecs
 import gzip
@@ -11,10 +11,10 @@ from pathlib import Path
 from archetype.errors import DataError
 from archetype.io.files import MAX_TEXT_BYTES, read_bytes
 
-MAX_RATIO = 64  # of a packed text's size to that of its file; a long text packs to a fifth, and zeros to a thousandth
+MAX_RATIO = 64  # of decompression; text shrinks to about a fifth, zeros to a thousandth
 LINE_END = re.compile(r"(?<=\S)\n(?=\S)")
-PIECE = 2**20  # bytes unpacked at a time
-MARK = 8  # bytes that tell a format
+PIECE = 2**20  # bytes decompressed in one step
+MARK = 8  # leading bytes that show the format
 NOT_TEXT = {  # first bytes of files that are not UTF-8 text: cause and remedy
     b"\xff\xfe": ("is UTF-16 text", "convert it with iconv -f UTF-16 -t UTF-8"),
     b"\xfe\xff": ("is UTF-16 text", "convert it with iconv -f UTF-16 -t UTF-8"),
@@ -30,7 +30,7 @@ NOT_TEXT = {  # first bytes of files that are not UTF-8 text: cause and remedy
 def read_text(path: Path) -> str:
     """Read a UTF-8 file; decompress it if its name ends in .gz.
 
-    Line endings are kept; a byte-order mark at the start is removed.
+    Line endings are kept, a byte-order mark is removed.
 
     Raises:
         DataError: the file is missing, cannot be read, is empty, too large, or not UTF-8 (with the byte and the line).
@@ -43,7 +43,7 @@ def read_data(path: Path) -> bytes:
     data = read_bytes(path, MAX_TEXT_BYTES)
     data = _unpacked(data, path) if path.suffix == ".gz" else data
     if not data.removeprefix(codecs.BOM_UTF8):
-        raise DataError(str(path), "is empty", "choose a file that holds text")
+        raise DataError(str(path), "is empty", "choose a file with text")
     check_is_text(data, str(path))
     return data
 
@@ -52,11 +52,11 @@ def check_is_text(data: bytes, place: str) -> None:
     """Refuse UTF-16, compressed files and Parquet, recognised by their first bytes.
 
     Args:
-        data: the file's first bytes, or all of them.
+        data: first bytes of the file, or all.
         place: name of the file in errors.
 
     Raises:
-        DataError: the file is of one of these formats.
+        DataError: the file has one of these formats.
     """
     start = data[:MARK]
     for mark, (cause, remedy) in NOT_TEXT.items():
@@ -65,7 +65,7 @@ def check_is_text(data: bytes, place: str) -> None:
 
 
 def _is_ascii_text(mark: bytes, data: bytes) -> bool:
-    """Return whether the file is text that happens to begin with BZh or PAR1."""
+    # text may happen to begin with BZh or PAR1
     return mark.isalnum() and data[: 2**12].isascii()
 
 
@@ -80,9 +80,9 @@ def decode_text(data: bytes, place: str) -> str:
 
 
 def cut_at_lines(text: str, size: int) -> Iterator[str]:
-    """The text in parts of at least so many characters, cut at line ends between two words, where pre-tokenizers cut.
+    """Yield parts of at least `size` characters, split at line ends between two words, where pre-tokenizers split.
 
-    SentencePiece has none and puts its leading space before each part: one token in a part may differ.
+    SentencePiece has no pre-tokenizer and puts its leading space before each part, so one token per part may differ.
     """
     start = 0
     while start < len(text):
@@ -93,7 +93,6 @@ def cut_at_lines(text: str, size: int) -> Iterator[str]:
 
 
 def _unpacked(data: bytes, path: Path) -> bytes:
-    """Decompress a gzip file; refuse an implausible compression ratio."""
     limit = min(MAX_TEXT_BYTES, MAX_RATIO * (len(data) + PIECE))
     text = bytearray()
     try:
@@ -101,7 +100,7 @@ def _unpacked(data: bytes, path: Path) -> bytes:
             while piece := file.read(PIECE):
                 text += piece
                 if len(text) > limit:
-                    raise DataError(str(path), f"unpacks to more than {limit >> 20:,} MiB", "unpack it, and look at it")
+                    raise DataError(str(path), f"decompresses to more than {limit >> 20:,} MiB", "inspect it first")
     except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise DataError(str(path), "is not a whole gzip file", "download it again") from None
+        raise DataError(str(path), "is not a complete gzip file", "download it again") from None
     return bytes(text)

@@ -14,16 +14,16 @@ INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 PICKLED_INDEX = "pytorch_model.bin.index.json"
 PICKLED = "pytorch_model.bin"
-NAMES = (SINGLE, INDEX, PICKLED, PICKLED_INDEX)  # the first that is there is read, as transformers does
-NAMED = "transformers_weights"  # the key of config.json that names the file
+NAMES = (SINGLE, INDEX, PICKLED, PICKLED_INDEX)  # the first that exists is read, as in transformers
+NAMED = "transformers_weights"  # key of config.json that names the file
 MAX_HEADER_BYTES = 100_000_000  # as in the safetensors library
-SIZE_BYTES = 8  # of the header's size, with which a file begins
+SIZE_BYTES = 8  # of the header's length, at the start of a file
 
 
 class TensorHeader(NamedTuple):
     """Header entry of one tensor in a safetensors file."""
 
-    dtype: str  # as the format spells it: F32, BF16, F8_E4M3, U8, ...
+    dtype: str  # in safetensors' spelling: F32, BF16, F8_E4M3, U8, ...
     shape: tuple[int, ...]
 
 
@@ -31,13 +31,13 @@ Header = dict[str, TensorHeader]  # by the names of the tensors
 
 
 def find(folder: Path, allow_pickle: bool = False) -> Path:
-    """Return the index of a checkpoint in several files, or its only file.
+    """Return the index of a sharded checkpoint, or its only file.
 
-    If a folder holds several sets, choose as transformers does: the file named by config.json, else a single file
-    before an index, and safetensors before pickles.
+    A folder with several sets is read as by transformers: the file named by config.json, else a single file before an
+    index, and safetensors before pickles.
 
     Args:
-        allow_pickle: consider pytorch_model.bin as well.
+        allow_pickle: consider pytorch_model.bin too.
 
     Raises:
         CheckpointError: there is no checkpoint, or config.json names a missing file.
@@ -48,17 +48,17 @@ def find(folder: Path, allow_pickle: bool = False) -> Path:
     old = sorted(path.name for path in [*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")])
     remedy = "is it a model folder?"
     if {PICKLED, PICKLED_INDEX} & {path.name for path in folder.iterdir()}:
-        remedy = f"{old[0]} is a pickle: `archetype import --allow-pickle` reads one, without running what is in it"
+        remedy = f"{old[0]} is a pickle: `archetype import --allow-pickle` reads it without running code"
     elif old:
         remedy = f"convert {old[0]} to safetensors; pickled files are not read"
     raise CheckpointError(str(folder), f"there is neither {SINGLE} nor {INDEX}", remedy)
 
 
 def chosen(config: Path, is_there: Callable[[str], bool], names: Sequence[str] = NAMES[:2]) -> str | None:
-    """Return the file that transformers would read, local or on the hub: the only weight file, or the index.
+    """Return the weight file or index that transformers would read, in a folder or on the hub; None without one.
 
     Args:
-        config: path of config.json, which may be absent and may name the file.
+        config: path of config.json, which may be missing and may name the file.
         is_there: returns whether the checkpoint has a file of this name.
         names: candidates in order of preference.
 
@@ -71,12 +71,11 @@ def chosen(config: Path, is_there: Callable[[str], bool], names: Sequence[str] =
 
 
 def has_weights(folder: Path) -> bool:
-    """Return whether a folder holds a checkpoint, pickled ones included."""
+    """Return whether a folder has a checkpoint, including pickles."""
     return chosen(folder / "config.json", lambda name: (folder / name).is_file(), NAMES) is not None
 
 
 def _named(config: Path, is_there: Callable[[str], bool]) -> str | None:
-    """Return the weight file named by config.json; None if it names none."""
     name = read_json(config, MAX_INDEX_BYTES, CheckpointError).get(NAMED) if config.is_file() else None
     if name is None:
         return None
@@ -91,7 +90,7 @@ def _named(config: Path, is_there: Callable[[str], bool]) -> str | None:
 
 
 def unread_set(folder: Path) -> str | None:
-    """Return a sentence about a second set of safetensors that is not read; None if there is only one set."""
+    """Return a notice about a second set of safetensors that is not read; None if there is only one set."""
     file = find(folder, allow_pickle=True)
     others = [name for name in NAMES[:2] if name != file.name and (folder / name).is_file()]
     if not others:
@@ -100,12 +99,12 @@ def unread_set(folder: Path) -> str | None:
 
 
 def is_index(file: Path) -> bool:
-    """Return whether a file is an index."""
+    """Return whether a file is an index of shards."""
     return file.name.endswith(".index.json")
 
 
 def weight_map(index: Path) -> dict[str, str]:
-    """Return {tensor: file name} of an index; refuse files outside its folder."""
+    """Return {tensor: file name} of an index; refuse paths out of its folder."""
     names = read_json(index, MAX_INDEX_BYTES, CheckpointError).get("weight_map")
     if not isinstance(names, dict) or not all(isinstance(shard, str) for shard in names.values()):
         raise CheckpointError(str(index), "its weight_map is not a mapping of names", "download it again")
@@ -117,7 +116,7 @@ def weight_map(index: Path) -> dict[str, str]:
 
 
 def listed(index: Path) -> dict[str, Path]:
-    """Return {tensor: path} of an index; refuse files outside its folder."""
+    """Return {tensor: path} of an index; refuse missing files and paths out of its folder."""
     files = {path.name for path in index.parent.iterdir() if path.is_file()}
     names = weight_map(index)
     for name, shard in names.items():
@@ -127,7 +126,7 @@ def listed(index: Path) -> dict[str, Path]:
 
 
 def header(folder: Path) -> Header:
-    """Return type and shape of every tensor of a safetensors checkpoint by reading only the headers.
+    """Return type and shape of every tensor of a safetensors checkpoint, reading only the headers.
 
     Raises:
         CheckpointError: there are no safetensors, or a header is damaged.
@@ -138,7 +137,7 @@ def header(folder: Path) -> Header:
 
 
 def file_header(file: Path) -> Header:
-    """Read the header of one safetensors file; do not check the data after it."""
+    """Read the header of one safetensors file, without checking the data after it."""
     check_regular(file, CheckpointError)
     try:
         with file.open("rb") as stream:
@@ -148,13 +147,12 @@ def file_header(file: Path) -> Header:
         cause = f"cannot be read: {problem.strerror or problem}"
         raise CheckpointError(str(file), cause, "check the path and its permissions") from None
     if len(data) < max(size, 2):
-        raise CheckpointError(str(file), "does not begin with a whole safetensors header", "download it again")
+        raise CheckpointError(str(file), "does not begin with a complete safetensors header", "download it again")
     entries = json_object(data, str(file), CheckpointError)
     return {name: _tensor(f"{file}: {name}", entry) for name, entry in entries.items() if name != "__metadata__"}
 
 
 def _tensor(place: str, entry: Any) -> TensorHeader:
-    """Check one entry of a header."""
     dtype, shape = (entry.get("dtype"), entry.get("shape")) if isinstance(entry, dict) else (None, None)
     if (
         not isinstance(dtype, str)
@@ -166,7 +164,7 @@ def _tensor(place: str, entry: Any) -> TensorHeader:
 
 
 def opened(file: Path, framework: str) -> Any:
-    """Open a safetensors file whose tensors belong to `framework`."""
+    """Open a safetensors file whose tensors are returned in `framework`'s type, such as "pt"."""
     from safetensors import SafetensorError, safe_open
 
     check_regular(file, CheckpointError)
@@ -174,4 +172,4 @@ def opened(file: Path, framework: str) -> Any:
         return safe_open(file, framework=framework)
     except (SafetensorError, OSError, MemoryError) as error:
         cause = " ".join(str(error).split())
-        raise CheckpointError(str(file), f"is not a whole safetensors file: {cause}", "download it again") from None
+        raise CheckpointError(str(file), f"is not a complete safetensors file: {cause}", "download it again") from None

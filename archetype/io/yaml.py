@@ -1,4 +1,4 @@
-"""Conversion between YAML or JSON text and plain data; errors name line and column."""
+"""Convert between YAML or JSON text and plain data. Errors name line and column."""
 
 import json
 import math
@@ -13,10 +13,10 @@ from archetype.errors import SpecError
 from archetype.io.files import MAX_CONFIG_BYTES, MAX_DIGITS, json_value, read_bytes
 
 REMEDY = "fix that line"
-MAX_ITEMS, MAX_DEPTH = 200_000, 100  # of a YAML file; JSON has no such bounds but its size
+MAX_ITEMS, MAX_DEPTH = 200_000, 100  # of a YAML file
 MERGE = "<<"
 UNSET: Any = object()
-# Plain words and numbers of the core schema (YAML 1.2.2, section 10.3.2); underscores may group digits.
+# Unquoted words and numbers of the core schema (YAML 1.2.2, section 10.3.2); underscores may group digits.
 WORDS: dict[str, Any] = {
     **dict.fromkeys(("null", "Null", "NULL", "~", ""), None),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -26,12 +26,12 @@ WORDS: dict[str, Any] = {
     **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -math.inf),
 }
 NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-LINE_BREAKS = set("\r\x85\u2028\u2029")  # escaped in double quotes; elsewhere they are read as other white space
+LINE_BREAKS = set("\r\x85\u2028\u2029")  # need escapes in double quotes; elsewhere they read back as other white space
 HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]+|0o[0-7]+")
 
 
 def read_mapping(file: Path) -> dict[str, Any]:
-    """Read the mapping in a YAML or JSON file, told apart by the file extension."""
+    """Read a mapping from a YAML file, or from a JSON file if its suffix is .json."""
     data = read_bytes(file, MAX_CONFIG_BYTES, SpecError)
     if file.suffix == ".json":
         value = json_value(data, str(file), SpecError, REMEDY)
@@ -41,13 +41,13 @@ def read_mapping(file: Path) -> dict[str, Any]:
         except UnicodeDecodeError as error:
             raise SpecError(str(file), f"is not UTF-8 at byte {error.start}", "save it as UTF-8") from None
     if not isinstance(value, dict):
-        raise SpecError(str(file), "does not hold a mapping", "write key: value lines")
+        raise SpecError(str(file), "is not a mapping", "write key: value lines")
     return value
 
 
 def yaml_value(text: str, place: str) -> Any:
     """Parse any value of YAML 1.2's core schema; `place` names the source in errors."""
-    import yaml  # here, because a preset needs none of it
+    import yaml  # imported here, since presets do not need it
 
     try:
         return _Builder().value_of(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
@@ -61,11 +61,11 @@ def yaml_value(text: str, place: str) -> Any:
 
 
 class _Builder:
-    """Build plain data from YAML events in one pass without recursion."""
+    """Build plain data from YAML events in one pass, without recursion."""
 
     def __init__(self) -> None:
-        self.open: list[_Collection] = []  # collections that have begun, the innermost last
-        self.anchors: dict[str, tuple[Any, int]] = {}  # what an alias stands for, and how many items it holds
+        self.open: list[_Collection] = []  # unfinished collections, the innermost last
+        self.anchors: dict[str, tuple[Any, int]] = {}  # anchor -> (value, number of items)
 
     def value_of(self, events: Iterable[Any]) -> Any:
         """Return the value of the only document; None if there is no document."""
@@ -87,7 +87,7 @@ class _Builder:
                         raise _error(event, f"found undefined alias {event.anchor!r}")
                     self._add(event, *self.anchors[event.anchor][:1], None, self.anchors[event.anchor][1])
         if len(root.values) > 1:
-            raise ValueError("it holds several documents")
+            raise ValueError("it has several documents")
         return root.values[0] if root.values else None
 
     def _begin(self, collection: "_Collection") -> "_Collection":
@@ -97,11 +97,10 @@ class _Builder:
         return collection
 
     def _add(self, event: Any, value: Any, anchor: str | None, size: int = 1) -> None:
-        """Add a value to the innermost open collection."""
         parent = self.open[-1]
         parent.size += size
         if parent.size > MAX_ITEMS:
-            raise _error(event, f"it holds more than {MAX_ITEMS:,} items")
+            raise _error(event, f"it has more than {MAX_ITEMS:,} items")
         if anchor is not None:
             self.anchors[anchor] = value, size
         if isinstance(parent.values, list):
@@ -122,18 +121,18 @@ class _Collection:
 
     values: Any
     event: Any
-    key: Any = UNSET  # whose value comes next
-    size: int = 1  # its items, those of aliases as often as they stand there
+    key: Any = UNSET  # of a mapping: the key whose value is next
+    size: int = 1  # number of items; those of an alias count at each use
 
 
 def _merged(collection: _Collection) -> Any:
-    """Merge the mappings named by the key << into a mapping, whose existing keys win (YAML 1.1 merge type)."""
+    # the merge key << of YAML 1.1: the mapping's own keys win
     if isinstance(collection.values, list):
         return collection.values
     sources = collection.values.pop(MERGE)
     for source in sources if isinstance(sources, list) else [sources]:
         if not isinstance(source, dict):
-            raise _error(collection.event, f"{MERGE} names no mapping")
+            raise _error(collection.event, f"{MERGE} must be a mapping")
         collection.values = source | collection.values
     return collection.values
 
@@ -155,7 +154,7 @@ def _scalar(event: Any) -> Any:
 
 def _check_tag(event: Any) -> None:
     if event.tag is not None and event.tag != "!":
-        raise _error(event, f"the tag {event.tag!r} is not known here")
+        raise _error(event, f"unknown tag {event.tag!r}")
 
 
 def _error(event: Any, problem: str) -> Exception:
@@ -166,7 +165,7 @@ def _error(event: Any, problem: str) -> Exception:
 
 
 def with_schema_line(text: str, kind: str) -> str:
-    """Prepend the comment by which editors find the JSON Schema, if the schema has a URL.
+    """Prepend the comment that leads editors to the JSON Schema, if the schema has a URL.
 
     Args:
         kind: specification, recipe or experiment.
@@ -189,7 +188,7 @@ def _dumped(data: Any, flow_style: bool | None, width: int) -> str:
     import yaml
 
     class Dumper(yaml.SafeDumper):  # type: ignore[misc]
-        """YAML dumper that quotes only strings that would be read as another type."""
+        """YAML dumper that only quotes strings that would be read as another type."""
 
         yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}
 

@@ -1,15 +1,15 @@
-"""Edit values of a YAML text; all other lines keep their comments and formatting."""
+"""Edit values of a YAML text. Comments and formatting of all other lines are kept."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from archetype.io.yaml import flow, mapping_to_yaml
 
-MAX_LINE = 100  # characters of a value, beyond which it gets lines of its own
+MAX_LINE = 100  # characters; a longer value is written on separate lines
 
 
 class Edit(NamedTuple):
-    """A replacement of the characters from `start` to `end`."""
+    """Replacement of the characters from `start` to `end`."""
 
     start: int
     end: int
@@ -17,12 +17,12 @@ class Edit(NamedTuple):
 
 
 def edited(text: str, before: Any, after: Any, short: Any) -> str:
-    """Return the text with the values changed in which `before` and `after` differ.
+    """Return the text with every value changed that differs between `before` and `after`.
 
     Args:
         text: YAML of `before`; defaults may be omitted.
         before: plain data with all defaults.
-        after: the changed data with all defaults.
+        after: changed data with all defaults.
         short: `after` without defaults, for new values.
     """
     import yaml
@@ -35,7 +35,7 @@ def edited(text: str, before: Any, after: Any, short: Any) -> str:
 
 
 def _edits(text: str, node: Any, key: Any, before: Any, after: Any, short: Any) -> Iterator[Edit]:
-    """Yield the edits of a node whose key in a mapping is `key`."""
+    # `key`: the node's key, if it is a value of a mapping
     if before == after:
         return
     are_mappings = isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys()
@@ -70,26 +70,26 @@ def _edits_of_mapping(
             key, child = children[name]
             yield from _edits(text, child, key, before[name], value, shorter)
         elif node.flow_style:
-            place = node.end_mark.index - 1  # before the brace
-            yield Edit(place, place, f"{', ' if children else ''}{name}: {flow(shorter)}")
+            position = node.end_mark.index - 1  # before the brace
+            yield Edit(position, position, f"{', ' if children else ''}{name}: {flow(shorter)}")
         else:
             column, last = node.value[0][0].start_mark.column, _end(node)
             end_of_line = text.find("\n", last)
-            place = len(text) if end_of_line < 0 else end_of_line  # behind a comment
-            yield Edit(place, place, f"\n{' ' * column}{name}{_behind(column, shorter)}")
+            position = len(text) if end_of_line < 0 else end_of_line  # after a comment
+            yield Edit(position, position, f"\n{' ' * column}{name}{_behind(column, shorter)}")
 
 
 def _behind(column: int, value: Any) -> str:
-    """What follows a key in this column: its value on the same line, or on lines of its own."""
+    # a value after its key in this column, on the same line if it is short
     line = flow(value)
     if len(line) <= MAX_LINE or not isinstance(value, dict | list):
         return f": {line}"
     lines = mapping_to_yaml(value).rstrip("\n").split("\n")
-    return ":" + "".join(f"\n{' ' * (column + 2)}{one}" for one in lines)
+    return ":" + "".join(f"\n{' ' * (column + 2)}{inner}" for inner in lines)
 
 
 def _end(node: Any) -> int:
-    """Where a node ends, without the comments and empty lines that follow a block."""
+    # PyYAML counts the comments and empty lines after a block as part of it
     if node.id == "scalar" or node.flow_style or not node.value:
         return int(node.end_mark.index)
     last = node.value[-1]

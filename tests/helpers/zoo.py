@@ -287,7 +287,7 @@ def write_small(kind: str, folder: Path, task: Task = TASKS["causal"]) -> Tensor
     with torch.device("meta"):
         count = make(config).num_parameters()
     if count > MOST:
-        raise ValueError(f"{count:,} parameters, which no size of its configuration makes fewer")
+        raise ValueError(f"{count:,} parameters, and no key of its configuration makes the model smaller")
     drawn(make(config)).save_pretrained(folder)
     # read back, for buffers that are computed were drawn too
     model = make.from_pretrained(folder).eval()

@@ -163,18 +163,18 @@ def test_what_an_adapter_says_and_what_it_holds_must_agree(adapters: Path) -> No
     plain = {name: tensor for name, tensor in sound.items() if not name.endswith("vector")}
     for change, tensors, words in (
         ({}, plain, "lora_magnitude_vector: is missing"),
-        ({"use_dora": False}, sound, "is of use_dora, which adapter_config.json does not ask for"),
+        ({"use_dora": False}, sound, "requires use_dora, which adapter_config.json does not set"),
         ({"lora_bias": True}, sound, "lora_B.bias: is missing"),
         ({"use_rslora": "false"}, sound, "use_rslora: is missing or damaged"),
-        ({"r": 4}, sound, "is of rank 2, and adapter_config.json says 4"),
-        ({"rank_pattern": {"q_proj": 3, ".*q_proj": 2}}, sound, "is of rank 2, and adapter_config.json says 3"),
-        ({"alpha_pattern": {"(": 3}}, sound, "alpha_pattern: '(' is no regular expression"),
-        ({"rank_pattern": {"a{99999999999}": 3}}, sound, "rank_pattern: 'a{99999999999}' is no regular expression"),
-        ({"alpha_pattern": {"(?i)Q_PROJ": 3}}, sound, "alpha_pattern: '(?i)Q_PROJ' is no regular expression"),
+        ({"r": 4}, sound, "has rank 2, but adapter_config.json says 4"),
+        ({"rank_pattern": {"q_proj": 3, ".*q_proj": 2}}, sound, "has rank 2, but adapter_config.json says 3"),
+        ({"alpha_pattern": {"(": 3}}, sound, "alpha_pattern: '(' is not a regular expression"),
+        ({"rank_pattern": {"a{99999999999}": 3}}, sound, "rank_pattern: 'a{99999999999}' is not a regular expression"),
+        ({"alpha_pattern": {"(?i)Q_PROJ": 3}}, sound, "alpha_pattern: '(?i)Q_PROJ' is not a regular expression"),
         ({"modules_to_save": [3]}, sound, "modules_to_save: 3 is neither a name nor"),
         ({"base_model_name_or_path": "../case"}, sound, "names its own adapter as the base"),
-        ({"lora_alpha": float("nan")}, sound, "lora_alpha: nan is no factor"),
-        ({"r": 10**400}, sound, "is no rank"),
+        ({"lora_alpha": float("nan")}, sound, "lora_alpha: nan is not a factor"),
+        ({"r": 10**400}, sound, "is not a rank"),
     ):  # fmt: skip
         assert words in refusal(adapters, VALUES | change, tensors)
 

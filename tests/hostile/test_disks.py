@@ -107,7 +107,7 @@ def test_a_file_that_may_not_grow_is_named_in_one_line(name: str, place: Path) -
 
 # of Python and safetensors; and of numpy, which hears of nothing else
 REASONS = (
-    "File too large; raise the limit of a file's size (ulimit -f)", "the disk took only a part of it; free some",
+    "File too large; raise the file size limit (ulimit -f)", "only a part of it was written; free some",
     "File too large; set TMPDIR to a folder with more space",
 )  # fmt: skip
 KILLED = {

@@ -93,7 +93,7 @@ def test_a_missing_tensor(archetype: Command, hf_folder: Path) -> None:
 def test_an_extra_tensor(archetype: Command, hf_folder: Path) -> None:
     edit_tensors(hf_folder, {}, "model.layers.2.mlp.up_proj.weight")
     assert refused(archetype, "generate", hf_folder, "a") == (
-        f"{hf_folder}: model.layers.2.mlp.up_proj.weight: the model has no place for this tensor; "
+        f"{hf_folder}: model.layers.2.mlp.up_proj.weight: the model does not have this tensor; "
         "does config.json describe this checkpoint?"
     )
 
@@ -102,13 +102,13 @@ def test_a_truncated_safetensors_file(archetype: Command, hf_folder: Path) -> No
     file = hf_folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
     message = refused(archetype, "generate", hf_folder, "a")
-    assert message.startswith(f"{file}: is not a whole safetensors file: ")
+    assert message.startswith(f"{file}: is not a complete safetensors file: ")
     assert message.endswith("; download it again")
 
 
 def test_a_safetensors_header_of_absurd_length(archetype: Command, hf_folder: Path) -> None:
     (hf_folder / "model.safetensors").write_bytes(struct.pack("<Q", 2**62) + b"{}")
-    assert "is not a whole safetensors file" in refused(archetype, "generate", hf_folder, "a")
+    assert "is not a complete safetensors file" in refused(archetype, "generate", hf_folder, "a")
 
 
 def test_a_weight_map_that_leaves_the_folder(archetype: Command, hf_folder: Path) -> None:
@@ -158,7 +158,7 @@ def test_an_empty_prompt_without_a_token_that_starts_a_text(archetype: Command, 
         ("--top-p", "0", "top_p: 0.0 is too small; use more than 0.0"),
         ("--top-k", "0", "top_k: 0 is too small; use at least 1"),
         ("--max-new-tokens", "0", "max_new_tokens: 0 is too small; use at least 1"),
-        ("--dtype", "float7", "dtype: 'float7' is not known; use one of float32, bfloat16, float16, float64"),
+        ("--dtype", "float7", "dtype: unknown dtype 'float7'; use one of float32, bfloat16, float16, float64"),
     ],
 )
 def test_settings_out_of_range(archetype: Command, run_directory: Path, option: str, value: str, message: str) -> None:

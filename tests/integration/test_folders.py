@@ -104,7 +104,7 @@ def test_a_family_that_is_not_known_is_read_and_said_so(archetype: Command, expo
     done, known = archetype("show", unknown), archetype("show", exported)
     assert done.returncode == 0 and done.stdout == known.stdout
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"archetype: {unknown}: mystery is not a registered family; read by ")
+    assert line.startswith(f"archetype: {unknown}: mystery is not a registered family; inferred from ")
     assert "keys not understood: depth_of_thought=7" in line
     reading = json.loads(archetype("show", unknown, "--explain", "--json").stdout)["reading"]
     assert reading["unknown"] == ["depth_of_thought=7"] and "rope_parameters" in reading["recognized"]
@@ -124,8 +124,8 @@ def test_what_nothing_proves_is_refused_with_what_is_assumed(archetype: Command,
     assert refused.returncode == 2 and refused.stdout == ""
     notice, error = refused.stderr.splitlines()
     assert "assumed: parallel=false (or true; " in notice and "interleaved=false (or true; " in notice
-    assert "nothing proves how mystery is read: transformers 5." in error
-    assert error.endswith("correct it with --set NAME=VALUE, and import it with --accept-unproved")
+    assert "the reading of mystery cannot be verified: transformers 5." in error
+    assert error.endswith("correct them with --set NAME=VALUE, and import with --accept-unproved")
     accepted = archetype("generate", unknown, *prompt, "--accept-unproved")
     assert accepted.stdout == archetype("generate", exported, *prompt).stdout
     assert archetype("cost", unknown).returncode == 0
@@ -152,6 +152,5 @@ def test_a_part_that_is_missing_is_named(archetype: Command, unknown: Path) -> N
     name = "model.layers.0.self_attn.lambda_q1"
     save_file(tensors | {name: tensors["model.norm.weight"].clone()}, unknown / "model.safetensors")
     assert refused(archetype, "generate", unknown, "a") == (
-        f"{unknown}/config.json: {name}: needs differential attention, which is missing here; "
-        "the mystery family is not known"
+        f"{unknown}/config.json: {name}: needs differential attention, which is missing here; mystery is not supported"
     )

@@ -122,7 +122,7 @@ def test_another_program_is_noticed_and_nothing_is_left(tmp_path: Path, monkeypa
     lm = preset("bigram-tiny")
     other = trace.trace(preset("bigram-tiny", seed=1).model)
     monkeypatch.setattr(files, "trace", lambda model: other)
-    with pytest.raises(CheckpointError, match=r"^model.pt2: gives other numbers than the model for 1 rows of 1 tokens"):
+    with pytest.raises(CheckpointError, match=r"^model.pt2: gives other outputs than the model for 1 sequences of 1"):
         export(lm, tmp_path / "program", format="torch-export")
     assert not (tmp_path / "program").exists()
 
@@ -143,7 +143,7 @@ def test_options_of_other_formats_are_refused(options: dict[str, Any], message: 
 
 def test_what_onnx_cannot_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     halved = build_untrained("bigram-tiny", 0, torch.bfloat16)
-    with pytest.raises(CheckpointError, match=r"^--format onnx: onnxruntime computes nothing in bfloat16; add --dtype"):
+    with pytest.raises(CheckpointError, match=r"^--format onnx: onnxruntime does not support bfloat16; add --dtype"):
         export(halved, tmp_path / "program", format="onnx")
     monkeypatch.setattr(onnx, "find_spec", lambda name: None if name == "onnxscript" else object())
     with pytest.raises(CheckpointError, match=re.escape(f"--format onnx: needs onnxscript; {install_command('onnx')}")):
@@ -154,7 +154,7 @@ def test_a_part_that_asks_for_numbers_is_refused_in_a_line(tmp_path: Path, monke
     lm = preset("bigram-tiny")
     head = lm.model.lm_head.forward
     monkeypatch.setattr(lm.model.lm_head, "forward", lambda x, table: head(x, table) if x.sum() > 0 else x)
-    with pytest.raises(CheckpointError, match=r"^bigram-tiny: torch.export cannot follow it: .*archetype-hf") as caught:
+    with pytest.raises(CheckpointError, match=r"^bigram-tiny: torch.export cannot trace it: .*archetype-hf") as caught:
         export(lm, tmp_path / "program", format="torch-export")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "program").exists()

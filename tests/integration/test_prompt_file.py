@@ -77,7 +77,7 @@ def test_kills_lose_and_double_nothing(archetype: Command, run_directory: Path, 
     ("line", "message"),
     [
         ("{", "is not JSON: Expecting property name enclosed in double quotes; write one JSON object, such as"),
-        ("[1]", "does not hold a JSON object; write one JSON object, such as"),
+        ("[1]", "is not a JSON object; write one JSON object, such as"),
         ('{"id": 3}', "has neither a prompt nor messages; give one of them"),
         ('{"prompt": "a", "messages": []}', "has both a prompt and messages; give one of them"),
         ('{"prompt": 7}', "prompt: 7 is not a string; write it as a JSON string"),

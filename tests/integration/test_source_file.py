@@ -74,7 +74,7 @@ def test_kills_lose_and_double_nothing(
 
 def test_a_wrong_line_is_named_before_anything_runs(archetype: Command, model: Path, tmp_path: Path) -> None:
     for name, line, message in (
-        ("a.jsonl", "[1]", "does not hold a JSON object; write one JSON object, such as"),
+        ("a.jsonl", "[1]", "is not a JSON object; write one JSON object, such as"),
         ("a.jsonl", '{"source": 1}', "source: 1 is not a string; write it as a JSON string"),
         ("a.jsonl", '{"source": "a", "num_beams": 2}', "num_beams: is not a known key; give a source, and an id if"),
         ("a.jsonl", '{"source": "a", "id": 1}', "id: 1 is also the id of line 1; give each line its own"),

@@ -89,7 +89,7 @@ def test_the_card_says_what_the_model_is_and_export_writes_the_same(
     assert here("upload", run_directory, "me/tiny", "--dry-run", "--revision", "v1").status == 0
     assert here("export", run_directory, "--to", "exported").status == 0
     text, exported = ((tmp_path / name / "README.md").read_text() for name in ("tiny", "exported"))
-    assert "Held-out loss after 20 training steps: 1.2500 nats, 50.0% right, 1.7500 bits per byte." in text
+    assert "Validation loss after 20 training steps: 1.2500 nats, 50.0% accuracy, 1.7500 bits per byte." in text
     assert 'from_pretrained("me/tiny", revision="v1")' in text and 'archetype.load("me/tiny@v1")' in text
     assert exported == text.replace(', revision="v1"', "").replace("me/tiny@v1", "PATH").replace("me/tiny", "PATH")
     assert "![The architecture" in text and (tmp_path / "tiny" / "architecture.svg").read_text().startswith("<svg")
@@ -150,22 +150,22 @@ def test_what_the_hub_refuses_is_one_line(
     )
     assert "forbidden/a: the token may not write there (You are not of it.); use a token" in refused("forbidden/a")
     for name in ("hybrid", "a/b/c", "../b", "a/b@"):
-        assert f"{name}: is not a name of the hub; write owner/name" in refused(name)
-    assert "--revision: v2 is not the v1 of a/b@v1; name one of them" in refused("a/b@v1", "--revision", "v2")
-    assert "is not a name of a branch" in refused("a/b", "--revision", "a b")
+        assert f"{name}: is not a name on the hub; use owner/name" in refused(name)
+    assert "--revision: v2 contradicts the v1 of a/b@v1; use one of them" in refused("a/b@v1", "--revision", "v2")
+    assert "is not a branch name" in refused("a/b", "--revision", "a b")
     monkeypatch.setenv("HF_TOKEN", "another")
-    assert "upload: the token is refused; make a new one" in refused("someone/hybrid")
+    assert "upload: the token was refused; create a new one" in refused("someone/hybrid")
     monkeypatch.setenv("HF_TOKEN", TOKEN)
 
     def unreachable(api: HfApi) -> None:
         raise OSError("Name or service not known")
 
     monkeypatch.setattr(HfApi, "whoami", unreachable)
-    assert f"upload: {hub.url} cannot be used: Name or service not known; check the network" in refused("a/b")
+    assert f"upload: {hub.url} cannot be reached: Name or service not known; check the network" in refused("a/b")
     monkeypatch.delenv("HF_TOKEN")
-    assert "there is none here; set HF_TOKEN to a token that may write, or run `hf auth login`" in refused("a/b")
+    assert "none is set; set HF_TOKEN to a token with write access, or run `hf auth login`" in refused("a/b")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert "upload: HF_HUB_OFFLINE forbids the network; unset it, or add --dry-run" in refused("a/b")
+    assert "upload: HF_HUB_OFFLINE forbids network access; unset it, or add --dry-run" in refused("a/b")
 
 
 def test_the_librarys_functions_take_what_they_are_given() -> None:

@@ -81,5 +81,5 @@ def test_a_pair_names_the_class_of_a_text_as_transformers(
         assert distance(lm.classify(text), expected) < 1e-5
     with pytest.raises(SpecError, match="with head classification cannot do this; it can classify texts"):
         lm.translate("a")
-    with pytest.raises(CheckpointError, match=r"only kind (language_model|rms) can be written here"):
+    with pytest.raises(CheckpointError, match=r"only kind (language_model|rms) can be written, not"):
         archetype.export(lm, tmp_path / "gguf", "t5", format="gguf")

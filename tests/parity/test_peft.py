@@ -131,7 +131,7 @@ def test_what_cannot_be_read_or_adapted_is_said(tmp_path: Path) -> None:
             install(model, spec.LoRA(targets=(target,)))
     whole = {"peft_type": "LORA", "r": 8, "lora_alpha": 8, "base_model_name_or_path": "nowhere"}
     for change, message in {
-        "peft_type": "of kind 'IA3', and only LORA is read", "bias": "'some' is not computed here",
+        "peft_type": "is 'IA3', and only LORA is supported", "bias": "'some' is not supported",
         "r": "is missing or damaged", "base_model_name_or_path": "there is no such folder",
     }.items():  # fmt: skip
         values = whole | {"peft_type": {"peft_type": "IA3"}, "bias": {"bias": "some"}, "r": {"r": None}}.get(change, {})

@@ -213,15 +213,15 @@ def test_what_cannot_be_read_is_refused_in_one_line(tmp_path: Path) -> None:
     wrong: dict[str, tuple[dict[str, Tensor | None], str]] = {
         "another table": (
             {f"{layer}embed_tokens.weight": torch.zeros(61, 32)},
-            f"{layer}embed_tokens.weight: differs from model.embed_tokens.weight, which it is a copy of elsewhere",
+            f"{layer}embed_tokens.weight: differs from model.embed_tokens.weight, of which it should be a copy",
         ),
         "another block": (
             {f"{layer}self_attn.q_norm.weight": None},
-            f"{layer}: predicts further tokens by a block that no layer of the model is like",
+            f"{layer}: has a block that differs from all layers of the model",
         ),
         "no layer": (
             {name: None for name in tensors if name.startswith(layer)},
-            "further_tokens: no prediction layers of a known form were found",
+            "further_tokens: the file has no known layers for multi-token prediction",
         ),
     }
     for edits, message in wrong.values():

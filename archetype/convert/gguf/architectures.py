@@ -1,4 +1,4 @@
-"""Table of the model families that llama.cpp knows: their GGUF keys and tensor names. No torch.
+"""Table of the model families that llama.cpp supports: their GGUF keys and tensor names. Imports no torch.
 
 Names are those of llama.cpp's src/llama-arch.cpp. Reading and writing use the same table. A field that llama.cpp
 computes differently is refused by name.
@@ -89,7 +89,7 @@ GGUF: dict[str, Gguf] = {
     ),
     "gpt2": _fused("gpt2", _standard(gpt2), GELUTanh()),
     "bloom": _fused("bloom", _standard(bloom), GELUTanh()),
-    # as for BERT: llama.cpp has only the tanh approximation of gelu, which its own converter uses for MPT too
+    # llama.cpp only has the tanh approximation of GELU; its converter uses it for MPT's exact GELU, as for BERT's
     "mpt": _fused("mpt", _standard(mpt, *ALIBI), GELU()),
     "mamba": Gguf(
         "mamba",
@@ -118,19 +118,19 @@ GGUF: dict[str, Gguf] = {
 
 
 def gguf_of(family: str) -> Gguf:
-    """Return how a family is stored in GGUF.
+    """Return the GGUF description of a family.
 
     Raises:
-        CheckpointError: llama.cpp, or our table, does not know the family.
+        CheckpointError: the family is not in the table.
     """
     if family not in GGUF:
         known = ", ".join(GGUF)
-        raise CheckpointError("--format", f"gguf is not known for {family}", f"it is for {known}; or use --format hf")
+        raise CheckpointError("--format", f"gguf does not support {family}", f"use --format hf; gguf supports {known}")
     return GGUF[family]
 
 
 def families_of(architecture: object, place: str) -> list[str]:
-    """Return the names of the families that use an architecture of llama.cpp.
+    """Return the families that use an architecture of llama.cpp.
 
     Raises:
         CheckpointError: no family in the table uses it.
@@ -138,6 +138,6 @@ def families_of(architecture: object, place: str) -> list[str]:
     names = [name for name, target in GGUF.items() if target.architecture == architecture]
     if not names:
         known = ", ".join(dict.fromkeys(target.architecture for target in GGUF.values()))
-        cause = f"{architecture!r:.80} is not read"
-        raise CheckpointError(f"{place}: general.architecture", cause, f"known are {known}")
+        cause = f"{architecture!r:.80} is not supported"
+        raise CheckpointError(f"{place}: general.architecture", cause, f"supported are {known}")
     return names

@@ -1,4 +1,4 @@
-"""Conversions of tensors whose values differ between a GGUF file and a model, as pairs of inverse functions."""
+"""Conversions of tensors that a GGUF file stores differently from the model, as pairs of inverse functions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,12 +23,11 @@ class Change:
     """Conversion of some tensors between a model and a file.
 
     Attributes:
-        tensors: regular expression for their names in the rules.
+        tensors: regular expression of tensor names in the rules.
         write: (tensor, specification, block type or None) -> tensors of the file.
         read: (tensors of the file, specification) -> tensor of the model.
-        parts: names of the file's tensors, in place of the last word but one of the rule's name (default: one tensor of
-            the same name).
-        shapes: (tensor's shape, specification) -> shapes in the file (default: unchanged).
+        parts: names that replace the module's name (`attn_kv_b`) in the file (default: one tensor, same name).
+        shapes: (shape, specification) -> shapes in the file (default: unchanged).
     """
 
     tensors: str
@@ -38,11 +37,11 @@ class Change:
     shapes: "Callable[[Shape, Any], tuple[Shape, ...]]" = lambda shape, model: (shape,)
 
     def names(self, name: str) -> list[str]:
-        """Return the names of the file's tensors that hold the tensor a rule names."""
+        """Return the names in the file of a tensor that a rule names."""
         if self.parts is None:
             return [name]
-        place, _, kind = name.rpartition(".")
-        return [f"{place.rpartition('.')[0]}.{part}.{kind}" for part in self.parts]
+        path, _, kind = name.rpartition(".")
+        return [f"{path.rpartition('.')[0]}.{part}.{kind}" for part in self.parts]
 
 
 def _attention(model: Any) -> Any:
@@ -50,18 +49,17 @@ def _attention(model: Any) -> Any:
 
 
 def _interleaved(tensor: "Tensor", heads: int) -> "Tensor":
-    """Reorder rows from halves to interleaved pairs: (H, 2, P/2) -> (H, P/2, 2)."""
+    # rows from halves to pairs: (H * P, D) -> (H, 2, P / 2, D) -> (H, P / 2, 2, D)
     pairs: Tensor = tensor.unflatten(0, (heads, 2, -1)).transpose(1, 2)
     return pairs.reshape(tensor.shape)
 
 
 def _in_halves(tensor: "Tensor", heads: int) -> "Tensor":
-    """Reorder rows from interleaved pairs to halves: (H, P/2, 2) -> (H, 2, P/2)."""
-    halves: Tensor = tensor.unflatten(0, (heads, -1, 2)).transpose(1, 2)
+    halves: Tensor = tensor.unflatten(0, (heads, -1, 2)).transpose(1, 2)  # (H, P / 2, 2, D) -> (H, 2, P / 2, D)
     return halves.reshape(tensor.shape)
 
 
-# llama.cpp rotates neighbouring features of queries and keys; the model rotates feature i with i + P/2.
+# llama.cpp rotates features 2i and 2i + 1 of queries and keys together; the model rotates i and i + P/2.
 PAIRED = (
     Change(
         r"blk\.\d+\.attn_q\.(weight|bias)",
@@ -80,7 +78,7 @@ AROUND_ONE = Change(
     lambda tensor, model, blocks: (tensor.float() + 1.0,),
     lambda stored, model: stored[0].float() - 1.0,
 )
-# llama.cpp pools by the mean and so leaves out BERT's pooler.
+# llama.cpp uses mean pooling and leaves out BERT's pooler.
 NO_POOLER = Change(
     r"cls\..*", lambda tensor, model, blocks: (), lambda stored, model: stored[0], (), lambda shape, model: ()
 )
@@ -95,8 +93,8 @@ def _logarithms(stored: "tuple[Tensor, ...]", model: Any) -> "Tensor":
 
 
 def _nearest(function: "Callable[[Tensor], Tensor]", stored: "Tensor", guess: "Tensor") -> "Tensor":
-    """Return the float near `guess` whose image is exactly `stored`, or `guess` if none within two steps is."""
-    # exp and log do not undo each other to the bit: try the neighbouring floats, so that a round trip is exact
+    # exp and log are not exact inverses in float32: of the two floats on each side of `guess`, take one whose image is
+    # exactly `stored`, so that a round trip is exact; if there is none, keep `guess`
     import torch
 
     best = guess
@@ -120,25 +118,21 @@ STATES = (
 
 
 def _absorbed(tensor: "Tensor", model: Any, blocks: str | None) -> "tuple[Tensor, ...]":
-    """Split the latent-to-key-and-value matrix: keys as (H, C, P), transposed, and values as (H, V, C).
-
-    llama.cpp multiplies queries by the key part to compare them with latents. The transposition cuts across quantized
-    blocks, so the key part is dequantized to float32.
-    """
+    # llama.cpp multiplies queries by the key matrix and compares the result with the latents
     from archetype.convert.gguf.quantize import dequantize
 
     mixer = expect_kind(LatentAttention, model.layers[0].mixer, "layers[0].mixer")
-    whole = tensor.unflatten(0, (mixer.num_heads, -1))
-    key, value = whole.split((mixer.qk_nope_head_dim, mixer.v_head_dim), dim=1)
+    by_head = tensor.unflatten(0, (mixer.num_heads, -1))  # (H, P + V, C)
+    key, value = by_head.split((mixer.qk_nope_head_dim, mixer.v_head_dim), dim=1)
+    # a transposition would cut across quantized blocks
     key = dequantize(key, blocks) if blocks is not None and not key.is_floating_point() else key
     return key.transpose(1, 2), value
 
 
 def _joined(stored: "tuple[Tensor, ...]", model: Any) -> "Tensor":
-    """Concatenate the key and the value rows of each head."""
     import torch
 
-    key, value = stored
+    key, value = stored  # (H, C, P) and (H, V, C)
     dtype = torch.promote_types(key.dtype, value.dtype)
     return torch.cat((key.transpose(1, 2).to(dtype), value.to(dtype)), dim=1).flatten(0, 1)
 
@@ -161,7 +155,7 @@ def _unscaled(stored: "tuple[Tensor, ...]", model: Any) -> "Tensor":
     return _nearest(lambda norm: norm * scale, stored[0].float(), stored[0].float() / scale)
 
 
-# llama.cpp has no key for the scale of a tied head, so the file's final norm is multiplied by the scale.
+# llama.cpp has no key for the scale of a tied head, so the file's final norm is multiplied by it.
 HEAD_SCALE = Change(
     r"dec\.output_norm\.weight", lambda tensor, model, blocks: (tensor.float() * _head_scale(model),), _unscaled
 )

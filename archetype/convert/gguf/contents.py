@@ -1,4 +1,4 @@
-"""Read the tensors of GGUF files as a model stores them: dequantized, in the model's order of features."""
+"""Read the tensors of GGUF files in the model's layout: dequantized, with the model's order of features."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -39,25 +39,25 @@ class FileTensors(Tensors):
         self._names = [*self._changes, *(name for name in entries if name not in parts)]
 
     def names(self) -> list[str]:
-        """Return the names of the rules' tensors, then of the file's tensors that no rule names."""
+        """Return the names of converted tensors, then those of all others in the file."""
         return self._names
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return a tensor's shape in the model without reading the tensor."""
+        """Return a tensor's shape in the model, without reading its data."""
         if name not in self._changes:
             return self._header.entries[name].shape
-        # run the conversion on meta tensors to learn the shape
+        # the conversion on meta tensors gives the shape
         change, stored = self._changes[name]
-        empty = tuple(torch.empty(self._header.entries[one].shape, device="meta") for one in stored)
+        empty = tuple(torch.empty(self._header.entries[part].shape, device="meta") for part in stored)
         try:
             return tuple(change.read(empty, self._model).shape)
         except (RuntimeError, ValueError, IndexError):
-            shapes = " and ".join(str(list(self._header.entries[one].shape)) for one in stored)
-            cause = f"has shape {shapes}, which does not fit the file's heads"
+            shapes = " and ".join(str(list(self._header.entries[part].shape)) for part in stored)
+            cause = f"has shape {shapes}, which does not match the file's heads"
             raise CheckpointError(f"{self._header.place}: {stored[0]}", cause, "is the file complete?") from None
 
     def mapped(self, name: str) -> Tensor:
-        """Return a tensor in the requested dtype: a view of the file if it is stored so, else a copy."""
+        """Return a tensor in the requested dtype: a view of the file if possible, else a copy."""
         if name in self._changes:
             change, stored = self._changes[name]
             return change.read(tuple(map(self._stored, stored)), self._model).to(self._dtype).contiguous()
@@ -68,16 +68,16 @@ class FileTensors(Tensors):
 
     @contextmanager
     def copied(self, name: str, of_weights: bool = True) -> Iterator[Tensor]:
-        """Yield a tensor to copy from, valid within the block."""
+        """Yield a tensor that is valid within the block."""
         yield self.mapped(name)
 
     def is_exact(self, dtype: torch.dtype) -> bool:
-        """Return whether weights in `dtype` can be written back as the file's float32 tensors without a difference."""
+        """Return whether `dtype` holds all float32 tensors of the file exactly."""
         return all(self._stays(name, dtype) for name in self._names)
 
     def _stays(self, name: str, dtype: torch.dtype) -> bool:
         change, names = self._changes.get(name, (None, [name]))
-        if {self._header.entries[one].type for one in names} != {"F32"}:
+        if {self._header.entries[part].type for part in names} != {"F32"}:
             return True
         stored = tuple(map(self._stored, names))
         if change is None:
@@ -86,44 +86,39 @@ class FileTensors(Tensors):
         return all(torch.equal(tensor.float(), other) for tensor, other in zip(written, stored, strict=True))
 
     def _stored(self, name: str) -> Tensor:
-        """Return a tensor as the file stores it; quantized blocks as float32."""
         entry = self._header.entries[name]
         if entry.type in PLAIN:
             return self._plain(self._bytes(entry), entry)
         return self._numbers(name, torch.float32)
 
     def _bytes(self, entry: Entry, shared: bool = False) -> Any:
-        """Map the rows of a tensor as bytes (rows, row_bytes).
-
-        If `shared`, the whole file is mapped once and stays mapped; otherwise the mapping is freed with the array.
-        """
         shape = (entry.num_rows, entry.row_bytes)
-        if not shared:
+        if not shared:  # a mapping of this tensor only, freed with the array
             return np.memmap(entry.file, np.uint8, "c", entry.offset, shape).view(np.ndarray)
-        if entry.file not in self._maps:
+        if entry.file not in self._maps:  # one mapping of the file for all views
             self._maps[entry.file] = np.memmap(entry.file, np.uint8, "c")
-        whole = self._maps[entry.file]
-        return whole[entry.offset : entry.offset + entry.num_bytes].reshape(shape)
+        mapped = self._maps[entry.file]
+        return mapped[entry.offset : entry.offset + entry.num_bytes].reshape(shape)
 
     @staticmethod
-    def _plain(rows: Any, entry: Entry) -> Tensor:
-        return torch.from_numpy(rows).view(PLAIN[entry.type]).view(entry.shape)
+    def _plain(data: Any, entry: Entry) -> Tensor:
+        return torch.from_numpy(data).view(PLAIN[entry.type]).view(entry.shape)
 
     def _numbers(self, name: str, dtype: torch.dtype) -> Tensor:
         entry = self._header.entries[name]
-        rows = self._bytes(entry)
+        data = self._bytes(entry)
         if entry.type in PLAIN:
-            return self._plain(rows, entry).to(dtype)
+            return self._plain(data, entry).to(dtype)
         library = gguf_library()
         kind = library.GGMLQuantizationType[entry.type]
-        numbers = torch.empty(entry.num_rows, entry.shape[-1], dtype=dtype)
-        step = max(1, WEIGHTS_AT_ONCE // entry.shape[-1])
+        weights = torch.empty(entry.num_rows, entry.shape[-1], dtype=dtype)
+        step = max(1, WEIGHTS_AT_ONCE // entry.shape[-1])  # rows; bounds the float32 copies that gguf makes
         try:
             with np.errstate(all="ignore"):  # a corrupt scale may be infinite or NaN
                 for start in range(0, entry.num_rows, step):
-                    piece = library.quants.dequantize(rows[start : start + step], kind)
-                    numbers[start : start + step] = torch.from_numpy(piece)
+                    piece = library.quants.dequantize(data[start : start + step], kind)
+                    weights[start : start + step] = torch.from_numpy(piece)
         except NotImplementedError:
-            cause = f"is of type {entry.type}, which gguf does not turn into numbers"
+            cause = f"has type {entry.type}, which gguf cannot dequantize"
             raise CheckpointError(f"{self._header.place}: {name}", cause, "quantize it in another type") from None
-        return numbers.view(entry.shape)
+        return weights.view(entry.shape)

@@ -25,13 +25,13 @@ from archetype.roles.activation import Activation
 
 
 def decoder_check(
-    own: Callable[[Decoder], None], activation: Activation | None, tied: bool = False
+    check_architecture: Callable[[Decoder], None], activation: Activation | None, tied: bool = False
 ) -> Callable[[ModelSpec], None]:
-    """Return a check that refuses what llama.cpp computes in no decoder, and what `own` refuses.
+    """Return a check that refuses what llama.cpp supports in no decoder, and what `own` refuses.
 
     Args:
-        own: further check of one architecture.
-        activation: the only activation of feed-forward layers that the architecture has; None if it has no such layers.
+        own: check of one architecture.
+        activation: the architecture's only activation of feed-forward layers; None if it has no such layers.
         tied: whether the architecture always ties the head to the embedding.
     """
 
@@ -39,12 +39,12 @@ def decoder_check(
         decoder = expect_kind(Decoder, model, "kind")
         head = expect_kind(LanguageModelHead, decoder.head, "head")
         if decoder.further_tokens is not None:
-            raise unsupported("further_tokens", "further tokens here", "leave them out, or keep the run directory")
+            raise unsupported("further_tokens", "multi-token prediction", "leave it out, or keep the run directory")
         if tied and not head.tied:
-            raise unsupported("head.tied", "a head of its own here")
+            raise unsupported("head.tied", "an untied head here")
         if activation is not None:
             check_activations(decoder.layers, (activation,))
-        own(decoder)
+        check_architecture(decoder)
 
     return check
 
@@ -59,7 +59,7 @@ def first_attention(model: Any) -> Attention:
 
 
 def network_width(model: Any) -> int:
-    """Return the hidden width of the first layer's feed-forward network, or of its experts."""
+    """Return the hidden width of the first layer's feed-forward network or experts."""
     part = model.layers[0].feedforward
     network = part.expert if isinstance(part, MixtureOfExperts) else part
     return network.width(model.d_model) if isinstance(network, MLP | GatedMLP) else 0
@@ -77,7 +77,7 @@ HEADS: tuple[Row, ...] = (
     Key("attention.head_count", "num_heads"),
     Key("attention.head_count_kv", "num_kv_heads", itemgetter("num_heads")),
     Key("attention.key_length", "head_dim", lambda values: max(1, values["d_model"] // values["num_heads"])),
-    Expected("attention.value_length", itemgetter("head_dim"), "wider values", path=head_sizes("head_dim")),
+    Expected("attention.value_length", itemgetter("head_dim"), "values of another width", path=head_sizes("head_dim")),
 )
 RMS_EPS = Key("attention.layer_norm_rms_epsilon", "eps")
 WIDTH = Key("feed_forward_length", "d_ff", path=network_width)
@@ -125,16 +125,16 @@ QWEN3_MOE: tuple[Row, ...] = (
 
 
 def llama_or_mixtral(num_experts: int = 0, experts_per_token: int = 0, **design: Any) -> Decoder:
-    """Build Llama or, if there are experts, Mixtral: llama.cpp has one architecture for both."""
+    """Build Mixtral if there are experts, else Llama: llama.cpp has one architecture for both."""
     if not num_experts:
         return llama(**design)
     return mixtral(num_experts=num_experts, experts_per_token=experts_per_token, **design)
 
 
 def without_windows(model: Decoder) -> Decoder:
-    """Replace sliding windows by full attention, as llama.cpp computes here.
+    """Replace sliding windows by full attention, which llama.cpp computes for these architectures.
 
-    The context is cut to the narrowest window, within which both give the same.
+    The context is shortened to the narrowest window, within which both are equal.
     """
     mixers = [block.mixer for block in model.layers]
     patterns = [mixer.pattern for mixer in mixers if isinstance(mixer, Attention)]
@@ -149,7 +149,7 @@ def check_qwen2(decoder: Decoder) -> None:
     """Refuse heads whose widths do not sum to d_model."""
     mixer = first_attention(decoder)
     if mixer.sizes(decoder.d_model).head_dim * mixer.num_heads != decoder.d_model:
-        raise unsupported("layers[0].mixer.head_dim", "heads that are not d_model / num_heads wide in qwen2")
+        raise unsupported("layers[0].mixer.head_dim", "a head_dim other than d_model / num_heads in qwen2")
 
 
 # Architectures that follow GPT-2: as many key heads as query heads, and d_model / num_heads wide.
@@ -175,11 +175,11 @@ STANDARD: tuple[Row, ...] = (
 def check_scale(decoder: Decoder) -> None:
     """Refuse a scale of attention scores other than the default."""
     if first_attention(decoder).scale is not None:
-        raise unsupported("layers[*].mixer.scale", "scores that are scaled otherwise than by the heads' width")
+        raise unsupported("layers[*].mixer.scale", "a scale of scores other than head_dim ** -0.5")
 
 
 def check_mamba(decoder: Decoder) -> None:
-    """Refuse values of Mamba's fields that no key of GGUF can express."""
+    """Refuse values of Mamba's fields for which GGUF has no key."""
     mixer = expect_kind(Mamba, decoder.layers[0].mixer, "layers[0].mixer")
     for name, value, needed in (
         ("expand", mixer.expand, 2),
@@ -209,7 +209,7 @@ MAMBA: tuple[Row, ...] = (
         decode=unless_automatic,
         path=lambda model: model.layers[0].mixer.rank(model.d_model),
     ),
-    Expected("ssm.dt_b_c_rms", False, "norms of what the scan is steered by"),
+    Expected("ssm.dt_b_c_rms", False, "norms of dt, B and C"),
     TIED,
 )
 

@@ -1,4 +1,4 @@
-"""DeepSeek-V2 in GGUF: multi-head latent attention, which llama.cpp computes on the latents."""
+"""DeepSeek-V2 in GGUF. llama.cpp computes its multi-head latent attention on the latents."""
 
 from typing import Any
 
@@ -18,34 +18,34 @@ from archetype.parts.position.spec import NoScaling, Rotary, RotaryScaling, Yarn
 # Layer counts, and (layers, vocabulary) pairs, by which llama.cpp recognizes models without low-rank queries.
 LITE, OTHER_LITE = (26, 27), (48, 128_256)
 SOFTMAX = 1  # llama.cpp's number for softmax routing
-TENTH = 0.1  # factor that llama.cpp's reader divides by again (TAG_DEEPSEEK2_YARN_LOG_MUL_FIX in its sources)
+TENTH = 0.1  # stored factor, removed again by llama.cpp's reader (TAG_DEEPSEEK2_YARN_LOG_MUL_FIX in its sources)
 
 
 def check(decoder: Decoder) -> None:
-    """Refuse values that no key of deepseek2 can express."""
+    """Refuse values for which deepseek2 has no key."""
     mixer = expect_kind(LatentAttention, decoder.layers[0].mixer, "layers[0].mixer")
     norm = expect_kind(RMSNorm, decoder.final_norm, "final_norm")
     inner = expect_kind(RMSNorm, mixer.norm, "layers[0].mixer.norm")
     if inner.eps != norm.eps:
-        raise unsupported("layers[*].mixer.norm.eps", f"{inner.eps} beside {norm.eps} of the other norms")
+        raise unsupported("layers[*].mixer.norm.eps", f"{inner.eps} with {norm.eps} in the other norms")
     if mixer.bias:
         raise unsupported("layers[*].mixer.bias", "biases in deepseek2")
     lite = decoder.num_layers in LITE or (decoder.num_layers, decoder.vocab_size) == OTHER_LITE
     if isinstance(mixer.query, LowRankQuery) and lite:
-        cause = f"queries through a narrow vector in deepseek2 of {decoder.num_layers} layers"
+        cause = f"low-rank queries in deepseek2 with {decoder.num_layers} layers"
         raise unsupported("layers[*].mixer.query", cause)
     place = "layers[-1].feedforward"
     experts = expect_kind(MixtureOfExperts, decoder.layers[-1].feedforward, place)
     if expect_kind(GatedMLP, experts.shared or NoFeedForward(), f"{place}.shared").bias:
         raise unsupported("layers[*].feedforward.bias", "biases in deepseek2")
     if experts.groups is not None and experts.groups.groups_per_token < experts.groups.num_groups:
-        # llama.cpp has DeepSeek-V3's groups, which it ranks by the sum of each group's two best experts
-        raise unsupported(f"{place}.groups", "groups of experts that are chosen by the best of each")
+        # llama.cpp implements DeepSeek-V3's groups, which are ranked by the sum of their two best experts
+        raise unsupported(f"{place}.groups", "groups of experts ranked by their best expert")
     _written_scaling(mixer.position.scaling)
 
 
 def without_groups(decoder: Decoder) -> Decoder:
-    """Remove expert groups; `check` has made sure that a token may choose from all of them."""
+    """Remove expert groups. `check` has ensured that every token may use all groups."""
 
     def plain(part: Any) -> Any:
         return part.replace(groups=None) if isinstance(part, MixtureOfExperts) else part
@@ -56,11 +56,8 @@ def without_groups(decoder: Decoder) -> Decoder:
 
 
 def _read_latents(config: Config, values: Values) -> Values:
-    """Read the sizes of latent attention.
-
-    New files store one key-value head as wide as the cached latent, and the true head widths in keys ending in _mla;
-    old files store the true number and widths of heads.
-    """
+    # New files describe one key-value head as wide as the cached latent, and the real head widths in keys ending in
+    # _mla. Old files have the real number and widths of heads.
     rank, rope = config.size("attention.kv_lora_rank"), config.size("rope.dimension_count")
     config.used.add("attention.head_count_kv")
     kind = "_mla" if config.get("attention.key_length_mla") is not None else ""
@@ -69,7 +66,9 @@ def _read_latents(config: Config, values: Values) -> Values:
         config.expect("attention.key_length", rank + rope, "heads of another width")
         config.expect("attention.value_length", rank, "heads of another width")
     if head_dim <= rope:
-        raise config.error(f"attention.key_length{kind}", f"{head_dim} is not above {rope} rotated features", "fix it")
+        raise config.error(
+            f"attention.key_length{kind}", f"{head_dim} must exceed the {rope} rotated features", "fix the file"
+        )
     return {
         "kv_lora_rank": rank,
         "qk_rope_head_dim": rope,
@@ -116,24 +115,21 @@ def _read_scaling(config: Config) -> RotaryScaling:
                 mscale_all_dim=every,
             )
         case kind:
-            raise config.error("rope.scaling.type", f"{kind!r} is not read here", "only 'none' and 'yarn' are")
+            raise config.error("rope.scaling.type", f"{kind!r} is not supported", "use 'none' or 'yarn'")
 
 
 def _written_scaling(scaling: RotaryScaling) -> Keys:
-    """Return the keys of YaRN scaling.
-
-    llama.cpp has one of DeepSeek's two factors (mscale, mscale_all_dim), so they must be equal; then the rotation keeps
-    the length of vectors.
-    """
+    # llama.cpp has only one of DeepSeek's two factors (mscale, mscale_all_dim). If they are equal, rotation keeps the
+    # length of vectors.
     place = "layers[*].mixer.position.scaling"
     match scaling:
         case NoScaling():
             return {}
         case YarnScaling(mscale=float(mscale), mscale_all_dim=float(every)) if mscale == every:
             if scaling.attention_factor is not None:
-                raise unsupported(f"{place}.attention_factor", "it in deepseek2")
+                raise unsupported(f"{place}.attention_factor", "an attention factor in deepseek2")
             if not scaling.truncate:
-                raise unsupported(f"{place}.truncate", "a ramp that begins between two pairs")
+                raise unsupported(f"{place}.truncate", "a ramp that is not truncated to whole pairs")
             return {
                 "rope.scaling.type": "yarn",
                 "rope.scaling.factor": scaling.factor,
@@ -143,7 +139,7 @@ def _written_scaling(scaling: RotaryScaling) -> Keys:
                 "rope.scaling.yarn_log_multiplier": TENTH * every,
             }
         case YarnScaling():
-            raise unsupported(f"{place}.mscale", "yarn in deepseek2 unless mscale and mscale_all_dim are the same")
+            raise unsupported(f"{place}.mscale", "yarn with different mscale and mscale_all_dim in deepseek2")
         case _:
             raise unsupported(place, f"{scaling.kind} scaling in deepseek2")
 
@@ -166,7 +162,7 @@ KEYS: tuple[Row, ...] = (
     Key("expert_feed_forward_length", "expert_d_ff"),
     Key("expert_shared_count", "num_shared_experts", path=lambda model: shared_width(model) // expert_width(model)),
     Key("expert_weights_scale", "router_scale", 1.0, check=Config.positive, path="last.feedforward.router.scale"),
-    Expected("expert_weights_norm", False, "weights that sum to one", path="last.feedforward.router.renormalize"),
+    Expected("expert_weights_norm", False, "normalized weights", path="last.feedforward.router.renormalize"),
     Expected("expert_gating_func", SOFTMAX, "another affinity", path=lambda model: SOFTMAX),
     Expected("expert_group_count", 1, "groups of experts"),
     Expected("expert_group_used_count", 1, "groups of experts"),

@@ -1,7 +1,4 @@
-"""BERT and T5 in GGUF.
-
-llama.cpp runs BERT for text embeddings, without the head for masked tokens.
-"""
+"""BERT and T5 in GGUF. llama.cpp runs BERT for text embeddings, without its language modelling head."""
 
 from operator import itemgetter
 
@@ -21,27 +18,27 @@ from archetype.parts.norm.spec import LayerNorm
 from archetype.parts.position.spec import RelativeBias
 from archetype.spec.base import Spec
 
-MEAN = 1  # llama.cpp's number for mean pooling, which needs no pooler
+MEAN = 1  # llama.cpp's number for mean pooling
 
 
 def check_bert(model: ModelSpec) -> None:
-    """Refuse a language modelling head and activations other than gelu."""
+    """Refuse a head, and activations other than GELU."""
     encoder = expect_kind(Encoder, model, "kind")
     if not isinstance(encoder.head, NoHead):
-        raise unsupported("head", f"a head of kind {encoder.head.kind} in bert, which is there for vectors of texts")
-    # llama.cpp has only the tanh approximation of gelu, which its own converter uses for BERT's exact gelu too
+        raise unsupported("head", f"a head of kind {encoder.head.kind} in bert, only embeddings")
+    # llama.cpp only has the tanh approximation of GELU, which its converter also uses for BERT's exact GELU
     check_activations(encoder.layers, (GELU(), GELUTanh()))
 
 
 def as_mean(model: ModelSpec) -> ModelSpec:
-    """Drop the sentence head if it is mean pooling, which is what llama.cpp computes without a head."""
+    """Drop a sentence head that only does mean pooling, which llama.cpp does without a head."""
     if model.head.embeds and (model.head.pooling != ("mean",) or model.head.layers):
-        raise unsupported("head", "other vectors of texts than the mean of their tokens")
+        raise unsupported("head", "pooling other than the mean")
     return model.without_sentence_head()
 
 
 def as_vectors(model: Encoder) -> Encoder:
-    """Remove the pooler and set exact gelu, BERT's activation."""
+    """Remove the pooler and set BERT's activation, exact GELU."""
     blocks = (
         block.replace(
             feedforward=expect_kind(MLP, block.feedforward, "layers[*].feedforward").replace(activation=GELU())
@@ -58,7 +55,7 @@ BERT: tuple[Row, ...] = (
     Key("attention.layer_norm_epsilon", "eps", path="block.wiring.norm.eps"),
     Key("tokenizer.ggml.token_type_count", "num_token_types", 1),
     Expected("attention.causal", False, "a causal mask", path=lambda model: False),
-    Expected("pooling_type", MEAN, "only the mean of all tokens is a text's vector here", path=lambda model: MEAN),
+    Expected("pooling_type", MEAN, "only mean pooling", path=lambda model: MEAN),
 )
 BERT_PARTS: dict[str, type[Spec]] = {
     "block.wiring": PostNorm,
@@ -82,7 +79,7 @@ FARTHEST = 128  # max_distance of relative positions, a constant of llama.cpp
 
 
 def check_t5(model: ModelSpec) -> None:
-    """Refuse values that no key of t5 can express."""
+    """Refuse values for which t5 has no key."""
     pair = expect_kind(EncoderDecoder, model, "kind")
     block = pair.encoder.layers[0]
     mixer = expect_kind(Attention, block.mixer, "encoder.layers[0].mixer")
@@ -96,11 +93,11 @@ def check_t5(model: ModelSpec) -> None:
             "encoder.layers[*].mixer.position.max_distance", f"{position.max_distance} here, only {FARTHEST}"
         )
     if len(pair.decoder.layers) > len(pair.encoder.layers):
-        raise unsupported("decoder.layers", "more of them than the encoder has: it caches no more layers' keys")
+        raise unsupported("decoder.layers", "more of them than encoder layers")
 
 
 def with_usual_scale(model: EncoderDecoder) -> EncoderDecoder:
-    """Set the head's scale to T5's default (d_model ** -0.5 if tied); `HEAD_SCALE` puts other scales into the norm."""
+    """Set the head's scale to T5's default (d_model ** -0.5 if tied); `HEAD_SCALE` folds other scales into the norm."""
     head = expect_kind(LanguageModelHead, model.head, "head")
     return model.replace(head=head.replace(scale=model.d_model**-0.5 if head.tied else 1.0))
 
@@ -114,7 +111,7 @@ T5: tuple[Row, ...] = (
     Key("feed_forward_length", "d_ff", path=width("block.feedforward")),
     Key("attention.head_count", "num_heads"),
     Key("attention.key_length", "head_dim"),
-    Expected("attention.value_length", itemgetter("head_dim"), "wider values", path=head_sizes("head_dim")),
+    Expected("attention.value_length", itemgetter("head_dim"), "values of another width", path=head_sizes("head_dim")),
     Key("attention.layer_norm_rms_epsilon", "eps", path="encoder.final_norm.eps"),
     ignored("attention.layer_norm_epsilon", path="encoder.final_norm.eps"),
     Key("attention.relative_buckets_count", "num_buckets", 32, path="block.mixer.position.num_buckets"),

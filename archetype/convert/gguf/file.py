@@ -1,4 +1,4 @@
-"""Write GGUF files with the `gguf` library, and read them back to verify them."""
+"""Write GGUF files with the `gguf` library and verify them by reading them back."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ from archetype.tokenizers.chat_template import ChatTemplate
 from archetype.tokenizers.same_ids import ALLOW, differing_ends
 
 FILE = "model.gguf"
-TEXT = -1  # placeholder for a text's ids, to see which special tokens surround it
+TEXT = -1  # placeholder for the ids of a text between its special tokens
 
 
 def write_gguf(
@@ -47,15 +47,13 @@ def write_gguf(
 
     Args:
         model: in float32, float16 or bfloat16, or quantized to 8 or 4 bits (stored unchanged as q8_0 or q4_0).
-        family: one that llama.cpp knows.
-        tokenizer: None writes no vocabulary; such a file works on token ids only.
-        template: chat template; None writes none.
+        tokenizer: None writes no vocabulary; such a file only accepts token ids.
         special: ids of the end, padding and decoder start tokens, by the names of config.json.
-        type: of the file, such as bf16 or q4_k_m (default: the model's own).
+        type: of the file, such as bf16 or q4_k_m (default: the model's type).
         allow_different_tokens: warn, instead of refusing, if llama.cpp tokenizes some text differently.
 
     Raises:
-        CheckpointError: names the field that llama.cpp does not compute, or the unknown type.
+        CheckpointError: names the field that llama.cpp does not support, or the unknown type.
         DataError: gguf is not installed, or the tokenizer cannot be written as GGUF.
     """
     library = gguf_library()
@@ -65,7 +63,7 @@ def write_gguf(
     keys = target.metadata(spec, shapes, lambda name: frequency_factors(spec) or [])
     type = type or own_type(model)
     if not type:
-        raise CheckpointError("dtype", "of the model has no place in GGUF", "use --dtype float32, float16 or bfloat16")
+        raise CheckpointError("dtype", "of the model is not in GGUF", "use --dtype float32, float16 or bfloat16")
     check_file_type(type)
     writer = library.GGUFWriter(file, target.architecture)
     for name, value in keys.items():
@@ -81,10 +79,10 @@ def write_gguf(
     else:
         vocab = vocabulary(tokenizer, model.spec.vocab_size)  # type: ignore[union-attr]
         check_ids(tokenizer, vocab, allow_different_tokens)
-        row = tokenizer.add_special_tokens([TEXT])
-        if isinstance(model.spec, EncoderDecoder) and tokenizer.eos and row[-1] not in tokenizer.eos:
-            row = [*row, tokenizer.eos[0]]  # the encoder's input always ends with eos
-        _put_vocabulary(writer, tokenizer, vocab, special, row[-1] != TEXT)
+        framed = tokenizer.add_special_tokens([TEXT])
+        if isinstance(model.spec, EncoderDecoder) and tokenizer.eos and framed[-1] not in tokenizer.eos:
+            framed = [*framed, tokenizer.eos[0]]  # the encoder's input always ends with eos
+        _put_vocabulary(writer, tokenizer, vocab, special, framed[-1] != TEXT)
     if template is not None:
         templates = {"default": template.source, **template.named}
         named = [{"name": name, "template": source} for name, source in templates.items() if source]
@@ -102,7 +100,7 @@ def write_gguf(
             writer.close()
     _compare(file, tensors)
     if tokenizer is not None:
-        for cause in _differing_prompts(file, tokenizer, row):
+        for cause in _differing_prompts(file, tokenizer, framed):
             if not allow_different_tokens:
                 raise DataError("tokenizer", cause, f"use --format hf, or {ALLOW}")
             warnings.warn(f"tokenizer: {cause}", Notice, stacklevel=2)
@@ -122,8 +120,8 @@ def _put(writer: Any, key: str, value: Value) -> None:
 
 def _put_tensor(writer: Any, library: Any, name: str, stored: Stored) -> None:
     kind, data = stored
-    numbers = data.numpy() if kind in ("f32", "f16") else data.view(torch.uint8).numpy()
-    writer.add_tensor(name, numbers, raw_dtype=library.GGMLQuantizationType[kind.upper()])
+    array = data.numpy() if kind in ("f32", "f16") else data.view(torch.uint8).numpy()
+    writer.add_tensor(name, array, raw_dtype=library.GGMLQuantizationType[kind.upper()])
 
 
 def _put_vocabulary(
@@ -140,7 +138,7 @@ def _put_vocabulary(
         writer.add_token_merges(vocab.merges)
     if vocab.charsmap:
         writer.add_precompiled_charsmap(vocab.charsmap)
-    # llama.cpp stops at eos and at eot: the token that templates print as eos, and another that ends a reply
+    # llama.cpp stops at eos, which templates print, and at eot, a second token that ends a reply
     eos, turn = [*dict.fromkeys((*tokenizer.eos[:1], *config.get("eos_token_id", ()), *tokenizer.eos)), None, None][:2]
     ids = {"bos": tokenizer.bos, "eos": eos, "eot": turn, "padding": config.get("pad_token_id")} | vocab.special
     for role, id in ids.items():
@@ -157,7 +155,7 @@ def _put_vocabulary(
 def _compare(file: Path, tensors: dict[str, Stored]) -> None:
     read = read_header(file).entries
     if read.keys() != tensors.keys():
-        raise CheckpointError(str(file), "does not hold the tensors that were written", "check the disk, try again")
+        raise CheckpointError(str(file), "does not contain the tensors that were written", "check the disk, try again")
     for name, (kind, data) in tensors.items():
         entry, written = read[name], data.reshape(-1).view(torch.uint8).numpy()
         stored = np.memmap(file, np.uint8, "r", entry.offset, entry.num_bytes)
@@ -165,12 +163,8 @@ def _compare(file: Path, tensors: dict[str, Stored]) -> None:
             raise CheckpointError(name, "reads back differently than it was written", "check the disk, try again")
 
 
-def _differing_prompts(file: Path, tokenizer: Tokenizer, row: list[int]) -> Iterator[str]:
-    """Yield the differences in bos, eos and prompt format between the tokenizer and the file's read back.
-
-    Args:
-        row: ids that it puts around a text, with `TEXT` for the text's own ids.
-    """
+def _differing_prompts(file: Path, tokenizer: Tokenizer, framed: list[int]) -> Iterator[str]:
+    # `row`: special tokens around a text, whose own ids are `TEXT`
     keys = read_header(file).metadata
     read = read_tokenizer(keys, str(file))
     assert read is not None
@@ -180,6 +174,6 @@ def _differing_prompts(file: Path, tokenizer: Tokenizer, row: list[int]) -> Iter
     before, after = (
         [keys[f"{PREFIX}.{role}_token_id"]] if keys.get(f"{PREFIX}.add_{role}_token") else [] for role in ("bos", "eos")
     )
-    if row not in ([*before, TEXT, *after], again := read.add_special_tokens([TEXT])):
-        shown = (", ".join("the text" if id == TEXT else str(id) for id in ids) for ids in (row, again))
-        yield f"a prompt is {next(shown)}, and would be {next(shown)} by GGUF's keys"
+    if framed not in ([*before, TEXT, *after], again := read.add_special_tokens([TEXT])):
+        shown = (", ".join("the text" if id == TEXT else str(id) for id in ids) for ids in (framed, again))
+        yield f"a prompt is encoded as {next(shown)}, but with GGUF's keys as {next(shown)}"

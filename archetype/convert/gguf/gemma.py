@@ -1,4 +1,4 @@
-"""Gemma 1 to 3 in GGUF: sliding windows in a fixed order, soft caps, and score scales that depend on model size."""
+"""Gemma 1 to 3 in GGUF: fixed patterns of sliding windows, soft caps, score scales that depend on the model size."""
 
 import math
 from collections.abc import Callable
@@ -16,8 +16,8 @@ from archetype.parts.pattern.spec import Full, Window
 from archetype.parts.position.spec import Rotary
 from archetype.roles.pattern import Pattern
 
-EVERY = 6  # in Gemma 3 each sixth layer has full attention, the others a window
-# llama.cpp recognizes the 27B models by their number of layers; they scale scores by d_model / num_heads.
+EVERY = 6  # in Gemma 3 every sixth layer has full attention, the others a sliding window
+# Layers of the 27B models, whose scores llama.cpp scales by (d_model / num_heads) ** -0.5.
 LARGEST = {"gemma2": 46, "gemma3": 62}
 GEMMA: tuple[Row, ...] = (*DESIGN, BIASES)
 
@@ -25,7 +25,7 @@ GEMMA: tuple[Row, ...] = (*DESIGN, BIASES)
 def check_gemma(decoder: Decoder) -> None:
     """Refuse a bias of the output projection."""
     if first_attention(decoder).bias.o:
-        raise unsupported("layers[*].mixer.bias", "a bias behind the heads in gemma")
+        raise unsupported("layers[*].mixer.bias", "a bias of the output projection in gemma")
 
 
 def _scaling_width(architecture: str, num_layers: int, d_model: int, num_heads: int, head_dim: int) -> int:
@@ -37,20 +37,20 @@ def _check_scale(decoder: Decoder, architecture: str) -> None:
     heads = mixer.sizes(decoder.d_model)
     width = _scaling_width(architecture, decoder.num_layers, decoder.d_model, heads.num_heads, heads.head_dim)
     if not math.isclose(heads.head_dim**-0.5 if mixer.scale is None else mixer.scale, width**-0.5):
-        raise unsupported("layers[*].mixer.scale", f"another scale than {width} ** -0.5 in {architecture}")
+        raise unsupported("layers[*].mixer.scale", f"a scale other than {width} ** -0.5 in {architecture}")
 
 
 def _windows(decoder: Decoder) -> list[int | None]:
-    """Return the size of each layer's window; None for full attention."""
+    # one size a layer; None: full attention
     patterns = [expect_kind(Attention, block.mixer, "layers[*].mixer").pattern for block in decoder.layers]
     return [pattern.size if isinstance(pattern, Window) else None for pattern in patterns]
 
 
 def check_gemma2(decoder: Decoder) -> None:
-    """Check windows in every other layer from the first on, soft caps and the scale of scores."""
+    """Check the soft caps, the scale of scores, and that windows alternate with full attention, windows first."""
     windows = _windows(decoder)
     if [width is not None for width in windows] != [index % 2 == 0 for index in range(len(windows))]:
-        raise unsupported("layers[*].mixer.pattern", "another order of windows than every other layer in gemma2")
+        raise unsupported("layers[*].mixer.pattern", "windows in other layers than every second in gemma2")
     _check_scale(decoder, "gemma2")
     head = expect_kind(LanguageModelHead, decoder.head, "head")
     if first_attention(decoder).softcap is None or head.softcap is None:
@@ -59,15 +59,15 @@ def check_gemma2(decoder: Decoder) -> None:
 
 
 def check_gemma3(decoder: Decoder) -> None:
-    """Check windows in no layer or in five of six, their positions and the scale of scores."""
+    """Check the scale of scores, the positions of windowed layers, and that none or five of six layers have windows."""
     windows = _windows(decoder)
     ordered = [width is not None for width in windows] == [_is_local(index) for index in range(len(windows))]
     if any(windows) and not ordered:
-        raise unsupported("layers[*].mixer.pattern", "another order of windows than five of six layers in gemma3")
+        raise unsupported("layers[*].mixer.pattern", "windows in other layers than five of six in gemma3")
     positions = [expect_kind(Attention, block.mixer, "layers[*].mixer").position for block in decoder.layers]
     local = [position for position, width in zip(positions, windows, strict=True) if width is not None]
     if any(position != LOCAL for position in local):
-        raise unsupported("layers[*].mixer.position", "other positions of windows than theta 10,000 in gemma3")
+        raise unsupported("layers[*].mixer.position", "a theta other than 10,000 in layers with windows in gemma3")
     _check_scale(decoder, "gemma3")
     check_gemma(decoder)
 
@@ -102,13 +102,14 @@ GEMMA2: tuple[Row, ...] = (
 
 
 def _read_layers(config: Config, values: Values) -> Values:
-    """Read each layer's pattern and the positions of layers with a window."""
     layers, size = range(values["num_layers"]), config.count("attention.sliding_window", 0)
     every = config.get("attention.sliding_window_pattern", EVERY)
-    if isinstance(every, int) and every > 0:  # period of full attention; otherwise a list of flags, one a layer
+    if isinstance(every, int) and every > 0:  # period of full attention; otherwise one flag per layer
         every = [(index + 1) % every != 0 for index in layers]
     if not isinstance(every, list) or len(every) != len(layers):
-        raise config.error("attention.sliding_window_pattern", f"{every!r} does not fit the layers", "fix the file")
+        raise config.error(
+            "attention.sliding_window_pattern", f"{every!r} does not match the number of layers", "fix the file"
+        )
     patterns: tuple[Pattern, ...] = tuple(Window(size=size) if local and size else Full() for local in every)
     theta = config.positive("rope.freq_base_swa", LOCAL.theta)
     return {"patterns": patterns, "local_position": Rotary(theta=theta)}
@@ -120,9 +121,9 @@ def _write_layers(model: Decoder) -> dict[str, Any]:
 
 
 def _global_position(model: Decoder) -> Decoder:
-    """Keep the layers with full attention, whose positions the keys describe; all layers if none has."""
-    whole = tuple(block for block, width in zip(model.layers, _windows(model), strict=True) if width is None)
-    return model.replace(layers=whole or model.layers)
+    # the keys of positions describe the layers with full attention, or all layers if all have windows
+    full = tuple(block for block, width in zip(model.layers, _windows(model), strict=True) if width is None)
+    return model.replace(layers=full or model.layers)
 
 
 def _written_positions(row: Converted) -> Converted:

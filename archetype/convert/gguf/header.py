@@ -1,6 +1,6 @@
-"""Read the header of GGUF files: metadata, and where each tensor is stored. No torch.
+"""Read the header of GGUF files: metadata and the location of each tensor. Imports no torch.
 
-Files are not trusted: every count, length and offset is checked against the file's size before memory is allocated.
+Files are not trusted: every count, length and offset is checked against the file size before memory is allocated.
 """
 
 import mmap
@@ -33,11 +33,10 @@ class Entry:
     """Location and type of a tensor in a file.
 
     Attributes:
-        file: that holds the tensor.
-        type: of its numbers or blocks, by the library's name, such as F16 or Q4_K.
+        type: the library's name, such as F16 or Q4_K.
         shape: rows first, as in torch.
         offset: of the first byte in the file.
-        row_bytes: size of one row.
+        row_bytes: bytes of one row.
     """
 
     file: Path
@@ -48,7 +47,7 @@ class Entry:
 
     @property
     def num_rows(self) -> int:
-        """Number of rows, over all leading dimensions."""
+        """Product of all dimensions but the last."""
         return prod(self.shape[:-1])
 
     @property
@@ -73,7 +72,7 @@ class Header:
 
 
 def is_gguf(place: str | Path) -> bool:
-    """Return whether a path names an existing GGUF file."""
+    """Return whether a path is an existing GGUF file."""
     path = Path(place)
     return path.suffix == SUFFIX and not path.is_dir() and path.exists()
 
@@ -82,7 +81,7 @@ def gguf_library() -> Any:
     """Import the package `gguf`.
 
     Raises:
-        DataError: it is not installed; the message says how to install it.
+        DataError: it is not installed.
     """
     try:
         import gguf
@@ -92,7 +91,7 @@ def gguf_library() -> Any:
 
 
 def read_header(path: Path) -> Header:
-    """Read the header of a file, or of all parts if the file is one part of several.
+    """Read the header of a file, or of all parts of a split file.
 
     Raises:
         CheckpointError: names the fault in a file, or the missing part.
@@ -103,14 +102,14 @@ def read_header(path: Path) -> Header:
     entries: dict[str, Entry] = {}
     for file, header in zip(files, headers, strict=True):
         if header.metadata.get(PART_COUNT, 1) != len(files):
-            cause = f"is one of {header.metadata.get(PART_COUNT, 1)} parts, and its name says {len(files)}"
-            raise CheckpointError(str(file), cause, "name parts as in model-00001-of-00003.gguf")
+            cause = f"is one of {header.metadata.get(PART_COUNT, 1)} parts, but its name says {len(files)}"
+            raise CheckpointError(str(file), cause, "name parts like model-00001-of-00003.gguf")
         if twice := entries.keys() & header.entries.keys():
-            raise CheckpointError(f"{file}: {min(twice)}", "is in another part too", AGAIN)
+            raise CheckpointError(f"{file}: {min(twice)}", "is also in another part", AGAIN)
         entries |= header.entries
     expected = headers[0].metadata.get(PART_TENSORS, len(entries))
     if expected != len(entries):
-        raise CheckpointError(str(files[0]), f"has {len(entries)} tensors in all parts instead of {expected}", AGAIN)
+        raise CheckpointError(str(files[0]), f"all parts have {len(entries)} tensors instead of {expected}", AGAIN)
     return Header(str(files[0]), headers[0].metadata, entries)
 
 
@@ -118,11 +117,11 @@ def _parts(path: Path) -> list[Path]:
     if (name := PART.fullmatch(path.name)) is None:
         return [path]
     files = [
-        path.with_name(f"{name['stem']}-{number:05}-of-{name['count']}.gguf")
-        for number in range(1, int(name["count"]) + 1)
+        path.with_name(f"{name['stem']}-{index:05}-of-{name['count']}.gguf")
+        for index in range(1, int(name["count"]) + 1)
     ]
     if missing := next((file for file in files if not file.exists()), None):
-        raise CheckpointError(str(missing), "is missing, and the model needs all its parts", "download it")
+        raise CheckpointError(str(missing), "is missing, but the model needs all its parts", "download it")
     return files or [path]
 
 
@@ -137,32 +136,30 @@ def _read_one(path: Path) -> Header:
 
 
 class _Reader:
-    """Sequential reader of the values at the start of a file."""
-
     def __init__(self, data: mmap.mmap, path: Path) -> None:
         self._data, self._path = data, path
         self._at, self._size = 0, len(data)
 
     def header(self) -> Header:
         if self._take(4) != MAGIC:
-            raise self._error("does not begin as a GGUF file does", "is it the right file?")
+            raise self._error("is not a GGUF file", "is it the right file?")
         version = self._number("<I")
         if version not in VERSIONS:
             big = version & 0xFFFF == 0
-            cause = "is of a machine with the other byte order" if big else f"is of version {version}"
-            raise self._error(f"{cause}, which is not read", "convert it again")
+            cause = "is big-endian" if big else f"has version {version}"
+            raise self._error(f"{cause}, which is not supported", "convert it again")
         num_tensors, num_keys = self._number("<Q"), self._number("<Q")
         metadata: dict[str, Any] = {}
         for _ in range(num_keys):
             key = self._text(MAX_NAME)
             if key in metadata:
-                raise self._error("is there twice", AGAIN, key)
+                raise self._error("occurs twice", AGAIN, key)
             metadata[key] = self._value(self._number("<I"), key)
         infos: dict[str, tuple[tuple[int, ...], int, int]] = {}
         for _ in range(num_tensors):
             name = self._text(MAX_NAME)
             if name in infos:
-                raise self._error("is there twice", AGAIN, name)
+                raise self._error("occurs twice", AGAIN, name)
             if not 0 < (dimensions := self._number("<I")) <= MAX_DIMENSIONS:
                 raise self._error(f"has {dimensions} dimensions, not 1 to {MAX_DIMENSIONS}", AGAIN, name)
             shape = tuple(self._number("<Q") for _ in range(dimensions))[::-1]
@@ -170,22 +167,21 @@ class _Reader:
         return Header(str(self._path), metadata, self._entries(infos, metadata.get("general.alignment", 32)))
 
     def _entries(self, infos: dict[str, tuple[tuple[int, ...], int, int]], alignment: Any) -> dict[str, Entry]:
-        """Return the tensors after checking that each lies within the file."""
         if not isinstance(alignment, int) or alignment <= 0 or alignment % 8:
-            raise self._error(f"{alignment!r} is no multiple of 8", AGAIN, "general.alignment")
-        start = -(-self._at // alignment) * alignment
+            raise self._error(f"{alignment!r} is not a multiple of 8", AGAIN, "general.alignment")
+        start = -(-self._at // alignment) * alignment  # rounded up
         sizes = _block_sizes()
         entries = {}
         for name, (shape, type, offset) in infos.items():
             if type not in sizes:
-                raise self._error(f"is of type {type}, which gguf cannot read", "update the package gguf", name)
+                raise self._error(f"has type {type}, which gguf cannot read", "update the package gguf", name)
             kind, block, block_bytes = sizes[type]
             if not all(shape) or shape[-1] % block:
-                cause = f"has shape {list(shape)}, and {kind} has blocks of {block}"
+                cause = f"has shape {list(shape)}, which {kind} blocks of {block} do not divide"
                 raise self._error(cause if all(shape) else f"has shape {list(shape)}", AGAIN, name)
             entry = Entry(self._path, kind, shape, start + offset, shape[-1] // block * block_bytes)
             if offset % alignment or entry.offset + entry.num_bytes > self._size:
-                raise self._error("does not lie within the file", AGAIN, name)
+                raise self._error("has an invalid offset", AGAIN, name)
             entries[name] = entry
         return entries
 
@@ -204,13 +200,13 @@ class _Reader:
 
     def _format(self, type: int, key: str) -> str:
         if type not in NUMBERS:
-            raise self._error(f"is of type {type}, which is not known", AGAIN, key)
+            raise self._error(f"has the unknown type {type}", AGAIN, key)
         return NUMBERS[type]
 
     def _fitting(self, count: int, size: int) -> int:
-        """Return `count`, unless `count` items of at least `size` bytes do not fit into the rest of the file."""
+        # before anything is allocated: `count` items of at least `size` bytes must fit into the rest of the file
         if count * size > self._size - self._at:
-            raise self._error("ends within its header", AGAIN)
+            raise self._error("ends inside its header", AGAIN)
         return count
 
     def _number(self, form: str) -> Any:
@@ -225,7 +221,7 @@ class _Reader:
 
     def _take(self, size: int) -> bytes:
         if size > self._size - self._at:
-            raise self._error("ends within its header", AGAIN)
+            raise self._error("ends inside its header", AGAIN)
         self._at += size
         return self._data[self._at - size : self._at]
 
@@ -234,7 +230,7 @@ class _Reader:
 
 
 def _as_stored(value: float) -> float:
-    """Return the shortest decimal that float32 rounds to `value`: 1e-05 rather than 9.999999747378752e-06."""
+    # shortest decimal that float32 rounds to `value`: 1e-05 rather than 9.999999747378752e-06
     if value != value or abs(value) == float("inf"):
         return value
     packed = struct.pack("<f", value)
@@ -246,6 +242,5 @@ def _as_stored(value: float) -> float:
 
 
 def _block_sizes() -> dict[int, tuple[str, int, int]]:
-    """Return (name, weights per block, bytes per block) of each type number."""
-    library = gguf_library()
+    library = gguf_library()  # type number -> (name, weights per block, bytes per block)
     return {int(kind): (kind.name, *sizes) for kind, sizes in library.GGML_QUANT_SIZES.items()}

@@ -1,10 +1,9 @@
 """Quantize to the K-quants of GGUF: 256 weights in groups of 16 or 32, whose scales are quantized as well.
 
-For each group some candidates for the scale (and the minimum) are tried, and the one with the least weighted squared
-error is kept; then the group is rounded again with the scale as it is stored. The method is that of llama.cpp's
-reference functions without an importance matrix (quantize_row_q4_K_ref and others in ggml-quants.c). Sums of float32
-are taken in the same order, so that the bytes are the same. A group is a column here, because numpy adds the rows of
-an array one after the other.
+Each group tries several scales (and minima), keeps the one with the smallest weighted squared error, and is rounded
+again with the scale as stored. The method is that of llama.cpp's reference functions without an importance matrix
+(quantize_row_q4_K_ref and others in ggml-quants.c). float32 sums are taken in the same order, so that the bytes are
+identical: a group is a column here, because numpy adds the rows of an array one after the other.
 """
 
 from collections.abc import Callable
@@ -26,12 +25,7 @@ Array = np.ndarray
 
 
 def quantize_k(rows: Float[Tensor, "n 256"], type: str) -> UInt8[Tensor, "n bytes"]:
-    """Quantize rows of 256 weights to super-blocks.
-
-    Args:
-        rows: of 256 weights each.
-        type: q2_k, q3_k, q4_k, q5_k or q6_k.
-    """
+    """Quantize each row to a super-block of type q2_k, q3_k, q4_k, q5_k or q6_k."""
 
     def encode(piece: Tensor) -> Array:
         with np.errstate(all="ignore"):  # groups of zeros divide by zero and are set to zero afterwards
@@ -45,11 +39,11 @@ class Affine(NamedTuple):
     """Parameters of the search for quantization with a minimum: weight = scale * level - minimum.
 
     Attributes:
-        width: weights of a group.
+        width: weights per group.
         most: largest level.
-        first: offset to `most` in the first candidate for the number of levels.
-        steps: number of further candidates, each 0.1 levels above the previous one.
-        most_scale: largest integer that stores a scale or a minimum.
+        first: the first candidate spreads a group over `most + first` levels.
+        steps: further candidates, each 0.1 levels wider than the one before.
+        most_scale: largest stored integer of a scale or minimum.
         by_magnitude: weight absolute errors by |w| instead of squared errors by |w| + root mean square.
     """
 
@@ -88,14 +82,14 @@ def _q3_k(blocks: Array) -> Array:
     groups = scales.reshape(-1, 16)
     largest = _largest(groups.T)
     inverse = np.where(largest == 0, 0, -32 / largest)
-    numbers = np.clip(np.rint(inverse[:, None] * groups), -32, 31).astype(np.int32) + 32
-    numbers[largest == 0] = 0
+    quantized = np.clip(np.rint(inverse[:, None] * groups), -32, 31).astype(np.int32) + 32
+    quantized[largest == 0] = 0
     scale = as_half(np.where(largest == 0, 0, 1 / inverse))
-    divisor = (scale.astype(np.float32)[:, None] * (numbers - 32).astype(np.float32)).ravel()
+    divisor = (scale.astype(np.float32)[:, None] * (quantized - 32).astype(np.float32)).ravel()
     levels = np.where(divisor == 0, levels, np.clip(np.rint(x / divisor), -4, 3) + 4)
-    final, numbers = _rows(levels), numbers.astype(np.uint8)
+    final, quantized = _rows(levels), quantized.astype(np.uint8)
     high = np.packbits(final.reshape(-1, 8, 32) > 3, axis=1, bitorder="little")[:, 0]
-    low, top = numbers & 15, (numbers >> 4).reshape(-1, 4, 4)
+    low, top = quantized & 15, (quantized >> 4).reshape(-1, 4, 4)
     tops = top[:, 0] | top[:, 1] << 2 | top[:, 2] << 4 | top[:, 3] << 6
     parts = (high, _two_bits(final & 3), low[:, :8] | low[:, 8:] << 4, tops, _bytes(scale))
     return np.concatenate(parts, axis=1)
@@ -108,9 +102,9 @@ def _q6_k(blocks: Array) -> Array:
     largest = _largest(groups.T)
     empty = np.abs(largest) < TINY
     inverse = np.where(empty, 0, -128 / largest)
-    numbers = np.minimum(127, np.rint(inverse[:, None] * groups)).astype(np.int8)
+    quantized = np.minimum(127, np.rint(inverse[:, None] * groups)).astype(np.int8)
     scale = as_half(np.where(empty, 0, 1 / inverse))
-    divisor = (scale.astype(np.float32)[:, None] * numbers.astype(np.float32)).ravel()
+    divisor = (scale.astype(np.float32)[:, None] * quantized.astype(np.float32)).ravel()
     levels = np.where(divisor == 0, levels, np.clip(np.rint(x / divisor), -32, 31) + 32)
     final = _rows(levels)
     final[empty] = 0
@@ -119,21 +113,21 @@ def _q6_k(blocks: Array) -> Array:
     lows = np.stack((low[:, :, 0] | low[:, :, 2] << 4, low[:, :, 1] | low[:, :, 3] << 4), axis=2)
     highs = high[:, :, 0] | high[:, :, 1] << 2 | high[:, :, 2] << 4 | high[:, :, 3] << 6
     count = len(blocks)
-    parts = (lows.reshape(count, -1), highs.reshape(count, -1), numbers.view(np.uint8), _bytes(scale))
+    parts = (lows.reshape(count, -1), highs.reshape(count, -1), quantized.view(np.uint8), _bytes(scale))
     return np.concatenate(parts, axis=1)
 
 
-def as_half(numbers: Array) -> Array:
-    """Convert to float16, in which scales and plain weights are stored.
+def as_half(values: Array) -> Array:
+    """Convert to float16.
 
     Raises:
-        CheckpointError: a finite number overflows; llama.cpp's own converter writes infinity there.
+        CheckpointError: a finite number overflows; llama.cpp's converter would write infinity.
     """
     with np.errstate(over="ignore"):
-        half = numbers.astype(np.float16)
-    if (np.isinf(half) & np.isfinite(numbers)).any():
-        largest = float(np.abs(numbers[np.isfinite(numbers)]).max())
-        cause = f"a scale or weight of {largest:.3g} is beyond float16, whose largest number is 65,504"
+        half = values.astype(np.float16)
+    if (np.isinf(half) & np.isfinite(values)).any():
+        largest = float(np.abs(values[np.isfinite(values)]).max())
+        cause = f"a scale or weight of {largest:.3g} exceeds the largest float16, 65,504"
         raise CheckpointError("weights", cause, "use --type bf16 or f32")
     return half
 
@@ -148,32 +142,32 @@ K_QUANTS: dict[str, Callable[[Array], Array]] = {
 
 
 def _affine_blocks(blocks: Array, form: Affine) -> tuple[Array, Array, Array, tuple[Array, Array]]:
-    """Return levels (n, 256), integer scales and minima (n, groups), and the bytes of the factors of both."""
+    # returns levels (n, 256), integer scales and minima (n, groups), and the float16 factors of both as bytes
     x = _columns(blocks, form.width)
     weights = np.abs(x)
     if not form.by_magnitude:
         weights += np.sqrt(np.add.reduce(x * x) / np.float32(form.width))
     scales, minima, levels = _affine(x, weights, form)
-    numbers, factors = [], []
+    quantized, factors = [], []
     for values in (scales, minima):
         groups = values.reshape(len(blocks), -1)
         largest = np.maximum(groups.max(1), 0)
         inverse = np.where(largest > 0, np.float32(form.most_scale) / largest, 0)
         rounded = np.rint(inverse[:, None] * groups).astype(np.int32) & 255
-        numbers.append(np.minimum(rounded, form.most_scale).astype(np.uint8))
+        quantized.append(np.minimum(rounded, form.most_scale).astype(np.uint8))
         factors.append(as_half(largest / np.float32(form.most_scale)))
     scale, minimum = (
-        (factor.astype(np.float32)[:, None] * number.astype(np.float32)).ravel()
-        for factor, number in zip(factors, numbers, strict=True)
+        (factor.astype(np.float32)[:, None] * integers.astype(np.float32)).ravel()
+        for factor, integers in zip(factors, quantized, strict=True)
     )
     rounded = np.clip(np.rint((x + minimum) / scale), 0, form.most)
     final = _rows(np.where(scale == 0, levels, rounded))
-    return final, numbers[0], numbers[1], (_bytes(factors[0]), _bytes(factors[1]))
+    return final, quantized[0], quantized[1], (_bytes(factors[0]), _bytes(factors[1]))
 
 
 def _affine(x: Array, weights: Array, form: Affine) -> tuple[Array, Array, Array]:
-    """Return scale and negated minimum, both (groups,), and the levels of the columns of `x` (width, groups)."""
-    most = np.float32(form.most)
+    # x: (width, groups); returns scale and negated minimum (groups,), and levels (width, groups)
+    max_level = np.float32(form.most)
     high, low = x.max(0), np.minimum(x.min(0), 0)
     flat = high == low
     sum_w, sum_x = np.add.reduce(weights), np.add.reduce(weights * x)
@@ -182,7 +176,7 @@ def _affine(x: Array, weights: Array, form: Affine) -> tuple[Array, Array, Array
         levels: Array = x - low
         levels *= inverse
         np.rint(levels, out=levels)
-        np.clip(levels, 0, most, out=levels)
+        np.clip(levels, 0, max_level, out=levels)
         return levels
 
     def error(levels: Array, scale: Array, low: Array) -> Array:
@@ -194,13 +188,13 @@ def _affine(x: Array, weights: Array, form: Affine) -> tuple[Array, Array, Array
         total: Array = np.add.reduce(difference)
         return total
 
-    inverse = most / (high - low)
+    inverse = max_level / (high - low)
     scale, minimum = 1 / inverse, low
     best = error(levels_of(inverse, low), scale, low)
     chosen = inverse, low
     for step in range(form.steps + 1):
         # the search is sequential: each candidate starts from the best minimum so far
-        inverse = (np.float32(form.first) + np.float32(0.1) * np.float32(step) + most) / (high - minimum)
+        inverse = (np.float32(form.first) + np.float32(0.1) * np.float32(step) + max_level) / (high - minimum)
         # weighted least squares for scale and minimum, given these levels
         levels = levels_of(inverse, minimum)
         weighted = weights * levels
@@ -220,46 +214,46 @@ def _affine(x: Array, weights: Array, form: Affine) -> tuple[Array, Array, Array
     return np.where(flat, 0, scale), -np.where(flat, low, minimum), np.where(flat, 0, levels_of(*chosen))
 
 
-def _symmetric(x: Array, most: int) -> tuple[Array, Array]:
-    """Return scale and levels (from 0) of each column of `x`, minimizing squared errors weighted by squared weights."""
+def _symmetric(x: Array, max_level: int) -> tuple[Array, Array]:
+    # scale and levels (from 0) of each column that minimize squared errors weighted by squared weights
     largest = _largest(x)
     empty = np.abs(largest) < TINY
     weights = x * x
     products = weights * x
 
     def sums(inverse: Array) -> tuple[Array, Array]:
-        levels = _levels(x, inverse, most)
+        levels = _levels(x, inverse, max_level)
         sum_lx = np.add.reduce(products * levels)
         weighted = weights * levels
         weighted *= levels
         return sum_lx, np.add.reduce(weighted)
 
-    chosen = -np.float32(most) / largest
+    chosen = -np.float32(max_level) / largest
     sum_lx, sum_l2 = sums(chosen)
     scale = np.where(sum_l2 != 0, sum_lx / sum_l2, 0)
     best = scale * sum_lx
     for step in (*range(-9, 0), *range(1, 10)):
-        inverse = -(np.float32(most) + np.float32(0.1) * np.float32(step)) / largest
+        inverse = -(np.float32(max_level) + np.float32(0.1) * np.float32(step)) / largest
         sum_lx, sum_l2 = sums(inverse)
         better = (sum_l2 > 0) & (sum_lx * sum_lx > best * sum_l2)
         chosen, scale = np.where(better, inverse, chosen), np.where(better, sum_lx / sum_l2, scale)
         best = np.where(better, scale * sum_lx, best)
-    return np.where(empty, 0, scale), np.where(empty, 0, _levels(x, chosen, most) + np.float32(most))
+    return np.where(empty, 0, scale), np.where(empty, 0, _levels(x, chosen, max_level) + np.float32(max_level))
 
 
-def _descent(x: Array, most: int) -> tuple[Array, Array]:
-    """Like `_symmetric`, but by coordinate descent: each level in turn is set to its best value."""
+def _descent(x: Array, max_level: int) -> tuple[Array, Array]:
+    # as `_symmetric`, by coordinate descent: each level in turn is set to its best value
     largest = _largest(x)
     empty = np.abs(largest) < TINY
     weights = x * x
     products = weights * x
-    levels = _levels(x, -np.float32(most) / largest, most)
+    levels = _levels(x, -np.float32(max_level) / largest, max_level)
     sum_lx, sum_l2 = np.add.reduce(products * levels), np.add.reduce(weights * levels * levels)
     for _ in range(5):
         before = levels.copy()
         for x_i, weight, product, level in zip(x, weights, products, levels, strict=True):
             rest_lx, rest_l2 = sum_lx - product * level, sum_l2 - weight * level * level
-            new = np.clip(np.rint(x_i * rest_l2 / rest_lx), -most, most - 1)
+            new = np.clip(np.rint(x_i * rest_l2 / rest_lx), -max_level, max_level - 1)
             new_lx, new_l2 = rest_lx + product * new, rest_l2 + weight * new * new
             better = (rest_lx > 0) & (new != level) & (new_l2 > 0)
             better &= new_lx * new_lx * sum_l2 > sum_lx * sum_lx * new_l2
@@ -268,46 +262,44 @@ def _descent(x: Array, most: int) -> tuple[Array, Array]:
         if np.array_equal(before, levels):
             break
     scale = np.where(sum_l2 > 0, sum_lx / sum_l2, 0)
-    return np.where(empty, 0, scale), np.where(empty, 0, levels + np.float32(most))
+    return np.where(empty, 0, scale), np.where(empty, 0, levels + np.float32(max_level))
 
 
-def _levels(x: Array, inverse: Array, most: int) -> Array:
+def _levels(x: Array, inverse: Array, max_level: int) -> Array:
     levels: Array = inverse * x
     np.rint(levels, out=levels)
-    np.clip(levels, -most, most - 1, out=levels)
+    np.clip(levels, -max_level, max_level - 1, out=levels)
     return levels
 
 
-def _largest(x: Array) -> Array:
+def _largest(x: Array) -> Array:  # the value of largest magnitude in each column, with its sign
     largest: Array = np.take_along_axis(x, np.abs(x).argmax(0)[None], 0)[0]
     return largest
 
 
 def _columns(blocks: Array, width: int) -> Array:
-    """Reshape weights (n, 256) to (width, n * groups), so that each group is a column."""
     return np.ascontiguousarray(blocks.reshape(-1, width).T)
 
 
 def _rows(levels: Array) -> Array:
-    """Undo `_columns` for levels; returns bytes (n, 256)."""
-    return np.ascontiguousarray(levels.astype(np.uint8).T).reshape(-1, SUPER)
+    return np.ascontiguousarray(levels.astype(np.uint8).T).reshape(-1, SUPER)  # (n, 256)
 
 
 def _six_bits(scales: Array, minima: Array) -> Array:
-    """Pack eight 6-bit scales and minima into 12 bytes; the first four of each carry the high bits of the others."""
-    first = [numbers[:, :4] | numbers[:, 4:] >> 4 << 6 for numbers in (scales, minima)]
+    # eight 6-bit scales and minima in 12 bytes: the first four of each also carry the high bits of the last four
+    first = [values[:, :4] | values[:, 4:] >> 4 << 6 for values in (scales, minima)]
     return np.concatenate((*first, scales[:, 4:] & 15 | (minima[:, 4:] & 15) << 4), axis=1)
 
 
 def _nibbles(levels: Array) -> Array:
-    """Pack 4-bit levels: in each 64, the second half goes into the high bits."""
+    # of each 64 levels, the second half is stored in the high bits
     halves = levels.reshape(-1, 4, 2, 32)
     packed: Array = halves[:, :, 0] | halves[:, :, 1] << 4
     return packed.reshape(-1, SUPER // 2)
 
 
 def _two_bits(levels: Array) -> Array:
-    """Pack 2-bit levels: in each 128, the four quarters share bytes."""
+    # of each 128 levels, the four quarters share bytes
     quarters = levels.reshape(-1, 2, 4, 32)
     packed: Array = quarters[:, :, 0] | quarters[:, :, 1] << 2 | quarters[:, :, 2] << 4 | quarters[:, :, 3] << 6
     return packed.reshape(-1, SUPER // 4)

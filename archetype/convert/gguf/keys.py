@@ -25,21 +25,19 @@ from archetype.spec.errors import explain
 Value = str | int | float | bool
 Keys = dict[str, Value]
 Shapes = Mapping[str, tuple[int, ...]]
-TOKENIZER = "tokenizer."  # prefix of keys that no architecture owns
+TOKENIZER = "tokenizer."  # prefix of keys without an architecture's name
 TABLE = "token_embd.weight"
-# Fields that do not change what a trained model computes, and so have no key.
+# Fields without a key, since they do not change what a trained model computes.
 UNSAID = (*TRAINING_ONLY, "balance_loss", "dt_min", "dt_max")
 
 
 class FileKeys(Config):
-    """Keys of one architecture, without its prefix, together with the tensors' shapes.
+    """Keys of one architecture, without its prefix, and the shapes of the file's tensors.
 
     Args:
-        values: by key.
-        place: of the file, for error messages.
+        place: path of the file, for messages.
         architecture: llama.cpp's name.
-        shapes: of the tensors, by name.
-        vector: reads the numbers of a small tensor.
+        vector: reads a small tensor.
     """
 
     def __init__(
@@ -57,41 +55,41 @@ class FileKeys(Config):
             self.values.setdefault("vocab_size", shapes[TABLE][0])
 
     def error(self, key: str, cause: str, remedy: str = "") -> CheckpointError:
-        """Return an error at a key, named as in the file."""
+        """Return an error at a key, with the architecture's prefix."""
         return CheckpointError(f"{self.place}: {self.architecture}.{key}", cause, remedy)
 
 
 @dataclass(frozen=True)
 class Shown:
-    """Constructor arguments derived from which tensors a file has."""
+    """Constructor arguments that follow from the tensors of a file."""
 
     arguments: Callable[[Shapes], Values]
 
     def read(self, config: Config, values: Values) -> Values:
-        """Return the arguments."""
+        """Return the arguments for the file's tensors."""
         assert isinstance(config, FileKeys)
         return self.arguments(config.shapes)
 
     def write(self, model: Any) -> dict[str, Any]:
-        """Write no key, since the tensors say it."""
+        """Return no keys: the tensors already show the arguments."""
         return {}
 
 
 def _accept(model: ModelSpec) -> None:
-    """Refuse nothing."""
+    """Accept every model."""
 
 
 @dataclass(frozen=True)
 class Gguf:
-    """Description of an architecture of llama.cpp, for reading and writing.
+    """Architecture of llama.cpp, for reading and writing.
 
     Attributes:
         architecture: llama.cpp's name.
-        table: keys without the architecture's prefix, and the constructor that they call.
+        table: keys without the architecture's prefix, and the constructor that takes their values.
         rules: map tensors of the file to parameters of the model.
-        changes: conversions of tensors whose values differ in the file.
-        check: refuses what llama.cpp does not compute.
-        computed: replaces the specification by an equivalent one that llama.cpp computes.
+        changes: conversions of tensors that the file stores differently.
+        check: refuses what llama.cpp does not support.
+        computed: returns an equivalent specification that llama.cpp supports.
     """
 
     architecture: str
@@ -102,18 +100,18 @@ class Gguf:
     computed: Callable[[Any], ModelSpec] = lambda model: model
 
     def change(self, name: str) -> Change | None:
-        """Return the conversion of a tensor that a rule names; None if its values do not change."""
+        """Return the conversion of a tensor that a rule names; None if it is stored unchanged."""
         return next((change for change in self.changes if re.fullmatch(change.tensors, name)), None)
 
     def metadata(self, model: ModelSpec, shapes: Callable[[], Shapes], vector: Callable[[str], list[float]]) -> Keys:
         """Return all keys of a model, after checking that reading them gives the same model.
 
         Args:
-            shapes: returns the shapes of the file's tensors; called once the model has passed the checks.
-            vector: reads the numbers of a small tensor.
+            shapes: returns the shapes of the file's tensors; called after the model has passed the checks.
+            vector: reads a small tensor.
 
         Raises:
-            CheckpointError: names the field that llama.cpp does not compute.
+            CheckpointError: names the field that llama.cpp does not support.
         """
         if misfits := self.table.misfits(model):
             raise misfits[0]
@@ -142,13 +140,13 @@ class Gguf:
 
 
 def _same(value: Any, other: Any) -> bool:
-    numbers = isinstance(value, float) and isinstance(other, float)
-    return numbers and bool(np.float32(value) == np.float32(other))
+    are_floats = isinstance(value, float) and isinstance(other, float)  # GGUF stores float32
+    return are_floats and bool(np.float32(value) == np.float32(other))
 
 
-def unsupported(place: str, what: str, remedy: str = "export with --format hf") -> CheckpointError:
-    """Return the error for a field that llama.cpp does not compute."""
-    return CheckpointError(place, f"llama.cpp does not know {what}", remedy)
+def unsupported(place: str, feature: str, remedy: str = "export with --format hf") -> CheckpointError:
+    """Return the error for a field that llama.cpp does not support."""
+    return CheckpointError(place, f"llama.cpp does not support {feature}", remedy)
 
 
 def check_activations(layers: Iterable[Block], known: tuple[Activation, ...], place: str = "layers[{i}]") -> None:

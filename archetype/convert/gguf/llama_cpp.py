@@ -1,6 +1,6 @@
-"""Tokenize as llama.cpp does (its src/llama-vocab.cpp), from the vocabulary in a GGUF file.
+"""Tokenize as llama.cpp does (its src/llama-vocab.cpp), with the vocabulary of a GGUF file.
 
-Exports are compared with this, because llama.cpp has its own tokenizers and ignores how the original library works.
+llama.cpp has its own tokenizers, which may differ from the original library's. Exports are compared with this module.
 """
 
 import unicodedata
@@ -18,7 +18,7 @@ from archetype.tokenizers.sentencepiece import CONTROL, NORMAL, UNKNOWN, UNUSED,
 from archetype.tokenizers.tokenizer import Tokenizer
 
 SHOWN = 4  # ids that an error quotes
-PENALTY = 10.0  # an unknown character scores this much less than the worst piece
+PENALTY = 10.0  # score of an unknown character below that of the worst piece
 CONTRACTIONS = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
 OTHERS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 # Regular expressions by which llama.cpp's named pre-tokenizers split a text into words.
@@ -28,7 +28,7 @@ CUTS = {
     "qwen2": rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{OTHERS}",
 }
 IGNORES_MERGES = ("llama-bpe",)  # a word that is itself a token is not merged
-SPACES = " \t\n\v\f\r"  # whitespace in C; some special tokens strip it on their left
+SPACES = " \t\n\v\f\r"  # whitespace in C, which some special tokens strip on their left
 CHINESE = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),
@@ -42,26 +42,26 @@ CHINESE = (
 
 
 def check_ids(tokenizer: Tokenizer, vocabulary: Vocabulary, allow_different: bool = False) -> None:
-    """Compare llama.cpp's tokenization of difficult texts with the tokenizer's own.
+    """Compare the ids of difficult texts with those of llama.cpp.
 
     Args:
-        vocabulary: written for it.
-        allow_different: warn about the first text with other ids instead of refusing.
+        vocabulary: the tokenizer's vocabulary in GGUF.
+        allow_different: warn instead of refusing.
 
     Raises:
-        DataError: quotes the first text that llama.cpp tokenizes differently, or fails on.
+        DataError: quotes the first text that llama.cpp tokenizes differently or cannot tokenize.
 
     Warns:
-        Notice: quotes it if `allow_different` is set.
+        Notice: quotes that text if `allow_different` is set.
     """
     reader = LlamaCppTokenizer(vocabulary)
     for text, ids in awkward_cases(tokenizer):
         try:
             read = reader.encode(text)
         except KeyError as byte:
-            raise no_form(f"llama.cpp ends on {text!r:.60}, since the vocabulary has no piece {byte}") from None
+            raise no_form(f"llama.cpp aborts on {text!r:.60}, since the vocabulary has no piece {byte}") from None
         if read != ids:
-            cause = f"llama.cpp gives {text!r:.60} other ids than the tokenizer does: {_difference(read, ids)}"
+            cause = f"llama.cpp encodes {text!r:.60} differently: {_difference(read, ids)}"
             if not allow_different:
                 raise DataError("tokenizer", cause, f"use --format hf, or {ALLOW}")
             warnings.warn(f"tokenizer: {cause}", Notice, stacklevel=2)
@@ -71,15 +71,15 @@ def check_ids(tokenizer: Tokenizer, vocabulary: Vocabulary, allow_different: boo
 def _difference(read: list[int], ids: list[int]) -> str:
     first = next((n for n, pair in enumerate(zip(read, ids, strict=False)) if pair[0] != pair[1]), None)
     first = min(len(read), len(ids)) if first is None else first
-    shown = (", ".join(map(str, row[first : first + SHOWN])) or "none" for row in (read, ids))
-    return f"from id {first + 1} on {next(shown)} and not {next(shown)}"
+    shown = (", ".join(map(str, sequence[first : first + SHOWN])) or "none" for sequence in (read, ids))
+    return f"from id {first + 1} on {next(shown)} instead of {next(shown)}"
 
 
 class LlamaCppTokenizer:
-    """Tokenizer that gives the ids of llama.cpp.
+    """Tokenizer with the ids of llama.cpp.
 
     Args:
-        vocabulary: of byte-level BPE (gpt2), SentencePiece's BPE (llama) or Unigram (t5), or WordPiece (bert).
+        vocabulary: byte-level BPE (gpt2), SentencePiece BPE (llama) or Unigram (t5), or WordPiece (bert).
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -98,7 +98,7 @@ class LlamaCppTokenizer:
         self._model = make[vocabulary.model](vocabulary, self._ids)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, recognizing special tokens in it and adding none around it.
+        """Return the ids of a text; special tokens in it are recognized, but none are added.
 
         Raises:
             KeyError: a byte has no piece; llama.cpp would abort.
@@ -115,16 +115,16 @@ class LlamaCppTokenizer:
         return ids
 
     def _around(self, part: str | int, name: str) -> list[str | int]:
-        """Split text at a special token, whose id stays in its place."""
+        # replace each occurrence of the special token by its id
         if isinstance(part, int):
             return [part]
-        first, *others = part.split(name)
+        first, *rest = part.split(name)
         pieces: list[str | int] = [first]
-        for other in others:
-            pieces += [self._ids[name], other]
+        for text in rest:
+            pieces += [self._ids[name], text]
         if name in self._takes_spaces:
-            texts = [piece.rstrip(SPACES) if isinstance(piece, str) else piece for piece in pieces[:-1]]
-            pieces = [*texts, pieces[-1]]
+            stripped = [piece.rstrip(SPACES) if isinstance(piece, str) else piece for piece in pieces[:-1]]
+            pieces = [*stripped, pieces[-1]]
         return [piece for piece in pieces if piece != ""]
 
 
@@ -133,7 +133,7 @@ class _Model(Protocol):
 
 
 class _ByteLevel:
-    """Byte-level BPE: split into words, map bytes to GPT-2's characters, merge pairs by rank."""
+    """Byte-level BPE: split into words, map bytes to GPT-2's characters, merge pairs in order of rank."""
 
     def __init__(self, vocabulary: Vocabulary, ids: dict[str, int]) -> None:
         from tokenizers import Regex
@@ -141,11 +141,11 @@ class _ByteLevel:
 
         pre = SAME_CUTS.get(vocabulary.pre or "", vocabulary.pre)
         if pre not in CUTS:
-            raise no_form(f"the words of llama.cpp's pre-tokenizer {pre!r:.40} are not known here")
+            raise no_form(f"llama.cpp's pre-tokenizer {pre!r:.40} is not supported")
         self._ids, self._ignores_merges = ids, pre in IGNORES_MERGES
         self._split = Split(Regex(CUTS[pre]), "isolated")
         self._alphabet = {byte: character for character, byte in byte_of_character().items()}
-        # look for the separating space from index 1 on, since the first token may be a space itself
+        # the first token of a merge may itself begin with a space, so the separator is searched from index 1 on
         pairs = ((merge[: merge.find(" ", 1)], merge[merge.find(" ", 1) + 1 :]) for merge in vocabulary.merges or ())
         self._ranks: dict[tuple[str, str], int] = {}
         for rank, pair in enumerate(pairs):
@@ -158,13 +158,13 @@ class _ByteLevel:
     def _word(self, word: str) -> list[int]:
         if self._ignores_merges and word in self._ids:
             return [self._ids[word]]
-        pieces = _merged(list(word), lambda one, other: self._ranks.get((one, other)))
-        split = ([piece] if piece in self._ids else piece for piece in pieces)  # else by its characters
+        pieces = _merged(list(word), lambda left, right: self._ranks.get((left, right)))
+        split = ([piece] if piece in self._ids else piece for piece in pieces)  # unknown pieces: their characters
         return [self._ids[part] for parts in split for part in parts if part in self._ids]
 
 
 class _SentencePiece:
-    """SentencePiece BPE: join the neighbours whose piece scores best; spell unknown pieces in bytes."""
+    """SentencePiece BPE: merge the pair whose piece has the best score; write unknown pieces as bytes."""
 
     def __init__(self, vocabulary: Vocabulary, ids: dict[str, int]) -> None:
         self._ids, self._scores = ids, vocabulary.scores or []
@@ -180,13 +180,15 @@ class _SentencePiece:
                 ids += [self._ids[f"<0x{byte:02X}>"] for byte in piece.encode()]
         return ids
 
-    def _rank(self, one: str, other: str) -> float | None:
-        id = self._ids.get(one + other)
+    def _rank(self, left: str, right: str) -> float | None:
+        id = self._ids.get(left + right)
         return None if id is None else -self._scores[id]
 
 
 class _Unigram:
     """Unigram: the segmentation with the largest sum of scores, after SentencePiece's normalization."""
+
+    # `best[i]` of the search: (sum of scores, start of the last piece, its id) for the first i bytes
 
     def __init__(self, vocabulary: Vocabulary, ids: dict[str, int]) -> None:
         flags, scores = vocabulary.flags, vocabulary.scores or []
@@ -205,8 +207,7 @@ class _Unigram:
 
     def encode(self, text: str, after_special: bool) -> list[int]:
         data = self._normalized(text.encode())
-        # Viterbi search: best[i] ends at byte i
-        best: list[tuple[float, int, int]] = [(0.0, 0, self._unknown)]  # the sum up to here, the last piece's start, id
+        best: list[tuple[float, int, int]] = [(0.0, 0, self._unknown)]  # Viterbi search
         best += [(-float("inf"), 0, self._unknown)] * len(data)
         for start in (at for at in range(len(data)) if data[at] & 0xC0 != 0x80):
             character = next((at for at in range(start + 1, len(data)) if data[at] & 0xC0 != 0x80), len(data))
@@ -221,7 +222,7 @@ class _Unigram:
         at = len(data)
         while at:
             _, at, id = best[at]
-            if not (ids and ids[-1] == id == self._unknown):  # a run of unknown characters gives one id
+            if not (ids and ids[-1] == id == self._unknown):  # one id for a run of unknown characters
                 ids.append(id)
         return ids[::-1]
 
@@ -245,7 +246,7 @@ class _Unigram:
 
 
 class _WordPiece:
-    """WordPiece: split at spaces and punctuation, then take the longest piece from the start of the rest."""
+    """WordPiece: split at spaces and punctuation, then repeatedly take the longest piece that begins the rest."""
 
     def __init__(self, vocabulary: Vocabulary, ids: dict[str, int]) -> None:
         self._ids, self._unknown = ids, vocabulary.special.get("unknown", 100)
@@ -292,11 +293,11 @@ def _is_chinese(code: int) -> bool:
 
 
 def _merged(pieces: list[str], rank: Callable[[str, str], float | None]) -> list[str]:
-    """Merge the neighbours of least rank first (leftmost on ties) until no pair has a rank."""
-    ranks = [rank(one, other) for one, other in pairwise(pieces)]
+    """Merge the pair of lowest rank (leftmost on ties) until no pair has a rank."""
+    ranks = [rank(left, right) for left, right in pairwise(pieces)]
     while ranked := [(value, at) for at, value in enumerate(ranks) if value is not None]:
         _, at = min(ranked)
         pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
         first = max(at - 1, 0)
-        ranks[first : at + 2] = [rank(one, other) for one, other in pairwise(pieces[first : at + 2])]
+        ranks[first : at + 2] = [rank(left, right) for left, right in pairwise(pieces[first : at + 2])]
     return pieces

@@ -1,4 +1,4 @@
-"""Compare the outputs of Archetype and of llama.cpp (llama-cpp-python) for a GGUF file."""
+"""Compare the outputs of Archetype and llama.cpp (llama-cpp-python) for a GGUF file."""
 
 import ctypes
 import warnings
@@ -20,21 +20,21 @@ from archetype.models.build import Model
 from archetype.models.encoder_decoder.module import EncoderDecoder
 
 LENGTH = 32  # tokens of the random input
-# llama.cpp caches keys and values in float16, and rounds activations to 8 bits where weights are quantized: quantized
-# Gemma 3 270M differed by 0.13, in float32 by 0.0013.
+# llama.cpp caches keys and values in float16, and rounds activations to 8 bits for quantized weights: Gemma 3 270M
+# differed by 0.0013 in float32 and by 0.13 when quantized.
 TOLERANCE, BLOCKS_TOLERANCE = 1e-2, 2e-1
 
 
 @torch.inference_mode()
 def outputs(path: Path, dtype: str, text: str | None, overrides: Sequence[str]) -> tuple[Model, Tensor, Tensor]:
-    """Return what both compute for the same tokens: logits, or the mean vector of an encoder.
+    """Run both on the same tokens.
 
     Args:
         text: input (default: random tokens).
         overrides: path=value changes to the specification that Archetype reads.
 
     Returns:
-        The model, Archetype's output, and llama.cpp's; outputs are (T, vocab_size) or (1, d_model).
+        The model, Archetype's output and llama.cpp's: logits (T, vocab_size), or an encoder's mean vector (1, d_model).
 
     Raises:
         DataError: llama-cpp-python is not installed, or cannot read the file.
@@ -61,7 +61,7 @@ def outputs(path: Path, dtype: str, text: str | None, overrides: Sequence[str]) 
 
 
 def tolerance(path: Path) -> float:
-    """Return the relative difference of outputs that llama.cpp's precision explains."""
+    """Return the largest relative difference that llama.cpp's precision explains."""
     types = {entry.type for entry in read_header(path).entries.values()}
     return TOLERANCE if types <= PLAIN.keys() else BLOCKS_TOLERANCE
 
@@ -82,7 +82,7 @@ def _tokens(read: Contents, text: str | None) -> list[int]:
         length = min(LENGTH, spec.context_length)
         return torch.randint(min(5, spec.vocab_size - 1), spec.vocab_size, (length,), generator=generator).tolist()
     if read.tokenizer is None:
-        raise DataError("tokenizer", "the file holds none", "leave --text out")
+        raise DataError("tokenizer", "the file has none", "leave --text out")
     if not (tokens := read.tokenizer.add_special_tokens(read.tokenizer.encode(text))):
         raise DataError("--text", "is empty", "give some text")
     return tokens
@@ -111,15 +111,16 @@ def _opened(library: Any, path: Path, length: int, vectors: bool) -> Iterator[An
 def _run(library: Any, function: Any, context: Any, tokens: list[int]) -> None:
     batch = library.llama_batch_init(len(tokens), 0, 1)
     batch.n_tokens = len(tokens)
-    for place, token in enumerate(tokens):
-        batch.token[place], batch.pos[place] = token, place
-        batch.n_seq_id[place], batch.seq_id[place][0], batch.logits[place] = 1, 0, 1
+    for position, token in enumerate(tokens):
+        batch.token[position], batch.pos[position] = token, position
+        batch.n_seq_id[position], batch.seq_id[position][0], batch.logits[position] = 1, 0, 1
     failed = function(context, batch)
     library.llama_batch_free(batch)
     if failed:
-        raise DataError("llama.cpp", f"fails with {failed}", "try a shorter text")
+        raise DataError("llama.cpp", f"fails with error {failed}", "try a shorter text")
 
 
 def _logits(library: Any, context: Any, count: int, vocab_size: int) -> Tensor:
-    rows = (library.llama_get_logits_ith(context, place) for place in range(count))
-    return torch.from_numpy(np.stack([np.ctypeslib.as_array(row, shape=(vocab_size,)).copy() for row in rows]))
+    pointers = (library.llama_get_logits_ith(context, position) for position in range(count))
+    rows = [np.ctypeslib.as_array(pointer, shape=(vocab_size,)).copy() for pointer in pointers]
+    return torch.from_numpy(np.stack(rows))

@@ -1,7 +1,7 @@
-"""Quantize to the block formats of GGUF: 32 weights share a float16 scale (ggml's ggml-quants.c), or K-quants.
+"""Quantize to the block formats of GGUF: 32 weights with a common float16 scale (ggml's ggml-quants.c), or K-quants.
 
-q8_0: weight = scale * q with 8-bit q, and scale = max |weight| / 127.
-q4_0: weight = scale * (q - 8) with 4-bit q; the weight of the largest magnitude gets q = 0.
+q8_0: weight = scale * q with 8-bit q and scale = max |weight| / 127.
+q4_0: weight = scale * (q - 8) with 4-bit q; the weight of largest magnitude has q = 0.
 q5_0: as q4_0 with 5-bit q and 16 instead of 8.
 q5_1: weight = scale * q + minimum with 5-bit q.
 """
@@ -23,10 +23,10 @@ Blocks = Float[Tensor, "n 32"]
 
 
 def quantize(tensor: Float[Tensor, "*rows D"], type: str) -> UInt8[Tensor, "*rows bytes"]:
-    """Quantize a tensor's rows; each block is stored as its scale, then its weights.
+    """Quantize each row to blocks; a block is stored as its scale, then its weights.
 
     Args:
-        tensor: rows have a multiple of 32 weights, or of 256 for K-quants.
+        tensor: D is a multiple of 32, or of 256 for K-quants.
         type: q8_0, q5_1, q5_0, q4_0, or q2_k to q6_k.
     """
     if type in K_QUANTS:
@@ -62,7 +62,7 @@ def _q5_1(blocks: Blocks) -> UInt8[Tensor, "n 24"]:
 
 
 def _around_zero(blocks: Blocks, middle: int) -> tuple[Float[Tensor, "n 1"], UInt8[Tensor, "n 32"]]:
-    """Return scales for which the weight of the largest magnitude gets level 0, and the levels."""
+    # the weight of largest magnitude gets level 0
     largest = blocks.gather(1, blocks.abs().argmax(1, keepdim=True))
     scale = (largest + 0.0) / -middle  # + 0.0 drops the sign of a zero, as llama.cpp does
     levels = (blocks * _inverse(scale) + (middle + 0.5)).clamp(0, 2 * middle - 1)
@@ -70,12 +70,12 @@ def _around_zero(blocks: Blocks, middle: int) -> tuple[Float[Tensor, "n 1"], UIn
 
 
 def _halves(levels: UInt8[Tensor, "n 32"]) -> UInt8[Tensor, "n 16"]:
-    """Pack 4-bit levels: the second half of a block goes into the high bits."""
+    # 4-bit levels; the second half of a block is stored in the high bits
     return levels[:, : BLOCK // 2] | levels[:, BLOCK // 2 :] << 4
 
 
 def _fifth_bits(levels: UInt8[Tensor, "n 32"]) -> UInt8[Tensor, "n 4"]:
-    """Pack the highest of 5 bits, eight a byte, lowest bit first."""
+    # the fifth bit of eight levels per byte, lowest bit first
     return (levels.view(-1, 4, 8) >> 4 << torch.arange(8, dtype=torch.uint8)).sum(2, dtype=torch.uint8)
 
 
@@ -83,19 +83,19 @@ BLOCKS: dict[str, Callable[[Blocks], Tensor]] = {"q8_0": _q8_0, "q5_1": _q5_1, "
 
 
 def own_blocks(matrix: QuantizedMatrix) -> UInt8[Tensor, "rows bytes"]:
-    """Store a matrix of 8 or 4 bits as q8_0 or q4_0 blocks with the same integers and scales."""
+    """Return an 8-bit or 4-bit matrix as q8_0 or q4_0 blocks with the same integers and scales."""
     quants, scales = matrix.canonical()
     groups = quants.unflatten(1, (scales.shape[1], -1))  # (rows, K / 32, 32 or 16)
     if matrix.bits == 8:
         groups = groups ^ 128  # q - 128 as a signed byte
     else:
-        numbers = torch.stack((groups & 15, groups >> 4), dim=-1).flatten(-2)
-        groups = numbers[..., : BLOCK // 2] | numbers[..., BLOCK // 2 :] << 4
+        unpacked = torch.stack((groups & 15, groups >> 4), dim=-1).flatten(-2)
+        groups = unpacked[..., : BLOCK // 2] | unpacked[..., BLOCK // 2 :] << 4
     return torch.cat((_bytes(scales[..., None]), groups), dim=-1).flatten(1)
 
 
 def dequantize(blocks: UInt8[Tensor, "*rows bytes"], type: str) -> Float[Tensor, "*rows D"]:
-    """Return the weights of blocks in float32."""
+    """Return the float32 weights of blocks."""
     library = gguf_library()
     return torch.from_numpy(library.quants.dequantize(blocks.numpy(), library.GGMLQuantizationType[type.upper()]))
 
@@ -104,9 +104,9 @@ def _inverse(scale: Tensor) -> Tensor:
     return torch.where(scale == 0, 0.0, 1 / scale)
 
 
-def _half_bytes(numbers: Tensor) -> Tensor:
-    return _bytes(torch.from_numpy(as_half(numbers.numpy())))
+def _half_bytes(values: Tensor) -> Tensor:
+    return _bytes(torch.from_numpy(as_half(values.numpy())))
 
 
-def _bytes(numbers: Tensor) -> Tensor:
-    return numbers.view(torch.uint8)
+def _bytes(values: Tensor) -> Tensor:
+    return values.view(torch.uint8)

@@ -1,4 +1,4 @@
-"""Load a model, its tokenizer and its settings from GGUF files."""
+"""Load a model, its tokenizer and its generation settings from GGUF files."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,12 +36,11 @@ class Contents:
     """Contents of a model's GGUF files.
 
     Attributes:
-        family: published family of the model.
-        model: with weights loaded, in evaluation mode.
+        model: in evaluation mode.
         tokenizer: None if the file has no vocabulary.
-        template: chat template, or None.
+        template: chat template.
         special: ids of special tokens by the names of config.json.
-        sampling: generation settings that the file recommends.
+        sampling: recommended generation settings, by our names.
     """
 
     family: Family
@@ -61,8 +60,8 @@ def read_gguf(
     """Load everything from GGUF files.
 
     Args:
-        path: of the file, or of any part of several.
-        dtype: of the weights (default: float16 or bfloat16 if all of the file fits it exactly, else float32).
+        path: file, or any part of a split file.
+        dtype: of the weights (default: float16 or bfloat16 if it holds the whole file exactly, else float32).
         device: of the weights (default: CPU).
         overrides: path=value changes to the specification that the file describes.
 
@@ -73,7 +72,7 @@ def read_gguf(
     family, target, spec, rest = describe(header)
     spec = assign(spec, list(overrides))
     if spec.num_layers > len(rest.entries):  # refuse before building that many layers
-        cause = f"describes {spec.num_layers} layers, and there are only {len(rest.entries)} tensors"
+        cause = f"describes {spec.num_layers} layers, but there are only {len(rest.entries)} tensors"
         raise CheckpointError(header.place, cause, "is the file complete?")
     model = build_on_meta(spec)
     try:
@@ -87,7 +86,7 @@ def read_gguf(
         load_tensors(model, FileTensors(rest, target, spec, names, dtype), rules, dtype=dtype, device=device)
     except CheckpointError as error:
         place = error.place if error.place.startswith(header.place) else f"{header.place}: {error.place}"
-        raise CheckpointError(place, error.cause, "is it a whole file of this architecture?") from None
+        raise CheckpointError(place, error.cause, "is the file complete, and of this architecture?") from None
     metadata, prefix = header.metadata, "general.sampling."
     tokenizer = read_tokenizer(metadata, header.place)
     template = read_chat_template(metadata, tokenizer)
@@ -97,6 +96,6 @@ def read_gguf(
 
 
 def _own_type(header: Header) -> torch.dtype:
-    """Return float16 or bfloat16 if all matrices have that type, else float32."""
+    # float16 or bfloat16 if all matrices have that type, else float32
     types = {entry.type for name, entry in header.entries.items() if not is_exact_in_file(name, len(entry.shape))}
     return PLAIN[types.pop()] if types in ({"F16"}, {"BF16"}) else torch.float32

@@ -12,32 +12,32 @@ from archetype.parts.attention.spec import Attention
 from archetype.parts.position.spec import LinearScaling, Llama3Scaling, NoScaling, Rotary, RotaryScaling, YarnScaling
 
 FACTORS = "rope_freqs.weight"
-# Parameters of Llama 3's scaling that the file does not store; the divisors determine only ratios of them.
+# Parameters of Llama 3's scaling that the file does not store: the divisors only determine their ratios.
 LOW, HIGH = 1.0, 4.0
 LENGTHS = (8192, *(2**power for power in range(4, 21)))
 
 
 def rotary(config: Config, values: Values) -> Values:
-    """Read the positions of an architecture that rotates whole heads."""
+    """Read rotary positions of whole heads."""
     assert isinstance(config, FileKeys)
     head_dim = values["head_dim"]
-    config.expect("rope.dimension_count", head_dim, "a part of each head is turned")
+    config.expect("rope.dimension_count", head_dim, "partially rotated heads")
     theta = config.positive("rope.freq_base", 10_000.0)
     return {"position": Rotary(theta=theta, scaling=_read_scaling(config, theta, head_dim))}
 
 
 def _read_scaling(config: FileKeys, theta: float, dim: int) -> RotaryScaling:
-    kind = config.get("rope.scaling.type", "linear")  # llama.cpp's default, with a factor of one
+    kind = config.get("rope.scaling.type", "linear")  # llama.cpp's default, with factor 1
     factor = config.number("rope.scaling.factor", config.number("rope.scale_linear", 1.0))
     config.expect("rope.scaling.attn_factor", 1.0, "scaled rotations")
     config.used |= {"rope.scaling.original_context_length", "rope.scaling.finetuned"}  # which these kinds do not read
     if kind == "yarn":
         length = config.size("rope.scaling.original_context_length")
-        config.expect("rope.scaling.yarn_beta_fast", 32.0, "another ramp")
-        config.expect("rope.scaling.yarn_beta_slow", 1.0, "another ramp")
+        config.expect("rope.scaling.yarn_beta_fast", 32.0, "another YaRN ramp")
+        config.expect("rope.scaling.yarn_beta_slow", 1.0, "another YaRN ramp")
         return YarnScaling(factor=config.positive("rope.scaling.factor"), original_context_length=length)
     if kind not in ("none", "linear"):
-        raise config.error("rope.scaling.type", f"{kind!r} is not read here", "only 'none', 'linear' and 'yarn' are")
+        raise config.error("rope.scaling.type", f"{kind!r} is not supported", "use 'none', 'linear' or 'yarn'")
     if FACTORS in config.shapes:
         config.used_tensors.add(FACTORS)
         return _of_factors(config, config.vector(FACTORS), theta, dim)
@@ -55,7 +55,7 @@ def written(model: Any) -> Keys:
 
 
 def written_scaling(scaling: RotaryScaling) -> Keys:
-    """Return the keys of a scaling; Llama 3's has none and is stored as a tensor (see `frequency_factors`)."""
+    """Return the keys of a scaling; Llama 3's is stored as a tensor instead (see `frequency_factors`)."""
     match scaling:
         case NoScaling() | Llama3Scaling():
             return {}
@@ -72,7 +72,7 @@ def written_scaling(scaling: RotaryScaling) -> Keys:
 
 
 def _plain_yarn(scaling: YarnScaling) -> YarnScaling:
-    """Keep the factor and the length only; llama.cpp uses defaults for the rest."""
+    # llama.cpp only reads these two, and uses transformers' defaults for the rest
     return YarnScaling(factor=scaling.factor, original_context_length=scaling.original_context_length)
 
 
@@ -80,7 +80,7 @@ ROTARY = Converted(rotary, written)
 
 
 def frequency_factors(model: Any) -> list[float] | None:
-    """Return the divisor of each pair's frequency in Llama 3's scaling (Dubey 2024); None for other scalings."""
+    """Return the divisor of each pair's frequency for Llama 3's scaling (Dubey 2024); None for other scalings."""
     mixer = model.layers[0].mixer if isinstance(model, Decoder) else None
     if not isinstance(mixer, Attention) or not isinstance(mixer.position, Rotary):
         return None
@@ -91,7 +91,7 @@ def frequency_factors(model: Any) -> list[float] | None:
 
 
 def _factors(scaling: Llama3Scaling, theta: float, dim: int) -> list[float]:
-    # between the low and the high frequency the divisor moves from `factor` to 1
+    # the divisor goes from `factor` at the low frequency to 1 at the high frequency
     factors = []
     for pair in range(dim // 2):
         turns = scaling.original_context_length / (2 * math.pi * theta ** (2 * pair / dim))
@@ -101,11 +101,7 @@ def _factors(scaling: Llama3Scaling, theta: float, dim: int) -> list[float]:
 
 
 def _of_factors(config: FileKeys, factors: list[float], theta: float, dim: int) -> RotaryScaling:
-    """Return the scaling with these divisors, to float32 precision.
-
-    Raises:
-        CheckpointError: no scaling of Llama 3 has these divisors.
-    """
+    # try each usual context length until the divisors match in float32
     if len(factors) == dim // 2 and all(factor == 1.0 for factor in factors):
         return NoScaling()
     for length in LENGTHS if len(factors) == dim // 2 and max(factors) > 0 else ():
@@ -116,7 +112,7 @@ def _of_factors(config: FileKeys, factors: list[float], theta: float, dim: int) 
             original_context_length=length,
         )
         pairs = zip(factors, _factors(scaling, theta, dim), strict=True)
-        if all(math.isclose(one, other, rel_tol=2e-7) for one, other in pairs):
+        if all(math.isclose(stored, computed, rel_tol=2e-7) for stored, computed in pairs):
             return scaling
-    cause = "holds other divisors of frequencies than Llama 3's scaling makes"
-    raise CheckpointError(f"{config.place}: {FACTORS}", cause, "its model is not read")
+    cause = "holds divisors of frequencies that are not Llama 3's scaling"
+    raise CheckpointError(f"{config.place}: {FACTORS}", cause, "this model is not supported")

@@ -18,7 +18,7 @@ from archetype.models.spec import ModelSpec
 
 
 def gguf_weights(model: ModelSpec, type: str) -> WeightTypes:
-    """Return the bits of each weight in a GGUF file of a type; their sum is the size of the file's tensors.
+    """Return the bits of each weight in a GGUF file of this type; they add up to the file's tensors.
 
     Raises:
         CheckpointError: llama.cpp does not support the model.
@@ -35,9 +35,7 @@ def types_of_file(name: str, model: ModelSpec, target: Gguf, sizes: Mapping[str,
     """Return the types of a model's weights in a file.
 
     Args:
-        name: label of the whole, such as the file type.
-        model: stored in the file.
-        target: architecture of the file.
+        name: label of the result, such as the file type.
         sizes: bytes of each tensor of the file.
     """
 

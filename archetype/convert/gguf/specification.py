@@ -1,4 +1,4 @@
-"""Read the family and the specification that a GGUF file describes. No torch."""
+"""Read the family and the specification that a GGUF file describes. Imports no torch."""
 
 import struct
 from dataclasses import replace
@@ -11,7 +11,7 @@ from archetype.errors import ArchetypeError, CheckpointError
 from archetype.families import FAMILIES, Family
 from archetype.models.spec import ModelSpec
 
-TOKEN_TYPES = "tokenizer.ggml.token_type_count"  # a size of the model, though stored with the tokenizer's keys
+TOKEN_TYPES = "tokenizer.ggml.token_type_count"  # a size of the model among the tokenizer's keys
 MAX_VECTOR = 2**16  # largest length of a tensor that holds a setting
 
 
@@ -26,10 +26,10 @@ def read_spec(path: Path) -> tuple[Family, ModelSpec]:
 
 
 def describe(header: Header) -> tuple[Family, Gguf, ModelSpec, Header]:
-    """Return family, architecture and specification, and the header without tensors that hold settings.
+    """Return family, architecture, specification, and the header without tensors that hold settings.
 
     Raises:
-        CheckpointError: names what is unknown.
+        CheckpointError: names the unknown key, tensor or architecture.
     """
     families = families_of(header.metadata.get("general.architecture"), header.place)
     target = GGUF[families[0]]
@@ -57,7 +57,7 @@ def describe(header: Header) -> tuple[Family, Gguf, ModelSpec, Header]:
 def _numbers(header: Header, name: str) -> list[float]:
     entry: Entry = header.entries[name]
     if entry.type != "F32" or len(entry.shape) > 1 or entry.shape[0] > MAX_VECTOR:
-        raise CheckpointError(f"{header.place}: {name}", f"is no vector of F32 but {entry.type}", "convert it again")
+        raise CheckpointError(f"{header.place}: {name}", f"must be an F32 vector, not {entry.type}", "convert it again")
     with entry.file.open("rb") as file:
         file.seek(entry.offset)
         return list(struct.unpack(f"<{entry.shape[0]}f", file.read(entry.row_bytes)))

@@ -22,7 +22,7 @@ from archetype.weights.packed import PackedMatrix
 from archetype.weights.quantized import QuantizedMatrix
 
 NUMBERS = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-OWN_BLOCKS = {8: "q8_0", 4: "q4_0"}  # type for quantized matrices of so many bits
+OWN_BLOCKS = {8: "q8_0", 4: "q4_0"}  # bits of a quantized matrix -> type with the same integers and scales
 log = logging.getLogger(__name__)
 
 
@@ -30,8 +30,8 @@ class Stored(NamedTuple):
     """Tensor to be written to a file.
 
     Attributes:
-        type: of its numbers or blocks, such as q6_k.
-        data: the numbers, or the bytes of each row of blocks.
+        type: such as f16 or q6_k.
+        data: weights, or the bytes of each row of blocks.
     """
 
     type: str
@@ -41,47 +41,54 @@ class Stored(NamedTuple):
 def gguf_tensors(model: Model, target: Gguf, type: str, types: Mapping[str, str]) -> dict[str, Stored]:
     """Return the tensors of the file by name: matrices in the given types, norms and vectors in float32.
 
-    A model of 8 or 4 bits keeps its integers and scales in a file of its own type (q8_0, q4_0). Any other type rounds
-    all weights again; a warning gives the relative error.
+    An 8-bit or 4-bit model keeps its integers and scales in a file of its own type (q8_0, q4_0). Any other type rounds
+    all weights again; a warning states the relative error.
 
     Args:
-        target: GGUF description of its family.
+        type: of the file.
         types: of the file's tensors, by name.
     """
     tensors: dict[str, Stored] = {}
-    own, squares = own_type(model), torch.zeros(2)
-    of_blocks = own in OWN_BLOCKS.values()
+    native, squares = own_type(model), torch.zeros(2)
+    of_blocks = native in OWN_BLOCKS.values()
     block = BLOCKS[FILE_TYPES[type]][0]
-    for name, stored in _stored(model, target, type if type == own and of_blocks else None):
+    for name, stored in _stored(model, target, type if type == native and of_blocks else None):
         tensor, kind = stored.detach(), types[name]
-        if type == own and kind != "f32":
-            stored_type = own if tensor.dtype == torch.uint8 else _name_of(tensor.dtype)
+        if type == native and kind != "f32":
+            stored_type = native if tensor.dtype == torch.uint8 else _name_of(tensor.dtype)
             tensors[name] = Stored(stored_type, tensor.contiguous())
         elif kind in NUMBERS:
-            numbers = dequantize(tensor, own) if tensor.dtype == torch.uint8 else tensor
-            tensors[name] = Stored(kind, _in_type(name, numbers, kind))
+            weights = dequantize(tensor, native) if tensor.dtype == torch.uint8 else tensor
+            tensors[name] = Stored(kind, _in_type(name, weights, kind))
         else:
             tensors[name] = Stored(kind, _in_type(name, tensor, kind))
-        if kind != "f32" and stored.shape[-1] % block and type != own:
+        if kind != "f32" and stored.shape[-1] % block and type != native:
             width = stored.shape[-1]
-            log.info("%s: rows of %d weights are no multiple of %d: %s, not %s", name, width, block, kind, type)
-        if of_blocks and type != own:
-            numbers = tensor.float()
-            squares += torch.stack(((_numbers(tensors[name]) - numbers).square().sum(), numbers.square().sum()))
+            log.info(
+                "%s: rows of %d weights are not a multiple of %d: stored as %s instead of %s",
+                name,
+                width,
+                block,
+                kind,
+                type,
+            )
+        if of_blocks and type != native:
+            weights = tensor.float()
+            squares += torch.stack(((_numbers(tensors[name]) - weights).square().sum(), weights.square().sum()))
     if squares[0]:
         error = float((squares[0] / squares[1]).sqrt())
-        log.warning("%s became %s: its numbers were rounded again, with a relative error of %.2g", own, type, error)
+        log.warning("%s weights were rounded again to %s, with a relative error of %.2g", native, type, error)
     factors = frequency_factors(model.spec)
     return tensors if factors is None else tensors | {FACTORS: Stored("f32", torch.tensor(factors))}
 
 
 def file_shapes(model: ModelSpec, target: Gguf) -> dict[str, tuple[int, ...]]:
-    """Return the file's tensors with their shapes."""
+    """Return the shapes of the file's tensors by name."""
     shapes = shapes_of(build_on_meta(model))
     stored: dict[str, tuple[int, ...]] = {}
     for rule in for_model(target.rules, model.num_layers, shapes):
-        own = [shapes[name] if rule.expert is None else shapes[name][1:] for name in rule.params]
-        shape, change = file_shape(rule, own), target.change(rule.hf)
+        param_shapes = [shapes[name] if rule.expert is None else shapes[name][1:] for name in rule.params]
+        shape, change = file_shape(rule, param_shapes), target.change(rule.hf)
         if change is None:
             stored[rule.hf] = shape
         else:
@@ -91,7 +98,7 @@ def file_shapes(model: ModelSpec, target: Gguf) -> dict[str, tuple[int, ...]]:
 
 
 def own_type(model: Model) -> str:
-    """Return the GGUF type of a model's matrices; empty if GGUF has none for them."""
+    """Return the GGUF type of a model's matrices; empty if there is none."""
     for module in model.modules():
         if isinstance(module, QuantizedMatrix):
             return OWN_BLOCKS[module.bits]
@@ -104,16 +111,11 @@ def _name_of(dtype: torch.dtype) -> str:
     return next((name for name, known in NUMBERS.items() if known == dtype), "")
 
 
-def _in_type(name: str, numbers: Tensor, kind: str) -> Tensor:
-    """Convert a tensor to a type of the file.
-
-    Raises:
-        CheckpointError: a number overflows float16.
-    """
+def _in_type(name: str, weights: Tensor, kind: str) -> Tensor:
     try:
-        if kind == "f16" and numbers.dtype != torch.float16:
-            return torch.from_numpy(as_half(numbers.float().contiguous().numpy()))
-        return numbers.to(NUMBERS[kind]).contiguous() if kind in NUMBERS else quantize(numbers, kind)
+        if kind == "f16" and weights.dtype != torch.float16:
+            return torch.from_numpy(as_half(weights.float().contiguous().numpy()))
+        return weights.to(NUMBERS[kind]).contiguous() if kind in NUMBERS else quantize(weights, kind)
     except CheckpointError as error:
         raise error.at(name) from None
 
@@ -123,7 +125,7 @@ def _numbers(stored: Stored) -> Tensor:
 
 
 def _parameters(model: Model, in_blocks: bool) -> dict[str, Tensor]:
-    """Return parameters by name; quantized matrices as blocks if `in_blocks`, else as numbers."""
+    # by name; quantized matrices are dequantized unless `in_blocks`
     state = model.state_dict()
     for name, module in model.named_modules():
         if isinstance(module, PackedMatrix):
@@ -139,7 +141,7 @@ def _parameters(model: Model, in_blocks: bool) -> dict[str, Tensor]:
 
 
 def _stored(model: Model, target: Gguf, blocks: str | None) -> Iterator[tuple[str, Tensor]]:
-    """Yield each tensor as llama.cpp needs it; quantized matrices as blocks if `blocks` names their type."""
+    # in llama.cpp's layout; quantized matrices stay in blocks if `blocks` names their type
     state = _parameters(model, blocks is not None)
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     for name, tensor in export_tensors(model, for_model(target.rules, model.spec.num_layers, shapes), state):

@@ -1,4 +1,4 @@
-"""Build the tokenizer and the chat template of a GGUF file by llama.cpp's rules."""
+"""Build the tokenizer and the chat template of a GGUF file as llama.cpp does."""
 
 import json
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ def read_tokenizer(metadata: Mapping[str, Any], place: str) -> Tokenizer | None:
     """Return the tokenizer of a file; None if it has no vocabulary.
 
     Raises:
-        DataError: names what is wrong or unknown.
+        DataError: names the key that is wrong or unknown.
     """
     if (vocabulary := read_vocabulary(metadata, place)) is None:
         return None
@@ -70,7 +70,7 @@ def read_tokenizer(metadata: Mapping[str, Any], place: str) -> Tokenizer | None:
 
 
 def read_chat_template(metadata: Mapping[str, Any], tokenizer: Tokenizer | None) -> ChatTemplate | None:
-    """Return the chat template of a file with the special tokens it may use; None if the file has none."""
+    """Return the chat template of a file and the special tokens for it; None if the file has none."""
     sources = {key.removeprefix(TEMPLATE).lstrip("."): metadata[key] for key in metadata if key.startswith(TEMPLATE)}
     sources = {name: source for name, source in sources.items() if isinstance(source, str)}
     if not sources:
@@ -102,20 +102,19 @@ def _tokenizer(vocabulary: Vocabulary) -> Tokenizer:
         case "bert":
             return _wordpiece(vocabulary)
         case kind:
-            raise DataError("tokenizer.ggml.model", f"{kind!r:.40} is not read", "known are gpt2, llama, t5 and bert")
+            raise DataError("tokenizer.ggml.model", f"unknown model {kind!r:.40}", "use gpt2, llama, t5 or bert")
 
 
 def _used(vocabulary: Vocabulary) -> dict[int, tuple[str, int]]:
-    """Return the token and type of every id that is not padding."""
+    # id -> (token, type), without the padding of the vocabulary
     kinds = enumerate(zip(vocabulary.tokens, vocabulary.types, strict=True))
     used = {id: (token, type) for id, (token, type) in kinds if not is_padding(id, token, type)}
     if len({token for token, _ in used.values()}) < len(used):
-        raise DataError("tokenizer.ggml.tokens", "names a token twice", "convert the model again")
+        raise DataError("tokenizer.ggml.tokens", "lists a token twice", "convert the model again")
     return used
 
 
 def _definition(vocabulary: Vocabulary, model: dict[str, Any], **steps: Any) -> HuggingFaceTokenizer:
-    """Build a tokenizer.json in which control tokens are special."""
     takes_spaces = vocabulary.pre in MASK_TAKES_SPACES
     added = [
         {
@@ -140,7 +139,7 @@ def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
     if tokens == byte_of_character() and vocabulary.pre == GPT2:
         return ByteTokenizer()
     pairs = (merge.partition(" ") for merge in vocabulary.merges or ())
-    merges = [[one, other] for one, _, other in pairs if {one, other, one + other} <= tokens.keys()]
+    merges = [[left, right] for left, _, right in pairs if {left, right, left + right} <= tokens.keys()]
     pre = SAME_CUTS.get(vocabulary.pre or "", vocabulary.pre)
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": pre == GPT2}
     cut: dict[str, Any] = level
@@ -148,7 +147,7 @@ def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
         pattern = next((pattern for pattern, name in CUTS.items() if name == pre), None)
         if pattern is None:
             known = ", ".join((GPT2, *CUTS.values(), *SAME_CUTS))
-            raise DataError("tokenizer.ggml.pre", f"{vocabulary.pre!r:.40} is not read", f"known are {known}")
+            raise DataError("tokenizer.ggml.pre", f"{vocabulary.pre!r:.40} is not supported", f"supported are {known}")
         split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
         cut = {"type": "Sequence", "pretokenizers": [split, level]}
     model = {
@@ -168,7 +167,7 @@ def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
 
 
 def _frame(vocabulary: Vocabulary) -> dict[str, Any] | None:
-    """Return the post-processor that adds bos and eos; None without eos, since bos alone is added by the caller."""
+    # post-processor that adds bos and eos; without eos there is none, since `adds_bos` covers bos
     special, flags = vocabulary.special, vocabulary.flags
     if not flags.get("add_eos_token") or "eos" not in special:
         return None
@@ -182,7 +181,7 @@ def _sentencepiece(vocabulary: Vocabulary, kind: int, joins_spaces: bool) -> Tok
     if scores is None:
         raise DataError("tokenizer.ggml.scores", "is missing", "convert the model again")
     if [*used] != [*range(len(used))]:
-        raise DataError("tokenizer.ggml.tokens", "has ids without a token among others", "convert the model again")
+        raise DataError("tokenizer.ggml.tokens", "has gaps between ids", "convert the model again")
     settings = ModelSettings(
         kind=kind,
         charsmap=vocabulary.charsmap,
@@ -193,7 +192,7 @@ def _sentencepiece(vocabulary: Vocabulary, kind: int, joins_spaces: bool) -> Tok
     known = (id for id, (_, type) in used.items() if type == UNKNOWN)
     unknown = next(known, vocabulary.special.get("unknown"))
     if unknown is None or unknown not in used:
-        raise DataError("tokenizer.ggml.token_type", "names no token for what is unknown", "convert the model again")
+        raise DataError("tokenizer.ggml.token_type", "names no unknown token", "convert the model again")
     pieces = []
     for id, (token, type) in used.items():
         # matched in raw text, before spaces become ▁
@@ -219,7 +218,7 @@ def _wordpiece(vocabulary: Vocabulary) -> Tokenizer:
     special = vocabulary.special
     ids = (special.get("unknown"), special.get("bos", special.get("cls")), special.get("seperator"))
     if any(id is None or id not in used for id in ids):
-        raise DataError("tokenizer.ggml", "names no tokens for what is unknown and around a text", "convert it again")
+        raise DataError("tokenizer.ggml", "names no unknown, first or last token", "convert it again")
     unknown, first, last = (used[id][0] for id in ids if id is not None)
     lower = vocabulary.flags.get("normalizer.lowercase", True)
     normalizer = {

@@ -1,8 +1,8 @@
-"""Choose the type of each tensor of a GGUF file as llama.cpp does. No torch.
+"""Choose the type of each tensor of a GGUF file as llama.cpp does. Imports no torch.
 
-`--type q4_k_m` names a file type. Most matrices get the type of its name. Those that llama.cpp's src/llama-quant.cpp
-treats as more important get more bits, depending on name, layer, number of experts and grouping of heads. The rule is
-that of llama.cpp in llama-cpp-python 0.3.36.
+`--type q4_k_m` names a file type. Most matrices have the type in its name. Those that llama.cpp's src/llama-quant.cpp
+considers more important get more bits, depending on name, layer, number of experts and grouped-query heads. The rules
+are those of llama.cpp in llama-cpp-python 0.3.36.
 """
 
 from collections import Counter
@@ -50,7 +50,7 @@ FILE_TYPES = {
     "q3_k_s": "q3_k",
     "q2_k": "q2_k",
 }
-# Replacement for a type if rows are not a multiple of 256 weights.
+# Replacement of a type if rows are not a multiple of 256 weights.
 NARROW = {"q2_k": "q4_0", "q3_k": "q4_0", "q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0"}
 # Tensors that llama.cpp needs in float32, whatever the file type.
 EXACT = (
@@ -64,18 +64,18 @@ EXACT = (
 HEAD, TABLE = "output.weight", "token_embd.weight"
 VALUES = ("attn_qkv.weight", "attn_kv_b.weight", "attn_v.weight")  # names of matrices that compute values
 OF_70B = 80  # layers
-# with 80 layers and at least so many query heads per key head, llama.cpp assumes a 70B model
+# Query heads per key head from which llama.cpp takes a model of 80 layers for a 70B model.
 GROUPED = {"qwen2": 1, "llama": 2}
 
 
 class Facts(NamedTuple):
-    """Properties of a model that the rule depends on.
+    """Properties of a model on which the types depend.
 
     Attributes:
         num_layers: of the model, or of its encoder.
-        num_experts: of a layer; 0 without experts.
-        heads_of_a_group: query heads that share a key head.
-        is_70b: whether llama.cpp takes the model for a Llama or Qwen2 of 70B.
+        num_experts: per layer; 0 without experts.
+        heads_of_a_group: query heads per key head.
+        is_70b: whether llama.cpp takes the model for Llama or Qwen2 70B.
     """
 
     num_layers: int
@@ -85,7 +85,7 @@ class Facts(NamedTuple):
 
     @classmethod
     def of(cls, architecture: str, keys: Mapping[str, Any]) -> "Facts":
-        """Read the properties from metadata keys without the architecture's prefix."""
+        """Read the properties from metadata keys, given without the architecture's prefix."""
         layers, heads = keys["block_count"], keys.get("attention.head_count", 0)
         group = heads // (keys.get("attention.head_count_kv", heads) or 1)
         large = layers == OF_70B and group >= GROUPED.get(architecture, inf)
@@ -95,11 +95,11 @@ class Facts(NamedTuple):
 def check_file_type(type: str) -> None:
     """Refuse an unknown file type."""
     if type not in FILE_TYPES:
-        raise CheckpointError("--type", f"{type!r:.40} is not known", f"use one of {', '.join(FILE_TYPES)}")
+        raise CheckpointError("--type", f"unknown type {type!r:.40}", f"use one of {', '.join(FILE_TYPES)}")
 
 
 def is_exact_in_file(name: str, dimensions: int) -> bool:
-    """Return whether a tensor is stored in float32 in every file type."""
+    """Return whether a tensor is float32 in every file type."""
     return dimensions == 1 or name.endswith(EXACT) or not name.endswith(".weight")
 
 
@@ -108,30 +108,30 @@ def tensor_types(shapes: Shapes, type: str, facts: Facts) -> dict[str, str]:
 
     Args:
         shapes: of the tensors, rows first.
-        type: of the file. q8_0 and q4_0 use one type for all matrices, as models of 8 or 4 bits do.
+        type: of the file; q8_0 and q4_0 use one type for all matrices, as 8-bit and 4-bit models do.
     """
-    most, rule = FILE_TYPES[type], _Rule(type, facts, shapes)
-    is_mix = BLOCKS[most][0] == 256
+    usual, rule = FILE_TYPES[type], _Rule(type, facts, shapes)
+    is_mix = BLOCKS[usual][0] == 256
     types: dict[str, str] = {}
     for name in sorted(shapes, key=_in_order):
         shape = shapes[name]
         if is_exact_in_file(name, len(shape)):
             types[name] = "f32"
         else:
-            types[name] = _fitting(rule.of(name, shape[-1]) if is_mix else most, shape[-1])
+            types[name] = _fitting(rule.of(name, shape[-1]) if is_mix else usual, shape[-1])
     return {name: types[name] for name in shapes}
 
 
 def tensor_bytes(shape: tuple[int, ...], type: str) -> int:
-    """Return the size of a tensor in bytes."""
+    """Return the bytes of a tensor."""
     weights, size = BLOCKS[type]
     return prod(shape) // weights * size
 
 
 def _in_order(name: str) -> tuple[int, str]:
-    """Sort key for the order in which llama.cpp counts tensors."""
-    place = name.split(".")
-    return (int(place[1]) if place[0] == "blk" else -1), name
+    # sort key: llama.cpp counts tensors by layer, then by name
+    parts = name.split(".")
+    return (int(parts[1]) if parts[0] == "blk" else -1), name
 
 
 def _fitting(type: str, width: int) -> str:
@@ -141,12 +141,12 @@ def _fitting(type: str, width: int) -> str:
 
 
 def _matters(layer: int, layers: int) -> bool:
-    """Return whether a layer is in the first or last eighth, or each third one between."""
+    # the first and the last eighth of the layers, and every third layer between
     return layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
 
 
 class _Rule:
-    """Rule for the matrices of a mixed file type; `of` must be called in llama.cpp's order, since it counts."""
+    """Types of the matrices of a mixed file; `of` counts calls, which must be in llama.cpp's order."""
 
     def __init__(self, type: str, facts: Facts, shapes: Shapes) -> None:
         self._type, self._facts = type, facts
@@ -155,19 +155,19 @@ class _Rule:
         self._seen: Counter[str] = Counter()
 
     def of(self, name: str, width: int) -> str:
-        most = FILE_TYPES[self._type]
+        usual = FILE_TYPES[self._type]
         if name == HEAD or (self._is_tied and name == TABLE):
-            return "q8_0" if width % BLOCKS[most][0] else "q6_k"
+            return "q8_0" if width % BLOCKS[usual][0] else "q6_k"
         kinds: list[tuple[bool, Callable[[str], str | None]]] = [
             (name.endswith(VALUES), self._value),
             (name.endswith("attn_k.weight"), self._key),
             ("ffn_down" in name, self._down),
             (name.endswith("attn_output.weight"), self._output),
         ]
-        return next((kind(name) for holds, kind in kinds if holds), None) or most
+        return next((kind(name) for holds, kind in kinds if holds), None) or usual
 
     def _value(self, name: str) -> str | None:
-        place = self._seen["value"]
+        index = self._seen["value"]
         self._seen["value"] += 1
         if self._facts.num_experts == 8:
             return "q8_0"
@@ -177,11 +177,11 @@ class _Rule:
             case "q3_k_l":
                 chosen = "q5_k"
             case "q3_k_m":
-                chosen = "q5_k" if place < 2 else "q4_k"
+                chosen = "q5_k" if index < 2 else "q4_k"
             case "q4_k_s":
-                chosen = "q5_k" if place < 4 else None
+                chosen = "q5_k" if index < 4 else None
             case "q4_k_m" | "q5_k_m":
-                chosen = "q6_k" if _matters(place, self._num_values) else None
+                chosen = "q6_k" if _matters(index, self._num_values) else None
             case _:
                 chosen = None
         few = (chosen or FILE_TYPES[self._type]) in ("q3_k", "q4_k")

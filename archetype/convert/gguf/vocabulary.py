@@ -1,4 +1,4 @@
-"""Convert a tokenizer's vocabulary to GGUF's: byte-level BPE, SentencePiece, Unigram and WordPiece."""
+"""Convert vocabularies to GGUF: byte-level BPE, SentencePiece, Unigram and WordPiece."""
 
 import json
 from base64 import b64decode
@@ -23,7 +23,7 @@ from archetype.tokenizers.sentencepiece import (
 from archetype.tokenizers.tokenizer import Tokenizer
 
 PREFIX = "tokenizer.ggml"
-NEVER = -10_000.0  # score of a token that the model must not choose
+NEVER = -10_000.0  # score of a piece that must not be chosen
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,14 @@ class Vocabulary:
     """Vocabulary of a GGUF file.
 
     Attributes:
-        model: gpt2 (byte-level BPE), llama (SentencePiece's BPE), t5 (its Unigram) or bert (WordPiece).
+        model: gpt2 (byte-level BPE), llama (SentencePiece BPE), t5 (SentencePiece Unigram) or bert (WordPiece).
         pre: llama.cpp's name of the pre-tokenizer.
-        tokens: by id, as the file spells them.
+        tokens: by id, in the file's spelling.
         types: by id, such as NORMAL or CONTROL.
         scores: by id, for SentencePiece.
-        merges: for BPE, each as two tokens with a space between.
-        special: ids by role, such as unknown, in addition to the tokenizer's own.
-        flags: further boolean keys, without the prefix.
+        merges: of BPE: two tokens, separated by a space.
+        special: further ids by role, such as unknown.
+        flags: boolean keys, without the prefix.
         charsmap: SentencePiece's normalization rules.
     """
 
@@ -59,7 +59,7 @@ def no_form(cause: str) -> DataError:
 
 
 def padded(tokens: Mapping[int, str], types: Mapping[int, int], vocab_size: int) -> tuple[list[str], list[int]]:
-    """Return tokens and types of all ids; ids without a token get unused padding tokens."""
+    """Return tokens and types of all ids; ids without a token become unused padding tokens."""
     ids = range(vocab_size)
     return [tokens.get(id, f"[PAD{id}]") for id in ids], [types.get(id, UNUSED) for id in ids]
 
@@ -77,7 +77,7 @@ def _add_tokens(definition: Any, tokens: dict[int, str], types: dict[int, int]) 
 
 def _unknown_cut(definition: Any) -> DataError:
     cut = json.dumps(definition.get("pre_tokenizer"))[:120]
-    return no_form(f"llama.cpp does not know how its file cuts texts: {cut}")
+    return no_form(f"llama.cpp has no such pre-tokenizer: {cut}")
 
 
 def vocabulary(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:
@@ -98,7 +98,7 @@ def vocabulary(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:
         case HuggingFaceTokenizer(kind="wordpiece"):
             return wordpiece(tokenizer, vocab_size)
         case _:
-            raise no_form(f"a tokenizer of kind {tokenizer.kind} has no form in GGUF")
+            raise no_form(f"GGUF does not support a tokenizer of kind {tokenizer.kind}")
 
 
 # Pre-tokenizers: the published regular expression and llama.cpp's name.
@@ -124,7 +124,7 @@ SAME_CUTS = {
     "jina-v2-es": GPT2,
 }
 MASK = "<mask>"
-# their <mask> strips spaces before it, as RoBERTa's does
+# Pre-tokenizers whose <mask> strips the spaces before it, as RoBERTa's does.
 MASK_TAKES_SPACES = ("jina-v2-code", "jina-v2-de", "jina-v2-es")
 IGNORE_MERGES = ("llama-bpe", "llama3", "llama-v3")  # a word that is a token is not merged, and bos is added
 
@@ -132,7 +132,7 @@ IGNORE_MERGES = ("llama-bpe", "llama3", "llama-v3")  # a word that is a token is
 def single_bytes(vocab_size: int) -> Vocabulary:
     """Return the vocabulary of the 256 bytes."""
     tokens = {byte: character for character, byte in byte_of_character().items()}
-    # llama.cpp requires a merge; this one yields no token, so that text falls back to bytes
+    # llama.cpp requires a merge; the result of this one is no token, so that text falls back to bytes
     return Vocabulary("gpt2", GPT2, *padded(tokens, dict.fromkeys(tokens, NORMAL), vocab_size), merges=["Ā Ā"])
 
 
@@ -140,14 +140,14 @@ def byte_level(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:
     """Return the vocabulary of a byte-level BPE tokenizer.json."""
     definition = tokenizer.definition
     if definition.get("normalizer") is not None:
-        raise no_form("its file changes texts before they are cut, which GGUF cannot say")
+        raise no_form("GGUF has no equivalent of its normalizer")
     tokens = {id: piece for piece, id in definition["model"]["vocab"].items()}
     types = dict.fromkeys(tokens, NORMAL)
     _add_tokens(definition, tokens, types)
     merges = [f"{first} {second}" for first, second in tokenizer.merges] or ["Ā Ā"]
     pre, added = _pre_tokenizer(definition), definition.get("added_tokens") or []
     if pre == GPT2 and any(token["content"] == MASK and token.get("lstrip") for token in added):
-        pre = MASK_TAKES_SPACES[0]  # newer versions of llama.cpp also take from it that RoBERTa separates two texts
+        pre = MASK_TAKES_SPACES[0]  # from this name newer versions of llama.cpp also know RoBERTa's separators
     return Vocabulary("gpt2", pre, *padded(tokens, types, vocab_size), merges=merges)
 
 
@@ -171,7 +171,7 @@ def sentencepiece(tokenizer: SentencePieceTokenizer, vocab_size: int) -> Vocabul
     """Return the vocabulary of a SentencePiece model, BPE or Unigram."""
     settings = tokenizer.settings
     if settings.kind not in (UNIGRAM, BPE) or settings.space_behind:
-        raise no_form("of SentencePiece's models only BPE and Unigram, with spaces before words, have one in GGUF")
+        raise no_form("GGUF only supports SentencePiece's BPE and Unigram, with spaces before words")
     pieces = tokenizer.pieces
     apart = {id for id, piece in enumerate(pieces) if _is_found_apart(piece, settings.kind)}
     tokens = {id: piece.text.replace(SPACE, " ") if id in apart else piece.text for id, piece in enumerate(pieces)}
@@ -186,7 +186,7 @@ def sentencepiece(tokenizer: SentencePieceTokenizer, vocab_size: int) -> Vocabul
     flags, special = {"add_space_prefix": settings.adds_prefix}, {"unknown": tokenizer.processor.unk_id()}
     if settings.kind == BPE:
         if settings.joins_spaces or settings.charsmap:
-            raise no_form("its file changes texts before they are cut, which llama.cpp does for Unigram alone")
+            raise no_form("its file normalizes texts, which llama.cpp only does for Unigram")
         padded_tokens = padded(tokens, types, vocab_size)
         return Vocabulary("llama", "default", *padded_tokens, scores=scores, special=special, flags=flags)
     return Vocabulary(
@@ -201,11 +201,9 @@ def sentencepiece(tokenizer: SentencePieceTokenizer, vocab_size: int) -> Vocabul
 
 
 def _is_found_apart(piece: Piece, kind: int) -> bool:
-    """Return whether llama.cpp must find a user-defined symbol in the raw text, before spaces are replaced.
-
-    After such a symbol llama.cpp starts a new text. Unigram finds these symbols among its other pieces. BPE joins runs
-    of spaces first because they have the best score here (Gemma's file scores them differently).
-    """
+    # Whether llama.cpp must find a user-defined symbol in the raw text, before spaces are replaced. After such a symbol
+    # it starts a new text. Unigram finds these symbols among its other pieces. BPE merges runs of spaces first, because
+    # they have the best score here (Gemma's file scores them differently).
     return piece.type == USER_DEFINED and kind == BPE and piece.text.strip(SPACE) != ""
 
 
@@ -214,7 +212,7 @@ def unigram(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:
     definition = tokenizer.definition
     model = definition["model"]
     if model.get("unk_id") is None or model.get("byte_fallback"):
-        raise no_form("llama.cpp knows no Unigram without a token for what is unknown, or with bytes for it")
+        raise no_form("llama.cpp only supports Unigram with an unknown token and without byte fallback")
     charsmap, joins = _unigram_normalizer(definition.get("normalizer"))
     if not _cuts_words(definition.get("pre_tokenizer"), joins):
         raise _unknown_cut(definition)
@@ -235,7 +233,7 @@ def unigram(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:
 
 
 def _unigram_normalizer(normalizer: Any) -> tuple[bytes, bool]:
-    """Return SentencePiece's normalization rules, and whether the normalizer also joins spaces."""
+    # SentencePiece's normalization rules, and whether the normalizer also joins spaces
     match normalizer:
         case {"type": "Precompiled", "precompiled_charsmap": str(charsmap)}:
             return b64decode(charsmap), False
@@ -249,16 +247,16 @@ def _unigram_normalizer(normalizer: Any) -> tuple[bytes, bool]:
         }:
             return b64decode(charsmap), True
         case _:
-            raise no_form("llama.cpp does not know how its file changes texts before they are cut")
+            raise no_form("llama.cpp has no equivalent of its normalizer")
 
 
 def _cuts_words(pre_tokenizer: Any, joined: bool) -> bool:
-    """Return whether every word, including the first, begins with one space."""
+    # whether every word, including the first, begins with one space
     match pre_tokenizer:
-        case {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, one]}:
-            return _begins_words(one)
-        case one:
-            return joined and _begins_words(one)
+        case {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, step]}:
+            return _begins_words(step)
+        case step:
+            return joined and _begins_words(step)
 
 
 def _begins_words(step: Any) -> bool:
@@ -279,13 +277,13 @@ ROLES = {"[PAD]": "padding", "[MASK]": "mask"}
 def wordpiece(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:
     """Return the vocabulary of a WordPiece tokenizer.json. GGUF marks the pieces that begin a word.
 
-    llama.cpp also splits words of more than 100 characters, for which the tokenizer.json gives the unknown token.
+    llama.cpp also splits words of more than 100 characters, which become the unknown token in a tokenizer.json.
     """
     definition = tokenizer.definition
     model = definition["model"]
     ends = tokenizer.add_special_tokens([])
     if model.get("continuing_subword_prefix") != CONTINUES or len(ends) != 2:
-        raise no_form(f"llama.cpp knows only WordPiece with {CONTINUES}, and one token on each side of a text")
+        raise no_form(f"llama.cpp only supports WordPiece with {CONTINUES} and one special token on each side")
     if (definition.get("pre_tokenizer") or {}).get("type") != "BertPreTokenizer":
         raise _unknown_cut(definition)
     flags = _wordpiece_normalizer(definition.get("normalizer"))
@@ -307,4 +305,4 @@ def _wordpiece_normalizer(normalizer: Any) -> dict[str, bool]:
             accents = normalizer.get("strip_accents")
             return {"normalizer.lowercase": lower, "normalizer.strip_accents": lower if accents is None else accents}
         case _:
-            raise no_form("llama.cpp does not know how its file changes texts before they are cut")
+            raise no_form("llama.cpp has no equivalent of its normalizer")

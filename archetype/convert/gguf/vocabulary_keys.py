@@ -17,7 +17,7 @@ FLAGS = (
     "normalizer.strip_accents",
 )
 ID = "_token_id"  # suffix of keys of special tokens
-OTHERS = ("token_type_count",)  # keys that belong to the model
+OTHERS = ("token_type_count",)  # keys of the model
 
 
 def read_vocabulary(metadata: Mapping[str, Any], place: str) -> Vocabulary | None:
@@ -43,17 +43,17 @@ def read_vocabulary(metadata: Mapping[str, Any], place: str) -> Vocabulary | Non
         value = lists[name]
         sound = isinstance(value, list) and all(isinstance(item, kind) for item in value)
         if not sound and (needed or value is not None):
-            raise DataError(f"{place}: {PREFIX}.{name}", "is missing or of another type", "convert the model again")
+            raise DataError(f"{place}: {PREFIX}.{name}", "is missing or has the wrong type", "convert the model again")
         if name not in ("tokens", "merges") and value is not None and len(value) != len(tokens):
-            cause = f"has {len(value)} items, and there are {len(tokens)} tokens"
+            cause = f"has {len(value)} items for {len(tokens)} tokens"
             raise DataError(f"{place}: {PREFIX}.{name}", cause, "is the file complete?")
     special = {key.removesuffix(ID): keys.pop(key) for key in [*keys] if key.endswith(ID)}
     if wrong := next((role for role, id in special.items() if not isinstance(id, int) or id >= len(tokens)), None):
-        raise DataError(f"{place}: {PREFIX}.{wrong}{ID}", f"{special[wrong]!r} is no token", "convert the model again")
+        raise DataError(f"{place}: {PREFIX}.{wrong}{ID}", f"{special[wrong]!r} is not an id", "convert the model again")
     flags = {name: bool(keys.pop(name)) for name in FLAGS if name in keys}
     pre = keys.pop("pre", None)
     if unknown := next((key for key in keys if key not in OTHERS), None):
-        raise DataError(f"{place}: {PREFIX}.{unknown}", "is not understood", "remove it if it changes no token")
+        raise DataError(f"{place}: {PREFIX}.{unknown}", "is not supported", "remove it if it has no effect")
     return Vocabulary(
         str(model),
         pre,

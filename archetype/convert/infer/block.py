@@ -25,7 +25,7 @@ def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart
 
     Args:
         transposed: whether matrices are stored as (inputs, outputs).
-        apart: whether each layer has either a mixer or a feed-forward part (Nemotron-H).
+        apart: whether each layer has only a mixer or only a feed-forward part (Nemotron-H).
     """
     if layer.sparse:
         return _experts(info, layer)
@@ -33,7 +33,7 @@ def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart
     if not names and (layer.reader.stands_alone or apart):
         return NoFeedForward()
     if "down.weight" not in names:
-        raise info.missing(layer.prefix, "a layer without a feed-forward part that is known")
+        raise info.missing(layer.prefix, "an unknown kind of feed-forward part")
     gated = "gate.weight" in names or "gate_up.weight" in names
     if "gate_up.weight" in names:
         gate_up_order(info)
@@ -46,10 +46,10 @@ def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart
 def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
     names = layer.network
     if "router.weight" not in names:
-        raise info.missing(layer.prefix, "experts without a router that is known")
+        raise info.missing(layer.prefix, "an unknown kind of router")
     num_experts, width = info.sides(names["router.weight"])[0], _expert_width(info, layer)
     if tensor := next((name for _, expert, name in layer.experts if expert >= num_experts), None):
-        raise CheckpointError(tensor, f"belongs to an expert beyond the router's {num_experts}", "fix the file")
+        raise CheckpointError(tensor, f"belongs to an expert beyond the {num_experts} of the router", "fix the file")
     if "experts.gate_up.weight" in names or "shared.gate_up.weight" in names:
         gate_up_order(info)
     _settle_first_matrix(info, layer, next((name for param, _, name in layer.experts if ".gate" in param), ""))
@@ -66,7 +66,7 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
         expert=kind(d_ff=width, activation=activation),
         latent_width=info.sides(names["latent_down.weight"])[0] if "latent_down.weight" in names else None,
         weighs="inputs"
-        if info.settle("weighs_inputs", (False, True), "no file says what their weights multiply")
+        if info.settle("weighs_inputs", (False, True), "no file says what router weights multiply")
         else "outputs",
         shared=shared,
         shared_gate="shared_gate.weight" in names,
@@ -76,13 +76,13 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
 
 
 def gate_up_order(info: CheckpointInfo) -> GateUpOrder:
-    """Return how gate and up are stored in one tensor."""
+    """Return the order of gate and up in a fused tensor."""
     order: GateUpOrder = info.settle("gate_up_order", get_args(GateUpOrder), "no file says which half is the gate")
     return order
 
 
 def _settle_first_matrix(info: CheckpointInfo, layer: Layer, gate: str) -> None:
-    """Swap gate and up of matrices named w1 and w3 if w1 is not the gate."""
+    # swap gate and up of matrices named w1 and w3 if w1 is not the gate
     if not gate.endswith(".w1.weight") or info.settle("w1_is_gate", (True, False), "no file says whether w1 or w3 is"):
         return
 
@@ -94,40 +94,36 @@ def _settle_first_matrix(info: CheckpointInfo, layer: Layer, gate: str) -> None:
 
 
 def _expert_width(info: CheckpointInfo, layer: Layer) -> int:
-    """Return the hidden width F of each expert, from a stacked tensor or from one expert's."""
     stacked = layer.network.get("experts.down.weight")
-    if stacked is not None and len(info.shapes[stacked]) == 3:
+    if stacked is not None and len(info.shapes[stacked]) == 3:  # (E, D, F), or (E, F, D) if transposed
         return info.shapes[stacked][1 if layer.experts_transposed(info) else 2]
     single = next((name for param, _, name in layer.experts if param == "experts.down.weight"), None)
     if single is None:
-        raise info.missing(layer.prefix, "experts of a form that is not known")
+        raise info.missing(layer.prefix, "an unknown form of experts")
     return info.sides(single)[1]
 
 
 def _experts_per_token(info: CheckpointInfo) -> int:
-    number = info.size(EXPERTS_PER_TOKEN)
-    if number is None:
+    count = info.size(EXPERTS_PER_TOKEN)
+    if count is None:
         info.assume("layers[*].feedforward.experts_per_token", 2, "no key names it")
-    return number or 2
+    return count or 2
 
 
 def _router(info: CheckpointInfo, expert_bias: bool) -> Router:
-    """Return the router: sigmoid if a key or the family says so, or, without a key, if there is a selection bias.
-
-    A selection bias without a key is the layout of DeepSeek-V3.
-    """
+    # sigmoid if a key or the family says so; without a key, also if there is a selection bias, as in DeepSeek-V3
     scoring, renormalize = info.first(SCORING), info.config.get("norm_topk_prob")
     if info.config.get("expert_selection_fn") == "softmax":  # softmax over the selected experts only
         renormalize = True
     sigmoid = scoring == "sigmoid"
     if not scoring:
         usual = expert_bias and not info.quirks.renormalize
-        sigmoid = info.settle("sigmoid", (usual, not usual), "no key names the affinity of experts")
+        sigmoid = info.settle("sigmoid", (usual, not usual), "no key names the router's score function")
     if renormalize is None:
         why = "no key says whether the weights of a token's experts sum to one"
         renormalize = info.settle("renormalize", (False, True), why)
     kind = SigmoidRouter if sigmoid else SoftmaxRouter
-    why = "no file says what the bias of their choice is added to"
+    why = "no file says what the selection bias is added to"
     return kind(
         renormalize=bool(renormalize),
         scale=info.positive(ROUTER_SCALE, 1.0),
@@ -149,35 +145,35 @@ def _groups(info: CheckpointInfo, num_experts: int, expert_bias: bool) -> Expert
 
 
 def read_wiring(info: CheckpointInfo, layer: Layer, ends_in_norm: bool) -> tuple[Wiring, Names]:
-    """Return the wiring of a layer, and its norms' tensors by our names.
+    """Return the wiring of a layer, and the tensors of its norms by our names.
 
     Args:
-        ends_in_norm: whether the last layer is followed by a norm.
+        ends_in_norm: whether a norm follows the last layer.
     """
     paths = {name.rpartition(".")[0] for name in layer.norms}
     if not paths:
         return _wiring_without_weights(info), {}
     contents = {"mixer": bool(layer.mixer), "feedforward": bool(layer.network) or layer.sparse}
-    kind, places = _wiring(info, paths, ends_in_norm, [name for name, present in contents.items() if present])
-    if left := sorted(paths - set(places.values())):
-        raise info.no_place(f"{layer.prefix}.{left[0]}.weight")
-    if None in places.values() or len(set(places.values())) < len(places):
+    kind, norm_paths = _wiring(info, paths, ends_in_norm, [name for name, present in contents.items() if present])
+    if unplaced := sorted(paths - set(norm_paths.values())):
+        raise info.no_place(f"{layer.prefix}.{unplaced[0]}.weight")
+    if None in norm_paths.values() or len(set(norm_paths.values())) < len(norm_paths):
         raise info.missing(layer.prefix, f"a wiring with norms only at {', '.join(sorted(paths))}")
     names = {
         f"{param}.{suffix}": layer.norms[f"{path}.{suffix}"]
-        for param, path in places.items()
+        for param, path in norm_paths.items()
         for suffix in ("weight", "bias")
         if f"{path}.{suffix}" in layer.norms
     }
     norm = info.norm(bias=any(name.endswith(".bias") for name in names))
     if kind is ParallelResidual:
-        return ParallelResidual(norm=norm, shared_norm="feedforward_norm" not in places), names
+        return ParallelResidual(norm=norm, shared_norm="feedforward_norm" not in norm_paths), names
     wiring: Wiring = kind(norm=norm)
     return wiring, names
 
 
 def _wiring_without_weights(info: CheckpointInfo) -> Wiring:
-    """Return the wiring of a layer whose norms store nothing."""
+    # norms without weights leave no tensors
     if info.quirks.norm is None:
         info.assume("layers[*].wiring", "pre_norm with norms without weights", "no tensor is a norm")
     return PreNorm(norm=info.norm(bias=False, weight=False))
@@ -186,35 +182,35 @@ def _wiring_without_weights(info: CheckpointInfo) -> Wiring:
 def _wiring(
     info: CheckpointInfo, paths: set[str], ends_in_norm: bool, contents: list[str]
 ) -> tuple[type[Any], dict[str, str | None]]:
-    """Return the kind of wiring and the file's norm at each place, for a layer with a mixer, a network or both."""
+    # kind of wiring and the file's name of each norm, for a layer with a mixer, a network or both
 
-    def one(names: tuple[str, ...]) -> str | None:
+    def first_present(names: tuple[str, ...]) -> str | None:
         return next((name for name in names if name in paths), None)
 
-    before, after = one(BEFORE_NETWORK), one(AFTER_NETWORK)
-    first, second = one(FIRST), one(SECOND)
+    before, after = first_present(BEFORE_NETWORK), first_present(AFTER_NETWORK)
+    first, second = first_present(FIRST), first_present(SECOND)
     if len(contents) == 1:
         return PreNorm, {f"{contents[0]}_norm": first}
     if after and first:
         return SandwichNorm, {
             "mixer_norm": first,
-            "mixer_post_norm": one(AFTER_ATTENTION),
-            "feedforward_norm": before or one(("ffn_norm", "post_attention_layernorm")),
+            "mixer_post_norm": first_present(AFTER_ATTENTION),
+            "feedforward_norm": before or first_present(("ffn_norm", "post_attention_layernorm")),
             "feedforward_post_norm": after,
         }
     if first and before and not second:
         return PreNorm, {"mixer_norm": first, "feedforward_norm": before}
     if after:
-        return OutputNorm, {"mixer_norm": one(AFTER_ATTENTION), "feedforward_norm": after}
+        return OutputNorm, {"mixer_norm": first_present(AFTER_ATTENTION), "feedforward_norm": after}
     if second is None:
         return ParallelResidual, {"mixer_norm": first}
     both: dict[str, str | None] = {"mixer_norm": first, "feedforward_norm": second}
     parallel, pre_norm = info.first(PARALLEL), info.first(NORMS_FIRST)
     if parallel is None:
-        parallel = info.settle("parallel", (False, True), "no key says whether both contents read the same vectors")
+        parallel = info.settle("parallel", (False, True), "no key says whether mixer and network run in parallel")
     if parallel:
         return ParallelResidual, both
     if pre_norm is None:
         usual = ends_in_norm
-        pre_norm = info.settle("norms_first", (usual, not usual), "no key says whether norms stand before contents")
+        pre_norm = info.settle("norms_first", (usual, not usual), "no key says whether norms come first")
     return PreNorm if pre_norm else PostNorm, both

@@ -37,13 +37,13 @@ class CheckpointInfo:
     Attributes:
         type: model_type of the text model.
         outer_type: model_type of the whole model.
-        stated: keys in the file itself; the others in `config` are defaults of the class.
-        defaults: value of each key that the class in transformers reads; None if unknown.
-        unread: keys in the file that the class never reads; they are not in `config`.
-        settings: layouts that the user has set, by name.
-        assumed: values that neither keys nor tensors determine, in the order of use.
+        stated: keys in the file; the others in `config` are defaults of the class.
+        defaults: default of each key that the class in transformers reads; None if the class is unknown.
+        unread: keys in the file that the class never reads; not in `config`.
+        settings: layouts set by the user, by name.
+        assumed: values that neither keys nor tensors determine, in order of use.
         alternatives: other possible values of each assumed layout, by name.
-        asked: names of the layouts that the reading depends on.
+        asked: names of all layouts that matter for this model.
     """
 
     config: Config
@@ -60,12 +60,12 @@ class CheckpointInfo:
 
     @property
     def quirks(self) -> FamilyQuirks:
-        """Return the settings that the family's code fixes."""
+        """Settings that the family's code fixes."""
         return QUIRKS.get(self.type, FamilyQuirks())
 
     @property
     def class_head(self) -> ClassHead | None:
-        """Return the classification head, whose matrix is `score` in decoders; None without one."""
+        """Classification head, whose matrix is `score` in decoders; None without one."""
         return read_class_head(self.config) if "score.weight" in self.shapes else None
 
     def assume(self, path: str, value: object, why: str) -> None:
@@ -73,14 +73,14 @@ class CheckpointInfo:
         self.assumed[f"{path}={_word(value)} ({why})"] = None
 
     def settle(self, name: str, values: tuple[Any, ...], why: str) -> Any:
-        """Return one of several layouts that neither keys nor tensors determine.
+        """Choose a layout that neither keys nor tensors determine.
 
-        The user's setting comes first, then the family's known layout, then the first value, recorded as assumed.
+        The user's setting has precedence, then the family's known layout, then the first value, recorded as assumed.
 
         Args:
             name: of the layout, as in `--set NAME=VALUE`.
             values: all supported layouts, the most common first.
-            why: explains what the file does not say.
+            why: what the file does not determine, for the report.
 
         Raises:
             SpecError: the user's setting is not one of `values`.
@@ -89,7 +89,7 @@ class CheckpointInfo:
         if name in self.settings:
             if (value := self.settings[name]) not in values:
                 remedy = f"use {enumeration(map(_word, values), 'or')}"
-                raise SpecError(name, f"{one_line(repr(value), 60)} is not a layout that this model can have", remedy)
+                raise SpecError(name, f"{one_line(repr(value), 60)} is not a possible layout of this model", remedy)
             return value
         if fixed := getattr(self.quirks, name, None):
             return fixed
@@ -99,7 +99,7 @@ class CheckpointInfo:
         return values[0]
 
     def check_supported(self) -> None:
-        """Refuse models that are not text decoders, and families or keys that need a part Archetype lacks.
+        """Refuse models that are not text decoders, and families or keys that need a missing part.
 
         Raises:
             CheckpointError: names the missing part.
@@ -107,17 +107,15 @@ class CheckpointInfo:
         classes = self.config.get("architectures") or []
         decodes = not isinstance(classes, list) or not classes or re.search(DECODERS, str(classes[0])) is not None
         if not decodes and self.class_head is None:
-            cause = f"{classes[0]!r} is not a decoder of text with its head"
-            raise CheckpointError(
-                f"{self.config.place}: architectures", cause, "other models need a family of their own"
-            )
+            cause = f"{classes[0]!r} is not a text decoder with a head"
+            raise CheckpointError(f"{self.config.place}: architectures", cause, "other models need a registered family")
         if self.type in MISSING_BY_TYPE:
             raise self.missing(self.config.place, MISSING_BY_TYPE[self.type])
         self.refuse_derived(*self.quirks.asks)
         outer = QUIRKS.get(self.outer_type, FamilyQuirks())
         for key, value in {*self.quirks.only, *outer.only}:
             if key in self.stated:
-                self.config.expect(key, value, f"the {self.type} class obeys it in a way of its own")
+                self.config.expect(key, value, f"the {self.type} class treats it differently")
         sections = (value for value in self.config.values.values() if isinstance(value, dict))
         for values in (self.config.values, *sections):
             for key, part in MISSING_BY_KEY.items():
@@ -125,36 +123,35 @@ class CheckpointInfo:
                     raise self.missing(f"{self.config.place}: {key}", part)
 
     def missing(self, place: str, part: str) -> CheckpointError:
-        """Return an error that names a part Archetype lacks."""
-        return CheckpointError(place, f"needs {part}, which is missing here", f"the {self.type} family is not known")
+        """Return the error for a model that needs a part Archetype does not have."""
+        return CheckpointError(place, f"needs {part}, which is missing here", f"{self.type} is not supported")
 
     def no_place(self, tensor: str) -> CheckpointError:
-        """Return an error at an unknown tensor; if its name or another tensor's shows the missing part, it is named."""
+        """Return the error at an unknown tensor; it names the missing part if the names of tensors show it."""
         used = (name for name in self.shapes if not LEFT_OUT.fullmatch(name))
         for names, table in (((tensor, *used), MISSING_BY_TENSOR), ((tensor,), MISSING_BY_PLACE)):
             for name in names:
                 for pattern, part in table:
                     if re.fullmatch(pattern, name):
                         return self.missing(name, part)
-        return CheckpointError(tensor, "belongs to a part that is missing here", f"the {self.type} family is not known")
+        return CheckpointError(tensor, "belongs to an unknown part", f"{self.type} is not supported")
 
     def first(self, keys: tuple[str, ...], default: Any = None) -> Any:
-        """Return the value of the first of these keys that the file has."""
+        """Return the value of the first of these keys in the file."""
         key = self._first_key(keys)
         return default if key is None else self.config.get(key)
 
     def positive(self, keys: tuple[str, ...], default: float) -> float:
-        """Return a positive number, from the first of these keys that the file has."""
+        """Return the positive number of the first of these keys in the file."""
         key = self._first_key(keys)
         return default if key is None else self.config.positive(key)
 
     def size(self, keys: tuple[str, ...], layer: int | None = None, most: int = MAX_SIZE) -> int | None:
-        """Return a size, from the first of these keys that the file has; None without one.
+        """Return the size of the first of these keys in the file; None without one.
 
         Args:
-            keys: alternative spellings.
-            layer: index into a key that lists one size per layer (default: lists are refused).
-            most: largest value allowed.
+            layer: index into a list of one size per layer (default: lists are refused).
+            most: largest size allowed.
         """
         key = self._first_key(keys)
         if key is None:
@@ -163,26 +160,26 @@ class CheckpointInfo:
         if layer is None or not isinstance(values, list):
             return self.config.size(key, most=most)
         if layer >= len(values):
-            raise self.config.error(key, f"says nothing of layer {layer}", "fix the file")
+            raise self.config.error(key, f"has no entry for layer {layer}", "fix the file")
         return Config({key: values[layer]}, self.config.place).size(key)
 
     def _first_key(self, keys: tuple[str, ...]) -> str | None:
-        """Return the first of these keys set in the file, else the first with a default; mark all as used."""
+        # keys in the file have precedence over those with a default of the class
         self.config.used |= set(keys)
         known = [key for key in keys if self.config.values.get(key) is not None]
         return next((key for key in known if key in self.stated), known[0] if known else None)
 
     def refuse_derived(self, *keys: str) -> None:
-        """Refuse a file without one of these keys if the class derives its value by a rule."""
+        """Refuse a file that lacks one of these keys if the class derives its value by a rule."""
         for key in keys:
             if self.defaults is not None and self.defaults.get(key) == DERIVED and key not in self.stated:
-                raise self.config.error(key, f"is missing, and follows from a rule of the {self.type} class", "add it")
+                raise self.config.error(key, f"is missing, and the {self.type} class derives it by a rule", "add it")
 
     def sides(self, tensor: str) -> Shape:
-        """Return the rows and columns of a matrix."""
+        """Return (rows, columns) of a matrix."""
         shape = self.shapes[tensor]
         if len(shape) != 2 or not all(shape):
-            raise CheckpointError(tensor, f"has shape {list(shape)} where a matrix should be", "is the file complete?")
+            raise CheckpointError(tensor, f"has shape {list(shape)} but must be a matrix", "is the file complete?")
         return shape
 
     def activation(self, gated: bool) -> Activation:
@@ -198,7 +195,7 @@ class CheckpointInfo:
         return ACTIVATIONS[name]
 
     def norm(self, bias: bool, weight: bool = True) -> LayerNorm | RMSNorm:
-        """Return a norm: LayerNorm if it has a bias or if the key of its epsilon names LayerNorm, else RMSNorm."""
+        """Return LayerNorm if there is a bias or the key of epsilon names LayerNorm, else RMSNorm."""
         key = self._first_key(EPS)
         eps = self.quirks.eps or (1e-5 if key is None else self.config.positive(key))
         if self.quirks.norm is not None:

@@ -1,4 +1,4 @@
-"""Infer a layer's mixer, with the reader in `infer.py` of its kind."""
+"""Infer a layer's mixer with the reader of its kind (`infer.py` in the mixer's folder)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,6 @@ class ModelDims:
     """Model sizes needed to read one layer.
 
     Attributes:
-        d_model: width D.
         context_length: in tokens.
         transposed: whether matrices are stored as (inputs, outputs).
     """
@@ -38,12 +37,12 @@ class InferredMixer(CheckpointMixer):
         self.info, self.layer, self.context_length = info, layer, dims.context_length
 
     def sides(self, param: str) -> Shape:
-        """Return rows and columns of a matrix that the mixer must have."""
+        """Return (rows, columns) of a matrix that the mixer must have."""
         self.shape(param)
         return self.info.sides(self.layer.mixer[param])
 
     def size(self, keys: tuple[str, ...]) -> int | None:
-        """Return a size from the first of these keys that the file has; this layer's entry of a list."""
+        """Return the size of the first of these keys in the file; of a list, this layer's entry."""
         return self.info.size(keys, self.layer.number)
 
     def norm(self, bias: bool, weight: bool = True) -> LayerNorm | RMSNorm:
@@ -60,7 +59,7 @@ class InferredMixer(CheckpointMixer):
         return read_position(self.info, self.layer.number, head_dim, self.context_length)
 
     def rotary(self, dim: int) -> Rotary:
-        """Return rotary positions that rotate all `dim` features."""
+        """Return rotary positions of all `dim` features."""
         return read_latent_rotary(self.info, dim, self.context_length)
 
     def pattern(self) -> Pattern:
@@ -68,7 +67,7 @@ class InferredMixer(CheckpointMixer):
         return read_pattern(self.info, self.layer.number)
 
     def settle(self, name: str, values: tuple[Any, ...], why: str) -> Any:
-        """Return one of several layouts that neither keys nor tensors determine."""
+        """Choose a layout that neither keys nor tensors determine."""
         return self.info.settle(name, values, why)
 
     def assume(self, field: str, value: object, why: str) -> None:
@@ -76,5 +75,5 @@ class InferredMixer(CheckpointMixer):
         self.info.assume(f"layers[*].mixer.{field}", value, why)
 
     def missing(self, part: str) -> CheckpointError:
-        """Return an error at this layer that names a part Archetype lacks."""
+        """Return the error for a layer that needs a part Archetype does not have."""
         return self.info.missing(self.layer.prefix, part)

@@ -1,4 +1,4 @@
-"""Roles of tensors outside mixers, by their names in published files: tables and two functions."""
+"""Roles of tensors outside mixers, by their names in published files."""
 
 import re
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ LEFT_OUT = re.compile(
 )
 # Causal masks of older files, which are scalars or have four dimensions.
 MASK = re.compile(r".*\.(attn|attention)\.(bias|masked_bias)")
-# Unused integer tables, which every library computes itself.
+# Integer tables that every library computes and no checkpoint needs.
 TABLES = re.compile(rf"{MASK.pattern}|(.*\.)?position_ids")
 
 # Multi-token prediction: modules named mtp, or layers after the last one, each with a projection of a hidden vector and
@@ -73,7 +73,7 @@ NETWORKS: NameTable = (
     (r"output\.dense", "down"),
 )
 
-# Norms of a layer, by their place.
+# Names of a layer's norms, by position in the layer.
 FIRST = ("attention.ln", "attention.self_attn_layer_norm", "attention.LayerNorm", "input_layernorm", "ln_1", "ln1",
          "attention_norm", "attn_norm", "norm_1", "norm1", "self_attn_layer_norm", "attention_layernorm", "ln_attn",
          "pre_attention_layernorm", "input_norm", "sa_layer_norm", "layernorm1", "operator_norm", "ln", "norm",
@@ -100,7 +100,7 @@ AFTER_ATTENTION = (
 
 
 def read_name(table: NameTable, path: str) -> tuple[str, int | None] | None:
-    """Return our name for a path and the expert's index, if any; None if the table has no match."""
+    """Return our name for a path and the index of the expert, if any; None if no pattern matches."""
     for pattern, param in table:
         if match := re.fullmatch(pattern, path):
             expert = match.groupdict().get("expert")

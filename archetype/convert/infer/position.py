@@ -1,4 +1,4 @@
-"""Infer each layer's position encoding and attention pattern from keys; no tensor shows them."""
+"""Infer each layer's position encoding and attention pattern from keys alone."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from archetype.parts.position.spec import Alibi, NoPosition, Rotary
 from archetype.roles.pattern import Pattern
 from archetype.roles.position import MixerPosition
 
-NOT_ROTARY = ("llama_4_scaling_beta", "max_position_embeddings")  # keys in the rotary section that do not rotate
+NOT_ROTARY = ("llama_4_scaling_beta", "max_position_embeddings")  # keys in the rotary section for other purposes
 FRACTION = "partial_rotary_factor"  # fraction of a head's features that rotate
 CHUNK = "attention_chunk_size"  # size of chunks within which tokens attend
 PREFIX_FULL_EVERY = "prefix_dense_sliding_window_pattern"  # FULL_EVERY of the leading dense layers
@@ -26,32 +26,32 @@ def read_latent_rotary(info: CheckpointInfo, dim: int, context_length: int) -> R
 
 
 def _interleaved(info: CheckpointInfo) -> bool:
-    """Return whether neighbouring features rotate together, which no file says."""
+    # whether features 2i and 2i + 1 rotate together
     return bool(info.settle("interleaved", (False, True), "no file says which features rotate together"))
 
 
-def read_position(info: CheckpointInfo, number: int, head_dim: int, context_length: int) -> MixerPosition:
+def read_position(info: CheckpointInfo, layer: int, head_dim: int, context_length: int) -> MixerPosition:
     """Return the position encoding of a layer."""
     config = info.config
     rotates = info.quirks.rope or bool(ROTARY & {*config.values, *(info.defaults or ())})
     fades = bool(config.get("alibi")) or info.quirks.alibi
     if not rotates and not fades:
-        kind = info.settle("positions", ("none", "rope", "alibi"), "no key speaks of positions")
+        kind = info.settle("positions", ("none", "rope", "alibi"), "no key names a position encoding")
         rotates, fades = kind == "rope", kind == "alibi"
     if fades:
         return Alibi(scale=head_dim**-0.5, rounded=True) if info.quirks.alibi_before_scale else Alibi()
-    if not rotates or _without_rope(info, number):
+    if not rotates or _without_rope(info, layer):
         return NoPosition()
     if info.quirks.rope_when_named and config.get("position_embedding_type") != "rope":
         return NoPosition()
-    section = _rotary_section(info, number)
+    section = _rotary_section(info, layer)
     if section is None:
         return NoPosition()
     theta = info.positive(("rotary_emb_base", "rope_theta"), 10_000.0)
-    others = {key: value for key, value in config.values.items() if key not in SECTIONS}
+    remaining = {key: value for key, value in config.values.items() if key not in SECTIONS}
     if (fraction := info.first(ROTARY_FRACTION)) is not None:
-        others[FRACTION] = fraction
-    reader = Config(others | {"rope_parameters": _of_text(info, section, head_dim, theta)}, config.place)
+        remaining[FRACTION] = fraction
+    reader = Config(remaining | {"rope_parameters": _of_text(info, section, head_dim, theta)}, config.place)
     position = read_rotary(reader, head_dim, context_length, theta)
     config.used |= reader.used
     dim = info.size(("rotary_dim",))
@@ -61,36 +61,36 @@ def read_position(info: CheckpointInfo, number: int, head_dim: int, context_leng
     return position.replace(dim=dim, interleaved=_interleaved(info), reversed=backwards)
 
 
-def _rotary_section(info: CheckpointInfo, number: int) -> dict[str, Any] | None:
-    """Return the rotary settings of a layer; None if it has no rotary positions."""
-    config, kind = info.config, _layer_kind(info, number)
-    whole = rotary_section(config)
-    section = {} if whole is None else dict(whole.values)
-    if whole is None:
+def _rotary_section(info: CheckpointInfo, layer: int) -> dict[str, Any] | None:
+    # None if the layer has no rotary positions
+    config, kind = info.config, _layer_kind(info, layer)
+    stated = rotary_section(config)
+    section = {} if stated is None else dict(stated.values)
+    if stated is None:
         info.refuse_derived("rope_parameters")
         info.refuse_derived("rope_theta")
     theta = config.optional_positive("rope_local_base_freq")
     # one section per kind of layer
-    if whole is not None and any(isinstance(value, dict) for value in section.values()):
-        section = dict((whole.section(kind or "full_attention") or Config({})).values)
+    if stated is not None and any(isinstance(value, dict) for value in section.values()):
+        section = dict((stated.section(kind or "full_attention") or Config({})).values)
     elif theta is not None and kind in WINDOWED:
         section = {"rope_theta": theta}  # spelling of older Gemma 3 files
-    elif info.quirks.scaled_full_layers and whole is not None and "rope_type" not in section:
-        raise config.error("rope_scaling", f"names no rope_type, which the {info.type} class asks for", "name it")
+    elif info.quirks.scaled_full_layers and stated is not None and "rope_type" not in section:
+        raise config.error("rope_scaling", f"has no rope_type, which the {info.type} class requires", "add it")
     elif info.quirks.scaled_full_layers and kind in WINDOWED:
         section = {"rope_theta": value} if (value := (info.defaults or {}).get("rope_theta")) else {}
     thetas = config.get("layer_rope_theta")
-    if isinstance(thetas, list) and number < len(thetas):  # one per layer; 0 means no rotation
-        return section | {"rope_theta": thetas[number]} if thetas[number] else None
+    if isinstance(thetas, list) and layer < len(thetas):  # one per layer; 0 means no rotation
+        return section | {"rope_theta": thetas[layer]} if thetas[layer] else None
     return section
 
 
 def _of_text(info: CheckpointInfo, section: dict[str, Any], head_dim: int, theta: float) -> dict[str, Any]:
-    """Drop rotary settings that only images need; apply a fixed `alpha` to theta (Hunyuan)."""
-    # the class ignores the fraction
-    whole = info.defaults is not None and f"rope_parameters.{FRACTION}" not in info.defaults
-    whole = whole and section.get("rope_type") != "proportional"  # handled outside the class
-    left_out = (*NOT_ROTARY, FRACTION) if whole else NOT_ROTARY
+    # without the settings for images; a fixed `alpha` is applied to theta (Hunyuan);
+    # transformers reads the fraction of the type "proportional" outside the class
+    ignores_fraction = info.defaults is not None and f"rope_parameters.{FRACTION}" not in info.defaults
+    ignores_fraction = ignores_fraction and section.get("rope_type") != "proportional"
+    left_out = (*NOT_ROTARY, FRACTION) if ignores_fraction else NOT_ROTARY
     section = {key: value for key, value in section.items() if key not in left_out and not key.startswith("mrope_")}
     if (alpha := section.pop("alpha", None)) is not None:
         theta = float(section.get("rope_theta", theta)) * float(alpha) ** (head_dim / (head_dim - 2))
@@ -98,55 +98,55 @@ def _of_text(info: CheckpointInfo, section: dict[str, Any], head_dim: int, theta
     return section
 
 
-def _layer_kind(info: CheckpointInfo, number: int) -> str | None:
-    """Return the file's name for a layer's kind; None if layers have no kinds."""
+def _layer_kind(info: CheckpointInfo, layer: int) -> str | None:
+    # the file's name of the layer's kind; None if all layers are of one kind
     kinds, every = info.first(LAYER_KINDS), info.first(FULL_EVERY)
     if not isinstance(kinds, list):
         if isinstance(every, str) and every:  # such as LLLG
-            return "sliding_attention" if every[number % len(every)] == "L" else "full_attention"
+            return "sliding_attention" if every[layer % len(every)] == "L" else "full_attention"
         if not isinstance(every, int):
             return None
         every, first = info.config.size(FULL_EVERY[0], every), _dense_prefix(info)
-        if number < first:
+        if layer < first:
             every = info.config.size(PREFIX_FULL_EVERY, 1)
         else:
-            number -= first
-        return "sliding_attention" if (number + 1) % every else "full_attention"
-    if number >= len(kinds):
-        raise info.config.error(LAYER_KINDS[0], f"has no kind for layer {number}", "fix the file")
-    return str(kinds[number])
+            layer -= first
+        return "sliding_attention" if (layer + 1) % every else "full_attention"
+    if layer >= len(kinds):
+        raise info.config.error(LAYER_KINDS[0], f"has no kind for layer {layer}", "fix the file")
+    return str(kinds[layer])
 
 
 def _dense_prefix(info: CheckpointInfo) -> int:
-    """Return the number of leading dense layers with a pattern of their own (Cohere 2)."""
+    # number of leading dense layers, which have another pattern (Cohere 2)
     if not info.quirks.dense_layers_rotate or not info.config.get("first_k_dense_replace"):
         return 0
     return info.config.size("first_k_dense_replace")
 
 
-def _rotates_for_it_is_dense(info: CheckpointInfo, number: int) -> bool:
-    """Return whether a full-attention layer rotates because it is dense (Cohere 2)."""
+def _rotates_for_it_is_dense(info: CheckpointInfo, layer: int) -> bool:
+    # an exception of Cohere 2: dense layers with full attention keep rotary positions
     kinds = info.config.get("mlp_layer_types")
-    named = isinstance(kinds, list) and number < len(kinds) and kinds[number] == "dense"
-    is_dense = named or (not kinds and number < _dense_prefix(info))
+    named = isinstance(kinds, list) and layer < len(kinds) and kinds[layer] == "dense"
+    is_dense = named or (not kinds and layer < _dense_prefix(info))
     return info.quirks.dense_layers_rotate and is_dense and info.config.size(PREFIX_FULL_EVERY, 1) == 1
 
 
-def _without_rope(info: CheckpointInfo, number: int) -> bool:
-    """Return whether a layer has no rotary positions although others have."""
-    if info.quirks.full_layers_without_rope and _layer_kind(info, number) == "full_attention":
-        return info.config.get("sliding_window") is not None and not _rotates_for_it_is_dense(info, number)
+def _without_rope(info: CheckpointInfo, layer: int) -> bool:
+    # whether this layer has no rotary positions although others have
+    if info.quirks.full_layers_without_rope and _layer_kind(info, layer) == "full_attention":
+        return info.config.get("sliding_window") is not None and not _rotates_for_it_is_dense(info, layer)
     with_rope = info.config.get("no_rope_layers")  # flag per layer: 1 means rotary
     if not with_rope and info.config.get("no_rope_layer_interval") is not None:
-        return (number + 1) % info.config.size("no_rope_layer_interval") == 0
-    return isinstance(with_rope, list) and number < len(with_rope) and not with_rope[number]
+        return (layer + 1) % info.config.size("no_rope_layer_interval") == 0
+    return isinstance(with_rope, list) and layer < len(with_rope) and not with_rope[layer]
 
 
-def read_pattern(info: CheckpointInfo, number: int) -> Pattern:
+def read_pattern(info: CheckpointInfo, layer: int) -> Pattern:
     """Return the attention pattern of a layer."""
-    size, kind = info.size(WINDOW) if info.first(WINDOW) else None, _layer_kind(info, number)
+    size, kind = info.size(WINDOW) if info.first(WINDOW) else None, _layer_kind(info, layer)
     if info.config.get(CHUNK) is not None and (
-        kind == "chunked_attention" or (kind is None and not _without_rope(info, number))
+        kind == "chunked_attention" or (kind is None and not _without_rope(info, layer))
     ):
         return Chunked(size=info.config.size(CHUNK))
     if size and kind is None:
@@ -155,5 +155,5 @@ def read_pattern(info: CheckpointInfo, number: int) -> Pattern:
         windowed = kind in WINDOWED
     else:
         first = info.config.count("max_window_layers", 0)
-        windowed = info.config.flag("use_sliding_window", True) and number >= first
+        windowed = info.config.flag("use_sliding_window", True) and layer >= first
     return Window(size=size) if windowed and size else Full()

@@ -1,4 +1,4 @@
-"""Which inferred readings have been verified, by the tests or by comparing a small model with transformers.
+"""Record of the inferred readings that were verified, by the tests or by comparing a small model with transformers.
 
 `proved.json` lists the model types that the tests verify, by version of transformers (written by `make zoo`). Results
 of comparing small models (`archetype/convert/proof.py`) are cached on disk.
@@ -26,7 +26,7 @@ from archetype.io.cache import cache_folder
 from archetype.io.yaml import yaml_value
 
 FILE = Path(__file__).with_name("proved.json")
-# Types that other tests verify: Kimi K2 and the text part of Kimi K2.5 use DeepSeek-V3's class.
+# Types verified by other tests: Kimi K2 and the text part of Kimi K2.5 use DeepSeek-V3's class.
 ELSEWHERE = {"kimi_k2": "5.23.0", "kimi_k25": "5.23.0"}
 TASKS = ((TEXTS, ("texts",)), (TOKENS, ("tokens",)), ("", ("causal", "pairs")))  # tasks by the ending of a class's name
 
@@ -38,9 +38,9 @@ class Proof:
     Attributes:
         by: library and version.
         taken: layouts that agree where the assumed ones do not, by name.
-        difference: largest difference of logits relative to their largest magnitude; None if the tests compared them.
-        fault: first module that differs, and by how much; empty if the reading agrees.
-        asked: layouts that the small model depends on; None for all.
+        difference: largest difference of logits relative to their largest magnitude; None if the tests verified them.
+        fault: first module that differs, and by how much; empty if the outputs agree.
+        asked: layouts that matter for the small model; None for all.
     """
 
     by: str
@@ -50,7 +50,7 @@ class Proof:
     asked: tuple[str, ...] | None = None
 
     def covers(self, layouts: Mapping[str, Any]) -> bool:
-        """Return whether each of these layouts was compared."""
+        """Return whether the comparison depended on each of these layouts."""
         return self.asked is None or set(self.asked) >= layouts.keys()
 
     def __str__(self) -> str:
@@ -76,7 +76,7 @@ def find_proof(values: Mapping[str, Any], settings: Mapping[str, Any]) -> Proof 
     """Return the known proof for a config.json; None without one.
 
     Args:
-        settings: layouts set by the user; the tests verify none of them.
+        settings: layouts set by the user, which the tests do not verify.
     """
     if not settings and (known := _version_of_tests(values)) is not None:
         return Proof(f"transformers {known}")
@@ -90,7 +90,7 @@ def find_proof(values: Mapping[str, Any], settings: Mapping[str, Any]) -> Proof 
 
 
 def keep_proof(values: Mapping[str, Any], settings: Mapping[str, Any], proof: Proof) -> None:
-    """Store a comparison's result under a hash of the small model's keys, the settings and the versions."""
+    """Cache the result of a comparison under a hash of the small model's keys, the settings and the versions."""
     name = _name(values, settings)
     _kept()[name] = proof
     with suppress(ArchetypeError, OSError):  # if it cannot be written, the comparison runs again next time
@@ -99,7 +99,7 @@ def keep_proof(values: Mapping[str, Any], settings: Mapping[str, Any], proof: Pr
 
 
 def with_proof(family: Family, proof: Proof | None) -> Family:
-    """Return the family with the proof in its report, if the proof covers every assumed layout."""
+    """Add a proof to the family's report if it covers every assumed layout."""
     reading = family.reading
     if reading is None or proof is None or proof.fault or not proof.covers(reading.alternatives):
         return family
@@ -116,16 +116,13 @@ def transformers_version() -> str | None:
 
 @cache
 def proved_types() -> Mapping[str, Mapping[str, Sequence[str]]]:
-    """Return the types that agree in the tests, by version of transformers and task."""
+    """Return the model types verified by the tests, by version of transformers and task."""
     proved: dict[str, dict[str, list[str]]] = json.loads(FILE.read_bytes())
     return proved
 
 
 def _version_of_tests(values: Mapping[str, Any]) -> str | None:
-    """Return the version of transformers with which the tests verified the type of a config.json.
-
-    The text part of a multimodal model is the text type's own model in transformers.
-    """
+    # version of transformers with which the tests verified the type, or the type of its text part
     outer, text, classes = str(values.get("model_type")), values.get("text_config"), values.get("architectures")
     types = {outer}
     if outer in ELSEWHERE:
@@ -156,7 +153,7 @@ def _name(values: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
 
 @cache
 def _reader() -> str:
-    """Hash the reader's source, so that no proof outlives the code it is about."""
+    # hash of the reader's source, so that a cached proof is not used for changed code
     package = Path(__file__).parents[2]
     files = sorted([*Path(__file__).parent.glob("*.py"), *package.glob("parts/*/infer.py")])
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

@@ -1,4 +1,4 @@
-"""Spellings of keys in published configurations, and settings that only a family's code fixes. Data.
+"""Tables: spellings of keys in published configurations, and settings that only a family's code fixes.
 
 Spellings are tried in order, the most common first.
 """
@@ -109,10 +109,10 @@ class FamilyQuirks(MixerQuirks):
     """Settings fixed by a family's code, in addition to those of its mixers.
 
     Attributes:
-        positions_after_padding: positions are counted from padding's id + 1.
-        full_layers_without_rope: layers with full attention have no rotary positions; windowed ones have.
-        dense_layers_rotate: exception for dense layers, if all of them have full attention.
-        scaled_full_layers: `rope_scaling` applies to layers with full attention only.
+        positions_after_padding: positions begin at the padding token's id + 1.
+        full_layers_without_rope: layers with full attention have no rotary positions; layers with windows have.
+        dense_layers_rotate: dense layers are an exception if all of them have full attention.
+        scaled_full_layers: `rope_scaling` only applies to layers with full attention.
         renormalize: the weights of a token's experts are normalized to sum to one.
         sigmoid: router scores are sigmoids.
         activation: of the feed-forward part, whatever the file says.
@@ -121,19 +121,19 @@ class FamilyQuirks(MixerQuirks):
         embedding_norm: norm without weights after the embedding.
         scaled_embedding: token vectors are multiplied by sqrt(d_model).
         round_scale: that factor is first rounded to the vectors' type.
-        added_position: computed positions added to token vectors.
-        inclusive_waves: exponents of their frequencies run from 0 to 1 inclusive (tensor2tensor).
+        added_position: computed positions that are added to token vectors.
+        inclusive_waves: exponents of their frequencies go from 0 to 1 inclusive (tensor2tensor).
         rope: rotary positions without a key.
         rope_when_named: rotary positions only if `position_embedding_type` says so.
         alibi_before_scale: ALiBi is added, in bfloat16, before scores are divided by sqrt(head_dim).
         logits_times_scaling: `logits_scaling` multiplies the logits instead of dividing them.
-        norm_first: the embedding's norm comes before positions are added.
-        weighs_inputs: router weights multiply the experts' inputs.
-        expert_bias_on: quantity that the selection bias is added to.
-        only: keys that the class handles in its own way, each with the value for which it acts like other classes.
-        asks: keys for which the class derives a value if they are missing.
+        norm_first: the embedding's norm precedes the addition of positions.
+        weighs_inputs: router weights multiply the inputs of experts.
+        expert_bias_on: scores to which the selection bias is added.
+        only: keys that the class treats differently, each with the value for which it does not matter.
+        asks: keys whose value the class derives if they are missing.
         renames: patterns of tensor names and their replacements.
-        computed: pattern of tensors that are computed rather than read.
+        computed: pattern of tensors that are computed instead of read.
     """
 
     positions_after_padding: bool = False
@@ -240,7 +240,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "bigbird_pegasus": FamilyQuirks(renames=((r"(.*)\.layernorm_embedding\.(.*)", r"\1.layer_norm.\2"),)),
 }
 
-# Parts that Archetype lacks, with the tensor names, keys or model types that show a model needs them.
+# Parts that Archetype does not have, by the tensor names, keys or model types of models that need them.
 MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (
         r".*\.self_attn\.A_log|.*\.(attn_sconv|time_mix\w*|recurrent|rg_lru|diagonal_decay|qkv_conv\w*)(\..*)?",
@@ -250,27 +250,27 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.self_attention\.experts\..*", "a mixture of attention heads"),
     (r".*\.(ogate|fgate|igate)\w*\..*", "an mLSTM"),
     (r".*\.relative_pos_embeddings\..*", "relative positions by projections"),
-    (r"transformer\.attentions\..*", "layers whose parts are numbered apart"),
-    (r".*\.\w+_proj\.linears?\..*", "projections of their own for each codebook"),
-    (r".*norm\w*\.W_(down|up)\..*", "norms with projections of their own"),
+    (r"transformer\.attentions\..*", "layers with separately numbered parts"),
+    (r".*\.\w+_proj\.linears?\..*", "one projection per codebook"),
+    (r".*norm\w*\.W_(down|up)\..*", "norms with projections"),
     (r".*\.layers\.\d+\.lambda_\d", "residuals that are means with learned weights (nGPT)"),
     (r".*\.(lambda_\w+)", "differential attention"),
-    (r".*\.self_attn\.gate_bias|.*\.gqkv_proj\..*", "a gate on attention's result of another form"),
+    (r".*\.self_attn\.gate_bias|.*\.gqkv_proj\..*", "another form of gate on the attention output"),
     (r".*\.indexer\..*", "sparse attention by a learned index"),
     (r".*\.altup\..*", "streams of which one at a time is updated (AltUp)"),
     (r".*\.experts\.mlp\.\w+", "experts stacked by rows"),
     (r".*\.mlp\.router\.classifier\..*", "experts across two mixers of a layer, some of which do nothing"),
-    (r".*\.map_inputs_layer\..*", "tables that a projection joins"),
+    (r".*\.map_inputs_layer\..*", "embedding tables joined by a projection"),
     (r".*\.layer_scalar", "a learned scale of each layer's output"),
-    (r".*\.act_fn\..*", "an activation with parameters of its own"),
-    (r".*\.adapter_modules\..*", "adapters by language"),
-    (r".*embedding_hidden_mapping\w*\..*", "token vectors of another width than the model's"),
-    (r".*\.(input_residual|hc_\w+|attn_res)(\..*)?", "residuals with parameters of their own"),
+    (r".*\.act_fn\..*", "an activation with parameters"),
+    (r".*\.adapter_modules\..*", "one adapter per language"),
+    (r".*embedding_hidden_mapping\w*\..*", "token vectors of another width"),
+    (r".*\.(input_residual|hc_\w+|attn_res)(\..*)?", "residuals with parameters"),
     (r".*\.experts\.\w+(\.weight|\.bias)?", "experts in one tensor of an unknown order"),
 )
-# The same for a tensor that itself has no place; other tensors with such names may have one.
+# The same for a tensor that was not recognized; elsewhere tensors of such names are recognized.
 MISSING_BY_PLACE: tuple[tuple[str, str], ...] = (
-    (r".*norm\w*\.(weight|bias)", "a norm at a place where no wiring here has one"),
+    (r".*norm\w*\.(weight|bias)", "a norm where no wiring here has one"),
     (r".*\.(A_log|conv1d)(\..*)?", "a recurrent or state-space mixer of another kind"),
     (r".*\.conv\..*", "a convolution of another form"),
 )

@@ -1,4 +1,4 @@
-"""Weight rules of an inferred specification."""
+"""Weight rules for an inferred specification."""
 
 import re
 
@@ -52,7 +52,7 @@ def _mixer_rules(tensors: InferredMixer, mixer: Mixer) -> list[Rule]:
 
 
 def _gate_and_up(info: CheckpointInfo, rows: int) -> tuple[tuple[str, str], int]:
-    """Return the order of gate and up in a tensor with this many rows, and how often the order repeats."""
+    # the order of gate and up in a tensor with this many rows, and how often the order repeats
     order = gate_up_order(info)
     return ("up", "gate") if order == "up_gate" else ("gate", "up"), rows // 2 if order == "gate_up_in_turn" else 1
 
@@ -60,29 +60,29 @@ def _gate_and_up(info: CheckpointInfo, rows: int) -> tuple[tuple[str, str], int]
 def _feedforward_rules(info: CheckpointInfo, layer: Layer, transposed: bool) -> list[Rule]:
     below = f"blocks.{layer.number}.feedforward"
     # one rule for the tensors of all experts
-    places = {
-        re.sub(rf"\bexperts\.{number}\.", "experts.{e}.", name): f"{below}.{param.removesuffix('.weight')}"
-        for param, number, name in layer.experts
+    params_of_experts = {
+        re.sub(rf"\bexperts\.{expert}\.", "experts.{e}.", name): f"{below}.{param.removesuffix('.weight')}"
+        for param, expert, name in layer.experts
     }
-    rules = [rule(name, param) for name, param in places.items()]
+    rules = [rule(name, param) for name, param in params_of_experts.items()]
     for param, name in layer.network.items():
         path, kind = param.rsplit(".", 1) if "." in param else (param, "")
         shape = info.shapes[name]
         if param == "correction":
             rules.append(rule(name, f"{below}.correction", shape=shape))
         elif path == "experts.gate_up":  # (experts, rows, columns)
-            turned = layer.experts_transposed(info)
-            parts, times = _gate_and_up(info, shape[2 if turned else 1])
+            is_transposed = layer.experts_transposed(info)
+            parts, times = _gate_and_up(info, shape[2 if is_transposed else 1])
             params = (f"{below}.experts.{part}" for part in parts)
-            rules.append(rule(name, *params, heads=shape[0] * times, shape=shape, transposed=turned))
+            rules.append(rule(name, *params, heads=shape[0] * times, shape=shape, transposed=is_transposed))
         elif path in ("experts.up", "experts.down"):
             rules.append(rule(name, f"{below}.{path}", transposed=layer.experts_transposed(info)))
         elif path.endswith("gate_up"):
             parent = path.removesuffix("gate_up")
-            turned = transposed and len(shape) == 2
-            parts, times = _gate_and_up(info, shape[1 if turned else 0])
+            is_transposed = transposed and len(shape) == 2
+            parts, times = _gate_and_up(info, shape[1 if is_transposed else 0])
             params = (f"{below}.{parent}{part}.{kind}" for part in parts)
-            rules.append(rule(name, *params, transposed=turned, heads=times))
+            rules.append(rule(name, *params, transposed=is_transposed, heads=times))
         else:
             rules.append(rule(name, f"{below}.{param}", transposed=transposed and len(shape) == 2))
     return rules

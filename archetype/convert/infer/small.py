@@ -1,11 +1,11 @@
-"""Shrink a published config.json: keep every key but reduce sizes, so that a model is built within seconds."""
+"""Shrink a published config.json: keep every key but reduce the sizes, so that a model is built in seconds."""
 
 import copy
 from typing import Any
 
 from archetype.io.low_bit.settings import without_settings
 
-MOST = 7_000_000  # parameters; a larger model has a size that SIZES does not name
+MOST = 7_000_000  # parameters; a larger model has a size that is not in SIZES
 WIDTH = (
     "hidden_size n_embd d_model embed_dim dim model_dim embedding_size word_embed_proj_dim input_embedding_size "
     "output_embedding_size"
@@ -39,30 +39,30 @@ SIZES: dict[str, int] = {
     )
     for key in keys.split()
 }
-# For latent attention some configurations give the rotated part of a head as head_dim.
+# For latent attention some configurations use head_dim for the rotated part of a head.
 LATENT: dict[str, Any] = {"head_dim": 4, "num_key_value_heads": 4}
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-# Not sizes of tensors, or only of position tables.
+# Not sizes of tensors, except of position tables.
 KEPT = {"max_position_embeddings", "max_seq_len", "bos_token_id", "eos_token_id", "pad_token_id", "sliding_window"}
 LEFT_OUT = ("dtype", "torch_dtype", "auto_map", "_name_or_path")
 ROPE, FACTORS = ("rope_scaling", "rope_parameters"), ("short_factor", "long_factor")  # of each rotated pair
 
 
 def make_small(values: dict[str, Any], fitting: dict[str, dict[str, Any]] | None = None) -> dict[str, Any]:
-    """Return a config.json with the sizes of a model of a few thousand parameters.
+    """Return a config.json for a model of a few thousand parameters.
 
     Args:
-        fitting: sizes that belong together in one model type, by type.
+        fitting: sizes that replace the usual small ones, by model type.
     """
     fitting, values = fitting or {}, without_settings(copy.deepcopy(values))
     return _cut(values, fitting) | {key: _cut(value, fitting) for key, value in values.items() if _is_model(value)}
 
 
 def with_sizes(values: dict[str, Any], config: Any) -> dict[str, Any]:
-    """Return the keys with small values also for sizes that the class of transformers has by default.
+    """Add small values for sizes that are defaults of the class in transformers.
 
     Args:
-        values: of a config.json whose own sizes are small.
+        values: of a config.json with small sizes.
         config: the configuration that the class builds from it.
     """
     inner = {name: getattr(config, name, None) for name in getattr(config, "sub_configs", {})}
@@ -74,7 +74,7 @@ def with_sizes(values: dict[str, Any], config: Any) -> dict[str, Any]:
 def _has_size(config: Any, key: str) -> bool:
     try:
         value = getattr(config, key, None)
-    except ValueError:  # raised if it differs between layers
+    except ValueError:  # the size differs between layers
         return False
     is_computed = isinstance(getattr(type(config), key, None), property)
     return isinstance(value, int) and not isinstance(value, bool) and not is_computed
@@ -91,10 +91,10 @@ def _cut(values: dict[str, Any], fitting: dict[str, dict[str, Any]]) -> dict[str
     small = {key: value for key, value in values.items() if key not in LEFT_OUT} | sizes
     small |= _ratios(values, small)
     small |= {key: value for key, value in special.items() if value is not None}
-    chosen = _layers(values, layers)
+    kept = _layers(values, layers)
     for key, value in values.items():
         if isinstance(value, list) and len(value) == layers and key not in special:
-            small[key] = [value[min(number, len(value) - 1)] for number in chosen]
+            small[key] = [value[min(layer, len(value) - 1)] for layer in kept]
     for key in ROPE:
         if isinstance(section := values.get(key), dict):
             width = small.get("qk_rope_head_dim") or small.get("head_dim") or SIZES["hidden_size"] // SIZES["n_head"]
@@ -106,7 +106,7 @@ def _cut(values: dict[str, Any], fitting: dict[str, dict[str, Any]]) -> dict[str
 
 
 def _ratios(values: dict[str, Any], small: dict[str, Any]) -> dict[str, int]:
-    """Return sizes whose ratio to others matters: key heads to query heads, and groups of experts."""
+    # sizes whose ratio to others matters: key heads to query heads, and groups of experts
     ratios: dict[str, int] = {}
     heads, kv_heads = (values.get(f"num_{name}_heads") for name in ("attention", "key_value"))
     if heads is not None and heads == kv_heads:
@@ -117,9 +117,9 @@ def _ratios(values: dict[str, Any], small: dict[str, Any]) -> dict[str, int]:
 
 
 def _layers(values: dict[str, Any], layers: int | None) -> tuple[int, int]:
-    """Return the indices of two layers, of different kinds if there are any."""
+    # indices of two layers, of different kinds if there are any
     for value in values.values():
         if isinstance(value, list) and len(value) == layers:
-            other = next((number for number, one in enumerate(value) if one != value[0]), 1)
+            other = next((index for index, item in enumerate(value) if item != value[0]), 1)
             return 0, other
     return 0, 1

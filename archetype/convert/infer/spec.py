@@ -1,7 +1,7 @@
 """Infer specification, weight rules and a report for a decoder of an unregistered family.
 
-Keys of config.json and names and shapes of tensors are read. What neither determines is assumed and listed in the
-report. A part that Archetype lacks is refused by name.
+Input are the keys of config.json and the names and shapes of tensors. What they do not determine is assumed and listed
+in the report. A model that needs a part Archetype does not have is refused; the error names the part.
 """
 
 import re
@@ -55,7 +55,7 @@ def read_unknown(
     place: str = "config.json",
     settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> Family:
-    """Return a family for one model, with a format that reads this folder.
+    """Return a family for one model, with a format that reads its folder.
 
     Args:
         shapes: of every tensor, by name.
@@ -74,27 +74,27 @@ def read_unknown(
     except ValidationError as error:
         raise explain(error, every=False).at(place) from None
     if unasked := sorted(settings.keys() - info.asked):
-        cause = f"nothing of this {info.type} model depends on it"
-        raise SpecError(unasked[0], cause, f"settings that matter are {', '.join(sorted(info.asked))}")
+        cause = f"does not affect this {info.type} model"
+        raise SpecError(unasked[0], cause, f"settings that do are {', '.join(sorted(info.asked))}")
     rules = partial(inferred_rules, info, tensors, wirings)
     return family_as_read(info.type, values, model, rules, _report(info, tensors, model))
 
 
 def _checkpoint_info(values: dict[str, Any], shapes: Shapes, place: str, settings: Mapping[str, Any]) -> CheckpointInfo:
-    """Collect keys and shapes; for a multimodal model, those of the text part."""
-    text, whole = values.get("text_config"), values
+    # for a multimodal model, the keys of the text part
+    text, outer = values.get("text_config"), values
     if isinstance(text, dict):
         # keys outside text_config belong to other parts, even if named like keys of text
         values = {key: value for key, value in values.items() if key in BOOKKEEPING} | text
-        values |= {key: whole[key] for key in ("tie_word_embeddings",) if key in whole}
+        values |= {key: outer[key] for key in ("tie_word_embeddings",) if key in outer}
     model_type = values.get("model_type")
     if not isinstance(model_type, str):
-        raise CheckpointError(f"{place}: model_type", f"{model_type!r} names no family", "fix the file")
-    defaults = keys_read(whole, model_type)
+        raise CheckpointError(f"{place}: model_type", f"{model_type!r} is not a model type", "fix the file")
+    defaults = keys_read(outer, model_type)
     unread = () if defaults is None else tuple(key for key in values if key not in defaults.keys() | BOOKKEEPING)
     read = {key: value for key, value in (defaults or {}).items() if value not in (None, DERIVED)}
     read |= {key: value for key, value in values.items() if key not in unread}
-    outer_type = str(whole.get("model_type"))
+    outer_type = str(outer.get("model_type"))
     config = Config(read, place)
     return CheckpointInfo(config, shapes, model_type, outer_type, frozenset(values), defaults, unread, settings)
 
@@ -132,7 +132,6 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
 
 
 def _head(info: CheckpointInfo, tensors: GroupedTensors, d_model: int) -> LanguageModelHead | ClassHead:
-    """Return the language modelling or classification head; only logits of tokens are scaled."""
     scale, softcap = _head_scale(info, d_model), info.config.optional_positive("final_logit_softcapping")
     if (head := info.class_head) is not None:
         num_classes, _ = info.sides(tensors.outer["classifier.weight"])
@@ -147,17 +146,17 @@ def _head(info: CheckpointInfo, tensors: GroupedTensors, d_model: int) -> Langua
 
 
 def _check_head_dims(info: CheckpointInfo, mixers: list[Mixer], d_model: int) -> None:
-    """Refuse layers whose heads differ in width, since shapes alone cannot tell width from number."""
-    sizes = [(number, mixer.attention_sizes(d_model)) for number, mixer in enumerate(mixers)]
-    widths = {size.head_dim: number for number, size in reversed(sizes) if size is not None}
+    # shapes only show the product of head width and number of heads, so all layers must have the same width
+    sizes = [(layer, mixer.attention_sizes(d_model)) for layer, mixer in enumerate(mixers)]
+    widths = {size.head_dim: layer for layer, size in reversed(sizes) if size is not None}
     if len(widths) > 1:
-        (one, first), (other, second) = list(widths.items())[:2]
-        part = f"heads of {one} features in layer {first} and of {other} in layer {second}, or other numbers of heads"
-        raise info.missing(info.config.place, part)
+        (width, first), (other_width, second) = list(widths.items())[:2]
+        part = f"heads of {width} features in layer {first} and of {other_width} in layer {second}"
+        raise info.missing(info.config.place, f"{part}, or other numbers of heads")
 
 
 def _norm(info: CheckpointInfo, tensors: GroupedTensors, param: str, assumed: bool = False) -> Norm:
-    """Return the norm around all layers; without a tensor none, unless the layers' norms have no weights either."""
+    # without a tensor there is no such norm, unless the layers' norms have no weights either
     if f"{param}.weight" not in tensors.outer:
         return info.norm(bias=False, weight=False) if assumed else NoNorm()
     return info.norm(bias=f"{param}.bias" in tensors.outer)
@@ -165,7 +164,7 @@ def _norm(info: CheckpointInfo, tensors: GroupedTensors, param: str, assumed: bo
 
 def _context(info: CheckpointInfo, tensors: GroupedTensors) -> int:
     rows, length = _rows(info, tensors, "embedding.position"), info.size(CONTEXT, most=MAX_LENGTH)
-    why = "no file says whether the first position is 0 or follows the number of padding"
+    why = "no file says whether the first position is 0 or the padding id + 1"
     if (
         rows is not None
         and (info.quirks.positions_after_padding or rows == length)
@@ -185,7 +184,7 @@ def _rows(info: CheckpointInfo, tensors: GroupedTensors, table: str) -> int | No
 def _embedding(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -> Embedding:
     scale, narrow = info.positive(EMBEDDING_SCALE, 1.0), "embedding.project.weight" in tensors.outer
     named = any(info.config.get(key) is not None for key in (*EMBEDDING_SCALE, *SCALED_EMBEDDING))
-    why = "no file says whether token vectors are multiplied by the root of their width"
+    why = "no file says whether token vectors are multiplied by sqrt(d_model)"
     if any(info.config.get(key) for key in SCALED_EMBEDDING) or (
         (not named or info.quirks.scaled_embedding) and info.settle("scaled_embedding", (False, True), why)
     ):
@@ -193,7 +192,7 @@ def _embedding(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -
     norm = _norm(info, tensors, "embedding.norm", assumed=info.quirks.embedding_norm)
     position = _added(info, tensors, dims)
     norm_first = not (norm.is_absent or position.is_absent) and info.settle(
-        "norm_first", (False, True), "no file says whether the embedding's norm stands before positions are added"
+        "norm_first", (False, True), "no file says whether the embedding's norm precedes the positions"
     )
     return Embedding(
         position=position,
@@ -219,12 +218,12 @@ def _added(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -> Em
 
 
 def _tied(info: CheckpointInfo, tensors: GroupedTensors) -> bool:
-    """Return whether the head is tied; a file without a head that claims to be untied is incomplete."""
+    # a file that claims an untied head but stores none is incomplete: not tied, so that the missing tensor is reported
     return "lm_head.weight" not in tensors.outer and info.config.get("tie_word_embeddings", True) is not False
 
 
 def _transform(info: CheckpointInfo, tensors: GroupedTensors) -> HeadTransform | None:
-    """Return the layer before BERT's logits; RoBERTa and ELECTRA fix its activation."""
+    # the dense layer before the logits of BERT; RoBERTa's and ELECTRA's code fixes its activation
     name = tensors.outer.get("lm_head.dense.weight")
     if name is None:
         return None
@@ -251,7 +250,7 @@ def _residual_scale(info: CheckpointInfo, num_layers: int) -> float:
 
 
 def _unknown_keys(info: CheckpointInfo, tensors: GroupedTensors, model: Decoder) -> dict[str, Any]:
-    """Return the unknown keys; refuse one that the class reads if its value is not the default."""
+    # a key that the class reads may only have its default value
     attends = any(block.mixer.attention_sizes(model.d_model) is not None for block in model.layers)
     patterns = (
         *NEUTRAL,
@@ -268,8 +267,8 @@ def _unknown_keys(info: CheckpointInfo, tensors: GroupedTensors, model: Decoder)
         return unknown
     for key, value in unknown.items():
         if value != info.defaults[key]:
-            cause = f"{value!r} is not understood here, and the {info.type} class of transformers reads this key"
-            raise config.error(key, cause, "remove it if it changes no number")
+            cause = f"{value!r} is not supported, but the {info.type} class of transformers reads this key"
+            raise config.error(key, cause, "remove it if it does not change the output")
     return {}
 
 

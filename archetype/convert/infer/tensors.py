@@ -19,7 +19,7 @@ from archetype.roles.checkpoint import MixerReader, NameTable
 from archetype.roles.mixer import Mixer
 from archetype.spec.registry import providers
 
-# The side of a matrix that has the model's width.
+# The side of a matrix that has the width D.
 SIDE_OF_WIDTH = {"down": "outputs", "o": "outputs"} | dict.fromkeys(
     ("gate", "up", "gate_up", "q", "k", "v", "qkv"), "inputs"
 )
@@ -33,13 +33,12 @@ class Layer:
     Attributes:
         number: index of the layer.
         prefix: of the file's names.
-        reader: for its kind of mixer.
+        reader: of its kind of mixer.
         sparse: whether it has experts.
-        mixer: by our names below `mixer`.
-        network: by our names below `feedforward`.
-        norms: by the file's names below the layer.
-        experts: tensors of single experts as (our name, expert's index, file's name).
-        d_model: width D.
+        mixer: our names below `mixer` -> names in the file.
+        network: our names below `feedforward` -> names in the file.
+        norms: the file's names below the layer -> full names.
+        experts: tensors of single experts as (our name, index of the expert, name in the file).
     """
 
     number: int
@@ -53,7 +52,7 @@ class Layer:
     d_model: int = 0
 
     def experts_transposed(self, info: CheckpointInfo) -> bool:
-        """Return whether stacked experts are stored as (inputs, outputs), judged by the side that has width D."""
+        """Return whether stacked experts are stored as (inputs, outputs), decided by which side has width D."""
         name = self.network.get("experts.down.weight", "")
         shape = info.shapes.get(name, ())
         if len(shape) != 3:
@@ -70,11 +69,10 @@ class GroupedTensors:
     """Tensors of a file.
 
     Attributes:
-        outer: outside the layers, by our names.
+        outer: tensors outside the layers, by our names.
         layers: in order.
         left_out: names of tensors that a text decoder does not use.
         transposed: whether matrices are stored as (inputs, outputs).
-        d_model: width D.
     """
 
     outer: Names
@@ -96,9 +94,9 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
     prefix, numbers = _numbered_layers(info, used)
     in_layer = re.compile(rf"{re.escape(prefix)}\.(\d+)\.(.+)")
     readers = [reader for kind, reader in providers("infer") if issubclass(kind, Mixer)]
-    usual = next(reader for reader in readers if reader.sign is None)
+    default_reader = next(reader for reader in readers if reader.sign is None)
     parameters = tuple(name for reader in readers for name in reader.parameters)
-    layers = {number: Layer(number, f"{prefix}.{number}", usual) for number in numbers}
+    layers = {number: Layer(number, f"{prefix}.{number}", default_reader) for number in numbers}
     outside = []
     for name in used:
         if (match := in_layer.fullmatch(name)) is None:
@@ -128,7 +126,7 @@ def _has_no_use(info: CheckpointInfo, name: str) -> bool:
 
 
 def _numbered_layers(info: CheckpointInfo, names: list[str]) -> tuple[str, list[int]]:
-    """Return the prefix of the largest group of numbered tensors, and the layers' numbers."""
+    # prefix of the largest group of numbered tensors, and the numbers of the layers
     groups: dict[str, list[int]] = {}
     for name in names:
         if match := re.fullmatch(r"(.*?)\.(\d+)\..+", name):
@@ -152,9 +150,9 @@ def _outer(info: CheckpointInfo, names: list[str]) -> Names:
             raise info.no_place(name)
         other = outer.setdefault(f"{match[0]}.{kind}", name)
         if other != name:
-            raise CheckpointError(name, f"seems to be the same as {other}", f"the {info.type} family is not known")
+            raise CheckpointError(name, f"seems to be the same as {other}", f"{info.type} is not supported")
     if "embedding.token.weight" not in outer:
-        raise CheckpointError(info.config.place, "no tensor is a table of tokens", "is this a decoder?")
+        raise CheckpointError(info.config.place, "no tensor is a token embedding", "is this a decoder?")
     return outer
 
 
@@ -164,13 +162,7 @@ def _tails(path: str) -> list[str]:
 
 
 def _add_to_layer(info: CheckpointInfo, layer: Layer, inner: str, name: str, parameters: NameTable) -> None:
-    """Add one tensor to its layer.
-
-    Args:
-        inner: its name below the layer.
-        name: its name in the file.
-        parameters: names of mixers' parameters without `.weight` and `.bias`.
-    """
+    # inner: name below the layer; parameters: names of mixers' parameters without `.weight` and `.bias`
     inner = _rename(info, inner)
     path, _, kind = inner.rpartition(".")
     if layer.sparse and (match := read_name(EXPERTS, inner)):
@@ -210,12 +202,11 @@ def _rename(info: CheckpointInfo, name: str) -> str:
 
 
 def _in_columns(info: CheckpointInfo, name: str) -> bool:
-    """Return whether square matrices are stored as (inputs, outputs)."""
-    return bool(info.settle(name, ("rows", "columns"), "matrices are square, and no file says so") == "columns")
+    return bool(info.settle(name, ("rows", "columns"), "no file says how square matrices are stored") == "columns")
 
 
 def _transposed(info: CheckpointInfo, layer: Layer) -> bool:
-    """Return whether matrices are stored as (inputs, outputs), judged by a non-square matrix and its bias or width."""
+    # whether matrices are stored as (inputs, outputs): a matrix that is not square shows it by its bias or by width D
     shapes: Shapes = info.shapes
     for names in (layer.network, layer.mixer):
         for param, name in names.items():

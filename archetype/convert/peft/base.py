@@ -1,4 +1,4 @@
-"""View of a base model's tensors under its family's file names, where one tensor may join several of our matrices."""
+"""View of a base model's tensors under the names of its family's files, where one tensor may join several matrices."""
 
 from collections.abc import Mapping
 
@@ -15,14 +15,14 @@ PREFIX = "base_model.model."
 
 
 def rules_of(model: Model, family: Family) -> list[Rule]:
-    """Return the rules of all tensors of a model except its adapter's."""
+    """Return the weight rules of a model without its adapter."""
     names = ("lora_A", "lora_B", "magnitude")
     shapes = {name: shape for name, shape in published_shapes(model).items() if not name.endswith(names)}
     return for_model(family.format.rules_for(model.spec), model.spec.num_layers, shapes)
 
 
 def rows_in_file(rule: Rule, sizes: list[int]) -> Tensor:
-    """Return, for each row of the file's tensor, its index in our matrices stacked on each other."""
+    """Return, for each row of the file's tensor, its index in the concatenated parameters of the rule."""
     rows = torch.arange(sum(sizes)).split(sizes)
     return torch.cat([part.reshape(rule.heads, -1) for part in rows], dim=1).flatten()
 
@@ -38,13 +38,13 @@ def _own(rule: Rule, param: Tensor) -> Tensor:
 
 
 class Base:
-    """Base model whose tensors are read and replaced under their names in a file.
+    """Base model whose tensors are read and replaced by their names in a file.
 
-    A tied head gets a table of its own while tensors change; `finished` ties it again if both are still equal.
+    A tied head is untied while tensors change; `finished` ties it again if both tables are still equal.
 
     Args:
         model: without an adapter.
-        family: whose names the tensors have.
+        family: gives the tensors their names.
     """
 
     def __init__(self, model: Model, family: Family) -> None:
@@ -67,14 +67,14 @@ class Base:
         self.rules = {rule.hf: rule for rule in rules}
 
     def rule(self, name: str) -> Rule | None:
-        """Return the rule of a tensor of the file, with or without the family's prefix; None if there is none."""
+        """Return the rule of a tensor name, with or without the family's prefix; None if there is none."""
         prefix = self.family.format.prefix
         names = (name, prefix + name, name.removeprefix(prefix))
         rule = next((self.rules[spelling] for spelling in names if spelling in self.rules), None)
         return rule if rule is None or rule.shape is None else None
 
     def is_repeated(self, rule: Rule) -> bool:
-        """Return whether modules other than the head share a tensor in transformers; PEFT does not keep it in sync."""
+        """Return whether modules other than the head share this tensor in transformers; PEFT does not sync them."""
         copies = self.family.format.copies.items()
         return any(param in rule.params and name not in self.rules for name, param in copies)
 
@@ -84,9 +84,9 @@ class Base:
 
     def __setitem__(self, rule: Rule, tensor: Tensor) -> None:
         sizes = [len(_own(rule, self.state[name])) for name in rule.params]
-        rows = torch.empty_like(tensor)
-        rows[rows_in_file(rule, sizes)] = tensor
-        for name, part in zip(rule.params, rows.split(sizes), strict=True):
+        stacked = torch.empty_like(tensor)
+        stacked[rows_in_file(rule, sizes)] = tensor
+        for name, part in zip(rule.params, stacked.split(sizes), strict=True):
             old = self.state[name]
             self.changed.add(name)
             if rule.expert is None:
@@ -96,12 +96,12 @@ class Base:
                 self.state[name][rule.expert] = part
 
     def tie(self) -> None:
-        """Copy a changed embedding table to the head that was tied to it."""
+        """Copy a changed embedding table to the head that is tied to it."""
         if self.untied is not None and self.table in self.changed:
             self.state[self.head] = self.state[self.table]
 
     def finished(self) -> Model:
-        """Return the changed model; it is untied if head and embedding now differ."""
+        """Return the changed model, with an untied head if head and embedding now differ."""
         model, state = self.model, self.state
         if self.untied is not None:
             if torch.equal(state[self.head], state[self.table]):

@@ -1,4 +1,4 @@
-"""Read adapter_config.json: every key is used, known not to affect a finished adapter, or refused."""
+"""Read adapter_config.json: every key is used, known not to affect a trained adapter, or refused."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -25,30 +25,25 @@ ELEMENTS: dict[str, tuple[type, ...]] = dict.fromkeys(
     ("target_modules", "exclude_modules", "layers_pattern", "modules_to_save"), (str,)
 ) | {"layers_to_transform": (int,)}
 REQUIRED = ("base_model_name_or_path", "r", "lora_alpha")
-# keys about training or about the file, and fan_in_fan_out, which the base's own matrix determines
+# keys about training or about the file, and fan_in_fan_out, which follows from the base model's matrix
 WITHOUT_EFFECT = {
     "task_type", "auto_mapping", "peft_version", "inference_mode", "lora_dropout", "fan_in_fan_out", "megatron_config",
     "megatron_core", "loftq_config", "eva_config", "corda_config", "lora_ga_config", "velora_config", "runtime_config",
     "qalora_group_size", "merge_weights",
 }  # fmt: skip
-EMPTY: tuple[Any, ...] = (None, False, [], {})  # values with which a key asks for nothing
-# initializations that leave the base unchanged, and those that subtract B A from it
+EMPTY: tuple[Any, ...] = (None, False, [], {})  # values that switch a key off
+# initializations that leave the base unchanged, and those that subtract the initial B A from it
 PLAIN_BEGINNINGS, RESIDUAL_BEGINNINGS = (True, False, "gaussian", "eva", "orthogonal", "mica"), ("pissa", "olora")
 BIASES = ("none", "all", "lora_only")
 MAX_NUMBER = 2**53  # of ranks and alphas
-MAX_SECONDS, MAX_BYTES = 2.0, 2**24  # limits of the look-up and of its answer
+MAX_SECONDS, MAX_BYTES = 2.0, 2**24  # of the look-up and of its answer
 MERGE, REWRITE = "merge it in peft", "write it again with save_pretrained"
 _look_up = Confined("archetype.convert.peft.names", 2**29)
 
 
 @dataclass(frozen=True)
 class PeftConfig:
-    """Contents of an adapter_config.json.
-
-    Attributes:
-        file: its path.
-        values: by key, without nulls.
-    """
+    """Contents of an adapter_config.json, without nulls."""
 
     file: Path
     values: Mapping[str, Any]
@@ -65,27 +60,27 @@ class PeftConfig:
 
     @property
     def residual(self) -> str | None:
-        """Initialization whose product was subtracted from the base before training; None without one."""
+        """Name of an initialization that subtracted its product from the base before training; None without one."""
         name = self.values.get("init_lora_weights", True)
         return name if name in RESIDUAL_BEGINNINGS else None
 
     def saves(self, module: str) -> bool:
-        """Return whether a module was copied and fully trained."""
+        """Return whether a module is stored in full (`modules_to_save`)."""
         return any(module.endswith(name) for name in self.values.get("modules_to_save", ()))
 
     def scale(self, module: "Named") -> float:
-        """Return the factor of a module's B A."""
+        """Return the factor of B A for a module."""
         return module.alpha / (math.sqrt(module.rank) if self.values.get("use_rslora") else module.rank)
 
     def look_up(self, modules: Iterable[str]) -> "tuple[dict[str, Named], bool]":
         """Match modules against the configuration.
 
         Args:
-            modules: names of those that have adapters in the tensor file.
+            modules: names of the modules that have adapters in the tensor file.
 
         Returns:
-            Settings by module; and whether a head tied to the embedding shares its adapter, which PEFT does only if it
-                knows the head's name.
+            Settings by module; whether a tied head shares the embedding's adapter, which PEFT only does for heads whose
+                name it knows.
 
         Raises:
             CheckpointError: names a key with an invalid regular expression, or the expressions take too long.
@@ -98,13 +93,13 @@ class PeftConfig:
             raise CheckpointError(str(self.file), cause, "simplify its regular expressions") from None
         if "wrong" in looked_up:
             key, expression = looked_up["wrong"]
-            _refuse(self, key, f"{expression!r} is no regular expression", REWRITE)
+            _refuse(self, key, f"{expression!r} is not a regular expression", REWRITE)
         ties = looked_up["ties"] and bool(self.values.get("ensure_weight_tying"))
         return {name: Named(*values) for name, values in zip(names, looked_up["modules"], strict=True)}, ties
 
 
 class Named(NamedTuple):
-    """Settings of one module: rank and alpha of its adapter, and whether PEFT adapts it."""
+    """Settings of a module's adapter."""
 
     rank: int
     alpha: float
@@ -120,13 +115,13 @@ def read_config(folder: Path) -> PeftConfig:
     values = {key: value for key, value in read_json(folder / CONFIG).items() if value is not None}
     config = PeftConfig(folder / CONFIG, values)
     if (kind := values.get("peft_type")) != "LORA":
-        _refuse(config, "peft_type", f"is of kind {kind!r:.40}, and only LORA is read here", MERGE)
+        _refuse(config, "peft_type", f"is {kind!r:.40}, and only LORA is supported", MERGE)
     for key, value in values.items():
         if key in READ:
             if not _is_of(value, READ[key]):
                 _refuse(config, key, "is missing or damaged", REWRITE)
         elif key not in WITHOUT_EFFECT and value not in EMPTY:
-            _refuse(config, key, f"{value!r:.60} is not computed here", MERGE)
+            _refuse(config, key, f"{value!r:.60} is not supported", MERGE)
     for key in REQUIRED:
         if not values.get(key):
             _refuse(config, key, "is missing or damaged", REWRITE)
@@ -137,32 +132,32 @@ def read_config(folder: Path) -> PeftConfig:
 def _check_values(config: PeftConfig) -> None:
     values, beginning = config.values, config.values.get("init_lora_weights", True)
     if values.get("bias", "none") not in BIASES:
-        _refuse(config, "bias", f"{values['bias']!r:.60} is not computed here", MERGE)
+        _refuse(config, "bias", f"{values['bias']!r:.60} is not supported", MERGE)
     if beginning not in (*PLAIN_BEGINNINGS, *RESIDUAL_BEGINNINGS):
-        cause = f"{beginning!r:.40} took from the base what cannot be computed again"
+        cause = f"{beginning!r:.40} changed the base in a way that cannot be reproduced"
         _refuse(config, "init_lora_weights", cause, "save it with path_initial_model_for_weight_conversion")
     base = Path(config.base)
     local = base.is_dir() or (config.file.parent / base).is_dir()
     if (revision := values.get("revision", "main")) != "main" and not local:
-        cause = f"{revision!r:.40} of the base is not fetched here"
-        _refuse(config, "revision", cause, "download it, and name its folder as the base")
+        cause = f"{revision!r:.40} of the base is not downloaded automatically"
+        _refuse(config, "revision", cause, "download it, and use its folder as the base")
     if not 0 < values["r"] <= MAX_NUMBER:
-        _refuse(config, "r", f"{values['r']!r:.40} is no rank", REWRITE)
+        _refuse(config, "r", f"{values['r']!r:.40} is not a rank", REWRITE)
     if not abs(values["lora_alpha"]) <= MAX_NUMBER:
-        _refuse(config, "lora_alpha", f"{values['lora_alpha']!r:.40} is no factor", REWRITE)
+        _refuse(config, "lora_alpha", f"{values['lora_alpha']!r:.40} is not a factor", REWRITE)
     for key, types in ELEMENTS.items():
         listed = values[key] if isinstance(values.get(key), list) else []
         for value in listed:
             if not _is_of(value, types):
-                _refuse(config, key, f"{value!r:.40} is neither a name nor a layer's number", REWRITE)
+                _refuse(config, key, f"{value!r:.40} is neither a name nor a layer index", REWRITE)
     for key in ("rank_pattern", "alpha_pattern"):
         for pattern, value in values.get(key, {}).items():
             if not _is_of(value, READ["r" if key == "rank_pattern" else "lora_alpha"]) or not 0 < value <= MAX_NUMBER:
-                _refuse(config, f"{key}.{pattern}", f"{value!r:.40} is no positive number", REWRITE)
+                _refuse(config, f"{key}.{pattern}", f"{value!r:.40} is not a positive number", REWRITE)
 
 
 def _is_of(value: Any, types: tuple[type, ...]) -> bool:
-    """Return whether a value has one of the types; a bool does not count as a number."""
+    # a bool is not a number
     return isinstance(value, types) and (bool in types or not isinstance(value, bool))
 
 

@@ -19,9 +19,9 @@ OWN = re.compile(r"(?P<module>.+)\.(?P<own>lora_.+)")
 A, B, BIAS, MAGNITUDE = "lora_A.weight", "lora_B.weight", "lora_B.bias", "lora_magnitude_vector"
 TABLE_A, TABLE_B = "lora_embedding_A", "lora_embedding_B"
 OF_TRAINING = "lora_velora_"  # VeLoRA's gradient compression, which does not affect outputs
-REPEATED = "belongs to one of several modules with this tensor, which peft does not keep alike"
-ASKED = {"use_dora": MAGNITUDE, "lora_bias": BIAS}  # further tensors and the keys that ask for them
-KNOWN = ({A, B}, {TABLE_A, TABLE_B})  # of a linear layer's adapter, and of an embedding's
+REPEATED = "belongs to one of several modules that share this tensor, which peft does not keep equal"
+ASKED = {"use_dora": MAGNITUDE, "lora_bias": BIAS}  # keys that require further tensors
+KNOWN = ({A, B}, {TABLE_A, TABLE_B})  # tensors of a linear layer's adapter, and of an embedding's
 
 
 @torch.no_grad()
@@ -29,11 +29,11 @@ def merge_peft(model: Model, family: Family, folder: Path) -> Model:
     """Merge the adapter of a folder into a base model.
 
     Args:
-        model: the base; it is changed in place.
-        family: whose names the adapter's tensors have.
+        model: changed in place.
+        family: gives the adapter's tensors their names.
 
     Returns:
-        The model; another one if the head is no longer tied to the embedding.
+        The same model, or a new one if the head is no longer tied to the embedding.
 
     Raises:
         CheckpointError: names a key or tensor that is wrong or unsupported.
@@ -44,26 +44,26 @@ def merge_peft(model: Model, family: Family, folder: Path) -> Model:
     copies: set[str] = set()
     names = set(tensors.names())
     for name in sorted(names):
-        place = name.removeprefix(PREFIX)
-        if place != name and place in names:
-            _refuse(config, name, "is there with and without this prefix", REWRITE)
-        if (match := OWN.fullmatch(place)) is not None:
+        plain = name.removeprefix(PREFIX)
+        if plain != name and plain in names:
+            _refuse(config, name, "exists with and without this prefix", REWRITE)
+        if (match := OWN.fullmatch(plain)) is not None:
             if not match["own"].startswith(OF_TRAINING):
                 adapters.setdefault(match["module"], set()).add(match["own"])
-        elif not config.saves(place.rpartition(".")[0]):
+        elif not config.saves(plain.rpartition(".")[0]):
             _replace(base, tensors, config, name)
         else:
             copies.add(name)
-    base.tie()  # fully trained tables stay tied; adapted ones do not
+    base.tie()  # a table stored in full stays tied, an adapted one does not
     base.changed.clear()
     for name in sorted(copies):
         _replace(base, tensors, config, name)
     named, ties = config.look_up(adapters)
-    for module, own in adapters.items():
-        adapter = _Adapter(base, tensors, config, module, named[module], own)
+    for module, suffixes in adapters.items():
+        adapter = _Adapter(base, tensors, config, module, named[module], suffixes)
         if not named[module].is_adapted and not (ties and base.head in adapter.rule.params):
-            cause = "is the adapter of a module that adapter_config.json does not name, and that peft leaves out"
-            adapter.refuse(min(own), cause, REWRITE)
+            cause = "adapts a module that adapter_config.json does not name, so that peft ignores it"
+            adapter.refuse(min(suffixes), cause, REWRITE)
         adapter.merge()
     if ties:
         base.tie()
@@ -71,58 +71,59 @@ def merge_peft(model: Model, family: Family, folder: Path) -> Model:
 
 
 def _replace(base: Base, tensors: Tensors, config: PeftConfig, name: str) -> None:
-    place = name.removeprefix(PREFIX).replace(".base_layer.", ".")
-    rule = base.rule(place)
+    plain = name.removeprefix(PREFIX).replace(".base_layer.", ".")
+    rule = base.rule(plain)
     if rule is None:
-        if any(re.fullmatch(pattern, place) for pattern in base.family.format.ignored):
+        if any(re.fullmatch(pattern, plain) for pattern in base.family.format.ignored):
             return  # also ignored in the base's own file
-        _refuse(config, name, "the base model has no tensor of this name", "take the adapter's own base")
+        _refuse(config, name, "the base model has no tensor of this name", "use the adapter's base model")
     if base.is_repeated(rule):
         _refuse(config, name, REPEATED, MERGE)
     tensor, shape = tensors.mapped(name), base[rule].shape
     if tensor.shape != (shape[::-1] if rule.transposed else shape):
-        _refuse(config, name, "does not fit the base model", "take its own base")
+        _refuse(config, name, "does not fit the base model", "use the adapter's base model")
     base[rule] = tensor.T if rule.transposed else tensor
 
 
 class _Adapter:
-    """Adapter of one module, and the base matrix it changes.
+    """Adapter of one module, and the base matrix that it changes.
 
     Args:
-        module: its name in the base's file.
-        named: its settings in the configuration.
+        module: name in the base model's file.
+        named: settings in the configuration.
         own: suffixes of the adapter's tensor names.
     """
 
     def __init__(
-        self, base: Base, tensors: Tensors, config: PeftConfig, module: str, named: Named, own: set[str]
+        self, base: Base, tensors: Tensors, config: PeftConfig, module: str, named: Named, suffixes: set[str]
     ) -> None:
         self.base, self.tensors, self.config, self.module = base, tensors, config, module
-        self.named, self.own, self.of_table = named, own, TABLE_A in own
+        self.named, self.own, self.of_table = named, suffixes, TABLE_A in suffixes
         needed = {*KNOWN[self.of_table], *(name for key, name in ASKED.items() if config.values.get(key))}
-        if strange := sorted(own - needed):
+        if strange := sorted(suffixes - needed):
             key = next((key for key, name in ASKED.items() if name == strange[0]), None)
-            cause = f"is of {key}, which adapter_config.json does not ask for" if key else "is not known here"
+            cause = f"requires {key}, which adapter_config.json does not set" if key else "is not supported"
             self.refuse(strange[0], cause, REWRITE if key else MERGE)
-        if missing := sorted(needed - own):
+        if missing := sorted(needed - suffixes):
             self.refuse(missing[0], "is missing", "is the file complete?")
         rule = base.rule(f"{module}.weight")
         if rule is None:
             cause = "the base model has no matrix for it"
-            self.refuse(min(own), cause, "take the adapter's own base")
+            self.refuse(min(suffixes), cause, "use the adapter's base model")
         if base.is_repeated(rule):
-            self.refuse(min(own), REPEATED, MERGE)
+            self.refuse(min(suffixes), REPEATED, MERGE)
         self.rule: Rule = rule
 
     def merge(self) -> None:
         old = self.base[self.rule]
         matrix = old.float()
+        # (rank, inputs) and (outputs, rank); an embedding's change is stored transposed
         a, b = (self._tensor(name) for name in ((TABLE_A, TABLE_B) if self.of_table else (A, B)))
         shape = matrix.T.shape if self.of_table else matrix.shape
         if a.dim() != 2 or b.dim() != 2 or (len(b), a.shape[1], len(a)) != (*shape, b.shape[1]):
-            self.refuse(min(self.own), "does not fit the base model", "take its own base")
+            self.refuse(min(self.own), "does not fit the base model", "use the adapter's base model")
         if len(a) != self.named.rank:
-            cause = f"is of rank {len(a)}, and adapter_config.json says {self.named.rank}"
+            cause = f"has rank {len(a)}, but adapter_config.json says {self.named.rank}"
             self.refuse(min(self.own), cause, REWRITE)
         scale = self.config.scale(self.named)
         change = scale * (b @ a)
@@ -135,11 +136,11 @@ class _Adapter:
             self._add_bias(scale)
 
     def _without_beginning(self, matrix: Tensor, scale: float) -> Tensor:
-        """Subtract the initial B A, which PEFT subtracts from the base when it loads the adapter."""
+        # PEFT also subtracts the initial B A from the base when it loads the adapter
         rank = self.named.rank
         if self.config.residual is not None and not matrix.isfinite().all():
-            cause = "began with a decomposition of the base's matrix, which holds NaN or Inf"
-            self.refuse(min(self.own), cause, "take the adapter's own base")
+            cause = "was initialized from the base's matrix, which contains NaN or Inf"
+            self.refuse(min(self.own), cause, "use the adapter's base model")
         match self.config.residual:
             case "pissa":  # from the largest singular values (Meng 2024)
                 u, s, v = torch.linalg.svd(matrix, full_matrices=False)
@@ -159,21 +160,21 @@ class _Adapter:
         bias = self.base[rule]
         self.base[rule] = bias + scale * self._vector(BIAS, len(bias))
 
-    def refuse(self, own: str, cause: str, remedy: str) -> NoReturn:
-        _refuse(self.config, self._name(own), cause, remedy)
+    def refuse(self, suffix: str, cause: str, remedy: str) -> NoReturn:
+        _refuse(self.config, self._name(suffix), cause, remedy)
 
-    def _name(self, own: str) -> str:
-        plain = f"{self.module}.{own}"
+    def _name(self, suffix: str) -> str:
+        plain = f"{self.module}.{suffix}"
         return plain if plain in self.tensors.names() else PREFIX + plain
 
-    def _vector(self, own: str, size: int) -> Tensor:
-        vector = self._tensor(own)
+    def _vector(self, suffix: str, size: int) -> Tensor:
+        vector = self._tensor(suffix)
         if vector.shape != (size,):
-            self.refuse(own, "does not fit the base model", "take its own base")
+            self.refuse(suffix, "does not fit the base model", "use the adapter's base model")
         return vector
 
-    def _tensor(self, own: str) -> Tensor:
-        return self.tensors.mapped(self._name(own)).float()
+    def _tensor(self, suffix: str) -> Tensor:
+        return self.tensors.mapped(self._name(suffix)).float()
 
 
 def _refuse(config: PeftConfig, name: str, cause: str, remedy: str) -> NoReturn:

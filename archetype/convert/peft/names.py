@@ -1,6 +1,6 @@
-"""Find the modules that an adapter's configuration names, as PEFT does, in a process that can be killed.
+"""Find the modules that an adapter's configuration names, as PEFT does; runs in a process that can be killed.
 
-Names may be regular expressions of a stranger, which can take Python's `re` arbitrarily long.
+Names may be regular expressions from an unknown source, which can keep Python's `re` busy forever.
 """
 
 import re
@@ -26,12 +26,12 @@ def answer(values: Mapping[str, Any], modules: list[str]) -> dict[str, Any]:
     """Match modules against an adapter_config.json.
 
     Args:
-        values: by key, already checked for their types.
-        modules: names of modules that have adapters in the file.
+        values: by key, with types already checked.
+        modules: names of the modules that have adapters in the file.
 
     Returns:
-        "wrong": the key and text of an invalid regular expression; or "modules": rank, alpha and whether it is adapted
-            for each module, and "ties": whether a module is named that PEFT may keep tied.
+        "wrong": key and text of an invalid regular expression; or "modules": rank, alpha and whether it is adapted for
+            each module, and "ties": whether a module is named that PEFT may keep tied.
     """
     for key, expression in _expressions(values):
         try:
@@ -63,7 +63,7 @@ def _expressions(values: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 
 
 def _of_pattern(values: Mapping[str, Any], key: str, default: str, module: str) -> Any:
-    """Return the value of the first pattern that matches the end of a module's name, else the default."""
+    # the first pattern that matches the end of the module's name decides
     patterns = values.get(key, {}).items()
     return next((value for pattern, value in patterns if _compiled(key, pattern).match(module)), values[default])
 
@@ -76,7 +76,7 @@ def _is_adapted(values: Mapping[str, Any], module: str) -> bool:
         return False
     names = values.get("target_modules")
     if names is None or (isinstance(names, str) and names.lower() == "all-linear"):
-        return True  # chosen by PEFT's table of models, or by the module's class
+        return True  # PEFT's table of models or the module's class has decided
     if not _is_named(values, "target_modules", module):
         return False
     layers = values.get("layers_to_transform")
@@ -88,7 +88,7 @@ def _is_adapted(values: Mapping[str, Any], module: str) -> bool:
 
 
 def _is_named(values: Mapping[str, Any], key: str, module: str) -> bool:
-    """Return whether a module's name matches a key's expression, or ends with one of its names."""
+    # a string is an expression for the whole name, a list holds ends of names
     names = values.get(key) or ()
     if isinstance(names, str):
         return _compiled(key, names).fullmatch(module) is not None

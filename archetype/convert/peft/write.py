@@ -1,6 +1,6 @@
-"""Write a model's adapter as a PEFT folder, under the base family's names.
+"""Write a model's adapter as a PEFT folder, under the names of the base model's family.
 
-Where a file joins several of our matrices (GPT-2's c_attn), one adapter of the joint matrix replaces ours: A stacks
+If a file joins several matrices (GPT-2's c_attn), their adapters become one adapter of the joint matrix: A stacks
 their rows, and B is block-diagonal.
 """
 
@@ -37,10 +37,9 @@ def write_peft(
     """Write a model's adapter into an existing folder.
 
     Args:
-        family: whose names the tensors get.
-        folder: exists.
+        family: gives the tensors their names.
         base: name or path of the base model, for adapter_config.json.
-        trained: names of further trained parameters, whose modules are written in full.
+        trained: names of other trained parameters, whose modules are written in full.
 
     Raises:
         CheckpointError: PEFT's format cannot express the adapter.
@@ -55,23 +54,23 @@ def write_peft(
             continue
         if not rule.hf.endswith(".weight") or rule.shape is not None or rule.expert is not None:
             raise CheckpointError(names[0], "peft has no adapter for this tensor", "export it merged")
-        place = rule.hf.removesuffix(".weight")
+        path = rule.hf.removesuffix(".weight")
         parts = [_low_rank(modules.get(name), state[f"{name}.weight"]) for name in names]
         order = rows_in_file(rule, [len(b) for _, b, _ in parts])
-        tensors[f"{PREFIX}{place}.lora_A.weight"] = torch.cat([a for a, _, _ in parts])
-        tensors[f"{PREFIX}{place}.lora_B.weight"] = torch.block_diag(*(b for _, b, _ in parts))[order].contiguous()
+        tensors[f"{PREFIX}{path}.lora_A.weight"] = torch.cat([a for a, _, _ in parts])
+        tensors[f"{PREFIX}{path}.lora_B.weight"] = torch.block_diag(*(b for _, b, _ in parts))[order].contiguous()
         if adapter.kind == "dora":
-            tensors[f"{PREFIX}{place}.lora_magnitude_vector"] = torch.cat([m for _, _, m in parts])[order]
-        ranks[place] = sum(len(a) for a, _, _ in parts)
+            tensors[f"{PREFIX}{path}.lora_magnitude_vector"] = torch.cat([m for _, _, m in parts])[order]
+        ranks[path] = sum(len(a) for a, _, _ in parts)
     trained = set(trained)
     saved = _whole_modules(rules, state, trained)
     table = [name for name in trained if model.get_parameter(name) is model.token_table]
     is_tied = bool(table) and model.spec.head.shares_table
     if table and (model.spec.reads_source or (is_tied and not {name.rpartition(".")[2] for name in saved} & {*TIED})):
-        cause = "is the table of several modules, of which peft would train one alone"
+        cause = "is shared by several modules, but peft would only train one of them"
         raise CheckpointError(table[0], cause, "export it merged")
     tensors |= {PREFIX + name: tensor for names in saved.values() for name, tensor in names.items()}
-    others = {place: ranks[place] for place in sorted(ranks, key=len, reverse=True) if ranks[place] != adapter.rank}
+    other_ranks = {path: ranks[path] for path in sorted(ranks, key=len, reverse=True) if ranks[path] != adapter.rank}
     task = [task for end, task in TASKS.items() if family.format.architecture_of(model.spec).endswith(end)]
     atomic.write_json(
         folder / CONFIG,
@@ -83,8 +82,8 @@ def write_peft(
             "lora_alpha": adapter.alpha,
             "lora_dropout": adapter.dropout,
             "target_modules": _shortest(ranks, {rule.hf.rpartition(".")[0] for rule in rules}),
-            "rank_pattern": {re.escape(place): rank for place, rank in others.items()},
-            "alpha_pattern": {re.escape(p): adapter.alpha / adapter.rank * rank for p, rank in others.items()},
+            "rank_pattern": {re.escape(path): rank for path, rank in other_ranks.items()},
+            "alpha_pattern": {re.escape(p): adapter.alpha / adapter.rank * rank for p, rank in other_ranks.items()},
             "fan_in_fan_out": any(r.transposed for r in rules if r.hf.removesuffix(".weight") in ranks),
             "bias": "none",
             "use_dora": adapter.kind == "dora",
@@ -98,7 +97,7 @@ def write_peft(
 
 
 def _low_rank(module: LoRALinear | None, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return A, B and the row norms of one matrix; rank 0 without an adapter."""
+    # A (rank, inputs), B (outputs, rank) and DoRA's magnitudes (outputs,); rank 0 without an adapter
     if module is None:
         empty = weight.new_empty(0, weight.shape[1]), weight.new_empty(len(weight), 0)
         return *empty, weight.norm(dim=1)
@@ -106,7 +105,7 @@ def _low_rank(module: LoRALinear | None, weight: Tensor) -> tuple[Tensor, Tensor
 
 
 def _whole_modules(rules: list[Rule], state: Mapping[str, Tensor], trained: set[str]) -> dict[str, dict[str, Tensor]]:
-    """Return the tensors of every module of the file that has a trained parameter."""
+    # module -> its tensors, for every module of the file that has a trained parameter
     modules: dict[str, dict[str, Tensor]] = {}
     for rule in rules:
         if trained & set(rule.params):
@@ -120,9 +119,9 @@ def _whole_modules(rules: list[Rule], state: Mapping[str, Tensor], trained: set[
     return modules
 
 
-def _shortest(places: Iterable[str], modules: set[str]) -> list[str]:
-    """Return module names by their last part if all modules with that ending are meant, else in full."""
-    places = set(places)
-    ends = {place.rpartition(".")[2] for place in places}
+def _shortest(paths: Iterable[str], modules: set[str]) -> list[str]:
+    # the last parts of the names suffice if every module with such a name has an adapter
+    paths = set(paths)
+    ends = {path.rpartition(".")[2] for path in paths}
     same = {module for module in modules if module.rpartition(".")[2] in ends}
-    return sorted(ends if same == places else places)
+    return sorted(ends if same == paths else paths)

@@ -42,15 +42,14 @@ def is_program(format: str) -> TypeGuard[ProgramFormat]:
 
 
 def write_program(model: Model, format: ProgramFormat, folder: Path) -> None:
-    """Trace a model, write its program with signature and README, and compare the program read back.
+    """Trace a model, write its program, signature and README, then read the program back and compare its output.
 
     Args:
         model: set to evaluation mode.
         folder: exists.
 
     Raises:
-        CheckpointError: the model cannot be traced, the format does not support its dtype, or the program read back
-            gives other numbers.
+        CheckpointError: the model cannot be traced, the format does not support its dtype, or the outputs differ.
     """
     if format == "onnx":
         onnx.check(model.dtype)
@@ -64,11 +63,11 @@ def write_program(model: Model, format: ProgramFormat, folder: Path) -> None:
 
 
 def signature(model: Model, format: ProgramFormat, inputs: Inputs) -> dict[str, Any]:
-    """Return names, shapes and types of a program's inputs and outputs, and the longest input."""
+    """Return names, shapes and types of a program's inputs and outputs, and the context length."""
     limits = {} if model.spec.reads_images else {"context_length": model.spec.context_length}
     result = run(model, inputs)
     letters = {inputs[name].shape[1]: letter for name, letter in _LENGTHS.items() if name in inputs}
-    shape = ["batch", *(letters.get(size, size) if place == 0 else size for place, size in enumerate(result.shape[1:]))]
+    shape = ["batch", *(letters.get(size, size) if axis == 0 else size for axis, size in enumerate(result.shape[1:]))]
     output = {"name": output_name(model.spec), "shape": shape, "type": _type(result)}
     read = [{"name": name, "shape": _shape(name, tensor), "type": _type(tensor)} for name, tensor in inputs.items()]
     return {"file": FILES[format], "inputs": read, "outputs": [output]} | limits
@@ -91,51 +90,51 @@ def readme(model: Model, format: ProgramFormat, inputs: Inputs) -> str:
     """Return a README that explains the program and shows how to run it."""
     names = {"torch": ", ".join(f"{name}={name}" for name in inputs)}
     names["numpy"] = ", ".join(f'"{name}": {name}' for name in inputs)
-    padded = " `num_tokens` are the tokens of each row before its padding; what is given for padding means nothing."
+    padded = " `num_tokens` counts the tokens of each sequence; outputs at its padding are undefined."
     use = USES[format].format(output=output_name(model.spec), **names)
     return f"""# {model.spec.name or model.spec.kind}
 
-A whole pass as a program of {format}, for every number of rows and every length. `{SIGNATURE}` has the names, shapes
-and types of what it reads and gives.{padded if "num_tokens" in inputs else ""} Written by Archetype {__version__}.
+A forward pass as a program of {format}, for any batch size and any length. `{SIGNATURE}` lists the names, shapes
+and types of its inputs and outputs.{padded if "num_tokens" in inputs else ""} Written by Archetype {__version__}.
 
 ```python
-# {", ".join(inputs)}: yours
+# your inputs: {", ".join(inputs)}
 {use}
 ```
 """
 
 
 def compare(model: Model, format: ProgramFormat, folder: Path) -> None:
-    """Compare a program read back with the model, for several batch sizes and lengths.
+    """Compare a written program with the model, for several batch sizes and lengths.
 
     Raises:
-        CheckpointError: outputs differ.
+        CheckpointError: the outputs differ.
     """
     if (program := _reader(format, folder)) is None:
-        warnings.warn(f"{onnx.FILE}: onnxruntime is not installed, so that it was not run and compared", stacklevel=2)
+        warnings.warn(f"{onnx.FILE}: onnxruntime is not installed, so the program was not verified", stacklevel=2)
         return
     tolerance = ROUNDING * TOLERANCES[str(model.dtype).removeprefix("torch.")]
-    for seed, (rows, length, source_length) in enumerate(SIZES):
-        inputs = example_inputs(model, rows, length, source_length, seed)
+    for seed, (batch_size, length, source_length) in enumerate(SIZES):
+        inputs = example_inputs(model, batch_size, length, source_length, seed)
         expected, result = run(model, inputs).double(), program(inputs).double()
         if result.shape == expected.shape and "num_tokens" in inputs and expected.dim() == 3:
-            # padding that attends to no token, as in a window, gives numbers that differ between libraries
+            # padding may attend to nothing, as in a window, where libraries give different numbers
             is_token = torch.arange(expected.shape[1]) < inputs["num_tokens"][:, None]
             expected, result = expected[is_token], result[is_token]
         difference = (result - expected).abs().max() if result.shape == expected.shape else torch.tensor(torch.inf)
         if not difference <= tolerance * expected.abs().max():
-            cause = f"gives other numbers than the model for {rows} rows of {length} tokens"
-            raise CheckpointError(FILES[format], cause, "keep --format archetype-hf, and report this model")
+            cause = f"gives other outputs than the model for {batch_size} sequences of {length} tokens"
+            raise CheckpointError(FILES[format], cause, "use --format archetype-hf, and report this model")
 
 
-# factor on the tolerance between libraries: sums with masks and steps run in another order than tiled kernels
+# factor on the tolerance between libraries, whose sums run in another order than those of tiled kernels
 ROUNDING = 10
 
 
 def _reader(format: ProgramFormat, folder: Path) -> Callable[[Inputs], Tensor] | None:
     if format == "onnx":
         return onnx.reader(folder)
-    with warnings.catch_warnings():  # torch 2.11 reads weights from bytes, which it then warns of
+    with warnings.catch_warnings():  # torch 2.11 warns about the buffer that it reads weights from
         warnings.filterwarnings("ignore", "The given buffer is not writable")
         loaded: ExportedProgram = torch.export.load(folder / FILES[format])
     module = loaded.module()

@@ -14,11 +14,11 @@ from archetype.distribution import install_command
 from archetype.errors import CheckpointError, enumeration
 
 FILE = "model.onnx"
-LARGE = 2**30  # bytes; larger weights get a file of their own, since an ONNX file is limited to 2 GiB
+LARGE = 2**30  # bytes; larger weights go into a second file, since an ONNX file is limited to 2 GiB
 
 
 def check(dtype: torch.dtype) -> None:
-    """Refuse early what cannot be exported.
+    """Check early whether an export can succeed.
 
     Raises:
         CheckpointError: a library is missing, or onnxruntime does not support the dtype.
@@ -26,14 +26,13 @@ def check(dtype: torch.dtype) -> None:
     if missing := [name for name in ("onnx", "onnxscript") if find_spec(name) is None]:
         raise CheckpointError("--format onnx", f"needs {enumeration(missing)}", install_command("onnx"))
     if dtype == torch.bfloat16:
-        raise CheckpointError("--format onnx", "onnxruntime computes nothing in bfloat16", "add --dtype float32")
+        raise CheckpointError("--format onnx", "onnxruntime does not support bfloat16", "add --dtype float32")
 
 
 def write(program: ExportedProgram, folder: Path, output: str) -> None:
-    """Translate a program and write it; large weights go into a second file.
+    """Translate a program to ONNX and write it.
 
     Args:
-        folder: exists.
         output: name of the program's output.
 
     Raises:
@@ -50,7 +49,7 @@ def write(program: ExportedProgram, folder: Path, output: str) -> None:
             assert translated is not None
             translated.save(folder / FILE, external_data=weights > LARGE)
     except torch.onnx.OnnxExporterError as error:
-        cause = f"torch has no translation: {str(error.__cause__ or error).strip().splitlines()[0]:.120}"
+        cause = f"torch cannot translate it: {str(error.__cause__ or error).strip().splitlines()[0]:.120}"
         raise CheckpointError("--format onnx", cause, "use --format torch-export") from error
     finally:
         log.setLevel(before)

@@ -14,7 +14,7 @@ from archetype.models.output import Output
 from archetype.models.spec import ModelSpec
 
 Inputs = dict[str, Tensor]
-# of the trace: distinct, so that torch keeps them apart, and not 1, which torch would make a constant
+# Sizes of the traced batch: distinct, so that torch keeps them apart, and not 1, which torch would make a constant.
 ROWS, LENGTH, SOURCE_LENGTH = 3, 7, 11
 
 
@@ -25,7 +25,7 @@ def trace(model: Model) -> ExportedProgram:
         model: set to evaluation mode.
 
     Raises:
-        CheckpointError: torch.export cannot trace a part, such as a plug-in that branches on a tensor's values.
+        CheckpointError: torch.export cannot trace a part, such as a plug-in that branches on the values of a tensor.
     """
     model.eval()
     inputs, error = example_inputs(model, ROWS, LENGTH, SOURCE_LENGTH), None
@@ -37,28 +37,28 @@ def trace(model: Model) -> ExportedProgram:
                 )
         except (torch._dynamo.exc.TorchDynamoException, RuntimeError, TypeError, AssertionError) as caught:
             error = error or caught
-    cause = f"torch.export cannot follow it: {str(error).strip().splitlines()[0]:.120}"
-    raise CheckpointError(model.spec.name or "model", cause, "export --format archetype-hf keeps it") from error
+    cause = f"torch.export cannot trace it: {str(error).strip().splitlines()[0]:.120}"
+    raise CheckpointError(model.spec.name or "model", cause, "use --format archetype-hf") from error
 
 
-def example_inputs(model: Model, rows: int, length: int, source_length: int, seed: int = 0) -> Inputs:
+def example_inputs(model: Model, batch_size: int, length: int, source_length: int, seed: int = 0) -> Inputs:
     """Return random inputs of the program by name.
 
     Args:
         rows: batch size.
-        length: of the tokens; at most the context length is used.
-        source_length: the same for an encoder-decoder's source.
+        length: in tokens; at most the context length is used.
+        source_length: the same for the source of an encoder-decoder.
     """
     spec, generator = model.spec, torch.Generator().manual_seed(seed)
     if spec.image_shape is not None:
         channels, size = spec.image_shape
-        return {"images": torch.randn(rows, channels, size, size, generator=generator)}
+        return {"images": torch.randn(batch_size, channels, size, size, generator=generator)}
 
     def tokens(length: int, vocab_size: int) -> Tensor:
-        return torch.randint(vocab_size, (rows, min(length, spec.context_length)), generator=generator)
+        return torch.randint(vocab_size, (batch_size, min(length, spec.context_length)), generator=generator)
 
     def num_tokens(tokens: Tensor) -> Tensor:
-        return torch.randint(1, tokens.shape[1] + 1, (rows,), generator=generator)
+        return torch.randint(1, tokens.shape[1] + 1, (batch_size,), generator=generator)
 
     name = "target" if spec.reads_source else "tokens"
     inputs = {name: tokens(length, spec.vocab_size)}
@@ -84,10 +84,8 @@ def run(model: Model, inputs: Inputs) -> Tensor:
 
 
 def _padding_matters(model: Model) -> bool:
-    """Return whether padding changes the logits, so that the program needs each sequence's length.
-
-    A pattern that depends on the sequence length is built per length, and then all sequences of a batch have the same.
-    """
+    # If padding changes the logits, the program needs the length of each sequence. A pattern that depends on the length
+    # is built once per pass, so that all sequences of a batch have the same length there.
     rules = (getattr(module, "rule", None) for module in model.modules())
     follows_length = any(getattr(rule, "depends_on_length", False) for rule in rules)
     sees_ahead = not (model.spec.is_causal or model.spec.reads_source)
@@ -133,7 +131,7 @@ def _result(output: Output) -> Tensor:
 
 
 def _dynamic_shapes(spec: ModelSpec, inputs: Inputs) -> dict[str, dict[int, Dim]]:
-    """Return the dimensions that may vary; lengths are limited by the context length."""
+    # the dimensions that may vary; the context length limits lengths
     batch = Dim("batch")
     if spec.reads_images:
         return {name: {0: batch} for name in inputs}
@@ -147,10 +145,8 @@ def _dynamic_shapes(spec: ModelSpec, inputs: Inputs) -> dict[str, dict[int, Dim]
 
 @contextmanager
 def _sizes_of_one(is_oblivious: bool) -> Iterator[None]:
-    """Let torch treat a size of 1 as any other size, either by the example's sizes or obliviously to them.
-
-    Most models trace with False. A size that follows from the length, such as a number of patches, may be 1 whatever
-    the example's length is: then only True works, which in turn refuses more of torch's own checks.
-    """
+    # Lets torch treat a size of 1 like any other. Most models trace with False. A size that follows from the length,
+    # such as a number of patches, may be 1 for every length of the example: then only True works, with which more of
+    # torch's checks fail.
     with torch.fx.experimental._config.patch(backed_size_oblivious=is_oblivious):  # type: ignore[attr-defined]
         yield

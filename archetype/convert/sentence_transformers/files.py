@@ -1,4 +1,4 @@
-"""Read and write the files of a sentence-transformers folder, and their settings for texts."""
+"""Read and write the files of a sentence-transformers folder, and its settings for input texts."""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ MODULES = "modules.json"
 SETTINGS = "sentence_bert_config.json"
 PROMPTS = "config_sentence_transformers.json"
 CONFIG, WEIGHTS, PICKLE = "config.json", "model.safetensors", "pytorch_model.bin"
-DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # names that the library tries for documents
+DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # names that the library tries for documents, in this order
 Files = Mapping[str, bytes]
 
 
@@ -24,10 +24,9 @@ class SentenceSettings:
     """Preparation of a text before tokenization.
 
     Attributes:
-        max_length: in tokens; longer texts are cut (default: the model's context).
-        lowercase: whether texts are lowercased.
+        max_length: in tokens; longer texts are truncated (default: the model's context length).
         prompts: prefixes of texts, by name.
-        default_prompt: name of the prompt used if none is named (default: none).
+        default_prompt: name of the prompt that is used if no other is given.
         pools_prompt: whether pooling includes the prompt's tokens.
     """
 
@@ -41,8 +40,8 @@ class SentenceSettings:
         """Return a text with a prompt before it (default: the default prompt).
 
         Raises:
-            SpecError: there is no such prompt.
-            CheckpointError: the prompt must be left out of pooling, which is not supported.
+            SpecError: the model has no such prompt.
+            CheckpointError: pooling must leave out the prompt, which is not supported.
         """
         name = self.default_prompt if prompt is None else prompt
         if prompt is not None and prompt not in self.prompts:
@@ -51,25 +50,25 @@ class SentenceSettings:
             raise SpecError("prompt", cause, remedy)
         before = self.prompts.get(name, "") if name is not None else ""
         if before and not self.pools_prompt:
-            raise CheckpointError("include_prompt", "a prompt that is not pooled is not known here", "give --pooling")
+            raise CheckpointError("include_prompt", "pooling without the prompt is not supported", "give --pooling")
         return (before + text).lower() if self.lowercase else before + text
 
     @property
     def query_prompt(self) -> str | None:
-        """Name of the prompt for queries, as the library chooses it."""
+        """Name of the prompt that the library uses for queries."""
         return "query" if "query" in self.prompts else None
 
     @property
     def document_prompt(self) -> str | None:
-        """Name of the prompt for documents, as the library chooses it."""
+        """Name of the prompt that the library uses for documents."""
         return next((name for name in DOCUMENT_PROMPTS if name in self.prompts), None)
 
 
 def read_files(folder: Path, allow_pickle: bool = False) -> dict[str, bytes]:
-    """Return the files of a folder's modules, prompts and lengths, by their relative paths.
+    """Return the files of modules, prompts and lengths, by relative path.
 
     Raises:
-        CheckpointError: a module lies outside the folder.
+        CheckpointError: a module's path leads out of the folder.
     """
     names = [MODULES, SETTINGS, PROMPTS]
     files = {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
@@ -80,13 +79,13 @@ def read_files(folder: Path, allow_pickle: bool = False) -> dict[str, bytes]:
             names += [f"{path}/{name}" for name in (CONFIG, WEIGHTS, *([PICKLE] if allow_pickle else []))]
     files = {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
     settings, length = read_json(files, SETTINGS, str(folder)), _longest(folder)
-    if settings.get("max_seq_length") is None and length is not None:  # from version 6 on only the tokenizer has it
+    if settings.get("max_seq_length") is None and length is not None:  # since version 6 only the tokenizer stores it
         files[SETTINGS] = json.dumps(settings | {"max_seq_length": length}, indent=2).encode()
     return files
 
 
 def _longest(folder: Path) -> int | None:
-    """Return the longest text in tokens by the tokenizer's files; None if they name no limit or an absurd one."""
+    # some tokenizers store an absurd limit, which counts as none
     if not (file := folder / "tokenizer_config.json").is_file():
         return None
     length = read_mapping(file).get("model_max_length")
@@ -101,14 +100,14 @@ def write_files(files: Files, folder: Path) -> None:
 
 
 def write_prompts(prompts: Mapping[str, str], folder: Path) -> None:
-    """Add prompts to a folder, which is created if missing."""
+    """Add prompts to a folder, creating it if necessary."""
     folder.mkdir(exist_ok=True)
     settings = read_json(read_files(folder), PROMPTS, str(folder))
     atomic.write_json(folder / PROMPTS, settings | {"prompts": (settings.get("prompts") or {}) | dict(prompts)})
 
 
 def read_settings(files: Files) -> SentenceSettings:
-    """Return the settings that the files describe, or the defaults.
+    """Return the settings in the files, or the defaults.
 
     Raises:
         CheckpointError: names the key that is wrong.
@@ -119,10 +118,10 @@ def read_settings(files: Files) -> SentenceSettings:
         cause = f"{length!r} is not a positive whole number"
         raise CheckpointError(f"{SETTINGS}: max_seq_length", cause, "fix the file")
     if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
-        raise CheckpointError(f"{PROMPTS}: prompts", "does not hold texts by their names", "fix the file")
+        raise CheckpointError(f"{PROMPTS}: prompts", "must map names to texts", "fix the file")
     name = prompt_settings.get("default_prompt_name")
     if name is not None and name not in prompts:
-        cause = f"{name!r:.40} is none of the prompts"
+        cause = f"{name!r:.40} is not one of the prompts"
         raise CheckpointError(f"{PROMPTS}: default_prompt_name", cause, "fix the file")
     pooling = [read_json(files, f"{module['path']}/{CONFIG}") for module in listed_modules(files) if is_pooling(module)]
     return SentenceSettings(
@@ -135,19 +134,19 @@ def read_settings(files: Files) -> SentenceSettings:
 
 
 def is_pooling(module: Mapping[str, str]) -> bool:
-    """Return whether a listed module pools token vectors."""
+    """Return whether a module of modules.json pools token vectors."""
     return module["type"].rpartition(".")[2] == "Pooling"
 
 
 def listed_modules(files: Files, place: str = "") -> list[dict[str, str]]:
-    """Return the listed modules with their type and relative path.
+    """Return the modules of modules.json, each with its type and relative path.
 
     Raises:
-        CheckpointError: the list is damaged, or a path leaves the folder.
+        CheckpointError: the list is damaged, or a path leads out of the folder.
     """
     if MODULES not in files:
         return []
-    modules, cause = read_json(files, MODULES, place), "does not list modules, each with a type and a folder of its own"
+    modules, cause = read_json(files, MODULES, place), "must list modules, each with a type and a folder"
     error = CheckpointError(f"{place}/{MODULES}" if place else MODULES, cause, "fix the file")
     if not isinstance(modules, list):
         raise error

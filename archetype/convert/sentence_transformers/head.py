@@ -37,7 +37,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "torch.nn.modules.activation.Sigmoid": Sigmoid(),
     "torch.nn.modules.activation.SiLU": SiLU(),
 }
-TYPE = "sentence_transformers.models."  # prefix of module types that all versions of the library read
+TYPE = "sentence_transformers.models."  # prefix of module types; every version of the library reads it
 
 
 def read_head(files: Files) -> SentenceEmbeddingHead | None:
@@ -63,7 +63,7 @@ def read_head(files: Files) -> SentenceEmbeddingHead | None:
             case "Dropout" if pooling:
                 pass  # only used in training
             case _:
-                cause = f"a module {kind} is not supported here"
+                cause = f"the module {kind} is not supported"
                 raise CheckpointError(f"{MODULES}: {path or kind}", cause, "give --pooling")
     if not pooling:
         return None
@@ -76,10 +76,10 @@ def dense_folders(files: Files) -> list[str]:
 
 
 def with_head_of(model: ModelSpec, files: Files) -> ModelSpec:
-    """Replace a model's language modelling head by the sentence head that its folder's modules describe.
+    """Replace the language modelling head by the sentence head that the modules describe.
 
-    The library ignores the language modelling head as well, which many folders name without storing it. If a module is
-    unknown, the model keeps its head; `read_head` raises the error when a text is embedded.
+    The library also ignores the language modelling head, which many folders name without storing it. If a module is
+    unknown, the model keeps its head, and `read_head` raises the error when a text is embedded.
     """
     try:
         head = read_head(files) if model.embeds_tokens and not model.head.has_classes else None
@@ -92,7 +92,7 @@ def write_head(model: ModelSpec, before: Files) -> dict[str, bytes]:
     """Return the files of a model's sentence head, without weights.
 
     Args:
-        before: files that its folder had; prompts and lengths are kept.
+        before: files of the original folder, whose prompts and lengths are kept.
     """
     head, width = model.head, getattr(model, "d_model", 0)
     configs = [("Pooling", _pooling_config(head, width, read_settings(before).pools_prompt))]
@@ -104,9 +104,9 @@ def write_head(model: ModelSpec, before: Files) -> dict[str, bytes]:
         configs.append(("Normalize", {}))
     modules = [{"idx": 0, "name": "0", "path": "", "type": f"{TYPE}Transformer"}]
     files: dict[str, Any] = {}
-    for number, (kind, config) in enumerate(configs, start=1):
-        path = f"{number}_{kind}"
-        modules.append({"idx": number, "name": str(number), "path": path, "type": f"{TYPE}{kind}"})
+    for index, (kind, config) in enumerate(configs, start=1):
+        path = f"{index}_{kind}"
+        modules.append({"idx": index, "name": str(index), "path": path, "type": f"{TYPE}{kind}"})
         if config:
             files[f"{path}/{CONFIG}"] = config
     files |= {MODULES: modules, SETTINGS: {"max_seq_length": model.context_length, "do_lower_case": False}}
@@ -120,13 +120,13 @@ def _read_pooling(config: Mapping[str, Any], path: str) -> tuple[PoolingMode, ..
     names = (modes,) if isinstance(modes, str) else tuple(modes)
     known = {mode: ours for ours, mode, _ in MODES}
     if not names or not all(isinstance(name, str) and name in known for name in names):
-        cause = f"{modes!r} is not known"
-        raise CheckpointError(f"{path}/{CONFIG}: pooling_mode", cause, f"known are {', '.join(known)}")
+        cause = f"{modes!r} is not supported"
+        raise CheckpointError(f"{path}/{CONFIG}: pooling_mode", cause, f"supported are {', '.join(known)}")
     return tuple(known[name] for name in names)
 
 
 def _pooling_config(head: SentenceEmbeddingHead, width: int, pools_prompt: bool) -> dict[str, Any]:
-    """Use the older keys, unless vectors are concatenated in another order than these keys imply."""
+    # the older keys imply an order of concatenation; any other order needs the new key
     order = tuple(ours for ours, _, _ in MODES if ours in head.pooling)
     if order == head.pooling:
         modes: dict[str, Any] = {key: ours in head.pooling for ours, _, key in MODES}
@@ -140,7 +140,7 @@ def _read_dense(config: Mapping[str, Any], path: str) -> DenseLayer:
     name = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
     known = {key.rpartition(".")[2]: activation for key, activation in ACTIVATIONS.items()}
     if name not in known:
-        raise CheckpointError(f"{path}/{CONFIG}: activation_function", f"{name!r} is not known", "give --pooling")
+        raise CheckpointError(f"{path}/{CONFIG}: activation_function", f"{name!r} is not supported", "give --pooling")
     if config.get("use_residual") or config.get("module_input_name", "sentence_embedding") != "sentence_embedding":
         raise CheckpointError(f"{path}/{CONFIG}", "is not a plain layer on the sentence vector", "give --pooling")
     width = config.get("out_features")

@@ -14,11 +14,11 @@ from archetype.models.build import Model
 from archetype.nn.registry import build_head
 from archetype.parts.sentence_head.spec import SentenceEmbeddingHead
 
-NAMES = {"linear.weight": "weight", "linear.bias": "bias"}  # the library's names and ours
+NAMES = {"linear.weight": "weight", "linear.bias": "bias"}  # the library's names -> ours
 
 
 def read_layers(files: Files) -> dict[str, Tensor]:
-    """Return the tensors of all layers by their names in the head's module.
+    """Return the tensors of all layers by their names in the head.
 
     Raises:
         CheckpointError: the file of a layer is missing or damaged.
@@ -32,10 +32,7 @@ def read_layers(files: Files) -> dict[str, Tensor]:
 
 
 def attach_head(model: Model, spec: SentenceEmbeddingHead, files: Files) -> None:
-    """Replace a model's head by a sentence head with the weights of its folder's modules.
-
-    Args:
-        model: changed in place.
+    """Replace a model's head, in place, by a sentence head with the weights of its folder's modules.
 
     Raises:
         CheckpointError: a tensor is missing, or has another shape.
@@ -54,7 +51,7 @@ def open_head(model: Model, spec: SentenceEmbeddingHead, files: Files) -> nn.Mod
     shapes = {name: tuple(tensor.shape) for name, tensor in head.state_dict().items()}
     for name, path in zip(shapes, (path for path in dense_folders(files) for _ in NAMES), strict=False):
         if tuple(tensors[name].shape if name in tensors else ()) != shapes[name]:
-            cause = f"{name} is missing or not of shape {shapes[name]}, as the configurations say"
+            cause = f"{name} is missing or does not have shape {shapes[name]}"
             raise CheckpointError(f"{path}/{WEIGHTS}", cause, "is the folder complete?")
     head.load_state_dict({name: tensors[name] for name in shapes}, strict=True, assign=True)
     module: nn.Module = head.eval()
@@ -62,7 +59,7 @@ def open_head(model: Model, spec: SentenceEmbeddingHead, files: Files) -> nn.Mod
 
 
 def head_files(model: Model, before: Files) -> dict[str, bytes]:
-    """Return the files of a model's sentence head: the folder's own if they still match it, else new ones."""
+    """Return the files of a model's sentence head: `before` if they still match the head, else new ones."""
     if not model.spec.head.embeds:
         return dict(before)
     state = model.sentence_head.state_dict()

@@ -1,5 +1,5 @@
-"""Checkpoints in few bits: which stored tensors make one, and the numbers that they stand for.
+"""Quantized checkpoints: which stored tensors form a weight, and how to dequantize it.
 
-A file each for the published methods; a method is one or several schemes, and `registry.py` knows all of them. Headers
-are read without torch, which is imported where numbers are made.
+There is one file per published method (`registry.py` lists them); a method has one or several schemes. Headers are read
+without torch, which is imported for dequantization only.
 """

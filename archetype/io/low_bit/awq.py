@@ -1,6 +1,6 @@
-"""AWQ (`quant_method` awq, version gemm): 4 bits, packed along the outputs, eight in a word in an order of their own.
+"""AWQ (`quant_method` awq, version gemm): 4-bit integers, packed along the outputs, eight per word in a special order.
 
-Rounded once, to the type of the result: in that of the scales, AutoAWQ's `dequantize_gemm` gives the same.
+The product is rounded once, to the requested dtype. In the dtype of the scales it equals AutoAWQ's `dequantize_gemm`.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BITS, IN_A_WORD = 4, 8
-PLACES = [0, 4, 1, 5, 2, 6, 3, 7]  # where in its word each of eight outputs lies
+PLACES = [0, 4, 1, 5, 2, 6, 3, 7]  # position of each of eight outputs in its word
 
 
 class Gemm(Scheme):
-    """A matrix that is stored as (inputs, outputs / 8), with scale and zero point for each group of inputs."""
+    """Matrix stored as (inputs, outputs / 8), with a scale and a zero point per group of inputs and output."""
 
     names = (Names(".weight", {"weight": ".qweight", "zeros": ".qzeros", "scales": ".scales"}),)
 
     def shape(self, stored: Mapping[str, TensorHeader]) -> Shape | None:
-        """(outputs, inputs)"""
         weight, zeros, scales = (stored[role] for role in ("weight", "zeros", "scales"))
         if (weight.dtype, zeros.dtype) != ("I32", "I32") or [len(t.shape) for t in (weight, zeros, scales)] != [2] * 3:
             return None
@@ -35,30 +34,28 @@ class Gemm(Scheme):
         return (outputs, inputs) if fits else None
 
     def rows(self, stored: Mapping[str, Tensor], first: int, last: int, dtype: torch.dtype) -> Tensor:
-        """Number less zero point, times the scale."""
         words = slice(first // IN_A_WORD, -(-last // IN_A_WORD))
-        numbers, zeros = (_in_order(stored[role][:, words]) for role in ("weight", "zeros"))
+        quantized, zeros = (_in_order(stored[role][:, words]) for role in ("weight", "zeros"))
         scales = stored["scales"][:, first:last]
-        size = len(numbers) // len(scales)
+        size = len(quantized) // len(scales)
         zeros, scales = (tensor.repeat_interleave(size, dim=0) for tensor in (zeros, scales))
-        return ((numbers - zeros) * scales.float()).t()
+        return ((quantized - zeros) * scales.float()).t()  # (inputs, last - first) -> (last - first, inputs)
 
 
 def _in_order(words: Tensor) -> Tensor:
-    """(inputs, words) -> (inputs, outputs)"""
     from archetype.io.low_bit.bits import unpack
 
-    numbers: Tensor = unpack(words, BITS).unflatten(-1, (-1, IN_A_WORD))
-    return numbers[..., PLACES].flatten(-2)
+    unpacked: Tensor = unpack(words, BITS).unflatten(-1, (-1, IN_A_WORD))  # (inputs, words, 8)
+    return unpacked[..., PLACES].flatten(-2)
 
 
 def awq(settings: Mapping[str, Any]) -> Sequence[Scheme]:
-    """The scheme of version gemm.
+    """Return the scheme of version gemm.
 
     Raises:
-        CheckpointError: numbers are packed in another way.
+        CheckpointError: the version or number of bits is not supported.
     """
     version, bits = str(settings.get("version", "gemm")).lower(), settings.get("bits", BITS)
     if version != "gemm" or bits != BITS:
-        raise CheckpointError("version", f"AWQ of {bits} bits in version {version!r} is not read", "only gemm of 4 is")
+        raise CheckpointError("version", f"{version!r} with {bits} bits is not supported", "only gemm with 4 bits is")
     return (Gemm(),)

@@ -1,22 +1,22 @@
-"""Numbers out of few bits."""
+"""Unpack low-bit numbers, and expand scales."""
 
 import torch
 from torch import Tensor
 
-# FP4 of one sign, two exponent bits and one mantissa bit, by its four bits (OCP Microscaling Formats, section 5.3.3)
+# FP4 with one sign bit, two exponent bits and one mantissa bit, by code (OCP Microscaling Formats, section 5.3.3).
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 E8M0_BIAS = 127
 
 
 def unpack(words: Tensor, bits: int) -> Tensor:
-    """Unsigned numbers of up to 8 bits that follow each other within the last axis, from the lowest bit of a word on.
+    """Unpack unsigned integers of up to 8 bits, stored from the lowest bit of the first word on.
 
     Args:
         words: (..., W), int32.
-        bits: of each number.
+        bits: per number; if they do not divide 32, numbers cross word boundaries.
 
     Returns:
-        (..., 32 W / bits), int16; of bits that do not divide 32, numbers lie across words.
+        (..., 32 W / bits), int16.
     """
     mask = (1 << bits) - 1
     if 8 % bits == 0:
@@ -31,27 +31,27 @@ def unpack(words: Tensor, bits: int) -> Tensor:
 
 
 def fp4(octets: Tensor) -> Tensor:
-    """The FP4 numbers in bytes, the lower half of each first: (..., W) -> (..., 2 W), float32."""
+    """Unpack two FP4 numbers per byte, the lower half first: (..., W) -> (..., 2 W), float32."""
     octets = octets.view(torch.uint8)
     pairs = torch.stack((octets & 0xF, octets >> 4), dim=-1).flatten(-2)
     return torch.tensor(E2M1)[pairs.int()]
 
 
 def powers_of_two(exponents: Tensor) -> Tensor:
-    """Scales that are stored as their exponents alone (E8M0), float32."""
+    """Return the float32 scales of E8M0 exponents."""
     return (exponents.view(torch.uint8).float() - E8M0_BIAS).exp2()
 
 
-def by_blocks(numbers: Tensor, grid: Tensor, block: tuple[int, ...], first: int) -> tuple[Tensor, Tensor]:
-    """Some rows of a matrix, and the value of each block of it, as views that broadcast.
+def by_blocks(values: Tensor, grid: Tensor, block: tuple[int, ...], first: int) -> tuple[Tensor, Tensor]:
+    """Return rows of a matrix and the values of their blocks, in shapes that broadcast.
 
     Args:
-        numbers: the rows, (R, C).
-        grid: a value for each block of the matrix; the last blocks may be cut short.
-        block: rows and columns of each.
-        first: the number of the first row.
+        numbers: some rows, (R, C).
+        grid: one value per block of the whole matrix; the last blocks may be smaller.
+        block: rows and columns of a block.
+        first: index of the first row.
     """
-    of_rows = grid[torch.arange(first, first + len(numbers)) // block[0]]
-    if numbers.shape[1] % block[1]:
-        return numbers, of_rows.repeat_interleave(block[1], dim=1)[:, : numbers.shape[1]]
-    return numbers.unflatten(1, (-1, block[1])), of_rows[..., None]
+    of_rows = grid[torch.arange(first, first + len(values)) // block[0]]  # (R, blocks per row)
+    if values.shape[1] % block[1]:
+        return values, of_rows.repeat_interleave(block[1], dim=1)[:, : values.shape[1]]
+    return values.unflatten(1, (-1, block[1])), of_rows[..., None]

@@ -1,6 +1,6 @@
-"""The formats of compressed-tensors, which llm-compressor writes: a scheme for each group of `config_groups`.
+"""Formats of compressed-tensors, as written by llm-compressor: one scheme per group of `config_groups`.
 
-Multiplied as its compressors do (`decompress`): in the type of the scales; NVFP4 is rounded to bfloat16.
+Products are computed as by its compressors (`decompress`): in the dtype of the scales; NVFP4 is rounded to bfloat16.
 """
 
 import re
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PACKED = {"weight": ".weight_packed", "scale": ".weight_scale"}
-DENSE = "dense"  # what is not compressed
-IN_THE_WEIGHTS = {"weight_input", "weight_output"}  # places whose transforms were multiplied into the weights
+DENSE = "dense"  # format of a section that compresses nothing
+IN_THE_WEIGHTS = {"weight_input", "weight_output"}  # locations of transforms that are folded into the weights
 
 
 def _scaled(types: tuple[str, ...]) -> Callable[[Mapping[str, Any]], Scheme]:
@@ -53,11 +53,10 @@ FORMATS: dict[str, Callable[[Mapping[str, Any]], Scheme]] = {
 
 @dataclass(frozen=True)
 class Targeted(Scheme):
-    """The scheme of one group of modules, where a file has several.
+    """Scheme of one group of modules, in a file with several groups.
 
     Attributes:
-        scheme: of the group.
-        targets: names of modules, or patterns of them after `re:`; names of classes fit every module.
+        targets: names of modules, or `re:` and a pattern; a name of a class matches every module.
     """
 
     scheme: Scheme
@@ -65,11 +64,10 @@ class Targeted(Scheme):
 
     @property
     def names(self) -> tuple[Names, ...]:  # type: ignore[override]
-        """Those of the scheme."""
         return self.scheme.names
 
     def applies(self, name: str) -> bool:
-        """Whether a target fits the name of a tensor's module, or the end of it."""
+        # a target matches the whole name of the tensor's module, or its end
         module = name.rpartition(".")[0]
         return any(
             re.match(target[3:], module) is not None
@@ -79,23 +77,21 @@ class Targeted(Scheme):
         )
 
     def shape(self, stored: Mapping[str, TensorHeader]) -> Shape | None:
-        """As the scheme says."""
         return self.scheme.shape(stored)
 
     def rows(self, stored: Mapping[str, "Tensor"], first: int, last: int, dtype: "torch.dtype") -> "Tensor":
-        """As the scheme gives them."""
         return self.scheme.rows(stored, first, last, dtype)
 
 
 def compressed_tensors(settings: Mapping[str, Any]) -> Sequence[Scheme]:
-    """The schemes of all groups; one that names its modules goes before one that names classes of them.
+    """Return the schemes of all groups; groups that name modules precede groups that name classes.
 
     Raises:
-        CheckpointError: a group has a format that is not read, or numbers are rotated besides.
+        CheckpointError: a format is not supported, or activations are transformed too.
     """
     sparsity = settings.get("sparsity_config")
     if sparsity and not (isinstance(sparsity, dict) and sparsity.get("format") == DENSE):
-        raise CheckpointError("sparsity_config", "is not read", "decompress it with compressed-tensors")
+        raise CheckpointError("sparsity_config", "is not supported", "decompress it with compressed-tensors")
     _check_transforms(settings.get("transform_config"))
     groups = settings.get("config_groups")
     if not isinstance(groups, dict) or not groups or not all(isinstance(group, dict) for group in groups.values()):
@@ -107,16 +103,16 @@ def compressed_tensors(settings: Mapping[str, Any]) -> Sequence[Scheme]:
 
 
 def _check_transforms(section: Any) -> None:
-    """Check that all transforms lie in the weights already; those of activations would be missing."""
+    # transforms of weights are folded into them; those of activations would have to be computed
     groups = section.get("config_groups") if isinstance(section, dict) else section
     if groups and not isinstance(groups, dict):
         raise CheckpointError("transform_config", f"{section!r} is not a mapping", "fix the file")
     for name, group in (groups or {}).items():
         uses = group.get("apply") if isinstance(group, dict) else None
         if not isinstance(uses, list) or not all(isinstance(use, dict) for use in uses):
-            raise CheckpointError(f"transform_config: {name}", "does not say where it applies", "fix the file")
+            raise CheckpointError(f"transform_config: {name}", "does not list where it applies", "fix the file")
         if open_ones := sorted({str(use.get("location")) for use in uses} - IN_THE_WEIGHTS):
-            cause = f"transforms {open_ones[0]} while it computes, which is missing here"
+            cause = f"transforms {open_ones[0]} at run time, which is not supported"
             raise CheckpointError(f"transform_config: {name}", cause, "use a checkpoint without it")
 
 
@@ -124,9 +120,9 @@ def _targeted(name: str, group: Mapping[str, Any], usual: Any) -> Targeted:
     place, form = f"config_groups: {name}", group.get("format") or usual
     weights, targets = group.get("weights"), group.get("targets")
     if not isinstance(form, str) or form not in FORMATS:
-        raise CheckpointError(place, f"format {form!r} is not read", f"read are {', '.join(FORMATS)}")
+        raise CheckpointError(place, f"format {form!r} is not supported", f"supported are {', '.join(FORMATS)}")
     if not isinstance(weights, dict) or not isinstance(targets, list):
-        raise CheckpointError(place, "has no weights and targets", "fix the file")
+        raise CheckpointError(place, "has no weights or targets", "fix the file")
     for target in map(str, targets):
         try:
             re.compile(target.removeprefix("re:"))

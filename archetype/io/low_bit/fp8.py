@@ -1,7 +1,7 @@
-"""FP8 as DeepSeek-V3 was published in it, and after it most models: `quant_method` fp8, mxfp8 and fbgemm_fp8.
+"""FP8 as introduced by DeepSeek-V3: `quant_method` fp8, mxfp8 and fbgemm_fp8.
 
-A matrix has a scale for each block of 128 x 128, for each 32 columns (mxfp8), or one. Some files hold experts in FP4
-beside it (DeepSeek-V4). Multiplied as transformers does (`Fp8Dequantize`): in float32, then rounded.
+A matrix has one scale per 128 x 128 block, per 32 columns (mxfp8), or in total. Some files also have experts in FP4
+(DeepSeek-V4). Products are computed as by transformers (`Fp8Dequantize`): in float32, then rounded.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,12 +21,12 @@ NAMES = (
 
 
 def fp8(settings: Mapping[str, Any]) -> Sequence[Scheme]:
-    """The schemes of `weight_block_size`; without it, a matrix has one scale."""
+    """Return the schemes for a `weight_block_size`; without it, a matrix has one scale."""
     experts = PackedFP4(NAMES, types=("I8", "U8"), scales=("F8_E8M0", "U8"))
-    mixed = modelopt(settings) if "quant_algo" in settings else ()  # whose experts Model Optimizer made smaller
+    mixed = modelopt(settings) if "quant_algo" in settings else ()  # experts quantized further by Model Optimizer
     return (Scaled(NAMES, block=block_of(settings, "weight_block_size")), experts, *mixed)
 
 
 def fbgemm_fp8(settings: Mapping[str, Any]) -> Sequence[Scheme]:
-    """A scale for each row."""
+    """Return the scheme with one scale per row."""
     return (Scaled((SCALE_BESIDE,)),)

@@ -1,9 +1,8 @@
-"""GPTQ (`quant_method` gptq): columns of a matrix in groups, each row with a scale and a zero point for each group.
+"""GPTQ (`quant_method` gptq): inputs in groups, with a scale and a zero point per output and group.
 
-`qweight` is packed along the inputs, `qzeros` along the outputs; `g_idx` names the group of each input, which follow
-any order where they were quantized by activation (desc_act). Files of the first convention hold zero points less one,
-those of `checkpoint_format` gptq_v2 as they are. Rounded once, to the type of the result, as GPTQModel's
-`dequantize_model` does.
+`qweight` is packed along the inputs, `qzeros` along the outputs. `g_idx` is the group of each input, in any order if
+the matrix was quantized by activation order (desc_act). Zero points are stored minus one, except with
+`checkpoint_format` gptq_v2. The product is rounded once, to the requested dtype, as in GPTQModel's `dequantize_model`.
 """
 
 from __future__ import annotations
@@ -21,22 +20,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BITS = (2, 3, 4, 8)
-OFFSETS = {"gptq": 1, "gptq_v2": 0}  # what is added to zero points, by the name of the format
+OFFSETS = {"gptq": 1, "gptq_v2": 0}  # format -> offset added to stored zero points
 
 
 @dataclass(frozen=True)
 class Groups(Scheme):
-    """A matrix that is stored as (inputs, outputs), packed in words of 32 bits.
+    """Matrix stored as (inputs, outputs), packed in 32-bit words.
 
     Attributes:
-        offset: added to the zero points, which wrap around.
+        offset: added to the stored zero points, which wrap around.
     """
 
     offset: int = 1
     names = (Names(".weight", {"weight": ".qweight", "zeros": ".qzeros", "scales": ".scales"}, {"groups": ".g_idx"}),)
 
     def shape(self, stored: Mapping[str, TensorHeader]) -> Shape | None:
-        """(outputs, inputs)"""
         weight, zeros, scales = (stored[role] for role in ("weight", "zeros", "scales"))
         if (weight.dtype, zeros.dtype) != ("I32", "I32") or [len(t.shape) for t in (weight, zeros, scales)] != [2] * 3:
             return None
@@ -48,38 +46,37 @@ class Groups(Scheme):
         return (outputs, inputs) if bits and fits and ("groups" in stored or inputs % groups == 0) else None
 
     def rows(self, stored: Mapping[str, Tensor], first: int, last: int, dtype: torch.dtype) -> Tensor:
-        """Scale of the group times number less zero point."""
         from archetype.io.low_bit.bits import unpack
 
         scales = stored["scales"]
         bits = _bits(stored["zeros"].shape[1], scales.shape[1])
-        numbers = unpack(stored["weight"][:, first:last].t(), bits)
+        quantized = unpack(stored["weight"][:, first:last].t(), bits)  # (last - first, inputs)
         zeros = unpack(stored["zeros"], bits)[:, first:last].t()
         zeros = (zeros + self.offset) & ((1 << bits) - 1)
         scales = scales[:, first:last].t()
         if "groups" not in stored:
-            size = numbers.shape[1] // scales.shape[1]
+            size = quantized.shape[1] // scales.shape[1]
             zeros, scales = (tensor.repeat_interleave(size, dim=1) for tensor in (zeros, scales))
         else:
             groups = stored["groups"].long()
             if int(groups.min()) < 0 or int(groups.max()) >= scales.shape[1]:
-                raise CheckpointError("g_idx", f"names a group beyond the {scales.shape[1]}", "download it again")
+                raise CheckpointError("g_idx", f"refers to a group beyond the {scales.shape[1]}", "download it again")
             zeros, scales = zeros[:, groups], scales[:, groups]
-        return scales.float() * (numbers - zeros)
+        return scales.float() * (quantized - zeros)
 
 
 def _bits(words: int, outputs: int) -> int:
-    """How many bits a number has, where a row of zero points takes so many words; 0 where none fits."""
+    # bits per number if a row of zero points takes this many words; 0 if none fits
     return next((bits for bits in BITS if words * 32 == outputs * bits), 0)
 
 
 def gptq(settings: Mapping[str, Any]) -> Sequence[Scheme]:
-    """The scheme of a `checkpoint_format`.
+    """Return the scheme of a `checkpoint_format`.
 
     Raises:
-        CheckpointError: numbers are packed in another way.
+        CheckpointError: the format is not supported.
     """
     form = settings.get("checkpoint_format") or "gptq"
     if not isinstance(form, str) or form not in OFFSETS:
-        raise CheckpointError("checkpoint_format", f"{form!r} is not read", f"read are {', '.join(OFFSETS)}")
+        raise CheckpointError("checkpoint_format", f"{form!r} is not supported", f"supported are {', '.join(OFFSETS)}")
     return (Groups(OFFSETS[form]),)

@@ -1,4 +1,4 @@
-"""A header in few bits, seen as the header of the tensors that it stands for."""
+"""Header of a quantized checkpoint, and the header that it has after dequantization."""
 
 import re
 from collections import Counter
@@ -10,23 +10,23 @@ from archetype.io.low_bit.registry import Settings, schemes_of
 from archetype.io.low_bit.scheme import Scheme, Shape
 from archetype.io.weight_files import Header, TensorHeader
 
-# Scales of activations and of the cache, for products that are computed in few bits themselves; no weight needs them.
+# Scales of activations and of the cache, for low-bit matrix products; weights do not need them.
 OF_ACTIVATIONS = re.compile(
     r".*\.(?:input_scale(?:_ub)?|output_scale|activation_scale|[qkv]_scale|kv_scale|(?:input|output|[qkv])_zero_point"
     r"|input_global_scale)"
 )
 FLOATS = ("BF16", "F16", "F32", "F64")
-WHOLE_AS_THEY_ARE = ("I64", "BOOL")  # masks and positions, which files in full precision have too
+WHOLE_AS_THEY_ARE = ("I64", "BOOL")  # masks and positions, as in unquantized files
 
 
 @dataclass(frozen=True)
 class LowBit:
-    """A tensor that a file stores in few bits.
+    """Quantized tensor of a file.
 
     Attributes:
-        shape: of the tensor.
-        stored: the names of what is stored for it, by their role.
-        scheme: by which its numbers follow.
+        shape: after dequantization.
+        stored: names of the stored tensors, by role.
+        scheme: dequantizes it.
     """
 
     shape: Shape
@@ -35,23 +35,22 @@ class LowBit:
 
 
 def plain_header(header: Mapping[str, TensorHeader], settings: Settings) -> Header:
-    """The header that a checkpoint would have if its tensors were stored as they are.
+    """Return the header that a checkpoint has after dequantization.
 
     Args:
-        header: of the file: type and shape of each tensor.
         settings: its `quantization_config`.
 
     Raises:
-        CheckpointError: the method is not read, or a tensor is not of any of its schemes.
+        CheckpointError: the method is not supported, or a tensor matches none of its schemes.
     """
     return as_plain(header, low_bit_tensors(header, settings))
 
 
 def low_bit_tensors(header: Mapping[str, TensorHeader], settings: Settings) -> dict[str, LowBit]:
-    """The tensors that a checkpoint stores in few bits, by their own names.
+    """Return the quantized tensors of a checkpoint, by their names after dequantization.
 
     Raises:
-        CheckpointError: as in `plain_header`.
+        CheckpointError: as for `plain_header`.
     """
     schemes = schemes_of(settings)
     low_bit: dict[str, LowBit] = {}
@@ -64,15 +63,13 @@ def low_bit_tensors(header: Mapping[str, TensorHeader], settings: Settings) -> d
     for name, tensor in header.items():
         if name in explained or tensor.dtype in (*FLOATS, *WHOLE_AS_THEY_ARE) or OF_ACTIVATIONS.fullmatch(name):
             continue
-        cause = (
-            f"is stored as {tensor.dtype} {list(tensor.shape)}, of which {settings['quant_method']} explains nothing"
-        )
+        cause = f"is stored as {tensor.dtype} {list(tensor.shape)}, which {settings['quant_method']} does not explain"
         raise CheckpointError(name, cause, "does quantization_config describe this file?")
     return low_bit
 
 
 def as_plain(header: Mapping[str, TensorHeader], low_bit: Mapping[str, LowBit]) -> Header:
-    """The header with low-bit tensors in the place of what is stored for them, in the commonest type of the others."""
+    """Return the header after dequantization to the most common type of the other tensors."""
     owners = {part: name for name, tensor in low_bit.items() for part in tensor.stored.values()}
     others = {name for name in header if name not in owners and not OF_ACTIVATIONS.fullmatch(name)}
     types = Counter(header[name].dtype for name in others if header[name].dtype in FLOATS)
@@ -87,7 +84,7 @@ def as_plain(header: Mapping[str, TensorHeader], low_bit: Mapping[str, LowBit]) 
 
 
 def _match(name: str, header: Mapping[str, TensorHeader], scheme: Scheme) -> tuple[str, LowBit] | None:
-    """The tensor for which `name` is the first of what a scheme stores, with its own name."""
+    # the quantized tensor, with its name, of which `name` is the first stored tensor
     for names in scheme.names:
         ending = next(iter(names.stored.values()))
         if not name.endswith(ending):

@@ -1,7 +1,7 @@
-"""FP8 and NVFP4 as NVIDIA's Model Optimizer writes them (`quant_method` modelopt, or hf_quant_config.json).
+"""FP8 and NVFP4 as written by NVIDIA's Model Optimizer (`quant_method` modelopt, or hf_quant_config.json).
 
-A matrix of FP8 has one scale, one for each row, or one for each block; one of NVFP4 has an FP8 scale for each 16
-columns, times one of the matrix. Multiplied as its `QTensor.dequantize` does: FP8 in the type of the result.
+An FP8 matrix has one scale, one per row or one per block. An NVFP4 matrix has an FP8 scale per 16 columns, times one
+for the matrix. Products are computed as by `QTensor.dequantize`: of FP8, in the requested dtype.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ NVFP4 = Names("", {"weight": "", "scale": "_scale", "matrix_scale": "_scale_2"})
 
 
 def modelopt(settings: Mapping[str, Any]) -> Sequence[Scheme]:
-    """All its schemes, since one file may hold several: what is stored shows which."""
+    """Return all schemes: one file may have several, told apart by the stored tensors."""
     return (
         Scaled((SCALE_BESIDE,), product="result"),
         PackedFP4((NVFP4,)),

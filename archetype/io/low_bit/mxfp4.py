@@ -1,6 +1,6 @@
-"""MXFP4 as gpt-oss was published in it (`quant_method` mxfp4): experts in FP4, with a power of two for each 32 numbers.
+"""MXFP4 as in gpt-oss (`quant_method` mxfp4): experts in FP4, with a power of two as scale per 32 numbers.
 
-Each expert's matrix is stored as (outputs, inputs / 32, 16 bytes) and published as (inputs, outputs).
+The matrix of an expert is stored as (outputs, inputs / 32, 16 bytes); the model's is (inputs, outputs).
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ if TYPE_CHECKING:
 
 
 class Blocks(Scheme):
-    """A stack of matrices in blocks, and an exponent for each block."""
+    """Stack of matrices in blocks, with one exponent per block."""
 
     names = (Names("", {"blocks": "_blocks", "scales": "_scales"}),)
     transposed = True
 
     def shape(self, stored: Mapping[str, TensorHeader]) -> Shape | None:
-        """(experts, inputs, outputs)"""
         blocks, scales = stored["blocks"], stored["scales"]
         if (blocks.dtype, scales.dtype) != ("U8", "U8") or len(blocks.shape) != 4 or blocks.shape[:-1] != scales.shape:
             return None
@@ -31,7 +30,6 @@ class Blocks(Scheme):
         return experts, 2 * groups * size, outputs
 
     def rows(self, stored: Mapping[str, Tensor], first: int, last: int, dtype: torch.dtype) -> Tensor:
-        """FP4 numbers times the powers of two of their blocks, which is exact."""
         from archetype.io.low_bit.bits import E8M0_BIAS, fp4
 
         exponents = stored["scales"][first:last].int() - E8M0_BIAS
@@ -39,5 +37,5 @@ class Blocks(Scheme):
 
 
 def mxfp4(settings: Mapping[str, Any]) -> Sequence[Scheme]:
-    """The only scheme."""
+    """Return the only scheme."""
     return (Blocks(),)

@@ -1,4 +1,4 @@
-"""Two FP4 numbers in a byte, with a scale for each group of columns, and perhaps one for the matrix."""
+"""Two FP4 numbers per byte, with a scale per group of columns and optionally one for the matrix."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PackedFP4(Scheme):
-    """A matrix of FP4 numbers (E2M1), two in a byte.
+    """Matrix of FP4 numbers (E2M1), two per byte.
 
     Attributes:
-        names: as in `Scheme`; the roles are weight, scale and, of NVFP4, matrix_scale.
-        types: of the bytes.
-        scales: the type of the groups' scales: F8_E4M3, or EXPONENT for powers of two in a byte (E8M0).
-        matrix_scale: whether a group's scale is multiplied or divided by the matrix's.
-        rounded: whether products are rounded to bfloat16, whatever the result's type.
+        names: roles are weight, scale and, for NVFP4, matrix_scale.
+        types: stored types of the bytes.
+        scales: stored types of the groups' scales: F8_E4M3, or F8_E8M0 and U8 for powers of two.
+        matrix_scale: whether the scale of a group is multiplied or divided by that of the matrix.
+        rounded: whether products are rounded to bfloat16, whatever dtype is requested.
     """
 
     names: tuple[Names, ...]
@@ -33,26 +33,24 @@ class PackedFP4(Scheme):
     rounded: bool = False
 
     def shape(self, stored: Mapping[str, TensorHeader]) -> Shape | None:
-        """The shape of the numbers, of which a byte holds two."""
         weight, scale = stored["weight"], stored["scale"]
         shape = (*weight.shape[:-1], 2 * weight.shape[-1]) if weight.shape else ()
         if weight.dtype not in self.types or scale.dtype not in self.scales or len(shape) < 2:
             return None
-        whole = stored.get("matrix_scale")
-        if whole is not None and whole.shape not in ((), (1,), shape[:-2], (*shape[:-2], 1)):
+        matrix_scale = stored.get("matrix_scale")
+        if matrix_scale is not None and matrix_scale.shape not in ((), (1,), shape[:-2], (*shape[:-2], 1)):
             return None
         groups = scale.shape[-1] if scale.shape else 0
         return shape if scale.shape[:-1] == shape[:-1] and groups and shape[-1] % groups == 0 else None
 
     def rows(self, stored: Mapping[str, Tensor], first: int, last: int, dtype: torch.dtype) -> Tensor:
-        """FP4 numbers times their scales, in float32."""
         from archetype.io.low_bit.bits import fp4, powers_of_two
 
         scale = stored["scale"][first:last]
         scale = scale.float() if self.scales == ("F8_E4M3",) else powers_of_two(scale)
-        if (whole := stored.get("matrix_scale")) is not None:
-            whole = whole.float().reshape(())
-            scale = scale * whole if self.matrix_scale == "multiplied" else scale / whole
-        numbers = fp4(stored["weight"][first:last]).unflatten(-1, (scale.shape[-1], -1))
-        product: Tensor = (numbers * scale[..., None]).flatten(-2)
+        if (matrix_scale := stored.get("matrix_scale")) is not None:
+            matrix_scale = matrix_scale.float().reshape(())
+            scale = scale * matrix_scale if self.matrix_scale == "multiplied" else scale / matrix_scale
+        values = fp4(stored["weight"][first:last]).unflatten(-1, (scale.shape[-1], -1))
+        product: Tensor = (values * scale[..., None]).flatten(-2)
         return product.bfloat16() if self.rounded else product

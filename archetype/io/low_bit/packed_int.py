@@ -1,4 +1,4 @@
-"""Whole numbers of 1 to 8 bits, packed one after the other in words of 32 bits, as compressed-tensors packs them."""
+"""Integers of 1 to 8 bits, packed in 32-bit words as by compressed-tensors."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PackedInt(Scheme):
-    """A matrix that is packed along its inputs, with a scale for each group of them, for each row, or for all.
+    """Matrix packed along its inputs, with one scale per group of inputs, per row, or in total.
 
-    Numbers and zero points are signed, and stored with half of their range added. Zero points are packed along the
-    outputs. They are multiplied in the type of the scales.
+    Numbers and zero points are signed, and stored plus half of their range. Zero points are packed along the outputs.
+    Products are computed in the dtype of the scales.
 
     Attributes:
-        bits: of each number.
+        bits: per number.
     """
 
     bits: int
@@ -36,7 +36,6 @@ class PackedInt(Scheme):
     )
 
     def shape(self, stored: Mapping[str, TensorHeader]) -> Shape | None:
-        """(outputs, inputs), where the inputs fill their words."""
         weight, scale, zeros = stored["weight"], stored["scale"].shape, stored.get("zeros")
         if weight.dtype != "I32" or len(weight.shape) < 2:
             return None
@@ -49,33 +48,31 @@ class PackedInt(Scheme):
         return (*stack, rows, inputs) if "groups" in stored or inputs % groups == 0 else None
 
     def rows(self, stored: Mapping[str, Tensor], first: int, last: int, dtype: torch.dtype) -> Tensor:
-        """Number less zero point, times the scale of its group."""
         from archetype.io.low_bit.bits import unpack
 
         half, scale = 1 << (self.bits - 1), stored["scale"]
-        numbers = unpack(stored["weight"][first:last], self.bits) - half
-        self._check(stored, numbers.shape[1])
+        values = unpack(stored["weight"][first:last], self.bits) - half
+        self._check(stored, values.shape[1])
         scale = scale[first:last] if scale.ndim == 2 else scale.reshape(1, 1)
-        groups = self._groups(stored, numbers.shape[1], scale.shape[1])
-        numbers = numbers.to(scale.dtype)
+        groups = self._groups(stored, values.shape[1], scale.shape[1])
+        values = values.to(scale.dtype)
         if "zeros" in stored:
             zeros = unpack(stored["zeros"].t(), self.bits)[:, first:last].t() - half
-            numbers = numbers - zeros.to(scale.dtype)[:, groups]
-        return numbers * scale[:, groups]
+            values = values - zeros.to(scale.dtype)[:, groups]
+        return values * scale[:, groups]
 
     def _groups(self, stored: Mapping[str, Tensor], inputs: int, groups: int) -> Tensor:
-        """The group of each input."""
         import torch
 
-        order = stored.get("groups")
-        if order is None or int(order.min()) < 0:  # which says that there is no order
+        order = stored.get("groups")  # group of each input
+        if order is None or int(order.min()) < 0:  # -1: groups of consecutive inputs
             return torch.arange(inputs) // (inputs // groups)
         if order.shape != (inputs,) or int(order.max()) >= groups:
-            raise CheckpointError("weight_g_idx", f"names a group beyond the {groups}", "download it again")
+            raise CheckpointError("weight_g_idx", f"refers to a group beyond the {groups}", "download it again")
         return order.long()
 
     def _check(self, stored: Mapping[str, Tensor], inputs: int) -> None:
-        """Check the shape that the file keeps, which may have fewer inputs than fit into the words."""
+        # the stored shape may have fewer inputs than the words hold
         if "shape" in stored and int(stored["shape"][-1]) != inputs:
             cause = f"has {int(stored['shape'][-1])} inputs, which do not fill words of 32 bits"
             raise CheckpointError("weight_shape", cause, "decompress it with compressed-tensors")

@@ -1,4 +1,4 @@
-"""The methods by which checkpoints are published in few bits, by the `quant_method` of their configuration."""
+"""Quantization methods of published checkpoints, by the `quant_method` of their configuration."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -28,15 +28,15 @@ METHODS: dict[str, Callable[[Settings], Sequence[Scheme]]] = {
 
 
 def schemes_of(settings: Settings) -> Sequence[Scheme]:
-    """The schemes of a configuration.
+    """Return the schemes of a configuration.
 
     Raises:
-        CheckpointError: the method, or a setting of it, is not read.
+        CheckpointError: the method, or one of its settings, is not supported.
     """
     method = settings.get("quant_method")
     try:
         if not isinstance(method, str) or method not in METHODS:
-            raise CheckpointError("quant_method", f"{method!r} is not read", f"read are {', '.join(METHODS)}")
+            raise CheckpointError("quant_method", f"{method!r} is not supported", f"supported are {', '.join(METHODS)}")
         return METHODS[method](settings)
     except CheckpointError as error:
         raise error.at("quantization_config") from None

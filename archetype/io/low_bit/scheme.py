@@ -1,4 +1,4 @@
-"""What a scheme of low-bit tensors says: the names of what is stored, the tensor's shape, and its numbers."""
+"""Interface of a quantization scheme: names of the stored tensors, shape of the weight, and dequantization."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Shape = tuple[int, ...]
-STEP = 128  # `rows` is asked for rows from a multiple of this number on
+STEP = 128  # the first row of a call of `rows` is a multiple of this
 
 
 @dataclass(frozen=True)
 class Names:
-    """The endings of names that belong together; what stands before them is the same.
+    """Suffixes of the names of a weight and its stored tensors, which have the same prefix.
 
     Attributes:
-        plain: of the tensor itself.
-        stored: of the tensors that a file stores for it, by their role.
-        optional: of those that it may store beside them.
+        plain: of the weight.
+        stored: of its stored tensors, by role.
+        optional: of stored tensors that may be missing, by role.
     """
 
     plain: str
@@ -33,34 +33,34 @@ class Names:
 
 
 class Scheme(ABC):
-    """One way to store a matrix, or a stack of matrices, in few bits.
+    """Quantized storage of a matrix, or of a stack of matrices.
 
     Attributes:
-        names: of what it stores; the first that a file has counts.
-        transposed: whether `rows` are the columns of the matrix in its published form.
+        names: alternatives; the first that a file has is used.
+        transposed: whether `rows` returns columns of the weight.
     """
 
     names: tuple[Names, ...]
     transposed: bool = False
 
     def applies(self, name: str) -> bool:
-        """Whether a tensor is stored so, where a configuration has several schemes; its header must fit as well."""
+        """Return whether a configuration with several schemes uses this one for a tensor."""
         return True
 
     @abstractmethod
     def shape(self, stored: Mapping[str, TensorHeader]) -> Shape | None:
-        """The shape of the tensor; None where types or shapes of what is stored are not this scheme's."""
+        """Return the weight's shape, such as (outputs, inputs); None if the stored tensors do not fit the scheme."""
 
     @abstractmethod
     def rows(self, stored: Mapping[str, Tensor], first: int, last: int, dtype: torch.dtype) -> Tensor:
-        """The numbers of some rows of a matrix, rounded as the method's own library rounds them.
+        """Dequantize some rows of a matrix, rounded as by the method's own library.
 
         Args:
-            stored: by role.
+            stored: tensors by role.
             first: row, a multiple of `STEP`.
             last: row, exclusive.
-            dtype: of the result that is asked for; what is returned may be wider.
+            dtype: that the caller converts the result to; the result may be wider.
 
         Raises:
-            CheckpointError: what is stored contradicts itself.
+            CheckpointError: the stored tensors contradict each other.
         """

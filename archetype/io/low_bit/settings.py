@@ -1,4 +1,4 @@
-"""Where a folder says how its weights are stored in few bits: config.json, or a file of the tool that wrote it."""
+"""Find a folder's quantization settings: in config.json, or in a file of the tool that quantized it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,20 +11,20 @@ from archetype.io.yaml import read_mapping
 
 KEYS = ("quantization_config", "compression_config")
 MODELOPT = "hf_quant_config.json"
-# Of tools that came before the key: the method that is meant where the file names none.
+# Files of older tools, and the method of a file that names none.
 FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
 SPELLINGS = {"w_bit": "bits", "q_group_size": "group_size"}
 
 
 def read_settings(config: Mapping[str, Any], folder: Path | None = None) -> Settings | None:
-    """How a checkpoint's weights are stored in few bits; None where they are stored as they are.
+    """Return the quantization settings of a checkpoint; None if it is not quantized.
 
     Args:
-        config: of config.json.
-        folder: where it lies (absent: config.json alone).
+        config: contents of config.json.
+        folder: to look for other files (default: config.json only).
 
     Raises:
-        CheckpointError: what stands there is no mapping.
+        CheckpointError: the settings are not a mapping.
     """
     text = config.get("text_config")
     for section in (config, text if isinstance(text, dict) else {}):
@@ -42,7 +42,7 @@ def read_settings(config: Mapping[str, Any], folder: Path | None = None) -> Sett
 
 
 def without_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """config.json of the same model with weights as they are, in the usual file."""
+    """Return the config.json of the same model without quantization, and with weights in the usual file."""
     return {
         key: without_settings(value) if key == "text_config" and isinstance(value, dict) else value
         for key, value in config.items()

@@ -1,4 +1,4 @@
-"""A checkpoint in few bits, read as the numbers that it stands for."""
+"""Dequantize a checkpoint while it is read."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -14,19 +14,18 @@ from archetype.io.tensors import Tensors, empty
 from archetype.io.weight_files import Header
 
 TYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
-AT_ONCE = 2**18  # numbers that are made at once, beside the tensor that they are written into
+AT_ONCE = 2**18  # weights dequantized in one step; bounds the memory beyond the result
 
 
 class LowBitTensors(Tensors):
-    """The tensors of a checkpoint, of which those in few bits become numbers when they are asked for, and are not kept.
+    """Tensors of a checkpoint; quantized ones are dequantized on each access and not kept.
 
     Args:
-        tensors: of the files.
         settings: the checkpoint's `quantization_config`.
-        dtype: of numbers that are stored in few bits (absent: the commonest of the others).
+        dtype: of dequantized tensors (default: the most common of the others).
 
     Raises:
-        CheckpointError: the method is not read, or a tensor is not of any of its schemes.
+        CheckpointError: the method is not supported, or a tensor matches none of its schemes.
     """
 
     def __init__(self, tensors: Tensors, settings: Settings, dtype: torch.dtype | None = None) -> None:
@@ -36,32 +35,27 @@ class LowBitTensors(Tensors):
         self._dtype = dtype
 
     def header(self) -> Header:
-        """Type and shape of every tensor as numbers."""
         return self._header
 
     def names(self) -> list[str]:
-        """All names, of low-bit tensors their own."""
         return list(self._header)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """A tensor's shape as numbers."""
         return self._header[name].shape
 
     def dtype(self, name: str) -> torch.dtype:
-        """The type of a tensor as numbers."""
         return self._type_of(name) if name in self._low_bit else self._tensors.dtype(name)
 
     def mapped(self, name: str) -> Tensor:
-        """A tensor: a view of its file, or numbers of its own."""
+        """Return a view of the file, or a dequantized copy."""
         return self._numbers(name) if name in self._low_bit else self._tensors.mapped(name)
 
     def stored(self, name: str) -> Tensor:
-        """As `mapped`; a tensor that is stored as it is may be of any type."""
+        """Return a tensor as `mapped` does; unquantized ones may have any type."""
         return self._numbers(name) if name in self._low_bit else self._tensors.stored(name)
 
     @contextmanager
     def copied(self, name: str, of_weights: bool = True) -> Iterator[Tensor]:
-        """A tensor to copy from."""
         if name in self._low_bit:
             yield self._numbers(name)
             return
@@ -73,36 +67,35 @@ class LowBitTensors(Tensors):
 
     def _numbers(self, name: str) -> Tensor:
         tensor = self._low_bit[name]
-        numbers = empty(tensor.shape, self._type_of(name))
+        weights = empty(tensor.shape, self._type_of(name))
         with ExitStack() as files:
             stored = {
                 role: files.enter_context(self._tensors.copied(part, of_weights=False))
                 for role, part in tensor.stored.items()
             }
             try:
-                write_numbers(numbers, tensor.scheme, stored)
+                write_numbers(weights, tensor.scheme, stored)
             except CheckpointError as error:
                 raise error.at(name) from None
-        return numbers
+        return weights
 
 
-def write_numbers(numbers: Tensor, scheme: Scheme, stored: Mapping[str, Tensor]) -> None:
-    """Write the numbers of a matrix, or of a stack of matrices, a few rows at a time.
+def write_numbers(weights: Tensor, scheme: Scheme, stored: Mapping[str, Tensor]) -> None:
+    """Dequantize a matrix, or a stack of matrices, a few rows at a time.
 
     Args:
-        numbers: written into, in its type.
-        scheme: by which they follow.
-        stored: by role; of a stack, each matrix has its part of all that has as many.
+        numbers: receives the result.
+        stored: tensors by role; of a stack, those with one entry per matrix are split.
     """
-    if numbers.ndim > 2:
-        for index, matrix in enumerate(numbers):
-            own = {
-                role: part[index] if part.ndim and len(part) == len(numbers) else part for role, part in stored.items()
+    if weights.ndim > 2:
+        for index, matrix in enumerate(weights):
+            parts = {
+                role: part[index] if part.ndim and len(part) == len(weights) else part for role, part in stored.items()
             }
-            write_numbers(matrix, scheme, own)
+            write_numbers(matrix, scheme, parts)
         return
-    rows = numbers.t() if scheme.transposed else numbers
+    rows = weights.t() if scheme.transposed else weights
     step = max(AT_ONCE // rows.shape[1] // STEP, 1) * STEP
     for first in range(0, len(rows), step):
         last = min(first + step, len(rows))
-        rows[first:last] = scheme.rows(stored, first, last, numbers.dtype)
+        rows[first:last] = scheme.rows(stored, first, last, weights.dtype)

@@ -22,7 +22,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ('Key("attn_logit_softcapping", "attention_softcap", 50.0)',
          'Key("attn_logit_softcapping", "attention_softcap", 50.0, path=lambda model: 50.0)'),
         ('{"final_logit_softcapping": model.head.softcap}', '{"final_logit_softcapping": 30.0}'),
-        ("return model.replace(layers=whole or model.layers)", "return model"),
+        ("return model.replace(layers=full or model.layers)", "return model"),
         ('{} if width is None else {"attention.sliding_window": width}',
          '{} if width is None else {"attention.sliding_window": width - 1}'),
     ],

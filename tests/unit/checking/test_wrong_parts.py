@@ -142,16 +142,16 @@ def test_a_right_mixer_fails_nothing() -> None:
     ("module", "cost", "row", "finding"),
     [
         (LooksAhead, SumCost, "later tokens change nothing", "tokens from position 1 on change position 0 by "),
-        (Forgets, SumCost, "in chunks as whole", "in the state differ by "),
-        (ReadsPadding, SumCost, "padding leaves states alone", "beside a row of another length it differs by "),
-        (SeesOtherRows, SumCost, "a batch as single rows", "row 0 of 4 differs from the same row alone by "),
+        (Forgets, SumCost, "in chunks as whole", "read in a chunk, differ by "),
+        (ReadsPadding, SumCost, "padding leaves states alone", "next to a longer sequence, outputs differ by "),
+        (SeesOtherRows, SumCost, "a batch as single rows", "sequence 0 of 4 differs from the same alone by "),
         (
             SumModule,
             CountsABias,
             "parameters as counted",
             "blocks.0.mixer: its cost counts 600 parameters, and its module has 576",
         ),
-        (SumModule, CountsTwoStates, "state bytes as counted", "counts 768 bytes and the state has 384"),
+        (SumModule, CountsTwoStates, "state bytes as counted", "counts 768 bytes, but the state has 384"),
     ],
 )
 def test_a_wrong_mixer_fails_its_row(module: Any, cost: Any, row: str, finding: str) -> None:

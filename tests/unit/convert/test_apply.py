@@ -70,7 +70,7 @@ def test_every_missing_tensor_is_named(name: str, folder: Path, every: bool) -> 
 @SOME
 def test_a_superfluous_tensor_is_named(folder: Path) -> None:
     message = refusal(folder, weights(folder) | {"model.more": torch.ones(1)})
-    assert message == "model.more: the model has no place for this tensor; does config.json describe this checkpoint?"
+    assert message == "model.more: the model does not have this tensor; does config.json describe this checkpoint?"
 
 
 @THIRDS
@@ -154,7 +154,7 @@ def test_a_quantized_tensor_is_named(folder: Path) -> None:
     for kind in (torch.int8, torch.float8_e4m3fn):
         message = refusal(folder, whole | {tensor: value.to(kind)})
         assert message.startswith(
-            f"{tensor}: is stored as {str(kind).removeprefix('torch.')}; no quantization_config says"
+            f"{tensor}: is stored as {str(kind).removeprefix('torch.')}; there is no quantization_config"
         )
 
 

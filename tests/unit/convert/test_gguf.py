@@ -136,7 +136,7 @@ def test_matrices_are_quantized_as_far_as_rows_are_whole_blocks(
     kinds = {tensor.name: tensor.tensor_type.name for tensor in file.tensors}
     assert {name for name, kind in kinds.items() if kind == "F32"} == {name for name in exact if "norm" in name}
     assert [name for name, kind in kinds.items() if kind == "F16"] == ["blk.0.ffn_down.weight"]
-    assert "blk.0.ffn_down.weight: rows of 48 weights are no multiple of 32: f16, not" in caplog.text
+    assert "blk.0.ffn_down.weight: rows of 48 weights are not a multiple of 32: stored as f16" in caplog.text
     assert [kinds[name] for name in ("token_embd.weight", "output.weight", "blk.0.attn_q.weight")] == 3 * [type.upper()]
     for tensor in file.tensors:
         assert np.array_equal(tensor.data, gguf.quants.quantize(exact[tensor.name], tensor.tensor_type)), tensor.name
@@ -156,7 +156,7 @@ def test_the_type_of_the_file_may_be_another_than_the_models(tmp_path: Path) -> 
     for options, message in (
         (
             {"format": "gguf", "type": "q5_1"},
-            f"--type: 'q5_1' is not known; use one of {', '.join(FILE_TYPES)}",
+            f"--type: unknown type 'q5_1'; use one of {', '.join(FILE_TYPES)}",
         ),
         ({"type": "q8_0"}, "--type: applies to GGUF files only; add --format gguf, or use --dtype"),
         ({"format": "pt"}, "format: there is no 'pt'; use one of hf, gguf, archetype-hf, torch-export, onnx"),
@@ -192,7 +192,7 @@ REFUSED: dict[str, tuple[spec.Decoder, str, str]] = {
         llama(**GROUPED, position=spec.Rotary(
             scaling=spec.YarnScaling(factor=2.0, original_context_length=16, beta_fast=24.0)
         )),
-        "llama", "layers[0].mixer.position.scaling: llama.cpp does not know yarn scaling",
+        "llama", "layers[0].mixer.position.scaling: llama.cpp does not support yarn scaling",
     ),
     "long rope": (
         llama(**GROUPED, position=spec.Rotary(
@@ -200,14 +200,14 @@ REFUSED: dict[str, tuple[spec.Decoder, str, str]] = {
                 short_factors=(1.0, 1.0), long_factors=(2.0, 2.0), original_context_length=16
             )
         )),
-        "llama", "layers[0].mixer.position.scaling: llama.cpp does not know longrope scaling",
+        "llama", "layers[0].mixer.position.scaling: llama.cpp does not support longrope scaling",
     ),
     "dynamic scaling": (
         llama(**GROUPED, position=spec.Rotary(scaling=spec.DynamicScaling(factor=2.0, original_context_length=16))),
-        "llama", "layers[0].mixer.position.scaling: llama.cpp does not know dynamic scaling",
+        "llama", "layers[0].mixer.position.scaling: llama.cpp does not support dynamic scaling",
     ),
     "no caps": (gemma2(**GROUPED, head_dim=6, query_width=6, attention_softcap=None), "gemma2",
-                "layers[*].mixer.softcap: llama.cpp does not know gemma2 without soft caps"),
+                "layers[*].mixer.softcap: llama.cpp does not support gemma2 without soft caps"),
     "another scale": (gemma2(**GROUPED, head_dim=6, query_width=5), "gemma2", "layers[*].mixer.scale: llama.cpp"),
     "its own head": (gemma2(**GROUPED, head_dim=6, query_width=6, tied=False), "gemma2", "head.tied: llama.cpp"),
     "a bias": (gemma(**GROUPED, head_dim=6, attention_bias=True), "gemma", "layers[*].mixer.bias: llama.cpp"),
@@ -225,7 +225,9 @@ def test_what_llama_cpp_does_not_compute_is_refused(tmp_path: Path, case: str) -
 
 
 def test_a_family_that_llama_cpp_does_not_know_is_refused(models: dict[str, Model], tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="--format: gguf is not known for vit; it is for llama, mistral"):
+    with pytest.raises(
+        CheckpointError, match="--format: gguf does not support vit; use --format hf; gguf supports llama, mistral"
+    ):
         written(models["vit"], tmp_path / "out")
 
 
@@ -261,7 +263,7 @@ def test_a_chat_template_goes_along(tmp_path: Path) -> None:
 
 def test_a_tokenizer_without_a_form_there_is_refused(tmp_path: Path) -> None:
     model = build(llama(**GROUPED))
-    with pytest.raises(ArchetypeError, match="tokenizer: a tokenizer of kind characters has no form in GGUF"):
+    with pytest.raises(ArchetypeError, match="tokenizer: GGUF does not support a tokenizer of kind characters"):
         written(model, tmp_path / "out", train_tokenizer("characters", "hello", None))
     assert not list(tmp_path.iterdir())
 

@@ -88,7 +88,7 @@ def test_tables_stay_exact(models: dict[str, Model], tmp_path: Path) -> None:
 REFUSED: dict[str, tuple[spec.ModelSpec, str]] = {
     "groups": (
         deepseek_v2(**LATENT, position=PLAIN, groups=spec.ExpertGroups(num_groups=2, groups_per_token=1)),
-        "layers[-1].feedforward.groups: llama.cpp does not know groups of experts",
+        "layers[-1].feedforward.groups: llama.cpp does not support groups of experts",
     ),
     "biases": (deepseek_v2(**LATENT, position=PLAIN, attention_bias=True), "layers[*].mixer.bias: llama.cpp"),
     "biases of networks": (deepseek_v2(**LATENT, position=PLAIN, mlp_bias=True), "layers[*].feedforward.bias: llama"),
@@ -98,7 +98,7 @@ REFUSED: dict[str, tuple[spec.ModelSpec, str]] = {
     ),
     "linear": (
         deepseek_v2(**LATENT, position=spec.Rotary(interleaved=True, scaling=spec.LinearScaling(factor=2.0))),
-        "layers[*].mixer.position.scaling: llama.cpp does not know linear scaling in deepseek2",
+        "layers[*].mixer.position.scaling: llama.cpp does not support linear scaling in deepseek2",
     ),
     "plain yarn": (deepseek_v2(**LATENT, position=stretched()), "layers[*].mixer.position.scaling.mscale: llama.cpp"),
     "two mscales": (
@@ -114,16 +114,16 @@ REFUSED: dict[str, tuple[spec.ModelSpec, str]] = {
         "layers[*].mixer.position.scaling.truncate: llama.cpp",
     ),
     "no silu": (deepseek_v2(**LATENT, position=PLAIN, activation="relu"), "layers[0].feedforward.activation: llama"),
-    "a head of hidden tokens": (bert(**COMMON, num_heads=2), "head: llama.cpp does not know a head of kind masked"),
+    "a head of hidden tokens": (bert(**COMMON, num_heads=2), "head: llama.cpp does not support a head of kind masked"),
     "a relu encoder": (
         bert(**COMMON, num_heads=2, head=spec.NoHead(), pooler=True, activation="relu"),
-        "layers[0].feedforward.activation: llama.cpp does not know 'relu' here, only 'gelu' or 'gelu_tanh'",
+        "layers[0].feedforward.activation: llama.cpp does not support 'relu' here, only 'gelu' or 'gelu_tanh'",
     ),
     "distances": (
         t5(**PAIR, max_distance=64),
-        "encoder.layers[*].mixer.position.max_distance: llama.cpp does not know 64 here, only 128",
+        "encoder.layers[*].mixer.position.max_distance: llama.cpp does not support 64 here, only 128",
     ),
-    "a deeper decoder": (t5(**PAIR, num_decoder_layers=3), "decoder.layers: llama.cpp does not know more of them"),
+    "a deeper decoder": (t5(**PAIR, num_decoder_layers=3), "decoder.layers: llama.cpp does not support more of them"),
     "a silu gate": (t5(**PAIR, gated=True, activation="silu"), "encoder.layers[0].feedforward.activation: llama.cpp"),
 }  # fmt: skip
 
@@ -189,7 +189,5 @@ def test_few_bits_become_others_with_an_error_that_is_said(tmp_path: Path, caplo
         numbers = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
         error = float(np.sqrt(np.square(numbers - matrix).sum() / np.square(matrix).sum()))
         said = caplog.messages.pop()
-        assert said.startswith(
-            f"{ {'int8': 'q8_0', 'int4': 'q4_0'}[weights] } became {type}: its numbers were rounded again"
-        )
+        assert said.startswith(f"{ {'int8': 'q8_0', 'int4': 'q4_0'}[weights] } weights were rounded again to {type}")
         assert least < error < most and float(said.split()[-1]) == pytest.approx(error, rel=0.3)

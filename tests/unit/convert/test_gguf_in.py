@@ -249,9 +249,9 @@ def test_parts_are_read_together(tmp_path: Path) -> None:
     for name in names:
         assert torch.equal(answer(load(tmp_path / name).model), answer(model))
     (tmp_path / names[1]).rename(tmp_path / "elsewhere.gguf")
-    with pytest.raises(CheckpointError, match=r"model-00002-of-00003.gguf: is missing, and the model needs all"):
+    with pytest.raises(CheckpointError, match=r"model-00002-of-00003.gguf: is missing, but the model needs all"):
         load(tmp_path / names[2])
-    with pytest.raises(CheckpointError, match=r"elsewhere.gguf: is one of 3 parts, and its name says 1"):
+    with pytest.raises(CheckpointError, match=r"elsewhere.gguf: is one of 3 parts, but its name says 1"):
         load(tmp_path / "elsewhere.gguf")
 
 
@@ -279,15 +279,15 @@ def changed(key: str, value: Any) -> Callable[[str, Any], Any]:
 
 
 REFUSED: dict[str, tuple[str, Callable[[str, Any], Any], str]] = {
-    "an architecture": ("llama", lambda key, value: value, "general.architecture: 'unheard' is not read; known are"),
+    "an architecture": ("llama", lambda key, value: value, "general.architecture: 'unheard' is not supported"),
     "a missing key": ("llama", changed("llama.block_count", None), "llama.block_count: is missing"),
     "a value": ("llama", changed("llama.attention.head_count", "x"), "llama.attention.head_count: 'x' is not a pos"),
     "other heads": ("llama", changed("llama.attention.value_length", 8), "llama.attention.value_length: 8 is not supp"),
     "a part of heads": ("llama", changed("llama.rope.dimension_count", 8), "llama.rope.dimension_count: 8 is not"),
-    "a scaling": ("llama linear", changed("llama.rope.scaling.type", "longrope"), "'longrope' is not read"),
+    "a scaling": ("llama linear", changed("llama.rope.scaling.type", "longrope"), "'longrope' is not supported"),
     "sizes": ("llama", changed("llama.feed_forward_length", 95), "has shape [96, 64] where the model needs [95, 64]"),
     "heads that divide nothing": ("llama", changed("llama.attention.head_count", 3), "heads"),
-    "a pooling": ("bert", changed("bert.pooling_type", 2), "bert.pooling_type: 2 is not supported (only the mean"),
+    "a pooling": ("bert", changed("bert.pooling_type", 2), "bert.pooling_type: 2 is not supported (only mean pooling"),
     "groups": ("deepseek_v2", changed("deepseek2.expert_gating_func", 2), "deepseek2.expert_gating_func: 2 is not"),
 }  # fmt: skip
 
@@ -313,7 +313,7 @@ def test_a_key_and_a_tensor_that_nobody_knows(tmp_path: Path) -> None:
     (tmp_path / "key.gguf").write_bytes(data.replace(b"general.file_type", b"llama.residuals_x"))
     (tmp_path / "tensor.gguf").write_bytes(data.replace(b"blk.1.attn_v.weight", b"blk.1.attn_w.weight"))
     for name, said in (
-        ("key", "llama.residuals_x: is not understood for this family; remove it if it changes no number"),
+        ("key", "llama.residuals_x: is not supported for this family; remove it if it does not change the output"),
         ("tensor", "blk.1.attn_v.weight: this tensor is missing"),
     ):
         with pytest.raises(CheckpointError) as caught:

@@ -279,5 +279,5 @@ def test_a_published_model_of_27b_is_scaled_by_another_width() -> None:
         if is_known:
             assert target.metadata(model, lambda model=model: file_shapes(model, target), lambda name: [])  # type: ignore[misc]
         else:
-            with pytest.raises(CheckpointError, match="another scale than 144"):
+            with pytest.raises(CheckpointError, match="a scale other than 144"):
                 target.metadata(model, dict, lambda name: [])

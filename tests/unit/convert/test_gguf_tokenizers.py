@@ -175,10 +175,10 @@ def test_texts_that_llama_cpp_cuts_otherwise_are_written_where_that_is_asked_for
     with pytest.raises(DataError) as caught:
         export(lm, tmp_path / "out", "bert", format="gguf")
     assert re.fullmatch(
-        r"tokenizer: llama.cpp gives '.+' other ids than the tokenizer does: from id \d+ on [\d, ]+ and not [\d, ]+; "
+        r"tokenizer: llama.cpp encodes '.+' differently: from id \d+ on [\d, ]+ instead of [\d, ]+; "
         "use --format hf, or --allow-different-tokens to write it so", str(caught.value),
     )  # fmt: skip
-    with pytest.warns(Notice, match="tokenizer: llama.cpp gives .* other ids") as noticed:
+    with pytest.warns(Notice, match="tokenizer: llama.cpp encodes .* differently") as noticed:
         export(lm, tmp_path / "out", "bert", format="gguf", allow_different_tokens=True)
     assert len(noticed) == 1 and (tmp_path / "out" / gguf.FILE).is_file()
 
@@ -188,7 +188,7 @@ def test_a_difference_that_nobody_foresaw_refuses(tmp_path: Path, monkeypatch: p
     tokenizer = train_tokenizer("byte_bpe", TEXT, 300)
     model = build(model_for(""))
     monkeypatch.setattr(type(tokenizer), "encode_with_special_tokens", lambda self, text: [1, 2])
-    with pytest.raises(DataError, match=r"llama.cpp gives '' other ids than the tokenizer does"):
+    with pytest.raises(DataError, match=r"llama.cpp encodes '' differently"):
         export(LanguageModel(model.spec, model, tokenizer), tmp_path / "out", format="gguf")
 
 

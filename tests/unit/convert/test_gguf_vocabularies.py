@@ -49,21 +49,21 @@ def changed(tokenizer: HuggingFaceTokenizer, *keys: str, value: Any) -> HuggingF
 PREFIXED = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "never", "split": True}
 REFUSED: dict[str, tuple[Any, str]] = {
     "wordpiece by spaces": (
-        lambda: changed(wordpiece(), "pre_tokenizer", value={"type": "WhitespaceSplit"}), "how its file cuts texts",
+        lambda: changed(wordpiece(), "pre_tokenizer", value={"type": "WhitespaceSplit"}), "no such pre-tokenizer",
     ),
-    "wordpiece without a normalizer": (lambda: changed(wordpiece(), "normalizer", value=None), "how its file changes"),
+    "wordpiece without a normalizer": (lambda: changed(wordpiece(), "normalizer", value=None), "of its normalizer"),
     "wordpiece with a look of its own": (
-        lambda: changed(wordpiece(), "model", "continuing_subword_prefix", value="@@"), "only WordPiece with ##",
+        lambda: changed(wordpiece(), "model", "continuing_subword_prefix", value="@@"), "supports WordPiece with ##",
     ),
-    "wordpiece without a frame": (lambda: changed(wordpiece(), "post_processor", value=None), "on each side of a text"),
-    "unigram without rules": (lambda: changed(unigram(True), "normalizer", value=None), "how its file changes texts"),
-    "unigram of one word": (lambda: changed(unigram(True), "pre_tokenizer", value=None), "how its file cuts texts"),
+    "wordpiece without a frame": (lambda: changed(wordpiece(), "post_processor", value=None), "token on each side"),
+    "unigram without rules": (lambda: changed(unigram(True), "normalizer", value=None), "of its normalizer"),
+    "unigram of one word": (lambda: changed(unigram(True), "pre_tokenizer", value=None), "no such pre-tokenizer"),
     "unigram without a space": (
-        lambda: changed(unigram(True), "pre_tokenizer", value=PREFIXED), "how its file cuts texts",
+        lambda: changed(unigram(True), "pre_tokenizer", value=PREFIXED), "no such pre-tokenizer",
     ),
-    "unigram with bytes": (lambda: changed(unigram(True), "model", "byte_fallback", value=True), "no Unigram without"),
-    "sentencepiece of words": (lambda: SentencePieceTokenizer(pieces("word")), "only BPE and Unigram"),
-    "marian": (marian, "a tokenizer of kind marian has no form in GGUF"),
+    "unigram with bytes": (lambda: changed(unigram(True), "model", "byte_fallback", value=True), "supports Unigram"),
+    "sentencepiece of words": (lambda: SentencePieceTokenizer(pieces("word")), "BPE and Unigram"),
+    "marian": (marian, "GGUF does not support a tokenizer of kind marian"),
 }  # fmt: skip
 
 

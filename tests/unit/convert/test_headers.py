@@ -75,7 +75,7 @@ def test_headers_say_what_the_files_say(folders: dict[str, Path]) -> None:
 
 def test_a_header_is_no_model(folders: dict[str, Path]) -> None:
     """What costs read is too little to load."""
-    with pytest.raises(CheckpointError, match="is not a whole safetensors file"):
+    with pytest.raises(CheckpointError, match="is not a complete safetensors file"):
         archetype.load(folders[UNKNOWN])
 
 
@@ -97,7 +97,7 @@ def test_a_config_of_another_family_says_what_it_needs(folders: dict[str, Path],
     for source in (folders["bare"], folders["bare"] / "config.json", renamed):
         with case(source), pytest.raises(CheckpointError) as caught:
             open_spec(source)
-        assert "is read by the names and shapes of its tensors" in str(caught.value)
+        assert "is inferred from its tensors" in str(caught.value)
         assert "owner/name" in str(caught.value) and "\n" not in str(caught.value)
     renamed.unlink()
 
@@ -154,9 +154,9 @@ def test_a_revision_is_loaded(served: Hub, folders: dict[str, Path]) -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("someone/other", "is not a folder here, nor a model of huggingface.co that you may read"),
-        ("someone/known@v9", "someone/known has no revision v9; name a branch, a tag or a commit"),
-        ("someone/bare", f"someone/bare: there is no {SINGLE}, whose header says which tensors the model has"),
+        ("someone/other", "is neither a local folder nor a model on huggingface.co that you may read"),
+        ("someone/known@v9", "someone/known has no revision v9; use a branch, a tag or a commit"),
+        ("someone/bare", f"someone/bare: there is no {SINGLE} to read the header from"),
     ],
 )
 def test_what_the_hub_does_not_have_is_one_line(source: str, message: str, served: Hub) -> None:

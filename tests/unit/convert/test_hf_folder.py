@@ -176,7 +176,7 @@ def test_a_key_that_a_class_of_the_family_may_read_is_refused_by_name(folder: Pa
         with case(key):
             configured(folder, before)
             file = configured(folder, **{key: {}}, **beside)
-            expected = f"{file}: {key}: is not understood for this family; remove it if it changes no number"
+            expected = f"{file}: {key}: is not supported for this family; remove it if it does not change the output"
             assert refusal(folder) == expected
 
 
@@ -324,13 +324,13 @@ def test_every_flag_that_is_none_is_named(folder: Path, name: str) -> None:
         ("llama", "num_hidden_layers", 10**9, "1000000000 is too large; use at most 10000"),
         ("gpt2", "n_layer", 2 * 10**9, "2000000000 is too large; use at most 10000"),
         ("gpt2", "n_positions", 2**40, f"{2**40} is too large; use at most {2**31}"),
-        ("llama", "hidden_act", "mish", "there is no activation 'mish'; known are "),
+        ("llama", "hidden_act", "mish", "unknown activation 'mish'; supported are "),
         ("llama", "rope_parameters", [1], "[1] is not a mapping; fix the file"),
         ("llama", "rope_parameters", {"rope_type": "linear"}, "factor: is missing; add it"),
-        ("llama", "rope_parameters", {"rope_type": "linear", "factor": -1}, "factor: -1.0 is not above 0; fix"),
-        ("llama", "rope_parameters", {"rope_type": "ntk"}, "rope_type: there is no scaling 'ntk'; known are"),
+        ("llama", "rope_parameters", {"rope_type": "linear", "factor": -1}, "factor: -1.0 is not positive; fix"),
+        ("llama", "rope_parameters", {"rope_type": "ntk"}, "rope_type: unknown scaling 'ntk'; supported are"),
         ("llama", "rope_parameters", {"rope_type": "su"}, "short_factor: None is not a list of numbers; fix the file"),
-        ("llama", "rope_parameters", {"rope_theta": 1e4, "beta": 1}, "beta: is not understood for this family"),
+        ("llama", "rope_parameters", {"rope_theta": 1e4, "beta": 1}, "beta: is not supported for this family"),
         ("llama", "original_max_position_embeddings", "x", "'x' is not a positive whole number; fix"),
         ("gpt2", "add_cross_attention", True, "True is not supported (cross-attention); only False is"),
     ],
@@ -354,14 +354,14 @@ def test_more_layers_than_tensors_are_refused_before_they_are_made(
 ) -> None:
     monkeypatch.setattr(hf_folder, "build_on_meta", None)  # would fail if it were called
     file = configured(folder, num_hidden_layers=10_000)
-    assert refusal(folder).startswith(f"{file}: describes 10000 layers, and there are only 21 tensors; does it")
+    assert refusal(folder).startswith(f"{file}: describes 10000 layers, but there are only 21 tensors; does it")
 
 
 def test_a_family_that_is_none_is_named(folder: Path) -> None:
     for value in (None, 7, ["llama"], {}):
         with case(value):
             file = configured(folder, model_type=value)
-            cause = f"{value!r} names no family; `archetype list` names those that are registered"
+            cause = f"{value!r} is not a model type; `archetype list` shows the registered families"
             assert refusal(folder) == f"{file}: model_type: {cause}"
 
 

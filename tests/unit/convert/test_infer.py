@@ -95,7 +95,7 @@ def test_the_reading_says_what_it_rests_on(folder: Path) -> None:
     with pytest.warns(UnknownFamily) as told:
         open_spec(folder)
     (line,) = [str(one.message) for one in told]
-    assert line.startswith(f"{folder}: mystery is not a registered family; read by ") and "\n" not in line
+    assert line.startswith(f"{folder}: mystery is not a registered family; inferred from ") and "\n" not in line
     assert "interleaved=false (or true; " in line and "keys not understood: depth_of_thought=7" in line
     assert "--set NAME=VALUE" in line
     assert "not proved: sizes and costs depend on nothing that is assumed" in line
@@ -167,7 +167,7 @@ def test_a_tensor_that_nobody_understands_is_refused_by_its_name(folder: Path) -
         tensors["model.layers.1.thought.weight"] = torch.ones(3, 3)
 
     retensored(folder, extra)
-    expected = "model.layers.1.thought.weight: belongs to a part that is missing here; the mystery family is not known"
+    expected = "model.layers.1.thought.weight: belongs to an unknown part; mystery is not supported"
     assert refusal(folder) == expected
 
 
@@ -176,22 +176,22 @@ def test_a_tensor_that_nobody_understands_is_refused_by_its_name(folder: Path) -
     [
         ("model.layers.0.self_attn.A_log", "a recurrent or state-space mixer of another kind"),
         ("model.layers.0.attn.attn_sink", "attention sinks of another form"),
-        ("model.layers.0.self_attn.gate_bias", "a gate on attention's result of another form"),
+        ("model.layers.0.self_attn.gate_bias", "another form of gate on the attention output"),
         ("model.layers.0.self_attn.lambda_q1", "differential attention"),
-        ("model.layers.0.mlp.act_fn.beta", "an activation with parameters of its own"),
-        ("model.layers.0.mlp.ffn_sub_norm.weight", "a norm at a place where no wiring here has one"),
+        ("model.layers.0.mlp.act_fn.beta", "an activation with parameters"),
+        ("model.layers.0.mlp.ffn_sub_norm.weight", "a norm where no wiring here has one"),
     ],
 )
 def test_what_is_refused_names_the_part_that_is_missing(folder: Path, tensor: str, part: str) -> None:
     retensored(folder, lambda tensors: tensors.update({tensor: torch.ones(64)}))
-    assert refusal(folder) == f"{tensor}: needs {part}, which is missing here; the mystery family is not known"
+    assert refusal(folder) == f"{tensor}: needs {part}, which is missing here; mystery is not supported"
 
 
 @pytest.mark.parametrize("name", ["RobertaForMaskedLM", "RobertaModel", "RobertaForSequenceClassification"])
 def test_what_is_no_decoder_is_not_read_as_one(folder: Path, name: str) -> None:
     """The same tensors would make a decoder, in which no token sees a later one."""
     assert refusal(renamed(folder, "mystery", architectures=[name])) == (
-        f"architectures: {name!r} is not a decoder of text with its head; other models need a family of their own"
+        f"architectures: {name!r} is not a text decoder with a head; other models need a registered family"
     )
 
 
@@ -220,7 +220,7 @@ def test_a_layer_that_is_missing_and_a_head_that_is_are_named(folder: Path) -> N
     with pytest.warns(UnknownFamily), pytest.raises(CheckpointError, match="lm_head"):
         archetype.load(folder, accept_unproved=True)
     retensored(folder, without("embed_tokens"))
-    assert refusal(folder) == "no tensor is a table of tokens; is this a decoder?"
+    assert refusal(folder) == "no tensor is a token embedding; is this a decoder?"
 
 
 def test_it_is_read_from_shards_and_without_its_numbers(folder: Path, tmp_path: Path) -> None:

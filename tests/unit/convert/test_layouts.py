@@ -179,5 +179,5 @@ def test_a_layout_is_refused_where_the_family_is_registered(tmp_path: Path) -> N
     for key in ("num_experts_per_tok", "norm_topk_prob"):
         del values[key]
     (folder / "config.json").write_text(json.dumps(values))
-    with pytest.raises(SpecError, match="is a layout that is settled for families that are not registered, and llama"):
+    with pytest.raises(SpecError, match="is a layout of families that are not registered, but llama"):
         archetype.load(folder, overrides=["fused_order=qkv"])

@@ -52,13 +52,13 @@ def test_other_kinds_are_read_as_they_are() -> None:
 
 def test_a_letter_that_llama_cpp_writes_otherwise_in_lower_case_is_named() -> None:
     tokenizer = wordpiece(strip_accents=False)
-    with pytest.raises(DataError, match=r"llama.cpp gives .*İstanbul.* other ids than the tokenizer does"):
+    with pytest.raises(DataError, match=r"llama.cpp encodes .*İstanbul.* differently"):
         check_ids(tokenizer, vocabulary(tokenizer, 300))
 
 
 def test_a_byte_without_a_piece_ends_llama_cpp() -> None:
     tokenizer = SentencePieceTokenizer(trained(OPTIONS[1] | {"remove_extra_whitespaces": False}))
-    with pytest.raises(DataError, match=r"llama.cpp ends on .*, since the vocabulary has no piece '<0x"):
+    with pytest.raises(DataError, match=r"llama.cpp aborts on .*, since the vocabulary has no piece '<0x"):
         check_ids(tokenizer, vocabulary(tokenizer, 300))
 
 
@@ -74,7 +74,7 @@ def test_words_that_are_tokens_are_not_merged_where_the_pre_tokenizer_says_so() 
     for pre, expected in {"llama-bpe": [4], "qwen2": [3, 2], "gpt-2": [3, 2]}.items():
         read = LlamaCppTokenizer(Vocabulary("gpt2", pre, tokens, [1] * 5, merges=["a b"]))
         assert read.encode("abc") == expected
-    with pytest.raises(DataError, match="pre-tokenizer 'unheard' are not known here"):
+    with pytest.raises(DataError, match="pre-tokenizer 'unheard' is not supported"):
         LlamaCppTokenizer(Vocabulary("gpt2", "unheard", tokens, [1] * 5, merges=["a b"]))
 
 

@@ -98,14 +98,14 @@ def test_numbers_are_made_in_the_type_that_is_asked_for(folder: Path) -> None:
 
 def test_a_method_that_is_not_read_is_refused(folder: Path) -> None:
     configure(folder, quantization_config={"quant_method": "bitsandbytes"})
-    message = f"{folder}: quantization_config: quant_method: 'bitsandbytes' is not read; read are fp8, mxfp8, "
+    message = f"{folder}: quantization_config: quant_method: 'bitsandbytes' is not supported; supported are fp8, "
     with pytest.raises(CheckpointError) as caught:
         archetype.load(folder)
     assert str(caught.value).startswith(message)
 
 
 def test_low_bits_without_settings_are_refused(folder: Path) -> None:
-    for name, said in (("fp8 blocks", "the model has no place for this tensor"), ("gptq 4", "this tensor is missing")):
+    for name, said in (("fp8 blocks", "the model does not have this tensor"), ("gptq 4", "this tensor is missing")):
         low_bit(folder, METHODS[name])
         configure(folder, quantization_config=...)
         with case(name), pytest.raises(CheckpointError, match=said):

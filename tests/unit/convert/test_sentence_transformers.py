@@ -261,14 +261,14 @@ def test_runs_that_were_imported_before_read_their_modules(tmp_path: Path) -> No
 
 
 BAD: list[tuple[str, str, Any, str]] = [
-    ("modules.json", "modules.json", {"0": 1}, "does not list modules"),
-    ("outside", "modules.json", [{"type": "a.Pooling", "path": "../x"}], "does not list modules"),
-    ("module", "modules.json", [module(1, "Pooling"), module(2, "CNN")], "CNN is not supported here"),
+    ("modules.json", "modules.json", {"0": 1}, "must list modules"),
+    ("outside", "modules.json", [{"type": "a.Pooling", "path": "../x"}], "must list modules"),
+    ("module", "modules.json", [module(1, "Pooling"), module(2, "CNN")], "CNN is not supported"),
     ("mode", "1_Pooling/config.json", {"pooling_mode": "median"}, "'median' is not known"),
     ("no mode", "1_Pooling/config.json", {}, "is not known"),
     ("order", "modules.json", [module(1, "Pooling"), module(2, "Normalize"), module(3, "Dense")], "Dense is not"),
-    ("prompts", "config_sentence_transformers.json", {"prompts": {"a": 1}}, "does not hold texts by their names"),
-    ("prompt", "config_sentence_transformers.json", {"default_prompt_name": "a"}, "'a' is none of the prompts"),
+    ("prompts", "config_sentence_transformers.json", {"prompts": {"a": 1}}, "must map names to texts"),
+    ("prompt", "config_sentence_transformers.json", {"default_prompt_name": "a"}, "'a' is not one of the prompts"),
     ("length", "sentence_bert_config.json", {"max_seq_length": "long"}, "not a positive whole number"),
 ]  # fmt: skip
 

@@ -80,7 +80,7 @@ def test_they_stay_what_they_were(
             assert read.template.render(TALK, False) == theirs[4]
             if folder != "run":
                 assert read_by_transformers(tmp_path / folder) == theirs
-    with pytest.warns(Notice, match="by GGUF's keys") if "<|other|>" in frame else nullcontext():
+    with pytest.warns(Notice, match="with GGUF's keys") if "<|other|>" in frame else nullcontext():
         archetype.export(lm, tmp_path / "gguf", format="gguf", allow_different_tokens=True)
     fields = gguf.GGUFReader(tmp_path / "gguf" / FILE).fields
     names = ("bos_token_id", "eos_token_id", "eot_token_id")

@@ -64,7 +64,7 @@ def test_what_is_no_npz_is_refused(tmp_path: Path, content: bytes) -> None:
 def test_a_lone_array_and_a_folder_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros(3))
     assert refusal(tmp_path / "a.npy") == PLAIN
-    assert refusal(tmp_path) == "is not a regular file; copy what it holds to a file"
+    assert refusal(tmp_path) == "is not a regular file; copy its contents to a file"
 
 
 @pytest.mark.parametrize("name", ["images", "labels"])

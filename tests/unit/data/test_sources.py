@@ -101,7 +101,7 @@ def alone_parquet_and_data_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert refusal(tmp_path / name).startswith(f"{tmp_path / name}: {place}: has no text under 'text'")
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 no")
     assert refusal(tmp_path / "bad.parquet").startswith(f"{tmp_path / 'bad.parquet'}: is not a Parquet file: ")
-    with pytest.raises(DataError, match=r"hf:owner/name: is not a folder here, and huggingface.co does not tell"):
+    with pytest.raises(DataError, match=r"hf:owner/name: is not a local folder, and its revision cannot"):
         sources.pinned("hf:owner/name")
     assert sources.pinned(f"hf:{tmp_path / 'saved'}") == f"hf:{tmp_path / 'saved'}"
     assert sources.pinned("hf:owner/name@1:plain") == "hf:owner/name@1:plain"

@@ -50,8 +50,8 @@ def test_a_file_of_a_later_release_is_read_as_the_newest_known_and_named(monkeyp
     assert keys_read(FALCON | {"transformers_version": "9.1.0"}) == keys_read(FALCON)
     newest = ".".join(map(str, releases()[-1]))
     assert said(monkeypatch, FALCON | {"transformers_version": "9.1.0"}) == [
-        f"config.json: is of transformers 9.1.0, and is read as {newest} reads it, the newest known here, which makes "
-        "nothing of surprise"
+        f"config.json: was written by transformers 9.1.0 and is read as by {newest}, the newest known release, which "
+        "ignores surprise"
     ]
     later = {"transformers_version": "9.1.0"}
     for quiet in ({"transformers_version": "5.24.0"}, later | {"architectures": ["Other"]}, {}):
@@ -65,8 +65,8 @@ def test_a_key_that_the_installed_release_reads_otherwise_is_named(
     installed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert said(monkeypatch, CODEGEN, installed) == [
-        f"config.json: transformers 5.24 reads n_ctx otherwise than {installed}, which is installed; the model is what "
-        "the codegen classes of 5.24 make of it"
+        f"config.json: the installed transformers {installed} and 5.24 read n_ctx differently; it is read as by the "
+        "codegen classes of 5.24"
     ]
     assert said(monkeypatch, {key: value for key, value in CODEGEN.items() if key != "n_ctx"}, installed) == []
     for other in ("5.24.0", "5.0.0", "6.0", None):

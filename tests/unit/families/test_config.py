@@ -91,7 +91,7 @@ def test_an_unknown_key_that_a_class_may_read_is_refused_by_name() -> None:
             with case(name, change):
                 with pytest.raises(CheckpointError) as caught:
                     read(PUBLISHED[name] | change)
-                remedy = "is not understood for this family; remove it if it changes no number"
+                remedy = "is not supported for this family; remove it if it does not change the output"
                 assert str(caught.value) == f"config.json: {next(iter(change))}: {remedy}"
 
 
@@ -100,7 +100,7 @@ def test_a_class_that_is_another_is_refused_by_name() -> None:
         with case(name), pytest.raises(CheckpointError) as caught:
             read(PUBLISHED[name] | {"architectures": ["BitNet"]})
         model_type = PUBLISHED[name]["model_type"]
-        cause = f"'BitNet' is not read here as a model of the {model_type} format"
+        cause = f"'BitNet' is not supported in the {model_type} format"
         assert str(caught.value) == f"config.json: architectures: {cause}; use one of {own}"
 
 
@@ -110,7 +110,7 @@ WRONG = [
      "only False is"),
     (GPT2, {"add_cross_attention": True},
      "config.json: add_cross_attention: True is not supported (cross-attention); only False is"),
-    (GPT2, {"activation_function": "mish"}, "config.json: activation_function: there is no activation 'mish'; "
+    (GPT2, {"activation_function": "mish"}, "config.json: activation_function: unknown activation 'mish'; "
      "known are relu, gelu, gelu_new, gelu_pytorch_tanh, silu, swish, tanh, sigmoid, relu2, quick_gelu"),
     (GPT2, {"n_embd": "768"}, "config.json: n_embd: '768' is not a positive whole number; fix the file"),
     (GPT2, {"n_layer": 0}, "config.json: n_layer: 0 is not a positive whole number; fix the file"),
@@ -120,14 +120,14 @@ WRONG = [
     (LLAMA_2_7B, {"rope_scaling": {"type": "linear"}},
      "config.json: rope_scaling: factor: is missing; add it"),
     (LLAMA_2_7B, {"rope_scaling": {"type": "ntk", "factor": 2.0}},
-     "config.json: rope_scaling: rope_type: there is no scaling 'ntk'; "
-     "known are linear, dynamic, yarn, llama3, longrope, proportional"),
+     "config.json: rope_scaling: rope_type: unknown scaling 'ntk'; "
+     "supported are linear, dynamic, yarn, llama3, longrope, proportional"),
     (LLAMA_2_7B, {"rope_scaling": {"type": "longrope", "factor": 2.0}},
      "config.json: rope_scaling: short_factor: None is not a list of numbers; fix the file"),
     (LLAMA_2_7B, {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_theta": 1e6}},
-     "config.json: rope_scaling: contradicts rope_parameters; leave one of them out"),
+     "config.json: rope_scaling: contradicts rope_parameters; remove one of them"),
     (LLAMA_2_7B, {"rope_scaling": {"type": "linear", "factor": 2.0, "factr": 1}},
-     "config.json: rope_scaling: factr: is not understood for this family; remove it if it changes no number"),
+     "config.json: rope_scaling: factr: is not supported for this family; remove it if it does not change the output"),
     (LLAMA_2_7B, {"partial_rotary_factor": 0.5},
      "config.json: partial_rotary_factor: this format rotates whole heads; remove it"),
     (LLAMA_2_7B, {"num_key_value_heads": 5},
@@ -154,8 +154,8 @@ def test_a_file_that_names_no_family_is_refused() -> None:
         with case(model_type):
             with pytest.raises(CheckpointError) as caught:
                 read(GPT2 | {"model_type": model_type})
-            remedy = "`archetype list` names those that are registered"
-            expected = f"config.json: model_type: {model_type!r} names no family; {remedy}"
+            remedy = "`archetype list` shows the registered families"
+            expected = f"config.json: model_type: {model_type!r} is not a model type; {remedy}"
             assert str(caught.value) == expected
 
 
@@ -191,16 +191,16 @@ def test_what_a_format_cannot_say_is_refused_by_field() -> None:
 
 # Of each kind of model and of part that no format has: the nearest format, and the first field that it lacks.
 FOREIGN = {
-    "ngram-tiny": "no published format has models of kind ngram",
-    "lstm-tiny": "no family can express it; the nearest is bloom: layers[0].mixer: only kind attention can be "
-        "written here, and this is lstm",
-    "seq2seq-lstm-tiny": "no family can express it; the nearest is t5: encoder.final_norm: only kind rms can be "
-        "written here, and this is none",
-    "transformer-tiny": "no family can express it; the nearest is marian: embedding.position.interleaved: the "
-        "marian format cannot express True here (it would read False)",
-    "gpt3-tiny": "no family can express it; the nearest is gpt2: layers[1].mixer.pattern.kind: the gpt2 format cannot "
-        "express 'window' here (it would read 'full')",
-    "megabyte-tiny": "no published format has models of kind megabyte",
+    "ngram-tiny": "no published format supports models of kind ngram",
+    "lstm-tiny": "no family can express it; the closest is bloom: layers[0].mixer: only kind attention can be "
+        "written, not lstm",
+    "seq2seq-lstm-tiny": "no family can express it; the closest is t5: encoder.final_norm: only kind rms can be "
+        "written, not none",
+    "transformer-tiny": "no family can express it; the closest is marian: embedding.position.interleaved: the "
+        "marian format cannot express True here (it would be read as False)",
+    "gpt3-tiny": "no family can express it; the closest is gpt2: layers[1].mixer.pattern.kind: the gpt2 format cannot "
+        "express 'window' here (it would be read as 'full')",
+    "megabyte-tiny": "no published format supports models of kind megabyte",
 }  # fmt: skip
 
 
@@ -247,7 +247,7 @@ def test_a_refusal_names_the_kind_that_could_be_written() -> None:
     with pytest.raises(CheckpointError) as caught:
         FAMILIES["llama"].format.config_for(families.preset("mixtral-tiny"))
     assert str(caught.value) == (
-        "layers[0].feedforward: only kind gated can be written here, and this is experts; "
+        "layers[0].feedforward: only kind gated can be written, not experts; "
         "change the specification or export to another family"
     )
 

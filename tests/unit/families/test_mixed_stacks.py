@@ -38,5 +38,5 @@ def test_a_stack_of_two_designs_is_expressed_or_refused(count: int) -> None:
 def test_experts_first_and_a_dense_layer_last() -> None:
     experts, dense = preset("mixtral-tiny"), preset("llama-tiny")
     model = experts.replace(layers=(experts.stacks[0].layers[0], dense.stacks[0].layers[0]))
-    with pytest.raises(CheckpointError, match=r"no family can express it; the nearest is \w+: layers"):
+    with pytest.raises(CheckpointError, match=r"no family can express it; the closest is \w+: layers"):
         family_for(model)

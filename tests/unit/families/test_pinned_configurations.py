@@ -12,8 +12,8 @@ from archetype.errors import CheckpointError, UnreadKeys
 # Why a published configuration may be refused, by what the refusal says.
 REASONS = {
     "low bits": r".*: quantization_config: .*",
-    "another class": r".*: architectures: '(BitNet|T5EncoderModel)' is not read here as a model .*",
-    "another head": r".*: architectures: the head of \w+(ForQuestionAnswering|ForPreTraining) is not known here; .*",
+    "another class": r".*: architectures: '(BitNet|T5EncoderModel)' is not supported in the .* format.*",
+    "another head": r".*: architectures: the head of \w+(ForQuestionAnswering|ForPreTraining) is not supported; .*",
 }
 
 

@@ -81,7 +81,7 @@ def test_what_the_model_lacks_is_left_out() -> None:
 
 
 def test_a_parameter_without_a_rule_is_refused() -> None:
-    with pytest.raises(CheckpointError, match=r"^z: the family's format has no place for this parameter; use another"):
+    with pytest.raises(CheckpointError, match=r"^z: the family's format does not have this parameter; use another"):
         for_model([rule("a", "x")], 0, {"x": (1,), "z": (1,)})
 
 
@@ -100,7 +100,7 @@ def test_missing_and_superfluous_tensors_are_counted_and_the_first_are_named() -
     check_all_used(rules, "fedcba", ())
     with pytest.raises(CheckpointError, match=r"^a: this tensor is missing \(and 4 more: b, c, d, \.\.\.\); is the"):
         check_all_used(rules, ["f"], ())
-    with pytest.raises(CheckpointError, match=r"^y: the model has no place for this tensor \(and 1 more: z\); does"):
+    with pytest.raises(CheckpointError, match=r"^y: the model does not have this tensor \(and 1 more: z\); does"):
         check_all_used(rules, "abcdefzy", ())
 
 

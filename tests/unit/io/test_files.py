@@ -17,7 +17,7 @@ def refusal(file: Path, limit: int = 10) -> str:
 
 def test_what_is_no_regular_file_is_refused_without_a_byte_of_it(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")  # nobody writes to it: a reader would wait for ever
-    pipe = "is not a regular file; copy what it holds to a file"
+    pipe = "is not a regular file; copy its contents to a file"
     assert refusal(tmp_path / "pipe") == refusal(Path("/dev/zero")) == pipe
     with pytest.raises(DataError, match="is not a regular file"):
         check_regular(tmp_path / "pipe")
@@ -40,7 +40,7 @@ def test_a_file_has_at_most_the_stated_size(tmp_path: Path) -> None:
 
 def test_json_of_too_many_items_is_not_made(tmp_path: Path) -> None:
     text = b"[" + b"[]," * (MAX_JSON_ITEMS // 2 + 1) + b"[]]"
-    with pytest.raises(DataError, match=r"a: holds more than 4,194,304 items; is it the right file\?"):
+    with pytest.raises(DataError, match=r"a: has more than 4,194,304 items; is it the right file\?"):
         json_value(text, "a")
     (tmp_path / "a.json").write_bytes(b"\xef\xbb\xbf" + b'{"a": 1}')
     assert read_json(tmp_path / "a.json") == {"a": 1}

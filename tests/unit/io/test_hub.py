@@ -46,7 +46,7 @@ def test_a_model_that_was_fetched_is_loaded_by_its_name(offline: Path, folder: P
 def test_a_model_that_was_not_fetched_is_told(offline: Path, call: object) -> None:
     with pytest.raises(ArchetypeError) as caught:
         call("someone/other")  # type: ignore[operator]
-    assert str(caught.value).startswith("someone/other: is not a folder here, and huggingface.co cannot be reached; ")
+    assert str(caught.value).startswith("someone/other: is not a local folder, and huggingface.co cannot be reached; ")
 
 
 @pytest.mark.parametrize(
@@ -94,5 +94,5 @@ def test_a_data_set_whose_revision_cannot_be_asked_for_is_one_line(monkeypatch: 
         raise ConnectError("Name or service\nnot known")
 
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", refuse)
-    with pytest.raises(DataError, match=r"^hf:owner/name: .* does not tell its revision: Name or service not known; "):
+    with pytest.raises(DataError, match=r"^hf:owner/name: .* cannot be looked up: Name or service not known; "):
         data_set_revision("owner/name")

@@ -132,35 +132,35 @@ def test_zero_points_of_the_other_convention_are_other_numbers(tmp_path: Path) -
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "no method": ({}, "quant_method: None is not read; read are fp8"),
-    "another method": ({"quant_method": "bitsandbytes"}, "quant_method: 'bitsandbytes' is not read; read are fp8"),
-    "marlin": ({"quant_method": "gptq", "checkpoint_format": "marlin"}, "checkpoint_format: 'marlin' is not read"),
+    "no method": ({}, "quant_method: None is not supported; supported are fp8"),
+    "another method": ({"quant_method": "bitsandbytes"}, "quant_method: 'bitsandbytes' is not supported"),
+    "marlin": ({"quant_method": "gptq", "checkpoint_format": "marlin"}, "checkpoint_format: 'marlin' is not supported"),
     "another packing": (
         {"quant_method": "auto-round", "packing_format": "auto_round:llm_compressor"},
-        "packing_format: 'auto_round:llm_compressor' is not read; read are auto_round:auto_gptq, ",
+        "packing_format: 'auto_round:llm_compressor' is not supported; supported are auto_round:auto_gptq, ",
     ),
     "no whole numbers": (
         {"quant_method": "auto-round", "data_type": "mx_fp"},
-        "data_type: 'mx_fp' is not read; read is int",
+        "data_type: 'mx_fp' is not supported; supported is int",
     ),
     "three bits of awq": (
         {"quant_method": "auto-round", "packing_format": "auto_round:auto_awq", "bits": 3},
-        "version: AWQ of 3 bits in version 'gemm' is not read",
+        "version: 'gemm' with 3 bits is not supported",
     ),
-    "gemv": ({"quant_method": "awq", "version": "gemv"}, "version: AWQ of 4 bits in version 'gemv' is not read"),
+    "gemv": ({"quant_method": "awq", "version": "gemv"}, "version: 'gemv' with 4 bits is not supported"),
     "no groups": ({"quant_method": "compressed-tensors"}, "config_groups: is not a mapping of groups; fix the file"),
     "sparse": (
         METHODS["compressed int8"].settings | {"sparsity_config": {"format": "sparse-24-bitmask"}},
-        "sparsity_config: is not read",
+        "sparsity_config: is not supported",
     ),
     "rotated": (
         METHODS["compressed int8"].settings
         | {"transform_config": {"config_groups": {"R4": {"apply": [{"location": "input"}]}}}},
-        "transform_config: R4: transforms input while it computes, which is missing here",
+        "transform_config: R4: transforms input at run time, which is not supported",
     ),
     "another format": (
         METHODS["compressed int8"].settings | {"config_groups": {"g": {"format": "marlin-24", "weights": {}}}},
-        "config_groups: g: format 'marlin-24' is not read; read are pack-quantized",
+        "config_groups: g: format 'marlin-24' is not supported; supported are pack-quantized",
     ),
 }  # fmt: skip
 
@@ -207,9 +207,7 @@ def test_what_the_method_does_not_explain_is_refused_by_its_name() -> None:
         for dtype in ("U8", "I32", "F8_E4M3"):
             with case(name, dtype), pytest.raises(CheckpointError) as caught:
                 plain_header({"a.weight": TensorHeader(dtype, (8, 8))}, settings)
-            assert str(caught.value).startswith(
-                f"a.weight: is stored as {dtype} [8, 8], of which {name} explains nothing"
-            )
+            assert str(caught.value).startswith(f"a.weight: is stored as {dtype} [8, 8], which {name} does not explain")
 
 
 def test_parts_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
@@ -242,7 +240,7 @@ def test_a_group_beyond_the_last_is_refused(tmp_path: Path) -> None:
     stored, _ = METHODS["gptq by activation"].make(generator(), 32, 64, torch.bfloat16)
     stored[".g_idx"][5] = 4
     tensors = opened(tmp_path, {f"a{end}": tensor for end, tensor in stored.items()}, {"quant_method": "gptq"})
-    with pytest.raises(CheckpointError, match=r"^a\.weight: g_idx: names a group beyond the 4; download it again$"):
+    with pytest.raises(CheckpointError, match=r"^a\.weight: g_idx: refers to a group beyond the 4; download it again$"):
         tensors.mapped("a.weight")
 
 
@@ -252,7 +250,7 @@ def test_an_order_of_groups_that_are_not_there_is_refused(order: list[int], tmp_
     stored, _ = method.make(generator(), 32, 64, torch.bfloat16)
     stored |= {".weight_g_idx": torch.tensor([min(group, 2) for group in order], dtype=torch.int32)}
     tensors = opened(tmp_path, {f"a{end}": tensor for end, tensor in stored.items()}, method.settings)
-    with pytest.raises(CheckpointError, match=r"^a\.weight: weight_g_idx: names a group beyond the 2; download it"):
+    with pytest.raises(CheckpointError, match=r"^a\.weight: weight_g_idx: refers to a group beyond the 2; download it"):
         tensors.mapped("a.weight")
 
 

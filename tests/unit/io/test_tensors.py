@@ -89,19 +89,19 @@ def test_a_saved_file_replaces_another_whole_or_not_at_all(tmp_path: Path, monke
 def test_a_file_cut_short_anywhere_is_named(tmp_path: Path, whole: bytes) -> None:
     for length in range(len(whole)):
         (tmp_path / SINGLE).write_bytes(whole[:length])
-        assert refusal(tmp_path).startswith(f"{tmp_path / SINGLE}: is not a whole safetensors file: ")
+        assert refusal(tmp_path).startswith(f"{tmp_path / SINGLE}: is not a complete safetensors file: ")
 
 
 def test_a_file_that_goes_on_after_its_end_is_named(tmp_path: Path, whole: bytes) -> None:
     (tmp_path / SINGLE).write_bytes(whole + b"\0")
-    assert refusal(tmp_path).startswith(f"{tmp_path / SINGLE}: is not a whole safetensors file: ")
+    assert refusal(tmp_path).startswith(f"{tmp_path / SINGLE}: is not a complete safetensors file: ")
 
 
 @given(st.binary(max_size=64))
 def test_garbage_is_named(tmp_path_factory: pytest.TempPathFactory, garbage: bytes) -> None:
     folder = tmp_path_factory.mktemp("garbage")
     (folder / SINGLE).write_bytes(garbage)
-    assert refusal(folder).startswith(f"{folder / SINGLE}: is not a whole safetensors file: ")
+    assert refusal(folder).startswith(f"{folder / SINGLE}: is not a complete safetensors file: ")
 
 
 def test_a_flipped_bit_in_the_header_is_refused_or_changes_names_only(tmp_path: Path, whole: bytes) -> None:
@@ -141,7 +141,7 @@ def test_a_flipped_bit_in_the_header_is_refused_or_changes_names_only(tmp_path: 
 )
 def test_a_header_that_lies_is_refused(tmp_path: Path, entries: dict[str, Any], size: int) -> None:
     (tmp_path / SINGLE).write_bytes(raw(entries, b"\0" * size))
-    assert refusal(tmp_path).startswith(f"{tmp_path / SINGLE}: is not a whole safetensors file: ")
+    assert refusal(tmp_path).startswith(f"{tmp_path / SINGLE}: is not a complete safetensors file: ")
 
 
 OUTSIDE = ["../x", "..", ".", "", "/etc/passwd", "a\\b", "..\\x", "sub/x.safetensors", "sub/../x"]
@@ -164,7 +164,7 @@ def test_a_missing_shard_is_named(sharded: Path) -> None:
 
 def test_a_damaged_shard_is_named(sharded: Path) -> None:
     (sharded / SECOND).write_bytes((sharded / SECOND).read_bytes()[:-1])
-    assert refusal(sharded).startswith(f"{sharded / SECOND}: is not a whole safetensors file: ")
+    assert refusal(sharded).startswith(f"{sharded / SECOND}: is not a complete safetensors file: ")
 
 
 def test_a_tensor_that_its_shard_lacks_is_named(sharded: Path) -> None:
@@ -237,11 +237,11 @@ def test_quantized_tensors_are_refused_by_name(tmp_path: Path, kind: str) -> Non
     (tmp_path / SINGLE).write_bytes(raw({"w": {"dtype": kind, "shape": [8], "data_offsets": [0, size]}}, b"\0" * size))
     message = refusal(tmp_path)
     assert message.startswith("w: ")
-    assert message.endswith("; no quantization_config says what it stands for")
+    assert message.endswith("; there is no quantization_config that explains it")
 
 
 def test_types_are_known_by_name() -> None:
     assert dtype_of(None) is None
     assert dtype_of("bfloat16") is torch.bfloat16
-    with pytest.raises(CheckpointError, match="dtype: 'float8' is not known; use one of float32, "):
+    with pytest.raises(CheckpointError, match="dtype: unknown dtype 'float8'; use one of float32, "):
         dtype_of("float8")

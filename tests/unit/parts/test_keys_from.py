@@ -411,7 +411,7 @@ def test_further_tokens_read_no_layer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("format", "cause"), [("hf", "the llama format cannot express"), ("gguf", "llama.cpp does not know -1 in llama")]
+    ("format", "cause"), [("hf", "the llama format cannot express"), ("gguf", "llama.cpp does not support -1 in llama")]
 )
 def test_published_formats_have_no_word_for_it(format: Any, cause: str, tmp_path: Any) -> None:
     model = archetype.load_spec("llama-tiny")

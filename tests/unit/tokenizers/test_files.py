@@ -181,7 +181,7 @@ def test_the_byte_alphabet_is_the_librarys() -> None:
     [
         ("tokenizer.json", b"", "is not JSON"),
         ("tokenizer.json", b"\xff", "is not UTF-8 at byte 0"),
-        ("tokenizer.json", b"[]", "does not hold a JSON object"),
+        ("tokenizer.json", b"[]", "is not a JSON object"),
         ("tokenizer.json", b"[" * 10**6, "is not JSON"),
         ("tokenizer.json", b"{}", "model: is missing"),
         ("tokenizer.json", b'{"model": {"type": "BPE"}}', "cannot be read"),

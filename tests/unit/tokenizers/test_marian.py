@@ -57,7 +57,7 @@ def test_a_damaged_model_is_named(folder: Path, name: str, data: bytes) -> None:
     "text, expected",
     [
         ("", "is not JSON"),
-        ("null", "does not hold a JSON object"),
+        ("null", "is not a JSON object"),
         ("[" * 10**5, "is not JSON"),
         ("{}", "does not map every piece to an id"),
         ('{"</s>": 0, "a": 1}', "has no '<unk>' for unknown pieces"),

@@ -50,7 +50,7 @@ def test_a_file_serves_wherever_a_tokenizer_is_named(tmp_path: Path) -> None:
         ("ranks.tiktoken", "not ranks", 'line 1: is not a "base64 rank" pair'),
         ("notes.md", "# notes", "is no file of a tokenizer by its name; name one of these: "),
         ("config.json", '{"model_type": "llama"}', "model: is missing"),
-        ("a.json", "[]", "does not hold a JSON object"),
+        ("a.json", "[]", "is not a JSON object"),
         ("a.json", "{", "not JSON"),
         ("a.model", "text", "is not a SentencePiece model"),
         ("text.txt", TEXT, "is there twice"),

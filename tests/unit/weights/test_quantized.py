@@ -216,9 +216,7 @@ def test_what_cannot_be_is_said_in_a_line(tmp_path: Path) -> None:
     model = build(preset("llama-tiny"))
     lm = LanguageModel(model.spec, model.eval())
     lm.save(tmp_path / "run")
-    with pytest.raises(
-        SpecError, match="weights: 'int5' is not a type of packed weights; use int8, int4 or lossless"
-    ):
+    with pytest.raises(SpecError, match="weights: 'int5' is not a type of packed weights; use int8, int4 or lossless"):
         load(tmp_path / "run", weights="int5")
     lm.pack("int8")
     with pytest.raises(SpecError, match="weights: are packed already"):

@@ -275,7 +275,7 @@ REFUSED = {
     ("embed", "t5-tiny"): "bench embed: is not for a model of kind encoder_decoder; use decode or prefill",
     ("train", "vit-tiny"): "bench train: is not for a model of kind vision_encoder; a model of texts is needed",
     ("decode", "llama-tiny", "--weights", "int3"): "weights: 'int3' is not a type of packed weights",
-    ("decode", "llama-tiny", "--dtype", "float8"): "dtype: 'float8' is not known; use one of float32, bfloat16",
+    ("decode", "llama-tiny", "--dtype", "float8"): "dtype: unknown dtype 'float8'; use one of float32, bfloat16",
     ("train", "llama-tiny", "--dtype", "float16"): "dtype: ",
     ("decode", "llama-tiny", "--prompt", "100", "--new", "29"):
         "--prompt, --new: 100 tokens to read and 29 to write do not fit into the context of 128; read at least 1",

@@ -172,7 +172,7 @@ def test_curves_are_drawn_as_a_picture_or_in_the_terminal(folder: Path) -> None:
         printed("plot", *runs, "--to", folder / f"loss.{ending}")
         assert (folder / f"loss.{ending}").read_bytes().startswith(start)
     assert b"/Type3" not in (folder / "loss.pdf").read_bytes()  # text can be selected
-    with pytest.raises(SpecError, match=r"the ending '\.jpg' is not known; use \.png, \.pdf, \.svg"):
+    with pytest.raises(SpecError, match=r"unknown suffix '\.jpg'; use \.png, \.pdf, \.svg"):
         CliRunner().invoke(app, ["plot", *map(str, runs), "--to", str(folder / "loss.jpg")], catch_exceptions=False)
     assert not (folder / "loss.jpg").exists()
     text = printed("plot", *runs, "--x", "flops")
