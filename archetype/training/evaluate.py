@@ -39,7 +39,7 @@ def evaluate(
     """Compute the mean loss over validation batches.
 
     Args:
-        model: its training or evaluation mode is restored afterwards.
+        model: keeps its mode (training or evaluation).
         objective: provides the batches and the loss.
         dtype: float32, or bfloat16 by autocast.
         num_batches: number of batches, evenly spread (absent: all).
@@ -51,16 +51,16 @@ def evaluate(
         The evaluation; None if it was stopped.
     """
     total = objective.num_validation_batches
-    taken = total if num_batches is None else min(total, num_batches)
+    num_batches = total if num_batches is None else min(total, num_batches)
     was_training = model.training
     model.eval()
     nats, count, correct, margins = 0.0, 0.0, 0.0, 0.0
     is_counted, has_margin = True, False
     try:
-        for number in range(taken):
+        for index in range(num_batches):
             if stop():
                 return None
-            batch = objective.validation_batch(number * total // taken)
+            batch = objective.validation_batch(index * total // num_batches)
             for part, share in processes.parts(objective, batch, rows):
                 part = tuple(tensor.to(model.device) for tensor in part)
                 with torch.autocast(model.device.type, torch.bfloat16, enabled=dtype == "bfloat16"):

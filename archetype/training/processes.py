@@ -1,4 +1,4 @@
-"""The interface of training to the processes that share its work; here for one that does all of it."""
+"""Interface between training and the processes that share its work, implemented here for a single process."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -24,16 +24,16 @@ T = TypeVar("T")
 
 
 class Processes:
-    """One process: it computes all rows, holds all weights and writes all files.
+    """A single process: it computes all rows, holds all weights and writes all files.
 
-    `training/parallel` has those that do it together.
+    `training/parallel` implements several processes.
 
     Attributes:
-        is_alone: whether there is no other process.
+        is_alone: whether this is the only process.
         is_main: whether this process writes metrics and weights and shows progress.
-        holds_all: whether it has every weight whole, so that it alone can generate.
+        holds_all: whether this process holds every weight unsharded, so that it can generate on its own.
         writes_checkpoints: whether this process writes checkpoints, or its shards of them.
-        number: of this process among those that compute different tokens.
+        number: index among the processes that compute different tokens.
     """
 
     is_alone = True
@@ -43,72 +43,71 @@ class Processes:
     number = 0
 
     def check(self, recipe: "Recipe", spec: ModelSpec) -> None:
-        """Refuse sizes of `parallel` that do not fit the number of processes or the model.
+        """Refuse `parallel` sizes that do not fit the number of processes or the model.
 
         Raises:
             SpecError: names the size.
         """
         if (size := recipe.parallel.num_processes) > 1:
-            cause = f"its sizes take {size} processes and this is one"
-            remedy = f"start it by torchrun --nproc-per-node {size} -m archetype train, or make them 1"
+            cause = f"its sizes need {size} processes, and there is only one"
+            remedy = f"start torchrun --nproc-per-node {size} -m archetype train, or set all sizes to 1"
             raise SpecError("parallel", cause, remedy)
 
     def building_device(self, recipe: "Recipe", device: torch.device) -> torch.device:
-        """Where a model is built: on the meta device, where processes get their shards of it later."""
+        # several processes build on the meta device and load their shards later
         return device
 
     def begin(self, begin: "Callable[[], TrainState]", join: "Callable[[], TrainState]") -> "TrainState":
-        """The state of a run.
+        """Return the state of a run.
 
         Args:
-            begin: begins or resumes it; for the main process alone, which writes.
-            join: for all others, after it.
+            begin: starts or resumes the run and writes its files; called in the main process.
+            join: resumes the run afterwards; called in all other processes.
         """
         return begin()
 
     def together(self, action: Callable[[], T]) -> T:
-        """The result of an action of every process; where it fails in one, all end."""
+        """Return the result of an action that every process runs; an error in one ends all."""
         return action()
 
     def all(self, condition: bool) -> bool:
-        """Whether something holds in every process."""
+        """Return whether a condition holds in every process."""
         return condition
 
     def parts(self, objective: Objective, batch: Batch, rows: int | None) -> list[tuple[Batch, float]]:
-        """The parts of a batch that this process computes, each with its share of all the batch's targets.
+        """Return the parts of a batch that this process computes, each with its share of the batch's targets.
 
         The loss is the mean over all targets of the batch: the sum of the parts' losses times their shares.
 
         Args:
-            objective: says which targets count.
-            batch: of all processes.
-            rows: computed at once (None: all).
+            objective: counts the targets.
+            batch: the batch of all processes.
+            rows: rows per part (None: all).
         """
         parts = [*split_batch(batch, rows)]
         if len(parts) == 1:
             return [(parts[0], 1.0)]
-        numbers = [objective.num_targets(part) for part in parts]
-        return [(part, number / max(1, sum(numbers))) for part, number in zip(parts, numbers, strict=True)]
+        counts = [objective.num_targets(part) for part in parts]
+        return [(part, count / max(1, sum(counts))) for part, count in zip(parts, counts, strict=True)]
 
     def accumulating(self, is_last: bool) -> AbstractContextManager[Any]:
-        """Around the forward and backward pass of a part; gradients of all processes meet in that of the last."""
+        """Context of a forward and backward pass; gradients are reduced over all processes in the last part."""
         return nullcontext()
 
     def compute_loss(self, objective: Objective, model: nn.Module, part: Batch) -> LossOutput:
-        """One forward pass of a part, and its loss."""
         return objective.compute_loss(model, part)
 
     def clip_gradients(self, parameters: list[nn.Parameter], max_norm: float) -> Tensor:
-        """Clip the gradients of all parameters to a norm. Return the norm before, a scalar on their device."""
+        """Clip gradients to a global norm. Return the norm before clipping, a scalar on the parameters' device."""
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
     def sum(self, *numbers: float) -> tuple[float, ...]:
-        """The sums of numbers that each process measured on its own rows."""
+        """Return the sums over all processes of numbers that each measured on its own rows."""
         return numbers
 
     @property
     def first_signal(self) -> Callable[[int | None], int | None] | None:
-        """How processes learn of the signal that one of them received; one alone knows."""
+        """Function that agrees with all processes on a signal that one of them received; None for a single process."""
         return None
 
     def locked(self, folder: Path) -> AbstractContextManager[None]:
@@ -116,7 +115,7 @@ class Processes:
         return locked(folder)
 
     def whole(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors to be written by the main process, gathered where each process has a share of them."""
+        """Return tensors for the main process to write, gathered from their shards."""
         return tensors
 
     def write_checkpoint(
@@ -129,7 +128,6 @@ class Processes:
         average: dict[str, Tensor] | None,
         keep: int,
     ) -> None:
-        """Write the checkpoint of a step; see `checkpoints.write`."""
         checkpoints.write(folder, step, weights, optimizer, provenance, average, keep)
 
 
@@ -138,11 +136,11 @@ ALONE = Processes()
 
 @contextmanager
 def launched(device: torch.device) -> Iterator[tuple[Processes, torch.device]]:
-    """The processes that torchrun has started, or this one alone, and this process's own device."""
+    """Yield the processes started by torchrun, or this single process, and the device of this process."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield ALONE, device
         return
     from archetype.training.parallel.processes import process_group
 
-    with process_group(device) as many:
-        yield many
+    with process_group(device) as processes_and_device:
+        yield processes_and_device

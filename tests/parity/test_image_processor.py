@@ -263,6 +263,6 @@ def test_files_are_refused_where_nothing_says_how_they_become_numbers(tmp_path: 
         lm.images(tmp_path / "a.png")
     assert lm.images(tmp_path / "numbers.npz").shape == (30, 1, 8, 8)  # which that class may have made
     assert lm.evaluate(tmp_path / "numbers.npz")
-    with pytest.raises(ArchetypeError, match=r"data.image_processor: numbers.npz holds numbers, which a"):
+    with pytest.raises(ArchetypeError, match=r"data.image_processor: numbers.npz holds model inputs, not pixels"):
         command("train", "--spec", "vit-tiny", "--images", tmp_path / "numbers.npz", "--steps", 1, "--to",
                 tmp_path / "run", "--set", "data.image_processor={do_resize: false}")  # fmt: skip
