@@ -161,7 +161,7 @@ def test_thoughts_that_a_template_opens_in_the_prompt_are_learned() -> None:
     ):
         answers = [{"role": "assistant", "content": content}]
         assert prompt_and_answer([user], answers, template) == (prompt, prompt + answer)
-    with pytest.raises(DataError, match="does not begin where its prompt ends"):
+    with pytest.raises(DataError, match="does not render the answer right after its prompt"):
         prompt_and_answer([user], answers, ChatTemplate("{{ messages | length }}", {}))
 
 

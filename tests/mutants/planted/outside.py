@@ -115,7 +115,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
          "return offset + start - 1, self.length"),
         ("offset = permutation(self.stream.num_tokens, self.seed, epoch)(0)",
          "offset = permutation(self.stream.num_tokens, self.seed, 0)(0)"),
-        ("turn = permutation(self.documents.cycle, self.seed, cycle, 1)(place)", "turn = place"),
+        ("turn = permutation(self.documents.cycle, self.seed, cycle, 1)(turn)", "turn = int(turn)"),
     ],
     "apps/cli/prompt_file.py": [
         ("continues=continues, **settings | prompt.settings)", "continues=continues, **prompt.settings | settings)"),
@@ -147,7 +147,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("recipe = arm.recipe.replace(seed=seed + arm.seed_offset)", "recipe = arm.recipe.replace(seed=seed)"),
     ],
     "data/order.py": [
-        ("while place >= self.n:", "while place > self.n:"),
+        ("while image >= self.n:", "while image > self.n:"),
         ("(n - 1).bit_length() + 1) // 2", "n.bit_length() + 1) // 2"),
     ],
     "data/records.py": [
@@ -159,7 +159,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
     ],
     "data/conversations.py": [
         ("default=len(new) - 1)", "default=-1)"),
-        ("is_answer and place <= last for", "is_answer for"),
+        ("is_answer and index <= last for", "is_answer for"),
         ("if not prompt.startswith(row.text):", "if False:"),
     ],
     "training/objectives/dpo.py": [

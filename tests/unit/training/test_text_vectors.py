@@ -236,7 +236,7 @@ def test_the_longest_text_and_small_letters_of_a_pretrained_model_are_obeyed(
 
 BAD = {
     '{"anchor": "a"}': "line 1: has no positive",
-    '{"anchor": "a", "positive": "b", "negative": [""]}': "line 1: negative is neither a text nor texts",
+    '{"anchor": "a", "positive": "b", "negative": [""]}': "line 1: negative is not a text or a list of texts",
     '{"anchor": "a", "positive": "b"}\n{"anchor": "c", "positive": "d", "negative": "e"}': "some rows have 0 negatives",
     '{"text1": "a", "text2": "b", "score": "x"}': "line 1: the score 'x' is not a number",
 }
