@@ -16,15 +16,9 @@ T = TypeVar("T")
 
 
 class Batches:
-    """Batches of windows of `length` + 1 tokens, reshuffled every epoch; each window occurs once per epoch.
+    """Batches of windows of `length` + 1 of a text's tokens, reshuffled every epoch; each window occurs once per epoch.
 
     Batches have no state: batch n depends only on the seed and n, so a resumed run gets the same batches.
-
-    Args:
-        tokens: (num_tokens,) token ids of the text.
-        batch_size: windows per batch.
-        length: predicted tokens per window.
-        seed: determines the order.
 
     Raises:
         DataError: the text is shorter than two windows.
@@ -75,8 +69,7 @@ def windows(tokens: Tokens, length: int) -> Tokens:
 class Prefetcher(Generic[T]):
     """Prefetcher: one thread prepares the batches of the next steps while a step computes.
 
-    Args:
-        batch: returns the batch of a step; must depend only on the step.
+    `batch` maps a step to its batch, and must depend only on the step.
     """
 
     def __init__(self, batch: Callable[[int], T]) -> None:

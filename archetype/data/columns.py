@@ -47,12 +47,8 @@ def text_columns(columns: dict[str, list[Any]]) -> list[str]:
 def text_column(file: Path, option: Callable[[dict[str, list[Any]]], str] = lambda columns: "") -> str:
     """Return the column with the text: `text`, or the only text column.
 
-    Args:
-        file: a file of records.
-        option: returns the remedy if the columns belong to another kind of data, else an empty string.
-
     Raises:
-        DataError: no column or several columns hold text.
+        DataError: no column or several columns hold text; `option` may suggest another kind of data as the remedy.
     """
     columns = columns_of(file)
     if "text" in columns or not columns:

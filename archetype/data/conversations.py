@@ -18,9 +18,7 @@ class Row:
     """Token sequence with a loss mask.
 
     Attributes:
-        ids: token ids.
         is_answer: for each token, whether it is a target of the loss.
-        text: text of the tokens.
         is_whole: whether `ids` equal the tokenization of `text` as a whole.
         ends: number of tokens and characters after each text added.
     """
@@ -68,15 +66,8 @@ def conversation_rows(
     An answer of weight 0 is context and not a target, as in OpenAI's format. One row holds all answers if each prompt
     extends the text before it. If not (some templates drop earlier reasoning), the answer begins a new row.
 
-    Args:
-        messages: each with a role and a content.
-        template: renders the messages.
-        tokenizer: encodes the rendered text.
-        place: names the conversation in errors.
-        tools: functions that answers may call, as JSON schemas.
-
     Raises:
-        DataError: the conversation is malformed or has no answer, or the template fails.
+        DataError: the conversation, called `place`, is malformed or has no answer, or the template fails.
     """
     _check(messages, place)
     weights = [message.get("weight", 1) for message in messages]
@@ -128,12 +119,6 @@ def prompt_and_answer(
     With most templates the rendered conversation starts with the generation prompt. Some (DeepSeek-R1's distills) open
     a reasoning block in the prompt that finished answers do not show. There, an answer that is rendered in full follows
     the template's answer header, and an answer whose reasoning the template would drop follows the generation prompt.
-
-    Args:
-        messages: the messages before the answer.
-        answer: the messages of the answer.
-        template: renders the messages.
-        tools: functions that an answer may call, as JSON schemas.
 
     Raises:
         DataError: the template fails, or does not put the answer after its prompt.

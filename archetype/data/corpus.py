@@ -51,13 +51,7 @@ class Corpus:
 
 
 def corpus(text: str, tokenizer: Tokenizer, validation: float, where: Split) -> Corpus:
-    """Split a text into training and validation parts and tokenize both.
-
-    Args:
-        text: the whole text.
-        tokenizer: for both parts.
-        validation: fraction of the characters used for validation.
-        where: where the validation part is taken from: everywhere or end.
+    """Split a text into training and validation parts and tokenize both; `validation` is a fraction of the characters.
 
     Raises:
         DataError: the text is too short.

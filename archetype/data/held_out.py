@@ -12,13 +12,10 @@ GOLDEN = 0.618033988749895  # its multiples modulo 1 are spread evenly and aperi
 
 
 def split(text: str, fraction: float, where: Split) -> tuple[str, str]:
-    """Split a text into training and validation text.
+    """Split a text into training text and a fraction of its characters for validation.
 
-    Args:
-        text: the whole text.
-        fraction: fraction of the characters used for validation.
-        where: everywhere (stretches spread over the text, cut at lines or words if one ends nearby; the end if the text
-            is too short for two stretches), or end.
+    With `where` everywhere, validation text is stretches spread over the text, cut at lines or words if one ends
+    nearby; if the text is too short for two stretches, or with end, it is the end of the text.
 
     Raises:
         DataError: one of the two parts would be empty.
@@ -35,13 +32,7 @@ def split(text: str, fraction: float, where: Split) -> tuple[str, str]:
 
 
 def held_out_lines(count: int, fraction: float, where: Split) -> set[int]:
-    """Return the indices of the validation lines: evenly spread, or the last ones.
-
-    Args:
-        count: number of lines.
-        fraction: fraction of the lines used for validation.
-        where: everywhere or end.
-    """
+    """Return the indices of the validation lines out of `count`: evenly spread (everywhere), or the last ones (end)."""
     num_held_out = count - round(count * (1 - fraction))
     if where == "end":
         return set(range(count - num_held_out, count))

@@ -165,9 +165,7 @@ def read_image_folder(folder: Path, num_channels: int, size: int, processor: Ima
 def read_pictures(file: Path, processor: ImageProcessor | None = None) -> Numbers:
     """Read `images` of a .npz file, (N, C, H, W); (N, H, W) is read as one channel.
 
-    Args:
-        file: holds model inputs, or pixels as uint8.
-        processor: converts uint8 pixels to model inputs (absent: they are cast to float32).
+    The processor converts uint8 pixels to model inputs; without one they are cast to float32.
 
     Raises:
         DataError: names the file and what is missing or has the wrong shape or type.

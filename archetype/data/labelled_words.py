@@ -29,14 +29,8 @@ def labelled_rows(
 ) -> tuple[list[Labelled], int]:
     """Tokenize the words of each record as one text with special tokens, truncated to `longest`, with labels.
 
-    Args:
-        records: each with tokens and labels.
-        tokenizer: encodes the words.
-        longest: maximal number of tokens, including special tokens.
-        numbers: class index of each label.
-
     Returns:
-        The rows, and how many were truncated.
+        The rows with the class indices that `numbers` maps labels to, and how many rows were truncated.
 
     Raises:
         DataError: a text has no token.

@@ -9,14 +9,10 @@ WORD = 2**64 - 1
 
 
 class Permutation:
-    """Permutation of 0 ... n - 1 by a Feistel network with cycle walking (Black and Rogaway 2002, section 4).
+    """Keyed permutation of 0 ... n - 1: a Feistel network with cycle walking (Black and Rogaway 2002, section 4).
 
     The network permutes the smallest range of 4^k numbers that holds n; an output of n or more goes through it again,
     fewer than four times on average.
-
-    Args:
-        n: size of the range.
-        key: integers that determine the permutation, such as a seed and an epoch.
     """
 
     def __init__(self, n: int, *key: int) -> None:

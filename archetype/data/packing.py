@@ -34,13 +34,9 @@ class PackedRows:
 class PackedStream:
     """Packed rows of one stream of documents; each token is predicted exactly once per epoch.
 
-    An epoch cuts the cyclic stream into rows from an offset determined by seed and epoch; the last row continues into
-    tokens of the first, which are not predicted again.
-
-    Args:
-        stream: the documents.
-        length: T, predicted tokens per row.
-        seed: determines the order of rows (None: stream order).
+    An epoch cuts the cyclic stream into rows of `length` predicted tokens, from an offset determined by seed and epoch;
+    the last row continues into tokens of the first, which are not predicted again. Without a seed, rows are in stream
+    order.
     """
 
     def __init__(self, stream: TokenStream, length: int, seed: int | None) -> None:
@@ -75,7 +71,6 @@ class Documents:
         weights: relative number of rows of each source (absent: one source).
         separate: whether attention stays within a document.
         max_validation_tokens: maximal number of validation tokens evaluated.
-        place: field of the data, for errors.
 
     Raises:
         DataError: the training or the validation part of a source is empty.
@@ -162,13 +157,7 @@ class PackedBatches:
 
 
 class HeldOutRows:
-    """Validation rows of all sources in order; an evenly spread subset if there are too many.
-
-    Args:
-        streams: the validation stream of each source.
-        max_tokens: maximal number of tokens evaluated.
-        separate: whether rows have document ids.
-    """
+    """Validation rows of all sources in order; an evenly spread subset if they have more than `max_tokens`."""
 
     def __init__(self, streams: list[PackedStream], max_tokens: int, separate: bool) -> None:
         self.streams, self.separate = streams, separate

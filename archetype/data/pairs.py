@@ -58,12 +58,7 @@ class Pairs:
 
 
 def read_lines(source: str, target: str, place: str) -> tuple[list[str], list[str]]:
-    """Split two parallel texts into lines.
-
-    Args:
-        source: one source per line.
-        target: one target per line.
-        place: names the texts in errors.
+    """Split two parallel texts, called `place` in errors, into lines.
 
     Raises:
         DataError: the texts have different numbers of lines.
@@ -100,13 +95,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def tokenized(sources: list[str], targets: list[str], tokenizer: Tokenizer, longest: int) -> Pairs:
-    """Tokenize pairs, dropping those with a side of more than `longest` tokens.
-
-    Args:
-        sources: source texts.
-        targets: target texts, in the same order.
-        tokenizer: for both sides.
-        longest: maximal number of tokens of a side, including its end token.
+    """Tokenize pairs, dropping those with a side of more than `longest` tokens, including its end token.
 
     Raises:
         DataError: the tokenizer has no end token.
@@ -150,12 +139,7 @@ class PairBatches:
 class OrderByLength:
     """Batches of examples with similar lengths, reshuffled every epoch; an example occurs at most once per epoch.
 
-    Batch n depends only on the seed and n.
-
-    Args:
-        lengths: (n,) sort keys of the examples.
-        batch_size: examples per batch.
-        seed: determines the order.
+    Batch n depends only on the seed and n; `lengths` are (n,) sort keys of the examples.
     """
 
     def __init__(self, lengths: npt.NDArray[np.int64], batch_size: int, seed: int) -> None:

@@ -23,13 +23,9 @@ DAMAGE = (OSError, ValueError, SyntaxError, TypeError, LookupError, EOFError, Ov
 def decode_picture(
     data: bytes, num_channels: int, place: str = "image", on_white: bool = False
 ) -> npt.NDArray[np.uint8]:
-    """Decode an image file to pixels, (C, H, W), 0 to 255.
+    """Decode an image file to pixels, (C, H, W), 0 to 255: grayscale for 1 channel, RGB for 3.
 
-    Args:
-        data: contents of the file.
-        num_channels: 1 (grayscale) or 3 (RGB).
-        place: names the file in errors.
-        on_white: whether to draw an image with a transparent color on white.
+    With `on_white`, an image with a transparent color is drawn on white.
 
     Raises:
         DataError: the file is not an image or has 32-bit values, or `num_channels` is neither 1 nor 3.

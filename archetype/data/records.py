@@ -68,7 +68,7 @@ def read_records(
         convert: converts a record to one with these fields; raises ValueError if that is impossible.
 
     Raises:
-        DataError: a line is damaged, lacks a field, or has a field of the wrong type; names the line.
+        DataError: names the line that is damaged, lacks a field, or has a field of the wrong type.
     """
     records: list[dict[str, Any]] = []
     for row in rows(file):

@@ -12,11 +12,9 @@ JUDGEMENTS = ("qrels/test.tsv", "qrels/dev.tsv", "qrels/train.tsv", "qrels.tsv")
 
 
 class RetrievalData(NamedTuple):
-    """Retrieval task.
+    """Retrieval task; queries and documents are distinct texts.
 
     Attributes:
-        queries: query texts, without duplicates.
-        documents: document texts, without duplicates.
         relevant: for each query, {document index: relevance}, relevance above 0.
     """
 

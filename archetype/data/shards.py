@@ -85,13 +85,7 @@ def is_held_out(text: str, fraction: float) -> bool:
 
 
 class ShardWriter:
-    """Writer of shards; a shard is written when it has `SHARD_TOKENS` tokens.
-
-    Args:
-        folder: the folder to write to.
-        prefix: start of the shards' names.
-        dtype: NumPy type of a token.
-    """
+    """Writer of shards named `prefix`-NNN; a shard is written when it has `SHARD_TOKENS` tokens."""
 
     def __init__(self, folder: Path, prefix: str, dtype: str) -> None:
         self.folder, self.prefix, self.dtype = folder, prefix, dtype
@@ -190,12 +184,7 @@ class Shard:
 
 
 class TokenStream:
-    """Cyclic token stream of the training or the validation documents.
-
-    Args:
-        shards: the shards in order.
-        ranges: the documents of each shard in the stream.
-    """
+    """Cyclic token stream of the training or the validation documents: a range of each shard."""
 
     def __init__(self, shards: list[Shard], ranges: list[Range]) -> None:
         parts = [(shard, part) for shard, part in zip(shards, ranges, strict=True) if part.num_tokens]
@@ -234,11 +223,7 @@ class TokenStream:
 
 
 class TokenizedDocuments:
-    """Tokenized documents: the shards listed in the manifest of a folder.
-
-    Args:
-        folder: the folder with the manifest.
-        check: whether to compare all files with their hashes.
+    """Tokenized documents: the shards listed in the manifest of a folder, compared with their hashes if `check`.
 
     Raises:
         DataError: names the manifest or shard that is damaged.

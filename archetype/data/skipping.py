@@ -25,7 +25,6 @@ class Skipped:
         limit: maximal number of skipped records.
         records: error of each record, and the number of records it counts as, by place; a place that is read again
             counts once. A damaged row of a CSV file counts as many records as it spans lines.
-        count: number of skipped records.
     """
 
     limit: int
@@ -103,11 +102,7 @@ def read_counting(read: Callable[[], T]) -> T:
 
 
 def skip(error: DataError, count: int = 1) -> None:
-    """Skip a bad record if that is allowed.
-
-    Args:
-        error: the error of the record; its place identifies the record.
-        count: number of records it counts as.
+    """Skip a bad record, identified by its error's place, if that is allowed; it may count as several.
 
     Raises:
         DataError: the error itself if skipping is not available; `TooManyBad` if the limit is exceeded.
@@ -118,13 +113,7 @@ def skip(error: DataError, count: int = 1) -> None:
 
 
 def decoded_lines(data: bytes, place: str, first: int = 1) -> str:
-    """Decode UTF-8 lines; a line that is not UTF-8 becomes empty and counts as a bad record.
-
-    Args:
-        data: bytes of the lines.
-        place: names the file in errors.
-        first: number of the first line.
-    """
+    """Decode UTF-8 lines; a line that is not UTF-8 becomes empty and counts as a bad record, numbered from `first`."""
     try:
         return data.decode()
     except UnicodeDecodeError:

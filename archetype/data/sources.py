@@ -110,11 +110,7 @@ class Sources:
 
 
 def expand(names: Sequence[str], suffixes: Sequence[str] = TEXT_SUFFIXES) -> tuple[str, ...]:
-    """Expand folders and patterns such as books/*.txt to absolute paths of files, sorted by name.
-
-    Args:
-        names: files, folders and patterns; names of datasets are kept.
-        suffixes: suffixes of the files taken from folders.
+    """Expand folders, by suffix, and patterns such as books/*.txt to absolute paths of files, sorted by name.
 
     Raises:
         DataError: a folder or pattern matches no file.

@@ -27,12 +27,7 @@ MAX_LINE = 2**28
 
 
 class Row(NamedTuple):
-    """One record of a file.
-
-    Attributes:
-        place: file and line, for messages.
-        values: values by field name.
-    """
+    """One record of a file: its file and line, and its values by field name."""
 
     place: str
     values: dict[str, Any]

@@ -9,14 +9,10 @@ from archetype.io.text import read_text
 
 
 def read_texts(file: Path, column: str | None = None) -> list[str]:
-    """Read the texts of a file: one for plain text, one per record for JSON, CSV, TSV and Parquet.
-
-    Args:
-        file: its suffix determines the format; .gz is decompressed.
-        column: column with the text (None: `text`, or the only text column).
+    """Read the texts of a file: one for plain text, one per record for JSON, CSV, TSV and Parquet, by its suffix.
 
     Raises:
-        DataError: the file or a record cannot be read, or several columns may hold the text.
+        DataError: the file or a record cannot be read, or without `column` several columns may hold the text.
     """
     if not holds_records(file):
         if column is not None:
@@ -39,12 +35,8 @@ def read_joined(file: Path, column: str | None = None) -> str:
 def read_lines_text(file: Path, remedy: str) -> str:
     """Read a plain text file with one item per line.
 
-    Args:
-        file: the text file.
-        remedy: remedy in the error for a file of records.
-
     Raises:
-        DataError: the file cannot be read, or holds records.
+        DataError: the file cannot be read, or holds records; `remedy` says what to do then.
     """
     if holds_records(file):
         raise DataError(str(file), "is a file of records", remedy)

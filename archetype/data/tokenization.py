@@ -63,13 +63,8 @@ def cache_folder(folder: str | None = None) -> Path:
 def tokenized(sources: Sources, tokenizer: Tokenizer, cache: Path, workers: int | None = None) -> TokenizedDocuments:
     """Tokenize all documents, or load them from the cache.
 
-    Pieces finished by an interrupted process are reused; the manifest is written last.
-
-    Args:
-        sources: the document sources.
-        tokenizer: for all documents.
-        cache: the cache folder.
-        workers: number of processes (absent: one per core if there is enough text, else only this one).
+    Pieces finished by an interrupted process are reused; the manifest is written last. Without `workers`, there is one
+    process per core if there is enough text, else only this one.
 
     Raises:
         DataError: a source cannot be read, holds no text, or has a text that cannot be encoded; or a shard is damaged.
@@ -199,14 +194,8 @@ def tokenize_piece(
 ) -> Done:
     """Write the shards of a piece, then the file that marks the piece as finished.
 
-    Args:
-        folder: the folder to write to.
-        sources: the sources that the piece is part of.
-        piece: the parts to read.
-        index: index of the piece.
-        tokenizer: every document starts with its `bos`, if prompts do, and ends with its first `eos`.
-        dtype: NumPy type of a token.
-        report: called with the number of characters tokenized since the last call.
+    Every document starts with the tokenizer's `bos`, if prompts do, and ends with its first `eos`. `report` is called
+    with the number of characters tokenized since the last call.
     """
     writer, size = ShardWriter(folder, f"{index:05}", dtype), 0
     before = [tokenizer.bos] if tokenizer.adds_bos and tokenizer.bos is not None else []
