@@ -21,23 +21,23 @@ REMEDY = "save the tokenizer as tokenizer.json with transformers"
 
 
 def open_pieces(file: Path) -> HuggingFaceTokenizer:
-    """Return the tokenizer of a folder with a spiece.model, as the folder's class reads it.
+    """Return the tokenizer of a folder with a spiece.model, as the class that the folder names reads it.
 
     Raises:
-        DataError: the class is not named or not known, or the file is damaged.
+        DataError: the class is unnamed or unknown, or the file is damaged.
     """
     config, model = read_config(file.parent), file.parent / MODEL_CONFIG
     reading = reading_class(config, read_json(model) if model.is_file() else {}, False)
     name = None if reading is None else reading.name
     if name not in CLASSES:
-        cause = f"is read by the model's own class ({name or 'which no file of the folder names'}), which adds rules"
-        raise DataError("", f"{cause} that are known of {', '.join(CLASSES)} alone", REMEDY)
+        cause = f"is read by the class {name}" if name else "is read by a class that no file of the folder names"
+        raise DataError("", f"{cause}; only the rules of {', '.join(CLASSES)} are known", REMEDY)
     pieces = SentencePieceTokenizer(read_bytes(file))
     row = table()["classes"][name]
     taken = {key: config.get(key, value) for key, value in row["defaults"].items()}
     count = config.get("extra_ids", SENTINELS)
     if type(count) is not int or not 0 <= count <= MOST_SENTINELS:
-        raise DataError(f"{CONFIG}: extra_ids", f"{count!r:.80} is not a number up to {MOST_SENTINELS}", FIX)
+        raise DataError(f"{CONFIG}: extra_ids", f"{count!r:.80} is not an integer from 0 to {MOST_SENTINELS}", FIX)
     definition = _definition(pieces, row, taken | {"extra_ids": count})
     tokens = {key: value for key, value in taken.items() if key.endswith("_token")}
     return HuggingFaceTokenizer(json.dumps(definition).encode(), tokens | config)
@@ -52,7 +52,7 @@ def _definition(pieces: SentencePieceTokenizer, row: Mapping[str, Any], taken: M
     steps = built_steps(row, {**taken, CHARSMAP: bool(pieces.settings.charsmap)})
     unknown = int(pieces.processor.unk_id())
     if pieces.settings.kind != UNIGRAM or unknown != steps["model"]["unk_id"]:
-        raise DataError("", "is not a model of the class that the folder names", REMEDY)
+        raise DataError("", "does not fit the class that the folder names", REMEDY)
     text = json.dumps({name: steps[name] for name in STEPS})
     map = b64encode(pieces.settings.charsmap).decode()
     ids = {piece.text: id for id, piece in enumerate(pieces.pieces)}
@@ -75,12 +75,12 @@ def _added(
 ) -> Iterator[dict[str, Any]]:
     """Yield the model's own symbols and the class's tokens; tokens that are not pieces get the next ids."""
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    own = {piece.text: piece.type == CONTROL for piece in pieces.pieces if piece.type in (CONTROL, USER_DEFINED)}
+    symbols = {piece.text: piece.type == CONTROL for piece in pieces.pieces if piece.type in (CONTROL, USER_DEFINED)}
     named = [name for key, value in taken.items() if key.endswith("_token") and (name := content(value))]
     if SENTINEL.format(0) in row["added"]:
-        named += [SENTINEL.format(number) for number in reversed(range(taken["extra_ids"]))]
+        named += [SENTINEL.format(index) for index in reversed(range(taken["extra_ids"]))]
     further = iter(range(len(ids), len(ids) + len(named)))
-    tokens = own | dict.fromkeys(named, True)
+    tokens = symbols | dict.fromkeys(named, True)
     placed = {name: ids[name] if name in ids else next(further) for name in tokens}
     for name, id in sorted(placed.items(), key=lambda pair: pair[1]):
         yield {"id": id, "content": name, **flags, "special": tokens[name]}
@@ -89,18 +89,18 @@ def _added(
 def _around(row: Mapping[str, Any], names: Mapping[str, str], ids: Mapping[str, int]) -> dict[str, Any]:
     """Return the post-processor that adds special tokens around one text and around two."""
 
-    def places(key: str) -> list[dict[str, Any]]:
+    def sequence(key: str) -> list[dict[str, Any]]:
         return [
-            {"Sequence": {"id": one, "type_id": type}}
-            if one in "AB"
-            else {"SpecialToken": {"id": names.get(one, one), "type_id": type}}
-            for one, type in zip(row[key], row["types"][key], strict=True)
+            {"Sequence": {"id": token, "type_id": type}}
+            if token in "AB"
+            else {"SpecialToken": {"id": names.get(token, token), "type_id": type}}
+            for token, type in zip(row[key], row["types"][key], strict=True)
         ]
 
-    tokens = {names.get(one, one) for one in row["pair"] if one not in "AB"}
+    added = {names.get(token, token) for token in row["pair"] if token not in "AB"}
     return {
         "type": "TemplateProcessing",
-        "single": places("single"),
-        "pair": places("pair"),
-        "special_tokens": {name: {"id": name, "ids": [ids[name]], "tokens": [name]} for name in sorted(tokens)},
+        "single": sequence("single"),
+        "pair": sequence("pair"),
+        "special_tokens": {name: {"id": name, "ids": [ids[name]], "tokens": [name]} for name in sorted(added)},
     }

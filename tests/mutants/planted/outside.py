@@ -90,9 +90,9 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("best = logits[:, : tokenizer.vocab_size].softmax(-1)", "best = logits.softmax(-1)"),
     ],
     "evaluation/score.py": [
-        ("own = logits[len(row) - len(targets) : len(row)].float()", "own = logits[-len(targets) :].float()"),
+        ("answer_logits = logits[len(row) - len(targets) : len(row)].float()", "answer_logits = logits[-len(targets) :].float()"),
         ("first = scored - start", "first = max(0, scored - start - 1)"),
-        ("bool((own.argmax(-1) == targets).all())", "bool((own.argmax(-1) == targets).any())"),
+        ("bool((answer_logits.argmax(-1) == targets).all())", "bool((answer_logits.argmax(-1) == targets).any())"),
     ],
     "training/report_page.py": [
         ('samples = [(f"{line[\'step\']:,}", line["sample"])',

@@ -94,7 +94,7 @@ def test_a_value_is_estimated(labelled: dict[str, Path], tmp_path: Path, capsys:
     evaluate(tmp_path / "run", data=labelled["values"], as_json=True)
     report = json.loads(capsys.readouterr().out)
     assert report["mean_squared_error"] < 0.5 and min(report["pearson"], report["spearman"]) > 0.7
-    with pytest.raises(ArchetypeError, match="the label 'good' is not a number; the model estimates values"):
+    with pytest.raises(ArchetypeError, match="the label 'good' is not a number; give numbers: the model is a"):
         evaluate(tmp_path / "run", data=labelled["classes"])
 
 

@@ -27,7 +27,7 @@ from archetype.training.setup import start
 
 CPU = torch.device("cpu")
 WRONG = {
-    '{"tokens": ["the"], "labels": ["verb"]}': "'verb' is none of the model's classes, name, word",
+    '{"tokens": ["the"], "labels": ["verb"]}': "'verb' is not one of the model's classes, name, word",
     '{"tokens": ["the"], "labels": []}': "line 1: has 1 tokens and 0 labels",
     '{"tokens": "the", "labels": ["word"]}': "line 1: tokens: 'the' is not a list of words",
 }
