@@ -69,13 +69,13 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ('"first": weights[..., 0].mean(-1)', '"first": weights[..., -1].mean(-1)'),
     ],
     "inspection/patching.py": [
-        ("y[torch.arange(len(places)), places] = source[0, places]",
-         "y[torch.arange(len(places)), places % ROWS] = source[0, places]"),
+        ("y[torch.arange(len(positions)), positions] = source[0, positions]",
+         "y[torch.arange(len(positions)), positions % ROWS] = source[0, positions]"),
         ("((difference(logits) - start) / (end - start))", "((difference(logits) - start) / end)"),
     ],
     "inspection/attribution.py": [
-        ("for number, y in enumerate(heads[:, position].double() * scale):",
-         "for number, y in enumerate(heads[:, position].double()):"),
+        ("for head, y in enumerate(heads[:, position].double() * scale):",
+         "for head, y in enumerate(heads[:, position].double()):"),
         ("rest = x[0, position].double() - heads[:, position].double().sum(0) * scale",
          "rest = x[0, position].double() - heads[:, position].double().sum(0)"),
         ("    position %= length\n", ""),
@@ -90,7 +90,8 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("best = logits[:, : tokenizer.vocab_size].softmax(-1)", "best = logits.softmax(-1)"),
     ],
     "evaluation/score.py": [
-        ("answer_logits = logits[len(row) - len(targets) : len(row)].float()", "answer_logits = logits[-len(targets) :].float()"),
+        ("answer_logits = logits[len(row) - len(targets) : len(row)].float()",
+         "answer_logits = logits[-len(targets) :].float()"),
         ("first = scored - start", "first = max(0, scored - start - 1)"),
         ("bool((answer_logits.argmax(-1) == targets).all())", "bool((answer_logits.argmax(-1) == targets).any())"),
     ],
