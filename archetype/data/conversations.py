@@ -127,12 +127,9 @@ def prompt_and_answer(
     answered = template.render([*messages, *answer], False, tools)
     if answered.startswith(prompt):
         return prompt, answered
-    # two answers that differ in their content show where the template writes it
     first, *others = answer
     content = first.get("content") or ""
-    with_0, with_1 = (template.render([*messages, {**first, "content": text}], False, tools) for text in "01")
-    length = next((index for index, (a, b) in enumerate(zip(with_0, with_1, strict=False)) if a != b), len(with_0))
-    head = with_0[:length]  # text up to the content of the answer
+    head, tail = template.around_content(messages, first, tools)
     if answered.startswith(head) and (others or content.strip() in answered[len(head) :]):
         return head, answered
     if others or not prompt.startswith(head):
@@ -141,7 +138,7 @@ def prompt_and_answer(
     opening = prompt[len(head) :]
     for start in (opening, opening.strip()):
         content = content.removeprefix(start)
-    return prompt, prompt + content + with_0[length + 1 :]
+    return prompt, prompt + content + tail
 
 
 def _check(messages: Sequence[Message], place: str) -> None:

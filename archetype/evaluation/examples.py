@@ -55,13 +55,10 @@ def evaluate_texts(
 def evaluate_tokens(
     model: Encoder | Decoder, tokenizer: Tokenizer, file: Path, labels: Sequence[str] = ()
 ) -> ClassReport:
-    """Evaluate a token classifier on words, each classified at its first token; texts are truncated to the context.
+    """Evaluate a token classifier on words, each classified at its first token; arguments as for `evaluate_texts`.
 
-    Args:
-        model: in evaluation mode.
-        tokenizer: the model's own.
-        file: JSON lines of {"tokens": [...], "labels": [...]}, as for `train --labelled-tokens`.
-        labels: names of the model's classes (absent: their indices).
+    The file has lines {"tokens": [...], "labels": [...]}, as for `train --labelled-tokens`; texts are truncated to the
+    context.
 
     Raises:
         SpecError: the model is not a token classifier.
@@ -89,11 +86,7 @@ def evaluate_images(
 ) -> ClassReport:
     """Evaluate a model's classes on the images of an .npz file, or of a folder with a subfolder per class.
 
-    Args:
-        model: in evaluation mode.
-        path: the file or the folder.
-        labels: names of the model's classes, and of the subfolders (absent: their indices).
-        processor: image preprocessing.
+    The labels name the model's classes, and the subfolders (absent: their indices).
 
     Raises:
         SpecError: the model has no classes.

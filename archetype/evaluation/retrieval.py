@@ -82,11 +82,7 @@ def retrieval_score(
 ) -> RetrievalScore:
     """Rank all documents for each query by dot product; ties keep the order of the documents.
 
-    Args:
-        queries: query vectors.
-        documents: document vectors.
-        relevant: for each query, {document index: relevance}.
-        recall_at: the k of recall@k.
+    `relevant` maps, for each query, document indices to relevance; `recall_at` are the k of recall@k.
     """
     depth = min(max(DEPTH, *recall_at), len(documents))
     recalls, reciprocals, gains = dict.fromkeys(recall_at, 0.0), 0.0, 0.0

@@ -72,9 +72,8 @@ def score(
         model: in evaluation mode.
         tokenizer: the model's own.
         text: of any length.
-        stride: step of the window, in tokens (default: half of `length`); 1 gives each token the most context, `length`
-            reads each token once.
-        length: window length in tokens (default: the model's context, less for a large vocabulary).
+        stride: tokens (default: half of `length`); 1 gives each token the most context, `length` reads each token once.
+        length: tokens (default: the model's context, less for a large vocabulary).
 
     Raises:
         DataError: the text has no token to predict, or a size is out of range.
@@ -107,11 +106,8 @@ def score(
 def score_continuations(model: CausalModel, pairs: list[tuple[list[int], list[int]]]) -> list[tuple[float, bool]]:
     """Return the log-probability of each continuation, and whether all its tokens are the most likely ones.
 
-    Batches hold rows of similar lengths; rows that are equal or differ only in their last token are computed once.
-
-    Args:
-        model: in evaluation mode.
-        pairs: (context tokens, continuation tokens); the context is truncated on the left to fit.
+    Pairs are (context tokens, continuation tokens); the context is truncated on the left to fit. Batches hold rows of
+    similar lengths; rows that are equal or differ only in their last token are computed once.
 
     Raises:
         DataError: a context or continuation is empty, or a continuation is longer than the model's context.

@@ -62,11 +62,11 @@ class TaskScores:
 def evaluate_tasks(
     lm: Scored, tasks: list[str], num_fewshot: int | None = None, limit: int | None = None
 ) -> TaskScores:
-    """Evaluate a generative model on tasks of lm-eval.
+    """Evaluate a generative model on tasks of lm-eval: names, YAML files, or folders of such files.
 
     Args:
         lm: model with its tokenizer.
-        tasks: task names, YAML files of tasks, or folders of such files.
+        tasks: the tasks.
         num_fewshot: number of examples before each question (default: the task's).
         limit: number of questions of each task (default: all).
 
@@ -211,11 +211,7 @@ def special_id(lm: Scored, key: str) -> int | None:
 
 
 def sampling_of(options: Mapping[str, Any], lm: Scored) -> dict[str, Any]:
-    """Return the settings that a task requests, as fields of `Sampling`; greedy by default, as in lm-eval.
-
-    Args:
-        options: the task's `generation_kwargs`, normalized by lm-eval.
-        lm: provides the defaults.
+    """Return the settings that a task's `generation_kwargs` request, as fields of `Sampling`; greedy by default.
 
     Raises:
         DataError: an option is not supported, or requests sampling without a temperature.

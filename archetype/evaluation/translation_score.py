@@ -67,13 +67,7 @@ def translation_score(
 ) -> TranslationScore:
     """Translate sources and compare the results with reference targets; pairs with an empty side are left out.
 
-    Args:
-        model: in evaluation mode.
-        tokenizer: the model's own.
-        sources: source texts.
-        targets: reference target of each source.
-        settings: beam search settings.
-        start: the token that every target starts with (absent: the end token).
+    Targets start with the token `start` (absent: the end token).
 
     Raises:
         DataError: there are no pairs, a text exceeds the model's context, or sacrebleu is not installed.

@@ -138,6 +138,15 @@ class ChatTemplate:
         keeps_spaces = text.startswith(CONTINUED, end)
         return text[:end] if keeps_spaces else text[:end].rstrip()
 
+    def around_content(
+        self, messages: Sequence[Message], answer: Message, tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> tuple[str, str]:
+        """Return the rendered text before and after the content of a last message; errors as for `render`."""
+        # two contents that differ show where the template writes them
+        with_0, with_1 = (self.render([*messages, {**answer, "content": text}], False, tools) for text in "01")
+        start = next((index for index, (a, b) in enumerate(zip(with_0, with_1, strict=False)) if a != b), len(with_0))
+        return with_0[:start], with_0[start + 1 :]
+
     def reads(self, key: str) -> bool:
         """Return whether the template mentions a key of messages."""
         names = REASONING[:2] if key in REASONING else (key,)

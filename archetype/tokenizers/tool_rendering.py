@@ -59,10 +59,7 @@ class _Renderings:
     def __init__(self, template: ChatTemplate, takes_text: bool) -> None:
         self._template, self._takes_text = template, takes_text
         self._prompt = template.render([USER], tools=TOOLS)
-        # two answers that differ in their content show where the template writes it
-        with_0, with_1 = (self._render({"role": "assistant", "content": text}) for text in ("0", "1"))
-        head = next((index for index, (a, b) in enumerate(zip(with_0, with_1, strict=False)) if a != b), len(with_0))
-        self._head, self._tail = with_0[:head], with_0[head + 1 :]  # text before and after an answer
+        self._head, self._tail = template.around_content([USER], {"role": "assistant"}, TOOLS)
 
     def form(self) -> ToolForm | None:
         """Return the inferred format after testing it; None if it cannot be inferred."""

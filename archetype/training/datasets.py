@@ -67,12 +67,7 @@ class Data(Part):
         return {}
 
     def prepared_for(self, spec: ModelSpec, processor: Callable[[], ImageProcessor | None]) -> Self:
-        """Return the data with the preparation that a model needs.
-
-        Args:
-            spec: the model.
-            processor: returns the image processor of the pretrained model, if any.
-        """
+        """Return the data with the preparation that a model needs; `processor` returns the pretrained one, if any."""
         return self
 
 
@@ -171,7 +166,7 @@ class PackedDocuments(RunningText):
             ]
         sample: list[str] = []
         for sources, piece in pieces:
-            left = SAMPLE // len(pieces)
+            left = SAMPLE // len(pieces)  # characters
             for text in sources.documents(piece):
                 if not is_held_out(text, self.validation_fraction):
                     sample.append(text[:left])

@@ -108,13 +108,7 @@ def _take_from(pretrained: Pretrained, data: dict[str, Any], of_spec: Sequence[s
 
 
 def recipe_for(source: str | dict[str, Any], data: Mapping[str, Any], size: int) -> Recipe:
-    """Return the recipe that `assemble` chooses for a specification and a text size; the text need not exist.
-
-    Args:
-        source: the specification, as in a recipe.
-        data: the data, as in a recipe.
-        size: bytes of the text; other data ignore it.
-    """
+    """Return the recipe that `assemble` chooses for a specification and bytes of text; the text need not exist."""
     fields: dict[str, Any] = {"spec": source, "data": dict(data)}
     _choose(fields, False, size)
     _choose_rate(fields, is_trained=False)
@@ -202,12 +196,12 @@ def _choose_for_text(choose: Any, data: dict[str, Any], size: int, has_budget: b
     choose("data.tokenizer", "byte_bpe" if room > 300 else small)
     if data["data"]["tokenizer"] in LEARNED:
         choose("data.vocab_size", min(room, MAX_VOCAB_SIZE, max(300, size // 200)))
-    num_tokens = size if data["data"]["tokenizer"] in ("bytes", "characters") else size // 4
+    num_tokens = size if data["data"]["tokenizer"] in ("bytes", "characters") else size // 4  # about 4 bytes per token
     length = min(MAX_LENGTH, num_tokens // 3)
     if length < spec.context_length:
         choose("sequence_length", max(8, length))
     choose("batch_size", 16)
-    if not has_budget:
+    if not has_budget:  # a few epochs, within bounds
         tokens = data["batch_size"] * (data.get("sequence_length") or spec.context_length)
         choose("steps", min(MAX_STEPS, max(MIN_STEPS, EPOCHS * num_tokens // tokens)))
 

@@ -36,19 +36,16 @@ def evaluate(
     stop: Callable[[], bool] = lambda: False,
     processes: Processes = ALONE,
 ) -> Evaluation | None:
-    """Compute the mean loss over validation batches.
+    """Compute the mean loss over validation batches, evenly spread, or over all of them.
 
     Args:
         model: keeps its mode (training or evaluation).
         objective: provides the batches and the loss.
         dtype: float32, or bfloat16 by autocast.
-        num_batches: number of batches, evenly spread (absent: all).
+        num_batches: number of batches (absent: all).
         rows: rows per forward pass (absent: the whole batch).
-        stop: called before each batch; evaluation stops if it returns true.
+        stop: called before each batch; if it returns true, the result is None.
         processes: the processes that share the rows of each batch.
-
-    Returns:
-        The evaluation; None if it was stopped.
     """
     total = objective.num_validation_batches
     num_batches = total if num_batches is None else min(total, num_batches)
@@ -65,7 +62,7 @@ def evaluate(
                 part = tuple(tensor.to(model.device) for tensor in part)
                 with torch.autocast(model.device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
                     output = processes.compute_loss(objective, model, part)
-                if share:
+                if share:  # a part may hold no targets
                     num_targets = int(output.num_targets)
                     nats += float(output.loss) * num_targets
                     count += num_targets

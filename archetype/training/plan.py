@@ -25,9 +25,7 @@ class Plan:
     """Cost of a run.
 
     Attributes:
-        parameters: number of parameters.
         trained: number of trained parameters, including an adapter's.
-        steps: optimizer steps.
         tokens: predictions in all steps, without padding, counted in `unit`.
         unit: token, image or pair.
         flops: FLOPs of all steps, including recomputation.
@@ -81,17 +79,13 @@ class Plan:
 
 
 def plan(resolved: ResolvedRecipe, device: torch.device) -> Plan:
-    """Estimate the cost of a run: memory by counting, time by timing a few steps if they are small enough.
-
-    Args:
-        resolved: from `resolve_recipe`.
-        device: the device to train on.
-    """
+    """Estimate the cost of a run: memory by counting, time by timing a few steps if they are small enough."""
     recipe, spec, objective = resolved.recipe, resolved.spec, resolved.objective
     batch, length = objective.batch_shape or (recipe.batch_size, recipe.sequence_length)
     rows, length = min(batch, recipe.micro_batch_size or batch), length or spec.context_length
     cost = StepMemoryCost(recipe, spec)
     memory, free = cost.step(rows, length, rows < batch), free_memory(device)
+    # activation checkpointing computes a share of the blocks' forward pass again
     share = number_recomputed(recipe.recompute, cost.num_blocks) / max(1, cost.num_blocks)
     recomputed = cost_report(spec, batch, length, recipe.dtype).flops_of_blocks
     flops = step_flops(recipe, spec, batch, length) + share * cost.share_of_blocks_with_gradients * recomputed

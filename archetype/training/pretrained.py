@@ -28,7 +28,6 @@ class Pretrained:
     Attributes:
         source: the path or name it was loaded from.
         labels: class names of its head.
-        template: its chat template.
         family: the published family it was loaded from.
         image_processor: returns its image processor, if it has one.
         sentence: preprocessing of texts to embed; None unless the model embeds texts.
@@ -67,6 +66,7 @@ def take_over(
     trained, random, wider = before.state_dict(), set(), set()
     for name, tensor in model.state_dict().items():
         old = trained.get(name)
+        # a class head with other classes has rows of another meaning
         if old is None or old.shape[1:] != tensor.shape[1:] or (name.startswith("classifier.") and not keeps_head):
             random.add(name)
         elif (
@@ -79,7 +79,7 @@ def take_over(
             )
         ):
             tensor[: len(old)] = old
-            tensor[num_tokens:] = old[:num_tokens].mean(0)
+            tensor[num_tokens:] = old[:num_tokens].mean(0)  # also rows that padded the table beyond the tokenizer
             wider.add(name)
         elif old.shape == tensor.shape:
             tensor.copy_(old)

@@ -58,12 +58,7 @@ class Processes:
         return device
 
     def begin(self, begin: "Callable[[], TrainState]", join: "Callable[[], TrainState]") -> "TrainState":
-        """Return the state of a run.
-
-        Args:
-            begin: starts or resumes the run and writes its files; called in the main process.
-            join: resumes the run afterwards; called in all other processes.
-        """
+        """Return the state of a run: the main process calls `begin`, which writes its files, then the others `join`."""
         return begin()
 
     def together(self, action: Callable[[], T]) -> T:
@@ -75,14 +70,9 @@ class Processes:
         return condition
 
     def parts(self, objective: Objective, batch: Batch, rows: int | None) -> list[tuple[Batch, float]]:
-        """Return the parts of a batch that this process computes, each with its share of the batch's targets.
+        """Return the parts of a batch that this process computes, of up to `rows` rows, with their target shares.
 
         The loss is the mean over all targets of the batch: the sum of the parts' losses times their shares.
-
-        Args:
-            objective: counts the targets.
-            batch: the batch of all processes.
-            rows: rows per part (None: all).
         """
         parts = [*split_batch(batch, rows)]
         if len(parts) == 1:

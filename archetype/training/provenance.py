@@ -34,8 +34,7 @@ class Provenance(BaseModel, frozen=True):
         guessing_loss: validation loss of guessing without looking at the inputs, if known.
         changes: differences allowed when the run was resumed, each with its step.
         examples: number of training examples, and how many were truncated or left out.
-        num_skipped: number of bad records left out.
-        skipped: the first of them, each with its place and fault.
+        skipped: the first bad records that were left out, each with its place and fault.
     """
 
     spec: str

@@ -15,14 +15,7 @@ LATE = 0.75  # fraction of a run after which the trend of its loss is judged
 
 
 def sentences(recipe: Recipe, spec: ModelSpec, parameters: int, lines: list[dict[str, Any]]) -> list[str]:
-    """Return the summary of a run, one sentence per subject.
-
-    Args:
-        recipe: the recipe.
-        spec: the model.
-        parameters: number of parameters.
-        lines: the metrics of the run.
-    """
+    """Return the summary of a run, one sentence per subject; `lines` are its metrics."""
     training, held_out, final = curves(lines)
     summary = [_trained(recipe, spec, parameters, lines)]
     if _is_measured(training):

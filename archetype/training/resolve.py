@@ -38,9 +38,8 @@ class ResolvedRecipe:
     """All settings of a run; nothing has been written yet.
 
     Attributes:
-        recipe: the recipe, with the settings filled in that depend on data, model or budget.
+        recipe: with the settings that depend on data, model or budget.
         notes: messages to show when the run starts.
-        template: chat template.
         labels: class names; empty if there are none.
         image_processor: contents of preprocessor_config.json, if the recipe overrides the pretrained model's.
         pretrained: the model whose weights training starts from.
@@ -153,14 +152,12 @@ def _resolved(
 def with_published_head(before: ModelSpec, after: ModelSpec, family: Family | None) -> ModelSpec:
     """Return the specification that an objective needs; a new class head of an encoder follows its published family.
 
-    Args:
-        before: the specification without the new head.
-        after: the specification as the objective changed it.
-        family: the family it was loaded from (absent: the first that can express it).
+    `before` lacks the new head, `after` is what the objective made of it; without a family, the first that can express
+    it.
     """
     is_encoder = after.embeds_tokens and not after.is_causal
     if not is_encoder or not after.head.has_classes or after.head == before.head:
-        return after
+        return after  # decoders and image models have the same class head in every family
     try:
         family = family or family_for(before)
         return family.format.with_class_head(before, after.head.num_classes, after.head.labels_tokens)
@@ -190,10 +187,7 @@ def fitting_tokenizer(recipe: Recipe, texts: dict[str, str]) -> Tokenizer | None
 def build_tokenizer(data: Data, texts: dict[str, str], room: int | None = None) -> Tokenizer | None:
     """Return the tokenizer that the data name: loaded, or trained on the training part; None for images.
 
-    Args:
-        data: names the tokenizer, and optionally its vocabulary size.
-        texts: the texts of the data.
-        room: upper limit of the vocabulary size, for tokenizers that learn one and data that set none.
+    `room` limits the vocabulary size of tokenizers that learn one, if the data do not set it.
     """
     if not isinstance(data, TokenizedData):
         return None

@@ -161,7 +161,7 @@ class DistantRecall(SyntheticData):
         tokens = generator.integers(half, self.symbols, size=(count, self.length + 1)) + FIRST
         answers = generator.integers(half, size=count) + FIRST
         distances = generator.choice(self.distances, size=count)
-        tokens[:, self.length - 1] = QUERY
+        tokens[:, self.length - 1] = QUERY  # the answer follows it, and is not read
         tokens[np.arange(count), self.length - 1 - distances] = answers
         tokens[:, self.length] = answers
         is_target = np.zeros((count, self.length), dtype=bool)
@@ -242,4 +242,4 @@ class Reverse(SyntheticData):
         order = np.where(is_symbol, np.arange(high) if self.copies else lengths[:, None] - 1 - np.arange(high), 0)
         target = np.where(is_symbol, np.take_along_axis(source, order, axis=1), FILLER)
         tokens = np.concatenate([np.full((count, 1), QUERY), target], axis=1)
-        return Rows(tokens, is_symbol, source, lengths)
+        return Rows(tokens, is_symbol, source, lengths)  # (B, S + 1), (B, S), (B, S), (B,)

@@ -185,7 +185,7 @@ def test_what_a_template_does_not_read_is_refused_by_its_place(key: str, value: 
     assert template.render([message | {key: None, "tool_call_id": "1"}]) == plain
     reading = ChatTemplate(THINKING + "{{ messages[0]." + key + " }}", TOKENS)
     assert reading.render([message | {key: value}]) == plain + str(value)
-    with pytest.raises(DataError, match=r"^tools: is nowhere"):
+    with pytest.raises(DataError, match=r"^tools: is not used by"):
         template.render([message], tools=TOOLS)
 
 
