@@ -1,4 +1,4 @@
-"""Batches of a token sequence in an order determined by seed and step, and a prefetcher."""
+"""Batches of token windows, determined by seed and step, and a prefetcher."""
 
 import time
 from collections.abc import Callable
@@ -16,18 +16,12 @@ T = TypeVar("T")
 
 
 class Batches:
-    """Batches of windows of `length` + 1 tokens, reshuffled every epoch; each window occurs once per epoch.
+    """Batches of windows of `length` + 1 of a text's tokens, reshuffled every epoch; each window occurs once per epoch.
 
     Batches have no state: batch n depends only on the seed and n, so a resumed run gets the same batches.
 
-    Args:
-        tokens: token ids of the text, (num_tokens,).
-        batch_size: windows per batch.
-        length: predicted tokens per window.
-        seed: determines the order of windows.
-
     Raises:
-        DataError: the text is too short for one window per epoch.
+        DataError: the text is shorter than two windows.
     """
 
     def __init__(self, tokens: Tokens, batch_size: int, length: int, seed: int) -> None:
@@ -37,17 +31,17 @@ class Batches:
         self.seed = seed
         self.windows = (len(tokens) - 1) // length - 1  # one fewer than fit: the offset differs between epochs
         if self.windows < 1:
-            cause = f"has {len(tokens)} tokens and one row needs {2 * length + 1}"
+            cause = f"has {len(tokens)} tokens, fewer than the {2 * length + 1} needed for one row"
             raise DataError("text", cause, "give a longer text or a smaller length")
         self._epoch: tuple[int, npt.NDArray[np.int64]] | None = None
 
     @property
     def per_epoch(self) -> float:
-        """Number of batches per epoch."""
+        """Batches per epoch."""
         return self.windows / self.batch_size
 
     def batch(self, step: int) -> Tokens:
-        """Return the token ids of a step, (batch_size, length + 1)."""
+        """Return the token ids of a step, (B, length + 1)."""
         first = step * self.batch_size
         starts = [self._start(sample) for sample in range(first, first + self.batch_size)]
         return np.stack([self.tokens[start : start + self.length + 1] for start in starts])
@@ -57,7 +51,7 @@ class Batches:
         return int(self._order(epoch)[index])
 
     def _order(self, epoch: int) -> npt.NDArray[np.int64]:
-        """Return the first token of each window of an epoch, (windows,), in shuffled order."""
+        # (windows,) first token of each window, in shuffled order
         if self._epoch is None or self._epoch[0] != epoch:
             generator = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
             offset = generator.integers(self.length)
@@ -66,20 +60,16 @@ class Batches:
 
 
 def windows(tokens: Tokens, length: int) -> Tokens:
-    """Return all complete windows in order, (n, length + 1); a shorter text gives one window of its own length."""
+    """Return all complete windows in order, (n, length + 1); a shorter text gives one window of its length."""
     length = min(length, len(tokens) - 1)
     count = (len(tokens) - 1) // length
     return np.stack([tokens[i * length : (i + 1) * length + 1] for i in range(count)])
 
 
 class Prefetcher(Generic[T]):
-    """Prefetcher: prepare the batches of the next steps in a thread while a step computes.
+    """Prefetcher: one thread prepares the batches of the next steps while a step computes.
 
-    A batch is a function of its step only, so a batch prepared ahead or a second time is the same. One thread prepares
-    all batches, one after the other.
-
-    Args:
-        batch: returns the batch of a step.
+    `batch` maps a step to its batch, and must depend only on the step.
     """
 
     def __init__(self, batch: Callable[[int], T]) -> None:
@@ -89,7 +79,7 @@ class Prefetcher(Generic[T]):
 
     def batch(self, step: int) -> tuple[T, float]:
         """Return the batch of a step, and the seconds spent waiting for it."""
-        started, earlier = time.perf_counter(), self._futures
+        started, earlier = time.perf_counter(), self._futures  # prepared during earlier steps
         steps = range(step, step + 1 + AHEAD)
         self._futures = {n: earlier.pop(n) if n in earlier else self._executor.submit(self._batch, n) for n in steps}
         for future in earlier.values():

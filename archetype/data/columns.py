@@ -16,7 +16,7 @@ SAMPLE = 50  # rows read to infer what a column holds
 
 
 def columns_of(file: Path) -> dict[str, list[Any]]:
-    """Return the first values of each column of a file, skipping bad records."""
+    """Return the first values of each column, skipping bad records."""
     columns: dict[str, list[Any]] = {}
     with skipping(MAX_LIMIT):
         for row in islice(first_rows(file), SAMPLE):
@@ -26,7 +26,7 @@ def columns_of(file: Path) -> dict[str, list[Any]]:
 
 
 def first_rows(file: Path) -> Iterator[Row]:
-    """Iterate over the rows of a file of any size without reading it whole."""
+    """Iterate over the rows of a file without reading it whole."""
     if file.name.endswith(PARQUET_SUFFIX):
         yield from parquet_rows(str(file))
         return
@@ -45,14 +45,10 @@ def text_columns(columns: dict[str, list[Any]]) -> list[str]:
 
 
 def text_column(file: Path, option: Callable[[dict[str, list[Any]]], str] = lambda columns: "") -> str:
-    """Return the name of the column with the text: `text`, or the only text column.
-
-    Args:
-        file: a file of records.
-        option: returns the remedy if the columns are those of another kind of data, else an empty string.
+    """Return the column with the text: `text`, or the only text column.
 
     Raises:
-        DataError: no column or several columns hold texts; names the option that selects one.
+        DataError: no column or several columns hold text; `option` may suggest another kind of data as the remedy.
     """
     columns = columns_of(file)
     if "text" in columns or not columns:
@@ -61,26 +57,25 @@ def text_column(file: Path, option: Callable[[dict[str, list[Any]]], str] = lamb
     if remedy := option(columns):
         raise DataError(str(file), cause, remedy)
     if has_no_names(columns):
-        raise DataError(str(file), cause, "write a first line of names, such as text")
+        raise DataError(str(file), cause, "add a header line, such as text")
     texts = text_columns(columns)
     if len(texts) == 1:
         return texts[0]
     example = shlex.quote(texts[0] if texts else next(iter(columns)))
-    raise DataError(str(file), cause, f"name the one with the text, such as --column {example}")
+    raise DataError(str(file), cause, f"select the text column, such as --column {example}")
 
 
 def named(columns: Iterable[str]) -> str:
-    """Join column names for messages; for a file without a header these are the values of its first row."""
+    """Join column names for messages."""
     return one_line(", ".join(columns), MAX_NAMES)
 
 
 def has_no_names(columns: Iterable[str]) -> bool:
-    """Whether column names look like values (numbers or long texts), so that the header is missing."""
+    """Return whether the header is missing: some column names look like values (numbers or long texts)."""
     return any(len(name) > MAX_NAME or is_number(name) for name in columns)
 
 
 def is_number(text: str) -> bool:
-    """Whether a string parses as a float."""
     try:
         float(text)
     except ValueError:

@@ -1,8 +1,8 @@
-"""Conversion of conversations in ShareGPT and Alpaca format to messages with role and content.
+"""Convert ShareGPT and Alpaca conversations to messages with role and content.
 
-ShareGPT: {"conversations": [{"from": "human", "value": ...}, {"from": "gpt", "value": ...}]}, perhaps with `system` and
-`tools`. Alpaca (Taori 2023): {"instruction": ..., "input": ..., "output": ...}, perhaps with `system` and `history`
-(earlier turns as [question, answer]). The messages are rendered with the model's own chat template.
+ShareGPT: {"conversations": [{"from": "human", "value": ...}, {"from": "gpt", "value": ...}]}, with optional `system`
+and `tools`. Alpaca (Taori 2023): {"instruction": ..., "input": ..., "output": ...}, with optional `system` and
+`history` (earlier turns as [question, answer]).
 """
 
 import json
@@ -20,15 +20,15 @@ KEYS = ("from", "value", "role", "content")
 
 
 def fits(fields: Collection[str]) -> bool:
-    """Whether records with these fields are conversations in one of the known formats."""
+    """Return whether records with these fields are conversations in a known format."""
     return "messages" in fields or "conversations" in fields or {"instruction", "output"} <= {*fields}
 
 
 def as_messages(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a record in any of the known formats to one with `messages`; other records are returned unchanged.
+    """Convert a record in a known format to one with `messages`; other records are returned unchanged.
 
     Raises:
-        ValueError: the record is malformed; the message says how.
+        ValueError: the record is malformed.
     """
     if "messages" in record:
         return {**record, "messages": _turns(record["messages"], "messages")}
@@ -37,14 +37,14 @@ def as_messages(record: Mapping[str, Any]) -> dict[str, Any]:
     before = [{"role": "system", "content": system}] if system else []
     if "conversations" in record:
         turns = _turns(record["conversations"], "conversations")
-        if isinstance(rest.get("tools"), str):  # as JSON
+        if isinstance(rest.get("tools"), str):  # ShareGPT stores tools as JSON text
             rest["tools"] = _json(rest["tools"], "tools") if rest["tools"].strip() else None
         return {**rest, "messages": [*before, *turns]}
     if "instruction" not in record or "output" not in record:
         return dict(record)
     for turn in record.get("history") or ():
         if not (isinstance(turn, Sequence) and len(turn) == 2 and all(isinstance(text, str) for text in turn)):
-            raise ValueError(f"history has {turn!r:.60}, which is not a question and its answer")
+            raise ValueError(f"history: {turn!r:.60} is not a question and its answer")
         before += [{"role": "user", "content": turn[0]}, {"role": "assistant", "content": turn[1]}]
     question = "\n".join(filter(None, (_text(record, "instruction"), _text(record, "input"))))
     answer = _text(record, "output")
@@ -55,23 +55,22 @@ def as_messages(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _turns(turns: Any, field: str) -> Any:
-    """Convert turns to messages with role and content; malformed `messages` are returned for the caller to refuse."""
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
         if field == "messages":
-            return turns
+            return turns  # the caller checks them and raises the error
         raise ValueError(f"{field} is not a list of turns, each with from and value")
-    return [_message(turn, f"{field}[{number}]") if "from" in turn else turn for number, turn in enumerate(turns)]
+    return [_message(turn, f"{field}[{index}]") if "from" in turn else turn for index, turn in enumerate(turns)]
 
 
 def _message(turn: Mapping[str, Any], place: str) -> dict[str, Any]:
     speaker, text = turn["from"], turn.get("value")
     if speaker not in ROLES:
-        raise ValueError(f"{place}: from {speaker!r:.40} is none of {', '.join(ROLES)}")
+        raise ValueError(f"{place}: unknown speaker {speaker!r:.40} in from; use one of {', '.join(ROLES)}")
     if not isinstance(text, str):
-        raise ValueError(f"{place}: value is {text!r:.40}, which is not a text")
+        raise ValueError(f"{place}: value is not a string: {text!r:.40}")
     rest = {key: value for key, value in turn.items() if key not in KEYS and value is not None}
     message = {"role": ROLES[speaker], "content": text, **rest}
-    if speaker != "function_call":
+    if speaker != "function_call":  # whose value is one call or a list of calls, as JSON text
         return message
     calls = _json(text, f"{place}: value")
     calls = calls if isinstance(calls, list) else [calls]
@@ -82,10 +81,9 @@ def _message(turn: Mapping[str, Any], place: str) -> dict[str, Any]:
 
 
 def _text(record: Mapping[str, Any], field: str) -> str:
-    """Return the text of a field; empty if it is absent."""
     text = record.get(field)
     if text is not None and not isinstance(text, str):
-        raise ValueError(f"{field} is {text!r:.60}, which is not a text")
+        raise ValueError(f"{field} is not a string: {text!r:.60}")
     return text or ""
 
 
@@ -93,4 +91,4 @@ def _json(text: str, place: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        raise ValueError(f"{place} is {text!r:.60}, which is not JSON") from None
+        raise ValueError(f"{place} is not JSON: {text!r:.60}") from None

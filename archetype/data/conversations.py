@@ -1,4 +1,4 @@
-"""Tokenization of conversations rendered with a chat template, with a loss mask over answers."""
+"""Tokenize conversations rendered with a chat template, with a loss mask over answers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,11 +18,9 @@ class Row:
     """Token sequence with a loss mask.
 
     Attributes:
-        ids: token ids.
         is_answer: for each token, whether it is a target of the loss.
-        text: the text of the tokens.
         is_whole: whether `ids` equal the tokenization of `text` as a whole.
-        ends: number of tokens and characters after each piece added.
+        ends: number of tokens and characters after each text added.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -32,24 +30,18 @@ class Row:
     ends: list[tuple[int, int]] = field(default_factory=list)
 
     def extend(self, text: str, is_answer: bool, tokenizer: Tokenizer) -> None:
-        """Extend the row to a longer text that starts with the row's text.
-
-        Tokens after the last special token of an answer are not targets: the model stops at that token.
-        """
-        new = self._new_tokens(text, tokenizer)
-        special = set(tokenizer.special_tokens.values())
-        last = max((place for place, id in enumerate(new) if id in special), default=len(new) - 1)
+        """Extend the row to a longer text that starts with the row's text."""
+        new, special = self._new_tokens(text, tokenizer), set(tokenizer.special_tokens.values())
+        # the model stops at the last special token of an answer, so the tokens after it are not targets
+        last = max((index for index, id in enumerate(new) if id in special), default=len(new) - 1)
         self.ids += new
-        self.is_answer += [is_answer and place <= last for place in range(len(new))]
+        self.is_answer += [is_answer and index <= last for index in range(len(new))]
         self.text = text
         self.ends.append((len(self.ids), len(text)))
 
     def _new_tokens(self, text: str, tokenizer: Tokenizer) -> list[int]:
-        """Return the new tokens: those of the whole text, unless tokenizing it would change earlier tokens.
-
-        The text is tokenized from the last piece but one if that reproduces the tokens in the row, so that a long
-        conversation is not tokenized from its start for each answer.
-        """
+        # tokenize from the last text but one if that reproduces the row's tokens, so that a long conversation is not
+        # tokenized from its start for each answer; else from the start; else only the new text
         for tokens, characters in (*self.ends[-2:-1], (0, 0)) if self.is_whole else ():
             whole, known = tokenizer.encode_with_special_tokens(text[characters:]), self.ids[tokens:]
             if whole[: len(known)] == known:
@@ -71,35 +63,26 @@ def conversation_rows(
 ) -> list[Row]:
     """Tokenize a conversation as the model sees it: for each answer, its prompt followed by the answer.
 
-    An answer of weight 0 is context and not a target, as in OpenAI's format for conversations.
-
-    One row holds all answers if each prompt extends the text before it. If not (some templates drop earlier reasoning),
-    the answer begins a new row.
-
-    Args:
-        messages: each with a role and a content.
-        template: renders the messages.
-        tokenizer: encodes the rendered text.
-        place: where the conversation comes from, for errors.
-        tools: functions that answers may call, as JSON schemas.
+    An answer of weight 0 is context and not a target, as in OpenAI's format. One row holds all answers if each prompt
+    extends the text before it. If not (some templates drop earlier reasoning), the answer begins a new row.
 
     Raises:
-        DataError: the conversation is malformed or has no answer, or the template fails.
+        DataError: the conversation, called `place`, is malformed or has no answer, or the template fails.
     """
     _check(messages, place)
     weights = [message.get("weight", 1) for message in messages]
     messages = [{key: value for key, value in message.items() if key != "weight"} for message in messages]
     rows, row = [], Row()
     texts = _texts(messages, template, tools)
-    for number, message in enumerate(messages):
+    for index, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
-        prompt, answered = texts(number) or prompt_and_answer(messages[:number], [message], template, tools)
+        prompt, answered = texts(index) or prompt_and_answer(messages[:index], [message], template, tools)
         if not prompt.startswith(row.text):
             rows.append(row)
             row = Row()
         row.extend(prompt, False, tokenizer)
-        row.extend(answered, weights[number] != 0, tokenizer)
+        row.extend(answered, weights[index] != 0, tokenizer)
     return [*rows, row]
 
 
@@ -108,19 +91,18 @@ def _texts(
 ) -> Callable[[int], tuple[str, str] | None]:
     """Return a function from the index of an answer to its prompt and the text including the answer.
 
-    The function returns None if the two have to be rendered separately: the template does not write messages in order,
-    or refuses one of them.
+    It returns None if both must be rendered separately: the template reorders messages or refuses one of them.
     """
-    last = max(number for number, message in enumerate(messages) if message["role"] == "assistant")
+    last = max(index for index, message in enumerate(messages) if message["role"] == "assistant")
     try:
         prompts, answered = (template.beginnings(messages[: last + 1], prompted, tools) for prompted in (True, False))
     except DataError:  # rendering the prompts one by one raises the error again
         prompts = answered = None
 
-    def texts(number: int) -> tuple[str, str] | None:
-        if prompts is None or answered is None or number == 0:
+    def texts(index: int) -> tuple[str, str] | None:
+        if prompts is None or answered is None or index == 0:
             return None
-        pair = prompts.render(number), answered.render(number + 1)
+        pair = prompts.render(index), answered.render(index + 1)
         return pair if pair[1].startswith(pair[0]) else None
 
     return texts
@@ -138,12 +120,6 @@ def prompt_and_answer(
     a reasoning block in the prompt that finished answers do not show. There, an answer that is rendered in full follows
     the template's answer header, and an answer whose reasoning the template would drop follows the generation prompt.
 
-    Args:
-        messages: the messages before the answer.
-        answer: the messages of the answer.
-        template: renders the messages.
-        tools: functions that an answer may call, as JSON schemas.
-
     Raises:
         DataError: the template fails, or does not put the answer after its prompt.
     """
@@ -153,22 +129,19 @@ def prompt_and_answer(
         return prompt, answered
     first, *others = answer
     content = first.get("content") or ""
-    one, two = (template.render([*messages, {**first, "content": text}], False, tools) for text in "01")
-    length = next((place for place, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), len(one))
-    head = one[:length]  # up to the content of the answer
+    head, tail = template.around_content(messages, first, tools)
     if answered.startswith(head) and (others or content.strip() in answered[len(head) :]):
         return head, answered
     if others or not prompt.startswith(head):
-        cause = "renders an answer that does not begin where its prompt ends"
+        cause = "does not render the answer right after its prompt"
         raise DataError("chat template", cause, "fix the template")
     opening = prompt[len(head) :]
     for start in (opening, opening.strip()):
         content = content.removeprefix(start)
-    return prompt, prompt + content + one[length + 1 :]
+    return prompt, prompt + content + tail
 
 
 def _check(messages: Sequence[Message], place: str) -> None:
-    """Refuse anything but a list of messages with role and content, weights other than 0 and 1, and missing answers."""
     is_list = isinstance(messages, list) and all(isinstance(message, dict) for message in messages)
     if not is_list or not all(
         isinstance(message.get("role"), str) and (isinstance(message.get("content"), str) or message.get("tool_calls"))
@@ -177,6 +150,6 @@ def _check(messages: Sequence[Message], place: str) -> None:
         remedy = 'write {"messages": [{"role": "user", "content": ...}, ...]}'
         raise DataError(place, "is not a list of messages with a role and a content", remedy)
     if any(message.get("weight", 1) not in (0, 1) for message in messages):
-        raise DataError(place, "has a weight that is neither 0 nor 1", "write one of them, or leave it out")
+        raise DataError(place, "has a weight other than 0 and 1", "set it to 0 or 1, or leave it out")
     if all(message["role"] != "assistant" for message in messages):
-        raise DataError(place, "has no answer of the role assistant", "add one, or remove the conversation")
+        raise DataError(place, "has no message of role assistant", "add one, or remove the conversation")

@@ -19,7 +19,7 @@ class Corpus:
     """Training and validation tokens of one text.
 
     Attributes:
-        validation_bytes: UTF-8 bytes of the validation text, for losses that compare between tokenizers.
+        validation_bytes: UTF-8 bytes of the validation text, for losses that are comparable between tokenizers.
         fingerprint: hash of text and tokens, checked when a run is resumed.
     """
 
@@ -30,7 +30,6 @@ class Corpus:
 
     @property
     def description(self) -> str:
-        """Number of training tokens, in words."""
         return f"{len(self.training):,} tokens of text"
 
     @property
@@ -52,13 +51,7 @@ class Corpus:
 
 
 def corpus(text: str, tokenizer: Tokenizer, validation: float, where: Split) -> Corpus:
-    """Split a text into training and validation parts and tokenize both.
-
-    Args:
-        text: the whole text.
-        tokenizer: for both parts.
-        validation: the fraction of the text's characters to hold out.
-        where: where the validation part is taken from: everywhere or end.
+    """Split a text into training and validation parts and tokenize both; `validation` is a fraction of the characters.
 
     Raises:
         DataError: the text is too short.
@@ -66,7 +59,7 @@ def corpus(text: str, tokenizer: Tokenizer, validation: float, where: Split) -> 
     training, held_out = split(text, validation, where)
     tokens, held_out_tokens = encode(tokenizer, training), encode(tokenizer, held_out)
     if len(held_out_tokens) < 2:
-        raise DataError("text", "its held-out part has fewer than two tokens", "give a longer text")
+        raise DataError("text", "its validation part has fewer than two tokens", "give a longer text")
     digest = hashlib.sha256(text.encode())
     digest.update(tokens.tobytes() + held_out_tokens.tobytes())
     return Corpus(tokens, held_out_tokens, len(held_out.encode()), digest.hexdigest())
@@ -74,6 +67,6 @@ def corpus(text: str, tokenizer: Tokenizer, validation: float, where: Split) -> 
 
 def encode(tokenizer: Tokenizer, text: str, size: int | None = None) -> Tokens:
     """Encode a text, (num_tokens,), in chunks of about `size` characters to bound memory."""
-    is_cut = not any(token in text for token in tokenizer.reaching)
+    is_cut = not any(token in text for token in tokenizer.reaching)  # these match across line breaks
     chunks = cut_at_lines(text, size or CHUNK) if is_cut else [text]
     return np.concatenate([np.array(tokenizer.encode(chunk), dtype=np.int32) for chunk in chunks])

@@ -1,4 +1,4 @@
-"""Counts of the examples of training and evaluation that were truncated or left out."""
+"""Counts of examples that were truncated or left out in training and evaluation."""
 
 from dataclasses import astuple, dataclass
 
@@ -37,7 +37,6 @@ class ExampleCounts:
         return [f"{noun}: {', '.join(reasons)}"] if reasons else []
 
     def reasons(self) -> list[str]:
-        """Return each count that is not 0, with what was done to the examples."""
         longest = f"{self.max_tokens or 0:,} tokens"
         counts = {
             f"of all cut to {longest}": self.num_cut,

@@ -12,13 +12,10 @@ GOLDEN = 0.618033988749895  # its multiples modulo 1 are spread evenly and aperi
 
 
 def split(text: str, fraction: float, where: Split) -> tuple[str, str]:
-    """Split a text into training and validation text.
+    """Split a text into training text and a fraction of its characters for validation.
 
-    Args:
-        text: the whole text.
-        fraction: fraction of its characters to use for validation.
-        where: everywhere (stretches spread over the text, cut at lines or words if one ends nearby; the end if the text
-            is too short for two stretches), or end.
+    With `where` everywhere, validation text is stretches spread over the text, cut at lines or words if one ends
+    nearby; if the text is too short for two stretches, or with end, it is the end of the text.
 
     Raises:
         DataError: one of the two parts would be empty.
@@ -30,39 +27,33 @@ def split(text: str, fraction: float, where: Split) -> tuple[str, str]:
         done = last
     sides = "".join([*training, text[done:]]), "".join(held_out)
     if not all(sides):
-        raise DataError("text", f"has {len(text)} characters, too few to hold some out", "give a longer text")
+        raise DataError("text", f"has {len(text)} characters, too few for a validation part", "give a longer text")
     return sides
 
 
 def held_out_lines(count: int, fraction: float, where: Split) -> set[int]:
-    """Return the indices of the validation lines: evenly spread, or the last ones.
-
-    Args:
-        count: number of lines in total.
-        fraction: fraction of the lines to use for validation.
-        where: everywhere or end.
-    """
+    """Return the indices of the validation lines out of `count`: evenly spread (everywhere), or the last ones (end)."""
     num_held_out = count - round(count * (1 - fraction))
     if where == "end":
         return set(range(count - num_held_out, count))
-    return {(2 * number + 1) * count // (2 * num_held_out) for number in range(num_held_out)}
+    return {(2 * index + 1) * count // (2 * num_held_out) for index in range(num_held_out)}
 
 
 def _stretches(text: str, fraction: float, where: Split) -> Iterator[tuple[int, int]]:
-    """Iterate over the validation stretches in order: first character, and last (exclusive)."""
+    """Yield the first and last character (exclusive) of each validation stretch, in order."""
     length = fraction * len(text)
     count = round(length / min(max(length / NUM_STRETCHES, SHORTEST), LONGEST))
     if where == "end" or count < 2:
         yield round(len(text) * (1 - fraction)), len(text)
         return
     length /= count
-    room = len(text) / count - length
-    for number in range(count):
-        first = number * (length + room) + room * ((number + 1) * GOLDEN % 1)
+    room = len(text) / count - length  # training characters per stretch
+    for index in range(count):
+        first = index * (length + room) + room * ((index + 1) * GOLDEN % 1)
         yield _near(text, round(first), length), _near(text, round(first + length), length)
 
 
-def _near(text: str, place: int, length: float) -> int:
-    """Return the next start of a line, else of a word, within a quarter of a stretch's length; else `place`."""
-    first, last = max(0, place - 1), place + round(length / 4)
-    return text.find("\n", first, last) + 1 or text.find(" ", first, last) + 1 or min(place, len(text))
+def _near(text: str, position: int, length: float) -> int:
+    # the next start of a line, else of a word, within a quarter of a stretch
+    first, last = max(0, position - 1), position + round(length / 4)
+    return text.find("\n", first, last) + 1 or text.find(" ", first, last) + 1 or min(position, len(text))

@@ -42,7 +42,6 @@ class Images:
         return len(self.labels)
 
     def select(self, indices: npt.NDArray[np.int64]) -> "Images":
-        """Return the images at these indices."""
         return Images(self.images[indices], self.labels[indices])
 
     def split(self, validation_fraction: float, seed: int) -> tuple["Images", "Images"]:
@@ -54,7 +53,7 @@ class Images:
         order = np.random.Generator(np.random.Philox(key=[seed, 2**40])).permutation(len(self))
         cut = round(len(self) * (1 - validation_fraction))
         if not 0 < cut < len(self):
-            raise DataError("images", f"{len(self)} are too few to hold some out", "give more")
+            raise DataError("images", f"{len(self)} are too few for training and validation", "give more")
         return self.select(order[:cut]), self.select(order[cut:])
 
     @property
@@ -69,7 +68,7 @@ def open_images(path: Path, num_channels: int, size: int, processor: ImageProces
     Args:
         path: the file or folder.
         num_channels: input channels of the model.
-        size: height and width of the model's input, in pixels.
+        size: input height and width in pixels.
         processor: converts pixels to model inputs; None if the model has none.
 
     Raises:
@@ -95,10 +94,10 @@ def open_pictures(file: Path, num_channels: int, size: int, processor: ImageProc
 def picture_numbers(
     data: bytes, num_channels: int, size: int, processor: ImageProcessor | None, place: str = "image"
 ) -> Numbers:
-    """Decode the bytes of one image file to (C, H, W); other arguments and errors as for `open_images`."""
+    """Decode one image file to model inputs, (C, H, W); other arguments and errors as for `open_images`."""
     if processor is None:
-        cause = "the model does not say how pictures become numbers"
-        raise DataError(place, cause, "add its preprocessor_config.json, or give an .npz file of the numbers it reads")
+        cause = "the model has no image processor"
+        raise DataError(place, cause, "add its preprocessor_config.json, or give an .npz file of model inputs")
     numbers = processor.numbers(decode_picture(data, num_channels, place, on_white=processor.do_convert_rgb))
     _check_size(numbers.shape, num_channels, size, place)
     return numbers
@@ -123,23 +122,17 @@ def read_images(file: Path, processor: ImageProcessor | None = None) -> Images:
         raise DataError(str(file), cause, "give (N,) whole numbers")
     labels = labels.astype(np.int64)
     if labels.min() < 0:
-        raise DataError(str(file), "holds a class below 0", "fix the file")
+        raise DataError(str(file), "holds a label below 0", "fix the file")
     return Images(images, labels)
 
 
 def class_names(folder: Path) -> tuple[str, ...]:
-    """Return the class names of an image folder: the names of its subfolders, sorted."""
+    # the names of the subfolders
     return tuple(sorted(path.name for path in folder.iterdir() if path.is_dir()))
 
 
 def read_image_folder(folder: Path, num_channels: int, size: int, processor: ImageProcessor | None) -> Images:
-    """Read the images of a folder's subfolders, one subfolder per class, sorted by name.
-
-    Args:
-        folder: the parent of the subfolders.
-        num_channels: 1 (grayscale) or 3 (RGB).
-        size: height and width in pixels.
-        processor: converts pixels to model inputs.
+    """Read the images of a folder, one subfolder per class, sorted by name; arguments as for `open_images`.
 
     Raises:
         DataError: a file is not an image, or there are no images, or too many for memory.
@@ -156,7 +149,7 @@ def read_image_folder(folder: Path, num_channels: int, size: int, processor: Ima
         raise DataError(str(folder), cause, "give a subfolder for each class")
     if len(files) * num_channels * size**2 * 4 > MAX_ARRAY_BYTES:
         cause = f"its {len(files):,} images take more than {MAX_ARRAY_BYTES >> 20:,} MiB"
-        raise DataError(str(folder), cause, "give fewer, or a model of smaller ones")
+        raise DataError(str(folder), cause, "give fewer, or use a model with a smaller input")
     images, labels = np.empty((len(files), num_channels, size, size), dtype=np.float32), list[int]()
     for file, label in files:
         try:
@@ -165,16 +158,14 @@ def read_image_folder(folder: Path, num_channels: int, size: int, processor: Ima
         except DataError as error:
             skip(error)
     if not labels:
-        raise DataError(str(folder), f"none of its {len(files):,} images can be read", "give pictures")
+        raise DataError(str(folder), f"no image of {len(files):,} can be read", "check the files")
     return Images(images[: len(labels)], np.array(labels))
 
 
 def read_pictures(file: Path, processor: ImageProcessor | None = None) -> Numbers:
     """Read `images` of a .npz file, (N, C, H, W); (N, H, W) is read as one channel.
 
-    Args:
-        file: holds model inputs, or pixels as uint8.
-        processor: converts uint8 pixels to model inputs (absent: they are cast to float32).
+    The processor converts uint8 pixels to model inputs; without one they are cast to float32.
 
     Raises:
         DataError: names the file and what is missing or has the wrong shape or type.
@@ -193,13 +184,13 @@ def read_pictures(file: Path, processor: ImageProcessor | None = None) -> Number
 
 
 def has_pixels(path: Path) -> bool:
-    """Whether a folder or file holds pixels, which need an image processor, rather than model inputs."""
+    """Return whether a folder or file holds pixels, which need an image processor, rather than model inputs."""
     is_picture = path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES
     return is_picture or _array(path, "images").dtype == np.uint8
 
 
 def has_pictures(folder: Path) -> bool:
-    """Whether the first file found in a folder's subfolders is an image."""
+    """Return whether the first file found in a folder's subfolders is an image."""
     return any(file.suffix.lower() in IMAGE_SUFFIXES for file in islice(folder.glob("*/*"), 1))
 
 
@@ -213,12 +204,12 @@ def shape_of_images(path: Path) -> tuple[int, int, int] | None:
         return None
     images, labels = _array(path, "images"), _array(path, "labels")
     if images.ndim not in (3, 4) or labels.dtype.kind not in "iu" or not labels.size:
-        read_images(path)  # says what is wrong
+        read_images(path)  # raises the error
     return (images.shape[1] if images.ndim == 4 else 1), images.shape[-2], int(labels.max()) + 1
 
 
 def _array(file: Path, name: str) -> npt.NDArray[Any]:
-    """Read one array of a .npz file, without unpickling."""
+    # allow_pickle=False: unpickling would run code from the file
     check_regular(file)
     try:
         with zipfile.ZipFile(file) as arrays, arrays.open(f"{name}.npy") as stored:
@@ -245,7 +236,6 @@ class ImageBatches:
         self.per_epoch = len(images) // self.batch_size
 
     def batch(self, step: int) -> Images:
-        """Return the images of a step."""
         epoch, index = divmod(step, self.per_epoch)
         order = np.random.Generator(np.random.Philox(key=[self.seed, epoch])).permutation(len(self.images))
         return self.images.select(order[index * self.batch_size : (index + 1) * self.batch_size])

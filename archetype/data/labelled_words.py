@@ -17,11 +17,11 @@ Labelled = tuple[Tokens, Tokens]  # token ids and class indices (or NO_CLASS), b
 
 
 def wrong_words(record: Mapping[str, Any]) -> str:
-    """Return the fault of a record (no words, an empty word, another number of labels); empty if there is none."""
+    """Return the fault of a record; empty if there is none."""
     words = record["tokens"]
     if not all(words) or not words:
         return "tokens has no words, or an empty one"
-    return "" if len(record["labels"]) == len(words) else f"{len(words)} tokens need as many labels"
+    return "" if len(record["labels"]) == len(words) else f"has {len(words)} tokens and {len(record['labels'])} labels"
 
 
 def labelled_rows(
@@ -30,25 +30,25 @@ def labelled_rows(
     """Tokenize the words of each record as one text with special tokens, truncated to `longest`, with labels.
 
     Returns:
-        the rows, and how many were truncated.
+        The rows with the class indices that `numbers` maps labels to, and how many rows were truncated.
 
     Raises:
         DataError: a text has no token.
     """
     rows, num_cut = [], 0
-    around = len(tokenizer.add_special_tokens([]))
+    num_special = len(tokenizer.add_special_tokens([]))
     for record in records:
         words = ids_of_words(tokenizer, record["tokens"])
         ids = [id for word in words for id in word]
-        classes = [
-            numbers[str(label)] if place == 0 else NO_CLASS
+        classes = [  # a word's label is predicted at its first token
+            numbers[str(label)] if index == 0 else NO_CLASS
             for word, label in zip(words, record["labels"], strict=True)
-            for place in range(len(word))
+            for index in range(len(word))
         ]
         if not ids:
             raise DataError("data.examples", f"the text of {record['tokens']!r:.40} has no token", "remove it")
-        num_cut += len(ids) > longest - around
-        ids, classes = ids[: longest - around], classes[: longest - around]
+        num_cut += len(ids) > longest - num_special
+        ids, classes = ids[: longest - num_special], classes[: longest - num_special]
         row = tokenizer.add_special_tokens(ids)
         before = start_of_text(row, ids)
         whole = [NO_CLASS] * before + classes + [NO_CLASS] * (len(row) - before - len(ids))
@@ -57,11 +57,8 @@ def labelled_rows(
 
 
 def ids_of_words(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[int]]:
-    """Return the token ids of each word; joined, they are those of the text if the tokenizer splits at spaces.
-
-    Words are encoded without a space before them if that gives the tokens of the text (the tokenizer adds one).
-    """
-    spaced = [tokenizer.encode(word if place == 0 else f" {word}") for place, word in enumerate(words)]
-    alone = [tokenizer.encode(word) for word in words]
+    """Return the token ids of each word; joined, they are those of the text if the tokenizer splits at spaces."""
+    spaced = [tokenizer.encode(word if index == 0 else f" {word}") for index, word in enumerate(words)]
+    alone = [tokenizer.encode(word) for word in words]  # for tokenizers that add the space themselves
     joined = [id for word in alone for id in word]
     return alone if joined == tokenizer.encode(" ".join(words)) else spaced

@@ -19,14 +19,14 @@ def library_text() -> str:
     """Return all docstrings and comments without duplicates, file by file in sorted order.
 
     Raises:
-        DataError: this Python was installed without the sources of the standard library.
+        DataError: this Python was installed without the sources of its standard library.
     """
     root = Path(sysconfig.get_path("stdlib"))
     passages: dict[str, None] = {}  # keeps the order, drops duplicates
     for file in source_files(root):
         passages |= dict.fromkeys(_passages(file))
     if not passages:
-        raise DataError(str(root), "this Python has no sources of its standard library", "give a text with --text")
+        raise DataError(str(root), "this Python lacks the sources of its standard library", "give a text with --text")
     return "\n\n".join(passages) + "\n"
 
 
@@ -40,7 +40,6 @@ def source_files(root: Path) -> list[Path]:
 
 
 def _passages(file: Path) -> Iterator[str]:
-    """Iterate over the docstrings of a file and then its comment blocks."""
     try:
         source = file.read_text(encoding="utf-8")
         with warnings.catch_warnings():
@@ -59,11 +58,10 @@ def _passages(file: Path) -> Iterator[str]:
 
 
 def _comments(source: str) -> Iterator[str]:
-    """Iterate over blocks of comment-only lines."""
     block: list[str] = []
     for line in [*source.splitlines(), ""]:
         stripped = line.strip()
-        if stripped.startswith("#"):
+        if stripped.startswith("#"):  # consecutive comment lines form one passage
             block.append(stripped.lstrip("#").strip())
         else:
             comment = "\n".join(block).strip()

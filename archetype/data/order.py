@@ -9,14 +9,10 @@ WORD = 2**64 - 1
 
 
 class Permutation:
-    """Permutation of 0 ... n - 1 by a Feistel network with cycle walking (Black and Rogaway 2002, section 4).
+    """Keyed permutation of 0 ... n - 1: a Feistel network with cycle walking (Black and Rogaway 2002, section 4).
 
     The network permutes the smallest range of 4^k numbers that holds n; an output of n or more goes through it again,
     fewer than four times on average.
-
-    Args:
-        n: size of the range.
-        key: integers that determine the permutation, such as a seed and an epoch.
     """
 
     def __init__(self, n: int, *key: int) -> None:
@@ -25,11 +21,10 @@ class Permutation:
         self.keys: list[int] = np.random.SeedSequence(key).generate_state(ROUNDS, np.uint64).tolist()
 
     def __call__(self, number: int) -> int:
-        """Return the image of a number under the permutation."""
-        place = self._network(number)
-        while place >= self.n:
-            place = self._network(place)
-        return place
+        image = self._network(number)
+        while image >= self.n:
+            image = self._network(image)
+        return image
 
     def _network(self, x: int) -> int:
         mask = (1 << self.half) - 1
@@ -41,12 +36,11 @@ class Permutation:
 
 @lru_cache(maxsize=256)
 def permutation(n: int, *key: int) -> Permutation:
-    """Return the permutation of n numbers for a key, cached."""
     return Permutation(n, *key)
 
 
 def _mix(x: int) -> int:
-    """Mix 64 bits so that each output bit depends on all input bits (finalizer of SplitMix64, Steele 2014)."""
+    # each output bit depends on all input bits: the finalizer of SplitMix64 (Steele 2014)
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & WORD
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB & WORD
     return x ^ (x >> 31)

@@ -1,4 +1,4 @@
-"""Packing of concatenated documents into rows of a fixed length, mixing sources by weight."""
+"""Pack concatenated documents into rows of a fixed length, mixing sources by weight."""
 
 import math
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ class PackedRows:
 
     Attributes:
         tokens: (B, T + 1).
-        num_targets: (B,) number of each row's last T tokens to predict; later ones are predicted in another row.
-        document_ids: index of the document of each token within its row, (B, T + 1).
+        num_targets: (B,) how many of each row's T predicted tokens count; the rest are predicted in another row.
+        document_ids: (B, T + 1) index within its row of each token's document.
     """
 
     tokens: Tokens
@@ -34,36 +34,32 @@ class PackedRows:
 class PackedStream:
     """Packed rows of one stream of documents; each token is predicted exactly once per epoch.
 
-    An epoch cuts the stream into rows from an offset determined by seed and epoch, around to that offset again; the
-    last row continues into the tokens of the first, which are not predicted again.
-
-    Args:
-        stream: the documents.
-        length: T, predicted tokens per row.
-        seed: determines the order of rows (None: stream order).
+    An epoch cuts the cyclic stream into rows of `length` predicted tokens, from an offset determined by seed and epoch;
+    the last row continues into tokens of the first, which are not predicted again. Without a seed, rows are in stream
+    order.
     """
 
     def __init__(self, stream: TokenStream, length: int, seed: int | None) -> None:
         self.stream, self.length, self.seed = stream, length, seed
-        self.num_rows = -(-stream.num_tokens // length)  # per epoch
+        self.num_rows = -(-stream.num_tokens // length)  # per epoch; the last row may be shorter
 
-    def rows(self, numbers: Sequence[int], with_documents: bool = True) -> PackedRows:
-        """Return rows by number, counted over all epochs; document ids are zeros if not requested."""
-        starts, num_targets = zip(*(self._place(*divmod(number, self.num_rows)) for number in numbers), strict=True)
+    def rows(self, indices: Sequence[int], with_documents: bool = True) -> PackedRows:
+        """Return rows by index, counted over all epochs; document ids are zeros if not requested."""
+        starts, num_targets = zip(*(self._window(*divmod(index, self.num_rows)) for index in indices), strict=True)
         tokens = np.stack([self.stream.read(start, self.length + 1) for start in starts])
         ids = np.zeros(tokens.shape, dtype=np.int64)
         if with_documents:
             ids = np.stack([self.stream.starts(start, self.length + 1) for start in starts]).cumsum(1)
         return PackedRows(tokens, np.array(num_targets), ids)
 
-    def _place(self, epoch: int, index: int) -> tuple[int, int]:
+    def _window(self, epoch: int, index: int) -> tuple[int, int]:
         """Return the first token of a row, and how many of its tokens are predicted."""
         offset = 0
         if self.seed is not None:
             index = permutation(self.num_rows, self.seed, epoch)(index)
             offset = permutation(self.stream.num_tokens, self.seed, epoch)(0)
         start = index * self.length
-        return offset + start - 1, min(self.length, self.stream.num_tokens - start)
+        return offset + start - 1, min(self.length, self.stream.num_tokens - start)  # the row begins one token earlier
 
 
 class Documents:
@@ -71,15 +67,14 @@ class Documents:
 
     Args:
         sources: the tokenized documents of each source.
-        fraction: fraction of each source's documents to use for validation.
+        fraction: fraction of each source's documents used for validation.
         weights: relative number of rows of each source (absent: one source).
         separate: whether attention stays within a document.
-        max_validation_tokens: maximal number of validation tokens to evaluate.
-        place: names the data in errors.
+        max_validation_tokens: maximal number of validation tokens evaluated.
 
     Raises:
         DataError: the training or the validation part of a source is empty.
-        SpecError: a cycle of rows with exactly these weights is too long.
+        SpecError: the weights need a cycle of too many rows.
     """
 
     def __init__(
@@ -97,25 +92,25 @@ class Documents:
         for index, (source, *sides) in enumerate(zip(sources, self.training, self.held_out, strict=True)):
             if not all(side.num_tokens for side in sides):
                 counts = " and ".join(f"{side.num_documents:,}" for side in sides)
-                cause = f"its {source.num_documents:,} documents make {counts} to learn from and to hold out"
+                cause = f"its {source.num_documents:,} documents split into {counts} for training and validation"
                 remedy = "give more, another validation_fraction, or the separator of documents; or use kind: corpus"
                 raise DataError(place if len(sources) == 1 else f"{place}.parts[{index}]", cause, remedy)
         shares = [weight / sum(weights) for weight in weights]
         self.cycle = math.lcm(*(share.denominator for share in shares))
         if self.cycle > MAX_CYCLE:
-            raise SpecError(f"{place}.parts", f"their weights are exact after {self.cycle:,} rows", "use fewer digits")
+            raise SpecError(f"{place}.parts", f"these weights need a cycle of {self.cycle:,} rows", "use fewer digits")
         self.counts = [int(share * self.cycle) for share in shares]
         self.ends = np.cumsum(self.counts)
         self.fingerprint = "-".join((*(source.manifest.fingerprint for source in sources), str(fraction)))
         num_tokens = sum(side.num_tokens for side in self.training)
         num_documents = sum(side.num_documents for side in self.training)
         self.description = f"{num_tokens:,} tokens of {num_documents:,} documents"
-        first_tokens = sum(side.num_documents for side in self.held_out) if separate else 0  # not predicted
+        first_tokens = sum(side.num_documents for side in self.held_out) if separate else 0  # these are not predicted
         num_targets = sum(side.num_tokens for side in self.held_out) - first_tokens
         self.bytes_per_token = sum(side.num_bytes for side in self.held_out) / max(1, num_targets)
 
     def first_held_out(self, count: int) -> Tokens:
-        """Return the first validation tokens of the first source."""
+        """Return the first `count` validation tokens of the first source."""
         side = self.held_out[0]
         return side.read(0, min(count, side.num_tokens))
 
@@ -124,13 +119,13 @@ class Documents:
         return PackedBatches(self, [PackedStream(side, length, seed) for side in self.training], batch_size, seed)
 
     def validation_windows(self, length: int) -> "HeldOutRows":
-        """Return the validation rows."""
+        """Return the validation rows, `length` + 1 tokens each."""
         streams = [PackedStream(side, length, None) for side in self.held_out]
         return HeldOutRows(streams, self.max_validation_tokens, self.separate)
 
 
 class PackedBatches:
-    """Batches of packed rows, a function of seed and step.
+    """Batches of packed rows, determined by seed and step.
 
     In a cycle of `documents.cycle` rows each source has exactly its count, in an order determined by the seed and the
     cycle's index; the rows of a source come in the order of its own epochs.
@@ -145,32 +140,24 @@ class PackedBatches:
         return self.streams[0].num_rows / self.batch_size if len(self.streams) == 1 else None
 
     def batch(self, step: int) -> Tokens:
-        """Return the token ids of a step, (batch_size, T + 1)."""
+        """Return the token ids of a step, (B, T + 1)."""
         return self.rows(step, with_documents=False).tokens
 
     def rows(self, step: int, with_documents: bool = True) -> PackedRows:
-        """Return the packed rows of a step."""
-        numbers = range(step * self.batch_size, (step + 1) * self.batch_size)
-        places = [self.place(number) for number in numbers]
-        return _joined([self.streams[source].rows([number], with_documents) for source, number in places])
+        located = map(self.place, range(step * self.batch_size, (step + 1) * self.batch_size))
+        return _joined([self.streams[source].rows([index], with_documents) for source, index in located])
 
-    def place(self, number: int) -> tuple[int, int]:
-        """Return the source of a row, and the number of the row in that source."""
-        cycle, place = divmod(number, self.documents.cycle)
-        turn = permutation(self.documents.cycle, self.seed, cycle, 1)(place)
+    def place(self, index: int) -> tuple[int, int]:
+        """Return the source of a row, and the index of the row in that source."""
+        cycle, turn = divmod(index, self.documents.cycle)
+        turn = permutation(self.documents.cycle, self.seed, cycle, 1)(turn)
         source = int(np.searchsorted(self.documents.ends, turn, side="right"))
         count = self.documents.counts[source]
         return source, cycle * count + turn - (int(self.documents.ends[source]) - count)
 
 
 class HeldOutRows:
-    """Validation rows of all sources in order; an evenly spread subset if there are too many.
-
-    Args:
-        streams: the validation stream of each source.
-        max_tokens: maximal number of tokens to evaluate.
-        separate: whether rows have document ids.
-    """
+    """Validation rows of all sources in order; an evenly spread subset if they have more than `max_tokens`."""
 
     def __init__(self, streams: list[PackedStream], max_tokens: int, separate: bool) -> None:
         self.streams, self.separate = streams, separate
@@ -186,11 +173,10 @@ class HeldOutRows:
         return self.rows(rows).tokens
 
     def rows(self, rows: slice) -> PackedRows:
-        """Return a slice of the rows."""
-        numbers = [index * int(self.ends[-1]) // self.count for index in range(*rows.indices(self.count))]
-        sources = np.searchsorted(self.ends, numbers, side="right")
-        places = zip(sources.tolist(), numbers, strict=True)
-        return _joined([self.streams[n].rows([row - self.firsts[n]], self.separate) for n, row in places])
+        indices = [index * int(self.ends[-1]) // self.count for index in range(*rows.indices(self.count))]
+        sources = np.searchsorted(self.ends, indices, side="right")
+        located = zip(sources.tolist(), indices, strict=True)
+        return _joined([self.streams[n].rows([index - self.firsts[n]], self.separate) for n, index in located])
 
 
 def _joined(rows: list[PackedRows]) -> PackedRows:

@@ -1,4 +1,4 @@
-"""Parallel texts: pairs of source and target, and batches of pairs with similar lengths."""
+"""Parallel texts: pairs of source and target, in batches of pairs with similar lengths."""
 
 import hashlib
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from archetype.errors import DataError
 from archetype.tokenizers import Tokenizer
 
 PAIR = {"source": Form("a source"), "target": Form("its target")}
-POOL = 50  # batches sorted by length in one pool: enough for little padding, few enough to stay well shuffled
+POOL = 50  # batches sorted by length together: enough for little padding, few enough to stay well shuffled
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Rows:
 
     @classmethod
     def of(cls, texts: list[Tokens]) -> "Rows":
-        """Pad sequences to one array (B, T); padding is token 0, which nothing reads."""
+        """Pad sequences to one array, (B, T); padding is token 0 and is never read."""
         num_tokens = np.array([len(text) for text in texts])
         tokens = np.zeros((len(texts), num_tokens.max()), dtype=np.int32)
         for row, text in zip(tokens, texts, strict=True):
@@ -58,12 +58,7 @@ class Pairs:
 
 
 def read_lines(source: str, target: str, place: str) -> tuple[list[str], list[str]]:
-    """Split two parallel texts into lines.
-
-    Args:
-        source: one source per line.
-        target: one target per line.
-        place: where the texts come from, for errors.
+    """Split two parallel texts, called `place` in errors, into lines.
 
     Raises:
         DataError: the texts have different numbers of lines.
@@ -71,7 +66,7 @@ def read_lines(source: str, target: str, place: str) -> tuple[list[str], list[st
     sources, targets = lines_of(source), lines_of(target)
     if len(sources) != len(targets):
         cause = f"the source has {len(sources)} lines and the target {len(targets)}"
-        raise DataError(place, cause, "give files whose lines belong together")
+        raise DataError(place, cause, "give parallel files, line by line")
     return sources, targets
 
 
@@ -101,18 +96,11 @@ def read_pairs(data: str | Path | tuple[str | Path, str | Path]) -> tuple[list[s
 
 
 def lines_of(text: str) -> list[str]:
-    """Split a text into lines; the last line may lack its line end."""
-    return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
+    return text.replace("\r\n", "\n").removesuffix("\n").split("\n")  # the last line may lack its line end
 
 
 def tokenized(sources: list[str], targets: list[str], tokenizer: Tokenizer, longest: int) -> Pairs:
-    """Tokenize pairs, dropping those with a side of more than `longest` tokens.
-
-    Args:
-        sources: source texts.
-        targets: target texts, in the same order.
-        tokenizer: for both sides.
-        longest: maximal number of tokens of a side, including its end token.
+    """Tokenize pairs, dropping those with a side of more than `longest` tokens, including its end token.
 
     Raises:
         DataError: the tokenizer has no end token.
@@ -122,7 +110,7 @@ def tokenized(sources: list[str], targets: list[str], tokenizer: Tokenizer, long
     for source, target in zip(sources, targets, strict=True):
         s, t = (np.array(ids, dtype=np.int32) for ids in (tokenizer.encode(source), tokenizer.encode_target(target)))
         if max(len(s), len(t)) < longest:
-            pairs.append((np.concatenate((s, end)), np.concatenate((end, t, end))))
+            pairs.append((np.concatenate((s, end)), np.concatenate((end, t, end))))  # the end token also starts targets
     return Pairs([s for s, _ in pairs], [t for _, t in pairs])
 
 
@@ -139,13 +127,11 @@ def end_of_text(tokenizer: Tokenizer) -> int:
 
 
 class PairBatches:
-    """Batches of pairs with similar lengths, reshuffled every epoch; a pair occurs at most once per epoch.
-
-    Batch n depends only on the seed and n.
-    """
+    """Batches of pairs with similar lengths, as `OrderByLength` orders them."""
 
     def __init__(self, pairs: Pairs, batch_size: int, seed: int) -> None:
         self.pairs = pairs
+        # sorted by target length, then by source length
         lengths = np.array([len(t) * 1000 + len(s) for s, t in zip(pairs.sources, pairs.targets, strict=True)])
         self.order = OrderByLength(lengths, batch_size, seed)
         self.batch_size, self.per_epoch = self.order.batch_size, self.order.per_epoch
@@ -158,10 +144,7 @@ class PairBatches:
 class OrderByLength:
     """Batches of examples with similar lengths, reshuffled every epoch; an example occurs at most once per epoch.
 
-    Args:
-        lengths: sort keys of the examples, (n,).
-        batch_size: examples per batch.
-        seed: determines the order.
+    Batch n depends only on the seed and n; `lengths` are (n,) sort keys of the examples.
     """
 
     def __init__(self, lengths: npt.NDArray[np.int64], batch_size: int, seed: int) -> None:
@@ -171,13 +154,13 @@ class OrderByLength:
         self._epoch: tuple[int, npt.NDArray[np.int64]] | None = None
 
     def batch(self, step: int) -> npt.NDArray[np.int64]:
-        """Return the indices of the examples of a step, (batch_size,)."""
+        """Return the indices of the examples of a step, (B,)."""
         epoch, index = divmod(step, self.per_epoch)
         batch: npt.NDArray[np.int64] = self._order(epoch)[index]
         return batch
 
     def _order(self, epoch: int) -> npt.NDArray[np.int64]:
-        """Return the indices of the examples of each batch of an epoch, (batches, batch_size)."""
+        # (num_batches, B) indices of the examples of an epoch
         if self._epoch is None or self._epoch[0] != epoch:
             generator = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
             shuffled = generator.permutation(len(self.lengths))[: self.per_epoch * self.batch_size]

@@ -1,4 +1,4 @@
-"""Decoding of image files to pixels, as transformers does.
+"""Decode image files to pixels as transformers does.
 
 Images are rotated by their EXIF orientation and converted to RGB or grayscale; the alpha channel is dropped.
 """
@@ -23,13 +23,9 @@ DAMAGE = (OSError, ValueError, SyntaxError, TypeError, LookupError, EOFError, Ov
 def decode_picture(
     data: bytes, num_channels: int, place: str = "image", on_white: bool = False
 ) -> npt.NDArray[np.uint8]:
-    """Decode an image file to pixels, (C, H, W), 0 to 255.
+    """Decode an image file to pixels, (C, H, W), 0 to 255: grayscale for 1 channel, RGB for 3.
 
-    Args:
-        data: contents of the file.
-        num_channels: 1 (grayscale) or 3 (RGB).
-        place: the file's name, for messages.
-        on_white: whether to draw an image with a transparent color on white.
+    With `on_white`, an image with a transparent color is drawn on white.
 
     Raises:
         DataError: the file is not an image or has 32-bit values, or `num_channels` is neither 1 nor 3.
@@ -40,12 +36,12 @@ def decode_picture(
     from PIL import Image, ImageOps
 
     if num_channels not in MODES:
-        raise DataError(place, f"files of images have no {num_channels} channels", "use a model of 1 or 3")
+        raise DataError(place, f"image files have no {num_channels} channels", "use a model with 1 or 3")
     try:
         with Image.open(io.BytesIO(data)) as opened:
             picture = _with_8_bits(ImageOps.exif_transpose(opened), place)
             if isinstance(picture.info.get("transparency"), bytes):
-                picture = picture.convert("RGBA")  # of a palette; avoids PIL's warning that it is lost
+                picture = picture.convert("RGBA")  # a palette with transparency, of which PIL warns otherwise
             picture = picture.convert("RGB" if picture.mode == "P" else MODES[num_channels])
             if on_white and picture.info.get("transparency") is not None:
                 picture = picture.convert("RGBA")
@@ -70,20 +66,20 @@ def picture_size(data: bytes) -> tuple[int, int]:
             with Image.open(io.BytesIO(data)) as opened:
                 return opened.size
     except Image.DecompressionBombError:
-        raise DataError("image", "has more pixels than any picture", "make it smaller") from None
+        raise DataError("image", "has too many pixels", "make it smaller") from None
     except DAMAGE:
         raise DataError("image", "is not an image", "fix or remove it") from None
 
 
 def _with_8_bits(picture: "Image", place: str) -> "Image":
-    """Keep the higher 8 bits of 16-bit grayscale, as PIL does for 16-bit color; PIL's conversion gives white."""
+    # PIL's own conversion of 16-bit grayscale gives white; keep the higher 8 bits as it does for 16-bit color
     from PIL import Image
 
     if picture.mode in ("I", "F"):
-        cause = "has numbers of 32 bits, of which nothing says which is white"
-        raise DataError(place, cause, "save it with 8 bits a channel")
+        cause = "has 32-bit pixels, whose range is unknown"
+        raise DataError(place, cause, "save it with 8 bits per channel")
     if picture.mode.startswith("I;16"):
-        message = "grey pictures of 16 bits are read by their higher 8, as those of colours are; PIL makes them white"
+        message = "16-bit grayscale is reduced to its higher 8 bits, as 16-bit color is; transformers reads it as white"
         warnings.warn(message, ReadOtherwise, stacklevel=3)
         return Image.fromarray((np.asarray(picture).astype(np.uint16) >> 8).astype(np.uint8))
     return picture

@@ -7,28 +7,28 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 SOON = 2.0  # seconds before the first report
-Told = Callable[[int, int], None]  # called with records done and records in total
+Report = Callable[[int, int], None]  # called with records done and records in total
 T = TypeVar("T")
-_told: ContextVar[Told | None] = ContextVar("told", default=None)
+_report: ContextVar[Report | None] = ContextVar("report", default=None)
 
 
 @contextmanager
-def telling(told: Told) -> Iterator[None]:
-    """Report progress to `told` within this block, once preparation has taken longer than `SOON`."""
-    token = _told.set(told)
+def telling(report: Report) -> Iterator[None]:
+    """Report progress within this block, once preparation has taken longer than `SOON`."""
+    token = _report.set(report)
     try:
         yield
     finally:
-        _told.reset(token)
+        _report.reset(token)
 
 
 def counter(total: int) -> Callable[[int], None]:
     """Return a function to call with the number of records done, before each further record."""
-    told, started = _told.get(), time.monotonic()
+    report, started = _report.get(), time.monotonic()
 
     def count(done: int) -> None:
-        if told is not None and time.monotonic() - started > SOON:
-            told(done, total)
+        if report is not None and time.monotonic() - started > SOON:
+            report(done, total)
 
     return count
 
@@ -36,6 +36,6 @@ def counter(total: int) -> Callable[[int], None]:
 def prepared(records: Sequence[T]) -> Iterator[T]:
     """Iterate over the records, reporting progress."""
     count = counter(len(records))
-    for number, record in enumerate(records):
-        count(number)
+    for index, record in enumerate(records):
+        count(index)
         yield record

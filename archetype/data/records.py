@@ -1,4 +1,4 @@
-"""Records of files with checked fields, and their validation split by hash."""
+"""Read records with checked fields, and split them by hash."""
 
 import hashlib
 import shlex
@@ -14,7 +14,7 @@ from archetype.data.skipping import skip
 from archetype.data.tables import TABLE_SUFFIXES, Row, rows
 from archetype.errors import DataError, SpecError, nearest
 
-RENAME = "name its columns so"
+RENAME = "rename the columns"
 
 
 class Form(NamedTuple):
@@ -31,7 +31,7 @@ class Form(NamedTuple):
     items: tuple[type, ...] = ()
 
     def holds(self, value: Any) -> bool:
-        """Whether a value has this type; booleans do not count as numbers."""
+        """Return whether a value has this type; booleans do not count as numbers."""
         if isinstance(value, list) and list in self.types:
             return not self.items or all(_is(item, self.items) for item in value)
         return _is(value, self.types)
@@ -46,7 +46,7 @@ TEXT_AND_LABEL = {"text": Form("a text"), "label": Form("a label", LABEL)}
 
 
 class NoColumn(DataError):
-    """A record lacks a field; in a table, then, all rows do."""
+    """A record lacks a field; in a table, all rows do."""
 
 
 def read_records(
@@ -64,11 +64,11 @@ def read_records(
         fields: required fields.
         optional: further fields to keep if present.
         fault: returns the fault of a record; empty if there is none.
-        columns: column of each renamed field (None: the caller offers no option to name columns).
-        convert: converts a record to one with these fields; raises ValueError if that is not possible.
+        columns: column of each renamed field (None: the caller has no option for columns).
+        convert: converts a record to one with these fields; raises ValueError if that is impossible.
 
     Raises:
-        DataError: a line is damaged, lacks a field, or has a field of the wrong type; names the line.
+        DataError: names the line that is damaged, lacks a field, or has a field of the wrong type.
     """
     return [record for _, record in read_located_records(file, fields, optional, fault, columns, convert)]
 
@@ -96,7 +96,7 @@ def read_located_records(
         except DataError as error:
             skip(error)
     if not records:
-        raise DataError(str(file), "holds no record", f"write one with {', '.join(fields)} on each line")
+        raise DataError(str(file), "holds no record", f"write one record with {', '.join(fields)} per line")
     return records
 
 
@@ -107,13 +107,13 @@ def _with_fields(
     convert: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> dict[str, Any]:
     """Rename the columns of a row to fields and convert the record."""
-    moved = {column: field for field, column in columns.items()}
-    for column in moved:
+    field_of = {column: field for field, column in columns.items()}
+    for column in field_of:
         if column not in row.values:
             cause = f"has no column {column!r}; it has {named(row.values)}"
             raise NoColumn(row.place, cause, nearest(column, row.values))
-    taken = [name for name in row.values if name in moved or name not in columns]
-    values = {moved.get(name, name): row.values[name] for name in taken}
+    taken = [name for name in row.values if name in field_of or name not in columns]
+    values = {field_of.get(name, name): row.values[name] for name in taken}
     try:
         record = convert(values)
     except ValueError as error:
@@ -130,11 +130,6 @@ def _checked(
     fault: Callable[[dict[str, Any]], str],
     place: str,
 ) -> dict[str, Any]:
-    """Check the fields of a record and drop all others.
-
-    Raises:
-        DataError: a field is empty or has the wrong type, or `fault` finds one.
-    """
     for field, form in fields.items():
         if record[field] is None or record[field] == "":
             example = ", ".join(f'"{field}": ...' for field in fields)
@@ -148,42 +143,42 @@ def _checked(
 
 
 def columns_by_field(columns: Sequence[str], fields: Iterable[str]) -> dict[str, str]:
-    """Parse FIELD=COLUMN options to {field: column}; COLUMN without a field names that of the first field.
+    """Parse FIELD=COLUMN options to {field: column}; COLUMN without a field is the first field's.
 
     Raises:
         SpecError: there is no such field.
     """
     fields = list(fields)
     by_field: dict[str, str] = {}
-    for said in columns:
-        field, _, column = said.partition("=") if "=" in said else (fields[0], "", said)
+    for option in columns:
+        field, _, column = option.partition("=") if "=" in option else (fields[0], "", option)
         if field not in fields:
-            raise SpecError(f"--column {said}", f"{field!r} is not a field of these data", nearest(field, fields))
+            raise SpecError(f"--column {option}", f"{field!r} is not a field of these data", nearest(field, fields))
         by_field[field] = column
     return by_field
 
 
-def _options(file: Path, fields: Mapping[str, Form], said: Mapping[str, str]) -> str:
+def _options(file: Path, fields: Mapping[str, Form], given: Mapping[str, str]) -> str:
     """Suggest --column options for a file, inferred from its first rows."""
-    there = columns_of(file)
-    columns = {name: values for name, values in there.items() if name not in (*fields, *said.values())}
+    present = columns_of(file)
+    columns = {name: values for name, values in present.items() if name not in (*fields, *given.values())}
     if has_no_names(columns):
-        return f"write a first line of names, such as {','.join(fields)}"
-    words = []
-    for field in (field for field in fields if field not in said and field not in there):
+        return f"add a header line, such as {','.join(fields)}"
+    options = []
+    for field in (field for field in fields if field not in given and field not in present):
         form = fields[field]
         fitting = [name for name, values in columns.items() if all(form.holds(value) for value in values)]
         if form.types == (str,):
             fitting = [name for name in fitting if name in text_columns(columns)]
         else:  # a label has few values
             fitting.sort(key=lambda name: len({str(value) for value in columns[name]}))
-        words.append(f"--column {field}={shlex.quote(fitting[0]) if fitting else 'COLUMN'}")
+        options.append(f"--column {field}={shlex.quote(fitting[0]) if fitting else 'COLUMN'}")
         columns.pop(fitting[0] if fitting else "", None)
-    return f"name its columns: {' '.join(words)}"
+    return f"select the columns: {' '.join(options)}"
 
 
 def held_out(texts: Sequence[str], fraction: float) -> npt.NDArray[np.bool_]:
-    """Return the validation mask, (len(texts),): texts with the lowest hashes, independent of their order."""
+    """Return the validation mask, (N,): texts with the lowest hashes, whatever their order."""
     hashes = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in texts]
     mask = np.zeros(len(texts), dtype=np.bool_)
     mask[sorted(range(len(texts)), key=hashes.__getitem__)[: max(1, round(len(texts) * fraction))]] = True

@@ -12,11 +12,9 @@ JUDGEMENTS = ("qrels/test.tsv", "qrels/dev.tsv", "qrels/train.tsv", "qrels.tsv")
 
 
 class RetrievalData(NamedTuple):
-    """Retrieval task.
+    """Retrieval task; queries and documents are distinct texts.
 
     Attributes:
-        queries: query texts, without duplicates.
-        documents: document texts, without duplicates.
         relevant: for each query, {document index: relevance}, relevance above 0.
     """
 
@@ -26,7 +24,7 @@ class RetrievalData(NamedTuple):
 
 
 def read_retrieval(path: Path) -> RetrievalData:
-    """Read a retrieval task from a file of pairs (positives and negatives are the documents) or a BEIR folder.
+    """Read a retrieval task from a BEIR folder, or from a file of pairs: its positives and negatives are the documents.
 
     Raises:
         DataError: a file is missing or damaged, or no query has a relevant document.
@@ -50,26 +48,26 @@ def _of_folder(folder: Path) -> RetrievalData:
     documents = _by_id(read_records(folder / CORPUS, id_and_text, ("title",)), folder / CORPUS)
     queries = _by_id(read_records(folder / QUERIES, id_and_text), folder / QUERIES)
     file = next((folder / name for name in JUDGEMENTS if (folder / name).is_file()), folder / JUDGEMENTS[0])
-    places = {name: place for place, name in enumerate(documents)}
+    indices = {name: index for index, name in enumerate(documents)}
     relevant: dict[str, dict[int, float]] = {}
     fields = {"query-id": Form("a name"), "corpus-id": Form("a name"), "score": Form("a number", LABEL)}
     for record in read_records(file, fields, fault=_wrong_judgement):
         query, document = record["query-id"], record["corpus-id"]
-        for name, known, other in ((query, queries, QUERIES), (document, places, CORPUS)):
+        for name, known, other in ((query, queries, QUERIES), (document, indices, CORPUS)):
             if name not in known:
-                raise DataError(str(file), f"names {name!r:.60}, which {other} has not", "are they of one task?")
+                raise DataError(str(file), f"names {name!r:.60}, which {other} lacks", "use files of the same task")
         if float(record["score"]) > 0:
-            relevant.setdefault(query, {})[places[document]] = float(record["score"])
+            relevant.setdefault(query, {})[indices[document]] = float(record["score"])
     if not relevant:
-        raise DataError(str(file), "no question has an answer", "give a score above 0 to those that have")
+        raise DataError(str(file), "no query has a relevant document", "give relevant documents a score above 0")
     return RetrievalData([queries[name] for name in relevant], [*documents.values()], [*relevant.values()])
 
 
 def _by_id(records: list[dict[str, Any]], file: Path) -> dict[str, str]:
-    """Return {id: text}, with the title, if any, put before the text."""
+    # BEIR puts the title, if any, before the text
     texts = {record["_id"]: f"{record.get('title') or ''} {record['text']}".strip() for record in records}
     if len(texts) < len(records):
-        raise DataError(str(file), "has several texts of one _id", "give each text an _id of its own")
+        raise DataError(str(file), "has several texts with the same _id", "give each text a unique _id")
     return texts
 
 

@@ -24,7 +24,7 @@ from archetype.io.files import read_bytes
 
 MANIFEST = "manifest.json"
 SHARD_TOKENS = 2**22  # a shard ends with the document that reaches this size
-REMEDY = "remove it, and it is tokenised again"
+REMEDY = "remove it to tokenize it again"
 
 
 class ShardRecord(BaseModel, frozen=True):
@@ -70,7 +70,7 @@ class Manifest(BaseModel, frozen=True):
 
     @property
     def fingerprint(self) -> str:
-        """Hash of all tokens and documents, independent of where they were read from."""
+        """Hash of all tokens and documents, independent of their source files."""
         return hashlib.sha256("".join(str(shard.sha256) for shard in self.shards).encode()).hexdigest()
 
 
@@ -80,18 +80,12 @@ def document_hash(text: str) -> int:
 
 
 def is_held_out(text: str, fraction: float) -> bool:
-    """Whether a document belongs to the validation fraction."""
+    """Return whether a document belongs to the validation fraction."""
     return document_hash(text) < int(fraction * 2**64)
 
 
 class ShardWriter:
-    """Writer of shards; a shard is written when it has `SHARD_TOKENS` tokens.
-
-    Args:
-        folder: the folder to write to.
-        prefix: start of the shards' names.
-        dtype: NumPy type of a token.
-    """
+    """Writer of shards named `prefix`-NNN; a shard is written when it has `SHARD_TOKENS` tokens."""
 
     def __init__(self, folder: Path, prefix: str, dtype: str) -> None:
         self.folder, self.prefix, self.dtype = folder, prefix, dtype
@@ -103,8 +97,7 @@ class ShardWriter:
         self.hashes, self.sizes = array("Q"), array("Q")
 
     def add(self, text: str, ids: npt.NDArray[np.int32]) -> None:
-        """Add a document."""
-        self.tokens.frombytes(ids.astype(np.intc).tobytes())
+        self.tokens.frombytes(ids.astype(np.intc).tobytes())  # array("i") holds C ints
         self.ends.append(len(self.tokens))
         self.hashes.append(document_hash(text))
         self.sizes.append(len(text.encode()))
@@ -117,10 +110,10 @@ class ShardWriter:
             return
         tokens, hashes = np.asarray(self.tokens, dtype=self.dtype), np.asarray(self.hashes)
         ends, sizes = np.asarray(self.ends), np.asarray(self.sizes)
-        order = np.argsort(hashes, kind="stable")
+        order = np.argsort(hashes, kind="stable")  # validation documents, of any fraction, come first
         pieces = np.split(tokens, ends[:-1].astype(np.int64))
         lengths = np.diff(ends, prepend=np.uint64(0))[order]
-        documents = np.stack((hashes[order], np.cumsum(lengths), np.cumsum(sizes[order]))).astype("<u8")
+        documents = np.stack((hashes[order], np.cumsum(lengths), np.cumsum(sizes[order]))).astype("<u8")  # (3, N)
         name = f"{self.prefix}-{len(self.records):03}"
         data = {"tokens": np.concatenate([pieces[i] for i in order]).tobytes(), "documents": documents.tobytes()}
         for kind, contents in data.items():
@@ -144,7 +137,7 @@ class Range(NamedTuple):
 
 
 class Shard:
-    """One shard; its files are mapped only during a read, so that memory does not grow with them."""
+    """One shard; its files are mapped only during a read, so that memory does not grow with their size."""
 
     def __init__(self, folder: Path, record: ShardRecord, dtype: str) -> None:
         self.path, self.record, self.dtype = str(folder / record.name), record, dtype
@@ -153,7 +146,7 @@ class Shard:
         """Compare both files with their hashes.
 
         Raises:
-            DataError: a file is missing or differs; names the file.
+            DataError: names the file that is missing or differs.
         """
         sizes = {"tokens": self.record.tokens * np.dtype(self.dtype).itemsize, "documents": self.record.documents * 24}
         for kind, digest in self.record.sha256.items():
@@ -165,7 +158,7 @@ class Shard:
             except OSError as error:
                 raise DataError(str(file), f"cannot be read: {error.strerror}", REMEDY) from None
             if not is_intact:
-                raise DataError(str(file), "is damaged: its SHA-256 is not the manifest's", REMEDY)
+                raise DataError(str(file), "is damaged: its SHA-256 differs from the manifest", REMEDY)
 
     @property
     def tokens(self) -> npt.NDArray[Any]:
@@ -174,7 +167,7 @@ class Shard:
 
     @property
     def documents(self) -> npt.NDArray[np.uint64]:
-        """Hash, end offset in tokens and end offset in bytes of every document, (3, N)."""
+        """Hash, end offset in tokens and end offset in bytes of each document, (3, N)."""
         return self._mapped("documents", "<u8").reshape(3, -1)
 
     def _mapped(self, kind: str, dtype: str) -> npt.NDArray[Any]:
@@ -182,9 +175,8 @@ class Shard:
             return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype)
 
     def split(self, fraction: float) -> tuple[Range, Range]:
-        """Split into training and validation documents."""
         hashes, ends, sizes = self.documents
-        count = int(np.searchsorted(hashes, np.uint64(int(fraction * 2**64))))
+        count = int(np.searchsorted(hashes, np.uint64(int(fraction * 2**64))))  # validation documents
         tokens, size = (int(ends[count - 1]), int(sizes[count - 1])) if count else (0, 0)
         record = self.record
         training = Range(tokens, record.documents - count, record.tokens - tokens, record.bytes - size)
@@ -192,12 +184,7 @@ class Shard:
 
 
 class TokenStream:
-    """Cyclic token stream of the documents on one side of a split.
-
-    Args:
-        shards: the shards in order.
-        ranges: the documents of each shard that belong to this side.
-    """
+    """Cyclic token stream of the training or the validation documents: a range of each shard."""
 
     def __init__(self, shards: list[Shard], ranges: list[Range]) -> None:
         parts = [(shard, part) for shard, part in zip(shards, ranges, strict=True) if part.num_tokens]
@@ -209,41 +196,37 @@ class TokenStream:
 
     def read(self, start: int, count: int) -> Tokens:
         """Return `count` tokens from position `start`, (count,)."""
-        pieces = [shard.tokens[first:last] for shard, first, last in self._places(start, count)]
+        pieces = [shard.tokens[first:last] for shard, first, last in self._slices(start, count)]
         return np.concatenate(pieces).astype(np.int32)
 
     def starts(self, start: int, count: int) -> npt.NDArray[np.bool_]:
         """Return whether each of these tokens begins a document, (count,)."""
         pieces = []
-        for shard, first, last in self._places(start, count):
+        for shard, first, last in self._slices(start, count):
             is_start = np.zeros(last - first, dtype=np.bool_)
             ends = shard.documents[1]
             is_start[ends[slice(*np.searchsorted(ends, (first, last)))].astype(np.int64) - first] = True
-            is_start[0] |= first == 0
+            is_start[0] |= first == 0  # `ends` lacks the start of the first document
             pieces.append(is_start)
         return np.concatenate(pieces)
 
-    def _places(self, start: int, count: int) -> Iterator[tuple[Shard, int, int]]:
-        """Iterate over the shards that hold these tokens: shard, first and last token (exclusive)."""
+    def _slices(self, start: int, count: int) -> Iterator[tuple[Shard, int, int]]:
+        """Yield shard, first and last token (exclusive) of each part of these tokens."""
         while count:
-            place = start % self.num_tokens
-            index = int(np.searchsorted(self.ends, place, side="right"))
-            part, behind = self.ranges[index], int(self.ends[index]) - place
+            position = start % self.num_tokens
+            index = int(np.searchsorted(self.ends, position, side="right"))
+            part, remaining = self.ranges[index], int(self.ends[index]) - position
             last = part.first + part.num_tokens
-            size = min(count, behind)
-            yield self.shards[index], last - behind, last - behind + size
+            size = min(count, remaining)
+            yield self.shards[index], last - remaining, last - remaining + size
             start, count = start + size, count - size
 
 
 class TokenizedDocuments:
-    """Tokenized documents: the shards listed in the manifest of a folder.
-
-    Args:
-        folder: the folder with the manifest.
-        check: whether to compare all files with their hashes.
+    """Tokenized documents: the shards listed in the manifest of a folder, compared with their hashes if `check`.
 
     Raises:
-        DataError: the manifest or a shard is damaged; names the file.
+        DataError: names the manifest or shard that is damaged.
     """
 
     def __init__(self, folder: Path, check: bool = True) -> None:
@@ -259,7 +242,6 @@ class TokenizedDocuments:
 
     @cached_property
     def num_documents(self) -> int:
-        """Number of documents, training and validation."""
         return sum(shard.record.documents for shard in self.shards)
 
     def split(self, fraction: float) -> tuple[TokenStream, TokenStream]:

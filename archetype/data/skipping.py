@@ -1,4 +1,4 @@
-"""Skipping of bad records while data are read: the limit, the count, and the places."""
+"""Skip bad records while data are read: the limit, the count, and the places."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +25,6 @@ class Skipped:
         limit: maximal number of skipped records.
         records: error of each record, and the number of records it counts as, by place; a place that is read again
             counts once. A damaged row of a CSV file counts as many records as it spans lines.
-        count: number of skipped records.
     """
 
     limit: int
@@ -33,13 +32,13 @@ class Skipped:
     count: int = 0
 
     def add(self, error: DataError, count: int = 1) -> None:
-        """Count a record as skipped, or raise its error if that would exceed the limit."""
+        """Count a record as skipped; raise its error if that would exceed the limit."""
         if error.place in self.records:
             return
         if self.count + count > self.limit:
             hint = f"{OPTION} N leaves out up to N bad records"
-            said = f"more than {OPTION} {self.limit} are bad" if self.limit else hint
-            raise TooManyBad(error.place, error.cause, "; ".join(filter(None, (error.remedy, said)))) from error
+            hint = f"more than {OPTION} {self.limit} are bad" if self.limit else hint
+            raise TooManyBad(error.place, error.cause, "; ".join(filter(None, (error.remedy, hint)))) from error
         self.records[error.place] = (error, count)
         self.count += count
 
@@ -54,7 +53,7 @@ class Skipped:
 
 
 def sentence(count: int, named: Sequence[str]) -> str:
-    """Say how many records were skipped, and name the first."""
+    """Return a sentence with the number of skipped records and the first of them."""
     records = "1 bad record was" if count == 1 else f"{count:,} bad records were"
     return f"{records} left out: {'; '.join(named)}{'; ...' if count > len(named) else ''}"
 
@@ -68,7 +67,7 @@ _skipped: ContextVar[Skipped | None] = ContextVar("skipped", default=None)
 
 @contextmanager
 def skipping(limit: int | None) -> Iterator[Skipped]:
-    """Skip up to `limit` bad records within this block (None: skip none, and suggest no option to)."""
+    """Skip up to `limit` bad records within this block (None: skip none, and do not suggest to)."""
     skipped = Skipped(limit or 0)
     token = _skipped.set(None if limit is None else skipped)
     try:
@@ -83,31 +82,27 @@ def skipping_limit() -> int | None:
 
 
 def read_counting(read: Callable[[], T]) -> T:
-    """Call `read`; if too many records are bad, raise an error that says how many there are in total.
+    """Call `read`; if too many records are bad, raise an error with their total number.
 
     Raises:
-        DataError: the first bad record beyond the limit; skipping is not suggested if it would not help.
+        DataError: the first bad record beyond the limit; skipping is suggested only if it would help.
     """
     try:
         return read()
     except TooManyBad as problem:
         error = problem.__cause__
         assert isinstance(error, DataError)
-        with skipping(MAX_LIMIT) as skipped:
+        with skipping(MAX_LIMIT) as skipped:  # read again to count all bad records
             try:
                 read()
             except DataError:
                 raise error from None
-        remedy = f"{error.remedy}, or leave out all that are bad: {OPTION} {skipped.count}"
+        remedy = f"{error.remedy}, or leave out all bad records: {OPTION} {skipped.count}"
         raise DataError(error.place, error.cause, remedy) from None
 
 
 def skip(error: DataError, count: int = 1) -> None:
-    """Skip a bad record if that is allowed.
-
-    Args:
-        error: the error of the record; its place identifies the record.
-        count: number of records it counts as.
+    """Skip a bad record, identified by its error's place, if that is allowed; it may count as several.
 
     Raises:
         DataError: the error itself if skipping is not available; `TooManyBad` if the limit is exceeded.
@@ -118,13 +113,7 @@ def skip(error: DataError, count: int = 1) -> None:
 
 
 def decoded_lines(data: bytes, place: str, first: int = 1) -> str:
-    """Decode UTF-8 lines; a line that is not UTF-8 becomes empty and counts as a bad record.
-
-    Args:
-        data: bytes of the lines.
-        place: names the file in errors.
-        first: line number of the first line.
-    """
+    """Decode UTF-8 lines; a line that is not UTF-8 becomes empty and counts as a bad record, numbered from `first`."""
     try:
         return data.decode()
     except UnicodeDecodeError:

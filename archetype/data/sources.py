@@ -43,7 +43,7 @@ RECORD_SUFFIXES = (*JSON_SUFFIXES, *TABLE_SUFFIXES, ".json", ".json.gz")  # file
 HUGGING_FACE = "hf:"
 PIECE_BYTES = 2**24  # size of a piece, which one process reads
 SECTION = 2**20  # bytes of a document of a text file without separators
-NAME_COLUMN = "name its column with --column (data.field in a recipe)"
+NAME_COLUMN = "select its column with --column (data.field in a recipe)"
 LOOK_AHEAD = 2**16  # bytes after a section in which to look for the end of its last line
 
 
@@ -63,8 +63,8 @@ class Sources:
     Attributes:
         names: absolute paths of files, and datasets as hf:NAME.
         field: field or column with the text, in files of records and datasets.
-        separator: the line between the documents of a text file (None: a file is one document, or several
-            of about `SECTION` bytes).
+        separator: line between the documents of a text file (None: a file is one document, or several of about
+            `SECTION` bytes).
     """
 
     names: tuple[str, ...]
@@ -72,7 +72,7 @@ class Sources:
     separator: str | None = None
 
     def stamps(self) -> list[tuple[str, int, int]]:
-        """Return name, size and modification time of all files; a dataset of the hub has its name, 0 and 0."""
+        """Return name, size and modification time of all files; a dataset of the hub has size and time 0."""
         return [stamp for name in self.names for stamp in _stamps(name)]
 
     def pieces(self) -> list[list[Part]]:
@@ -92,7 +92,7 @@ class Sources:
         """Iterate over the non-empty documents of a piece, in order.
 
         Raises:
-            DataError: a source cannot be read; names it and the place in it.
+            DataError: names the source, and the place in it, that cannot be read.
         """
         for part in piece:
             yield from filter(str.strip, self._documents(part))
@@ -110,11 +110,7 @@ class Sources:
 
 
 def expand(names: Sequence[str], suffixes: Sequence[str] = TEXT_SUFFIXES) -> tuple[str, ...]:
-    """Expand folders and patterns such as books/*.txt to absolute paths of files, sorted by name.
-
-    Args:
-        names: files, folders and patterns; names of datasets are kept.
-        suffixes: suffixes of the files taken from folders.
+    """Expand folders, by suffix, and patterns such as books/*.txt to absolute paths of files, sorted by name.
 
     Raises:
         DataError: a folder or pattern matches no file.
@@ -122,22 +118,22 @@ def expand(names: Sequence[str], suffixes: Sequence[str] = TEXT_SUFFIXES) -> tup
     files: list[str] = []
     for name in names:
         path = Path(name).absolute()
-        inside, example = [path], "a/*.md"
+        matching, example = [path], "a/*.md"
         if name.startswith(HUGGING_FACE):
             files.append(name)
             continue
         if path.is_dir():
             all_files = [file for file in sorted(path.rglob("*")) if file.is_file()]
-            inside = [file for file in all_files if file.name.endswith(tuple(suffixes))]
-            if endings := Counter(file.suffix for file in all_files if file.suffix):
+            matching = [file for file in all_files if file.name.endswith(tuple(suffixes))]
+            if endings := Counter(file.suffix for file in all_files if file.suffix):  # suggest the most frequent one
                 example = f"{name.rstrip('/')}/**/*{endings.most_common(1)[0][0]}"
         elif not path.exists() and any(letter in name for letter in "*?["):
             pattern = path.relative_to(path.anchor).as_posix()
-            inside = [file for file in sorted(Path(path.anchor).glob(pattern)) if file.is_file()]
-        if not inside:
-            cause = f"holds no file of {', '.join(suffixes)}"
+            matching = [file for file in sorted(Path(path.anchor).glob(pattern)) if file.is_file()]
+        if not matching:
+            cause = f"holds no file ending in {', '.join(suffixes)}"
             raise DataError(name, cause, f"name files, or a pattern such as {shlex.quote(example)}")
-        files += map(str, inside)
+        files += map(str, matching)
     return tuple(files)
 
 
@@ -191,11 +187,11 @@ def _texts(part: Part, separator: str | None) -> Iterator[str]:
 
 
 def _sections(file: BinaryIO, part: Part) -> Iterator[tuple[int, bytes]]:
-    """Iterate over (offset, bytes) of sections of about `SECTION` bytes, cut at line ends."""
+    """Yield (offset, bytes) of sections of about `SECTION` bytes, cut at line ends."""
     position = part.start
     block = file.read(SECTION + LOOK_AHEAD)
     while block and position < part.stop:
-        first = _cut(block, 0) if position else 0
+        first = _cut(block, 0) if position else 0  # the line that the previous section began belongs to it
         last = _cut(block, SECTION) if len(block) > SECTION else len(block)
         yield position + first, block[first:last]
         rest = block[SECTION:]
@@ -203,18 +199,18 @@ def _sections(file: BinaryIO, part: Part) -> Iterator[tuple[int, bytes]]:
         position += SECTION
 
 
-def _cut(block: bytes, place: int) -> int:
-    """Return the position after the first line end from `place`; if none is near, the next start of a character."""
-    line_end = block.find(b"\n", place, place + LOOK_AHEAD)
+def _cut(block: bytes, position: int) -> int:
+    """Return the position after the first line end from `position`; if none is near, the next start of a character."""
+    line_end = block.find(b"\n", position, position + LOOK_AHEAD)
     if line_end >= 0:
         return line_end + 1
-    while place < len(block) and block[place] & 0xC0 == 0x80:
-        place += 1
-    return place
+    while position < len(block) and block[position] & 0xC0 == 0x80:  # continuation bytes of UTF-8
+        position += 1
+    return position
 
 
 def _separated(file: BinaryIO, part: Part, separator: bytes) -> Iterator[tuple[int, bytes]]:
-    """Iterate over (offset, bytes) of the document at the start of the file and those after separators in the range."""
+    # yields (offset, bytes) of the document at the start of the file and of those after separators in the range
     lines: list[bytes] | None = [] if part.start == 0 else None
     first = size = 0
     for offset, line in _lines(file, part):
@@ -237,10 +233,10 @@ def _separated(file: BinaryIO, part: Part, separator: bytes) -> Iterator[tuple[i
 
 
 def _lines(file: BinaryIO, part: Part) -> Iterator[tuple[int, bytes]]:
-    """Iterate over (offset, line) of all lines from the start of a range to the end of the file."""
+    """Yield (offset, line) from the first line that begins in the range to the end of the file."""
     offset = part.start
     if offset:
-        file.seek(offset - 1)
+        file.seek(offset - 1)  # at a line end if a line begins at `offset`
         offset -= 1
         for rest in iter(partial(file.readline, SECTION), b""):
             offset += len(rest)
@@ -255,7 +251,6 @@ def _lines(file: BinaryIO, part: Part) -> Iterator[tuple[int, bytes]]:
 
 
 def _json_lines(part: Part, field: str) -> Iterator[str]:
-    """Iterate over the texts of the JSON objects whose lines begin in a range."""
     with Opened(part.source, part.start) as file:
         for offset, line in _lines(file, part):
             if offset >= part.stop:
@@ -269,7 +264,6 @@ def _json_lines(part: Part, field: str) -> Iterator[str]:
 
 
 def _line_number(part: Part, offset: int) -> int:
-    """Return the number of the line that begins at an offset, for messages."""
     number = 1
     with Opened(part.source) as file:
         while offset and (block := file.read(min(offset, SECTION))):
@@ -283,30 +277,25 @@ def _rows_of_whole(part: Part) -> Iterator[Row]:
 
 
 def _texts_of(rows: Iterator[Row], field: str) -> Iterator[str]:
-    """Iterate over the texts of rows; a column missing from a table is an error, not a bad record."""
     for row in rows:
         try:
             yield _text(row, field)
         except DataError as error:
+            # a column missing from a table is missing in every row, so it is not a bad record
             if isinstance(error, NoColumn) and row.place.rpartition(": ")[0].endswith(TABLE_SUFFIXES):
                 raise
             skip(error)
 
 
 def _text(row: Row, field: str) -> str:
-    """Return the text of a row.
-
-    Raises:
-        DataError: the row has no text.
-    """
     value = row.values.get(field)
     if isinstance(value, str):
         if not value.isascii():
             check_characters(value, row.place)
         return value
     if field not in row.values:
-        raise NoColumn(row.place, f"has no text under {field!r}; it has {named(row.values)}", NAME_COLUMN)
-    cause = f"has {'no text' if value is None else f'{value!r:.20}, which is not a text,'} under {field!r}"
+        raise NoColumn(row.place, f"has no column {field!r}; it has {named(row.values)}", NAME_COLUMN)
+    cause = f"has {'nothing' if value is None else f'{value!r:.20} instead of a string'} in column {field!r}"
     raise DataError(row.place, cause, NAME_COLUMN)
 
 
@@ -334,7 +323,7 @@ def pinned(name: str) -> str:
 
 
 def _data_set(name: str) -> Any:
-    """Open a dataset: memory-mapped from a folder written by `save_to_disk`, else streamed."""
+    # memory-mapped from a folder written by `save_to_disk`, else streamed
     datasets, text = library("datasets", name), name.removeprefix(HUGGING_FACE)
     folder, split, arguments = Path(text), "train", {}
     datasets.disable_progress_bars()
@@ -350,12 +339,12 @@ def _data_set(name: str) -> Any:
         return datasets.load_dataset(text, split=split, streaming=True, **arguments)
     except Exception as error:  # the library's errors have no common class
         cause = f"cannot be opened: {one_line(str(error), 120)}"
-        raise DataError(name, cause, "check its name, CONFIG and SPLIT (hf:NAME:CONFIG:SPLIT)") from None
+        raise DataError(name, cause, "check NAME, CONFIG and SPLIT (hf:NAME:CONFIG:SPLIT)") from None
 
 
 def _parts_of_data_set(name: str) -> Iterator[Part]:
     data = _data_set(name)
-    if hasattr(data, "select"):  # mapped: rows
+    if hasattr(data, "select"):  # memory-mapped
         size = max(1, data.data.nbytes)
         rows = max(1, len(data) * PIECE_BYTES // size)
         for start in range(0, len(data), rows):

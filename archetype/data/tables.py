@@ -1,6 +1,6 @@
 """Readers of record files: JSON lines, lists of JSON objects, CSV, TSV and Parquet.
 
-A damaged row counts as a bad record; a file that cannot be read any further is refused.
+A damaged row counts as a bad record; an error that prevents reading the rest of a file is raised.
 """
 
 import csv
@@ -27,12 +27,7 @@ MAX_LINE = 2**28
 
 
 class Row(NamedTuple):
-    """One record of a file.
-
-    Attributes:
-        place: file and line, for messages.
-        values: values by field name.
-    """
+    """One record of a file: its file and line, and its values by field name."""
 
     place: str
     values: dict[str, Any]
@@ -66,7 +61,7 @@ def rows(file: Path) -> Iterator[Row]:
     """Iterate over the rows of a file that fits into memory.
 
     Raises:
-        DataError: the file cannot be read; names the place.
+        DataError: names the place that cannot be read.
     """
     if file.name.endswith(PARQUET_SUFFIX):
         check_regular(file)
@@ -85,7 +80,7 @@ def rows_of(file: BinaryIO, name: str) -> Iterator[Row]:
 
 
 def is_list(name: str) -> bool:
-    """Whether a file holds a list of JSON objects."""
+    """Return whether a file holds a list of JSON objects."""
     with Opened(name) as file:
         start = file.read(2**12)
         check_is_text(start, name)
@@ -109,7 +104,8 @@ def lines_of(file: BinaryIO, place: str) -> Iterator[bytes]:
 
 
 def _delimited_rows(file: BinaryIO, name: str) -> Iterator[Row]:
-    """Iterate over the rows of a CSV or TSV file with a header; a row's place is its last line."""
+    # csv.reader may read several lines per row; a row's place is its last line
+    # surrogates mark bytes that are not UTF-8, so that only their row is bad
     lines = (line.decode("utf-8", "surrogateescape") for line in lines_of(file, name))
     first = next(lines, "").removeprefix("\ufeff")
     delimiter = "\t" if ".tsv" in name[-7:] else next((sign for sign in DELIMITERS if sign in first), ",")
@@ -120,7 +116,7 @@ def _delimited_rows(file: BinaryIO, name: str) -> Iterator[Row]:
         try:
             row = _next(reader)
         except csv.Error as error:
-            remedy = 'write fields with quotes in quotes, and "" for each of them'
+            remedy = "put fields that hold quotes in quotes, and double the quotes within"
             broken = DataError(f"{name}: line {reader.line_num}", f"is not CSV: {error}", remedy)
             if not names or "unexpected end" in str(error):  # an unclosed quote may hide the rest of the file
                 raise broken from None
@@ -132,12 +128,12 @@ def _delimited_rows(file: BinaryIO, name: str) -> Iterator[Row]:
         if row and not names:
             names = [column.strip() for column in row]
             if twice := [column for column in names if column and names.count(column) > 1]:
-                raise DataError(place, f"names {twice[0]} twice", "give each column a name of its own")
+                raise DataError(place, f"has two columns {twice[0]}", "give each column its own name")
         elif len(row) not in (0, len(names)):
-            number = f"{len(row)} field{'s' * (len(row) > 1)}"
-            sign = {",": "commas", "\t": "tabs"}.get(delimiter, repr(delimiter))
-            remedy = f"put fields that hold {sign} in quotes" if len(row) > len(names) else "give it all columns"
-            skip(DataError(place, f"has {number}, and the first line names {len(names)}", remedy))
+            count = f"{len(row)} field{'s' * (len(row) > 1)}"
+            separators = {",": "commas", "\t": "tabs"}.get(delimiter, repr(delimiter))
+            remedy = f"put fields that hold {separators} in quotes" if len(row) > len(names) else "add the others"
+            skip(DataError(place, f"has {count}, but the header has {len(names)}", remedy))
         elif any("\udc80" <= sign <= "\udcff" for text in row for sign in text):
             skip(DataError(place, *NOT_UTF8))
         elif row:
@@ -145,7 +141,7 @@ def _delimited_rows(file: BinaryIO, name: str) -> Iterator[Row]:
 
 
 def _next(reader: Iterator[list[str]]) -> list[str] | None:
-    """Return the next row, with fields of up to `MAX_LINE` characters; None at the end."""
+    # csv limits fields to 131,072 characters by default
     limit = csv.field_size_limit(MAX_LINE)  # global to the process
     try:
         return next(reader, None)
@@ -175,23 +171,22 @@ def json_object_of_line(line: bytes, place: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         detail = f": {getattr(error, 'msg', error)}" if line.lstrip().startswith(b"{") else ""
         cause = f"is not a JSON object{detail}"
-        raise DataError(place, cause, "write one object on each line, or name a .csv file") from None
+        raise DataError(place, cause, "write one object per line, or give a .csv file") from None
     if not isinstance(value, dict):
-        raise DataError(place, "is not a JSON object", "write one object on each line, or name a .csv file")
+        raise DataError(place, "is not a JSON object", "write one object per line, or give a .csv file")
     if b"\\u" in line:
         check_characters(value, place)
     return value
 
 
 def _rows_of_list(file: BinaryIO, name: str) -> Iterator[Row]:
-    """Iterate over the objects of one JSON list."""
     data = file.read(MAX_TEXT_BYTES + 1)
     if len(data) > MAX_TEXT_BYTES:
-        raise DataError(name, f"is one JSON list of more than {MAX_TEXT_BYTES >> 20:,} MiB", "write one object a line")
+        raise DataError(name, f"is a JSON list of more than {MAX_TEXT_BYTES >> 20:,} MiB", "write one object per line")
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
     decoder, position, number = json.JSONDecoder(), text.index("[") + 1, 0
     while True:
-        position = _behind_spaces(text, position)
+        position = _after_spaces(text, position)
         if number == 0 and text.startswith("]", position):
             return
         number += 1
@@ -202,20 +197,20 @@ def _rows_of_list(file: BinaryIO, name: str) -> Iterator[Row]:
             raise DataError(place, f"is not JSON: {getattr(error, 'msg', error)}", "is it the whole file?") from None
         try:
             if not isinstance(value, dict):
-                raise DataError(place, "is not a JSON object", "make it one, or remove it")
+                raise DataError(place, "is not a JSON object", "fix or remove it")
             check_characters(value, place)
             yield Row(place, value)
         except DataError as error:
             skip(error)
-        position = _behind_spaces(text, position)
+        position = _after_spaces(text, position)
         if not text.startswith(",", position):
             break
         position += 1
     if text[position : position + 1] != "]" or text[position + 1 :].strip():
-        raise DataError(f"{name}: record {number}", "is followed by neither a comma nor the end", "fix the file")
+        raise DataError(f"{name}: record {number}", "is not followed by a comma or the end of the list", "fix the file")
 
 
-def _behind_spaces(text: str, position: int) -> int:
+def _after_spaces(text: str, position: int) -> int:
     while text[position : position + 1] in (" ", "\n", "\r", "\t"):
         position += 1
     return position
@@ -244,12 +239,11 @@ def library(name: str, source: str) -> Any:
     try:
         return import_module(name)
     except ImportError:
-        cause = f"is read by the library {name.partition('.')[0]}, which is not installed"
+        cause = f"needs the library {name.partition('.')[0]}, which is not installed"
         raise DataError(source, cause, install_command("datasets")) from None
 
 
 def parquet(source: str) -> Any:
-    """Open a Parquet file."""
     parquet_library = library("pyarrow.parquet", source)
     check_regular(Path(source))
     try:

@@ -1,4 +1,4 @@
-"""Reading of texts into memory, from plain text or from records as `train --text` reads them."""
+"""Read texts into memory, from plain text or from records, as `train --text` does."""
 
 from pathlib import Path
 
@@ -9,21 +9,17 @@ from archetype.io.text import read_text
 
 
 def read_texts(file: Path, column: str | None = None) -> list[str]:
-    """Read the texts of a file: one for plain text, one per record for JSON, CSV, TSV and Parquet.
-
-    Args:
-        file: its suffix determines the format; .gz is decompressed.
-        column: column with the text (None: `text`, or the only text column).
+    """Read the texts of a file: one for plain text, one per record for JSON, CSV, TSV and Parquet, by its suffix.
 
     Raises:
-        DataError: the file or a record cannot be read, or it is unclear which column holds the text.
+        DataError: the file or a record cannot be read, or without `column` several columns may hold the text.
     """
     if not holds_records(file):
         if column is not None:
             raise DataError(f"--column {column}", f"{file} is plain text", "leave it out, or give a file of records")
         return [read_text(file)]
     if not file.is_file():
-        read_text(file)  # raises the error of a file that is missing, or a folder
+        read_text(file)  # raises the error for a missing file or a folder
     sources = Sources((str(file.absolute()),), text_column(file) if column is None else column)
     texts = [text for piece in sources.pieces() for text in sources.documents(piece)]
     if not texts:
@@ -37,14 +33,10 @@ def read_joined(file: Path, column: str | None = None) -> str:
 
 
 def read_lines_text(file: Path, remedy: str) -> str:
-    """Read a text file with one item per line.
-
-    Args:
-        file: a plain text file.
-        remedy: remedy of the error for a file of records.
+    """Read a plain text file with one item per line.
 
     Raises:
-        DataError: the file cannot be read, or holds records.
+        DataError: the file cannot be read, or holds records; `remedy` says what to do then.
     """
     if holds_records(file):
         raise DataError(str(file), "is a file of records", remedy)
@@ -52,5 +44,4 @@ def read_lines_text(file: Path, remedy: str) -> str:
 
 
 def holds_records(file: Path) -> bool:
-    """Whether a file holds records, by its suffix."""
     return file.name.endswith(RECORD_SUFFIXES)

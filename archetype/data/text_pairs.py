@@ -6,7 +6,7 @@ from typing import Any
 
 from archetype.data.records import LABEL, Form
 
-TEXT_PAIR = {"anchor": Form("a text"), "positive": Form("a text that belongs to it")}
+TEXT_PAIR = {"anchor": Form("a text"), "positive": Form("a matching text")}
 SCORED_PAIR = {"text1": Form("a text"), "text2": Form("a text"), "score": Form("a number", LABEL)}
 
 
@@ -17,10 +17,10 @@ def negatives_of(record: Mapping[str, Any]) -> list[str]:
 
 
 def wrong_negatives(record: Mapping[str, Any]) -> str:
-    """Return the fault of a record's negatives; empty if they are texts or absent."""
+    """Return the fault of a record's negatives; empty if there is none."""
     negatives = record.get("negative", [])
     texts = negatives if isinstance(negatives, list) else [negatives]
-    return "" if all(isinstance(text, str) and text for text in texts) else "negative is neither a text nor texts"
+    return "" if all(isinstance(text, str) and text for text in texts) else "negative is not a text or a list of texts"
 
 
 def wrong_score(record: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
-"""Tokenization of documents by parallel processes, into a cache on disk that all runs share.
+"""Tokenize documents in parallel processes, into a cache on disk that all runs share.
 
-Run as a program, this module is a worker: it reads piece numbers from stdin and writes progress and results to stdout.
+Run as a program, this module is a worker: it reads indices of pieces from stdin and writes progress and results to
+stdout.
 """
 
 import hashlib
@@ -36,7 +37,7 @@ VERSION = 1  # of the shard format and of the division of sources into pieces
 JOB = "job.json"
 LEAST_BYTES = 2**22  # of text to tokenize before worker processes are started
 REPORT = 2**20  # characters between progress reports
-CHUNK = 2**16  # characters per call of the tokenizer, which takes some hundred bytes of memory per token
+CHUNK = 2**16  # characters per call of the tokenizer, which takes a few hundred bytes of memory per token
 Progress = Callable[[int, int], None]  # called with bytes tokenized and bytes in total, both approximate
 Done = tuple[list[ShardRecord], list[BadRecord]]  # result of a piece
 _progress: ContextVar[Progress | None] = ContextVar("progress", default=None)
@@ -44,7 +45,7 @@ _progress: ContextVar[Progress | None] = ContextVar("progress", default=None)
 
 @contextmanager
 def reporting(progress: Progress) -> Iterator[None]:
-    """Report tokenization progress to `progress` within this block; any thread may call it."""
+    """Report tokenization progress within this block; any thread may call `progress`."""
     token = _progress.set(progress)
     try:
         yield
@@ -53,7 +54,7 @@ def reporting(progress: Progress) -> Iterator[None]:
 
 
 def cache_folder(folder: str | None = None) -> Path:
-    """Return the cache folder: `folder` if given, else ARCHETYPE_CACHE, else the default cache folder."""
+    """Return the cache folder: `folder` if given, else ARCHETYPE_CACHE, else the user's cache folder."""
     if folder or (folder := os.environ.get("ARCHETYPE_CACHE")):
         return Path(folder).expanduser().absolute()
     return usual_folder()
@@ -62,13 +63,8 @@ def cache_folder(folder: str | None = None) -> Path:
 def tokenized(sources: Sources, tokenizer: Tokenizer, cache: Path, workers: int | None = None) -> TokenizedDocuments:
     """Tokenize all documents, or load them from the cache.
 
-    Pieces finished by an interrupted process are reused; the manifest is written last.
-
-    Args:
-        sources: the document sources.
-        tokenizer: for all documents.
-        cache: the cache folder.
-        workers: number of processes (absent: one per core if there is enough text, else none but this one).
+    Pieces finished by an interrupted process are reused; the manifest is written last. Without `workers`, there is one
+    process per core if there is enough text, else only this one.
 
     Raises:
         DataError: a source cannot be read, holds no text, or has a text that cannot be encoded; or a shard is damaged.
@@ -76,14 +72,15 @@ def tokenized(sources: Sources, tokenizer: Tokenizer, cache: Path, workers: int 
     """
     files, digest = tokenizer_files(tokenizer)
     stamps = sources.stamps()
-    about = {"version": VERSION, "stamps": stamps, "field": sources.field, "separator": sources.separator}
-    about |= {"tokenizer": digest, "dtype": "<u2" if tokenizer.vocab_size <= 2**16 else "<u4"}
-    key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
+    # everything that determines the tokens names the folder
+    fields = {"version": VERSION, "stamps": stamps, "field": sources.field, "separator": sources.separator}
+    fields |= {"tokenizer": digest, "dtype": "<u2" if tokenizer.vocab_size <= 2**16 else "<u4"}
+    key = hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:16]
     folder = cache / "tokens" / key
     if _is_whole(folder):
         return _without_bad(TokenizedDocuments(folder))
     atomic.make_folder(folder)
-    with locked(folder, doing="tokenising these data", wait=True):
+    with locked(folder, doing="tokenizing these data", wait=True):
         if not _is_whole(folder):  # another process may have done it meanwhile
             (folder / MANIFEST).unlink(missing_ok=True)
             atomic.remove_unfinished(folder)
@@ -91,25 +88,24 @@ def tokenized(sources: Sources, tokenizer: Tokenizer, cache: Path, workers: int 
             atomic.make_folder(folder / "tokenizer")
             for name, contents in files.items():
                 atomic.write_bytes(folder / "tokenizer" / name, contents)
-            fields = {"names": sources.names, "field": sources.field, "separator": sources.separator}
-            job = {"sources": fields, "dtype": about["dtype"], "pieces": pieces, "skip_bad": skipping_limit()}
+            read = {"names": sources.names, "field": sources.field, "separator": sources.separator}
+            job = {"sources": read, "dtype": fields["dtype"], "pieces": pieces, "skip_bad": skipping_limit()}
             atomic.write_json(folder / JOB, job)
-            done = _tokenize(folder, sources, pieces, tokenizer, str(about["dtype"]), workers)
-            shards, bad = ([one for piece in done for one in piece[side]] for side in (0, 1))
+            done = _tokenize(folder, sources, pieces, tokenizer, str(fields["dtype"]), workers)
+            shards = [shard for shards, _ in done for shard in shards]
             if not shards:
-                raise DataError(", ".join(sources.names), "holds no text", "choose sources that hold some")
+                raise DataError(", ".join(sources.names), "holds no text", "choose sources with text")
             if sources.stamps() != stamps:
-                raise DataError(", ".join(sources.names), "was changed while it was read", "start again")
+                raise DataError(", ".join(sources.names), "changed while it was read", "start again")
             versions = {name: version(name) for name in ("numpy", "tokenizers")}
-            atomic.write_json(
-                folder / MANIFEST,
-                Manifest(**about, shards=shards, versions=versions, bad=bad).model_dump(),
-            )
+            bad = [record for _, records in done for record in records]
+            manifest = Manifest(**fields, shards=shards, versions=versions, bad=bad)
+            atomic.write_json(folder / MANIFEST, manifest.model_dump())
     return _without_bad(TokenizedDocuments(folder))
 
 
 def _without_bad(documents: TokenizedDocuments) -> TokenizedDocuments:
-    """Return the documents after counting the records skipped during tokenization against the current limit."""
+    # records skipped during tokenization count against the current limit
     for place, cause, remedy, num_records in documents.manifest.bad:
         skip(DataError(place, cause, remedy), num_records)
     return documents
@@ -127,7 +123,7 @@ def tokenizer_files(tokenizer: Tokenizer) -> tuple[dict[str, bytes], str]:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether a folder has a manifest and all the files listed in it."""
+    """Return whether a folder has a manifest and all the files listed in it."""
     if not (folder / MANIFEST).exists():
         return False
     return all(_files_exist(folder, shard.record) for shard in TokenizedDocuments(folder, check=False).shards)
@@ -147,8 +143,8 @@ def _tokenize(
 ) -> list[Done]:
     """Tokenize the pieces that are not finished. Return shards and bad records of all pieces."""
     sizes = [sum(part.num_bytes for part in piece) for piece in pieces]
-    records = [_finished(folder, number) for number in range(len(pieces))]
-    open_pieces = [number for number, shards in enumerate(records) if shards is None]
+    records = [_finished(folder, index) for index in range(len(pieces))]
+    open_pieces = [index for index, shards in enumerate(records) if shards is None]
     done = sum(size for size, shards in zip(sizes, records, strict=True) if shards is not None)
     lock, progress = threading.Lock(), _progress.get()
 
@@ -160,54 +156,48 @@ def _tokenize(
                 progress(min(done, sum(sizes)), sum(sizes))
 
     if workers is None:
-        is_much = sum(sizes[number] for number in open_pieces) >= LEAST_BYTES
+        is_much = sum(sizes[index] for index in open_pieces) >= LEAST_BYTES
         workers = min(num_cores(), len(open_pieces)) if is_much else 1
     is_ours = type(tokenizer).__module__.startswith("archetype.")  # workers do not know kinds from user code
     if workers > 1 and is_ours:
-        for number, shards in zip(open_pieces, _in_processes(folder, open_pieces, workers, report), strict=True):
-            records[number] = shards
+        for index, shards in zip(open_pieces, _in_processes(folder, open_pieces, workers, report), strict=True):
+            records[index] = shards
     else:
-        for number in open_pieces:
-            records[number] = tokenize_piece(folder, sources, pieces[number], number, tokenizer, dtype, report)
+        for index in open_pieces:
+            records[index] = tokenize_piece(folder, sources, pieces[index], index, tokenizer, dtype, report)
     return [done for done in records if done is not None]
 
 
-def _finished(folder: Path, number: int) -> Done | None:
-    """Return the result of a piece that an earlier process has finished; None if there is none."""
-    file = folder / f"{number:05}.json"
+def _finished(folder: Path, index: int) -> Done | None:
+    """Return the result of a piece finished earlier; None if there is none."""
+    file = folder / f"{index:05}.json"
     if not file.exists():
         return None
     done = _done(read_json(file))
     return done if all(_files_exist(folder, shard) for shard in done[0]) else None
 
 
-def _done(said: dict[str, Any]) -> Done:
-    """Parse the result of a piece from its file or a worker's answer."""
-    shards = [ShardRecord.model_validate(shard) for shard in said["shards"]]
-    return shards, [BadRecord(*bad) for bad in said.get("bad", ())]
+def _done(result: dict[str, Any]) -> Done:
+    """Parse the result of a piece from its file or from a worker's answer."""
+    shards = [ShardRecord.model_validate(shard) for shard in result["shards"]]
+    return shards, [BadRecord(*bad) for bad in result.get("bad", ())]
 
 
 def tokenize_piece(
     folder: Path,
     sources: Sources,
     piece: list[Part],
-    number: int,
+    index: int,
     tokenizer: Tokenizer,
     dtype: str,
     report: Callable[[int], None],
 ) -> Done:
     """Write the shards of a piece, then the file that marks the piece as finished.
 
-    Args:
-        folder: the folder to write to.
-        sources: the sources that the piece is part of.
-        piece: the parts to read.
-        number: index of the piece.
-        tokenizer: every document starts with its `bos`, if prompts do, and ends with its first `eos`.
-        dtype: NumPy type of a token.
-        report: called with the number of characters tokenized since the last call.
+    Every document starts with the tokenizer's `bos`, if prompts do, and ends with its first `eos`. `report` is called
+    with the number of characters tokenized since the last call.
     """
-    writer, size = ShardWriter(folder, f"{number:05}", dtype), 0
+    writer, size = ShardWriter(folder, f"{index:05}", dtype), 0
     before = [tokenizer.bos] if tokenizer.adds_bos and tokenizer.bos is not None else []
     with skipping(skipping_limit()) as skipped:
         for text in sources.documents(piece):
@@ -221,19 +211,19 @@ def tokenize_piece(
     writer.flush()
     bad = [BadRecord(place, error.cause, error.remedy, count) for place, (error, count) in skipped.records.items()]
     shards = [shard.model_dump() for shard in writer.records]
-    atomic.write_json(folder / f"{number:05}.json", {"shards": shards, "bad": bad})
+    atomic.write_json(folder / f"{index:05}.json", {"shards": shards, "bad": bad})
     return writer.records, bad
 
 
-def _in_processes(folder: Path, numbers: list[int], workers: int, report: Callable[[int], None]) -> list[Done]:
-    """Tokenize pieces in worker processes, each by the next idle process. Return their results in order."""
+def _in_processes(folder: Path, indices: list[int], workers: int, report: Callable[[int], None]) -> list[Done]:
+    """Tokenize pieces in worker processes, each in the next idle one. Return their results in order."""
     idle: queue.SimpleQueue[subprocess.Popen[str]] = queue.SimpleQueue()
 
-    def shards_of(number: int) -> Done:
+    def shards_of(index: int) -> Done:
         process = idle.get()
         try:
             assert process.stdin is not None and process.stdout is not None
-            process.stdin.write(f"{number}\n")
+            process.stdin.write(f"{index}\n")
             process.stdin.flush()
             for line in process.stdout:
                 answer = json.loads(line)
@@ -242,7 +232,7 @@ def _in_processes(folder: Path, numbers: list[int], workers: int, report: Callab
                 if "shards" in answer:
                     return _done(answer)
                 report(answer["bytes"])
-            raise DataError(str(folder), "a process that tokenises has ended", "start again: what is done is used")
+            raise DataError(str(folder), "a worker process has ended", "start again; finished pieces are reused")
         finally:
             idle.put(process)
 
@@ -251,14 +241,14 @@ def _in_processes(folder: Path, numbers: list[int], workers: int, report: Callab
             idle.put(process)
         threads = ThreadPoolExecutor(workers)
         try:
-            return list(threads.map(shards_of, numbers))
+            return list(threads.map(shards_of, indices))
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
 
 
 @contextmanager
 def _processes(folder: Path, count: int) -> Iterator[list[subprocess.Popen[str]]]:
-    """Start worker processes in their own session (Ctrl-C does not reach them) and kill them at the end."""
+    # a session of their own, so that Ctrl-C does not reach the workers
     package = str(Path(__file__).parents[2])
     paths = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
     processes = [
@@ -281,8 +271,7 @@ def _processes(folder: Path, count: int) -> Iterator[list[subprocess.Popen[str]]
 
 
 def _serve(folder: Path) -> None:
-    """Tokenize the pieces whose numbers arrive on stdin; answer with JSON lines: progress, shards or an error."""
-
+    # answers are JSON lines: progress, shards or an error
     def answer(**values: Any) -> None:
         print(json.dumps(values), flush=True)
 

@@ -16,24 +16,20 @@ from archetype.estimate.report import CostReport
 EDGE, SLIDE_EDGE = 28.0, 16.0  # margins of the picture
 UNITS: dict[Measure, str] = {
     "parameters": "parameters",
-    "active": "parameters that one token meets",
+    "active": "parameters used per token",
     "flops": "FLOPs of a forward pass",
     "bytes": "bytes of the weights",
 }
 
 
 def draw_in(report: CostReport, measure: Measure, aspect: str) -> Scene:
-    """Return a model's scene with an aspect ratio, with as many rows of blocks as leave the text largest.
-
-    Args:
-        measure: shown by the bars of boxes.
-        aspect: such as 16:9.
+    """Return a model's scene with an aspect ratio such as 16:9, arranged so that its text is as large as possible.
 
     Raises:
         SpecError: the measure or the aspect ratio is invalid.
     """
-    is_one = len(report.spec.stacks) == 1  # side by side, two streams stand in one row each
-    rows = range(PANELS_IN_A_ROW, 0, -1) if is_one else [PANELS_IN_A_ROW]
+    has_one_stack = len(report.spec.stacks) == 1  # parallel streams have one row of blocks each
+    rows = range(PANELS_IN_A_ROW, 0, -1) if has_one_stack else [PANELS_IN_A_ROW]
     scenes = [with_aspect(draw(report, measure, in_a_row=count), aspect) for count in rows]
     if (scene := _with_cards(report, measure, aspect)) is not None:
         scenes.append(scene)
@@ -41,7 +37,7 @@ def draw_in(report: CostReport, measure: Measure, aspect: str) -> Scene:
 
 
 def _with_cards(report: CostReport, measure: Measure, aspect: str) -> Scene | None:
-    """Return the scene with each distinct content drawn once on a card, arranged so that text is largest."""
+    """Return the scene with each distinct content drawn once on a card; None if not every layer can be drawn."""
     drawer = Drawer(report, cards=measure)
     if drawer.cards is None or not drawer.cards.is_complete:
         return None
@@ -55,9 +51,9 @@ def _with_cards(report: CostReport, measure: Measure, aspect: str) -> Scene | No
         text_width(f"{letter} = {value:,} {meaning}; ", NOTE) for letter, value, meaning in _legend(drawer, boxes)
     )
 
-    def width_of(places: Iterable[tuple[float, float]]) -> float:
-        width = max(x + w for (x, _), (w, _) in zip(places, sizes, strict=True)) + 2 * SLIDE_EDGE
-        height = max(y + h for (_, y), (_, h) in zip(places, sizes, strict=True))
+    def width_of(corners: Iterable[tuple[float, float]]) -> float:
+        width = max(x + w for (x, _), (w, _) in zip(corners, sizes, strict=True)) + 2 * SLIDE_EDGE
+        height = max(y + h for (_, y), (_, h) in zip(corners, sizes, strict=True))
         height += 44 + 22 + SLIDE_EDGE + LINE * (2 + letters // (width - 2 * SLIDE_EDGE))
         return max(width, proportion(aspect) * height)
 
@@ -75,7 +71,8 @@ def draw(
     """Return the scene of a model.
 
     Args:
-        measure: shown by the bars of boxes.
+        report: costs of the model.
+        measure: measure shown by the bars of boxes.
         unfold: draw each layer separately, if there are few enough.
         in_a_row: kinds of blocks per row.
 
@@ -83,39 +80,38 @@ def draw(
         SpecError: the measure is invalid.
     """
     if measure not in UNITS:
-        raise SpecError("measure", f"there is no measure {measure!r}", f"use one of {', '.join(UNITS)}")
+        raise SpecError("measure", f"unknown measure {measure!r}", f"use one of {', '.join(UNITS)}")
     drawer = Drawer(report, unfold, in_a_row)
     return _framed(report, measure, drawer, drawer.layout())
 
 
 def _legend(drawer: Drawer, boxes: list[Box], notes: Iterable[Note] = ()) -> tuple[tuple[str, int, str], ...]:
-    """Return the legend entries for letters in boxes and shapes."""
     shapes = [box.shape for box in boxes] + [note.text for note in notes if note.text.startswith("(")]
     return drawer.costs.legend(shapes, [box.label for box in boxes])
 
 
 def _framed(report: CostReport, measure: Measure, drawer: Drawer, layout: Layout, is_slide: bool = False) -> Scene:
-    """Add heading and legend to a layout; on a slide they take one line each."""
+    # heading and legend take one line each on a slide
     name = one_line(report.spec.name, 80) or report.spec.kind
     left, bottom, right, top = layout.area
     edge = SLIDE_EDGE if is_slide else EDGE
     totals = f"{report.parameters['total']:,} parameters"
     if report.parameters["active"] != report.parameters["total"]:
         totals += f", {report.parameters['active']:,} active"
-    where = (
+    scope = (
         ""
         if measure in ("parameters", "active")
         else (f" in {report.dtype}" if measure == "bytes" else f" over {report.batch} x {report.length:,} tokens")
     )
-    unit = f"{UNITS[measure]}{where}"
+    unit = f"{UNITS[measure]}{scope}"
     legend = _legend(drawer, layout.boxes, layout.notes)
-    words = [f"{letter} = {value:,} {meaning}" for letter, value, meaning in legend]
+    entries = [f"{letter} = {value:,} {meaning}" for letter, value, meaning in legend]
     width = max(right - left + 2 * edge, 420.0)
-    lines = wrapped("; ".join(words), NOTE, width - 2 * edge)
+    lines = wrapped("; ".join(entries), NOTE, width - 2 * edge)
     layers = f"{report.spec.num_layers} layer{'s' * (report.spec.num_layers > 1)}"
-    said = f"{totals}; {layers}" if report.spec.num_layers else totals
+    subtitle = f"{totals}; {layers}" if report.spec.num_layers else totals
     beside = edge + text_width(name, 20, bold=True) + 20
-    is_slide = is_slide and beside + text_width(said, NOTE) <= width - edge
+    is_slide = is_slide and beside + text_width(subtitle, NOTE) <= width - edge
     head, foot = 44.0 if is_slide else 66.0, 22.0 + LINE * (len(lines) + 1)
     height = top - bottom + head + foot + edge
     moved = Layout()
@@ -125,9 +121,9 @@ def _framed(report: CostReport, measure: Measure, drawer: Drawer, layout: Layout
     scene = moved.upside_down(height)
     notes = [
         Note(edge, 30, fitted(name, 20, width - 2 * edge, 20, bold=True)[0], "start", "heading"),
-        Note(beside, 32, said) if is_slide else Note(edge, 52, said),
+        Note(beside, 32, subtitle) if is_slide else Note(edge, 52, subtitle),
         Note(edge, height - foot + 6, f"Bars: {unit}, of all layers together", "start", "bars"),
-        *(Note(edge, height - foot + 6 + LINE * number, line) for number, line in enumerate(lines, 1)),
+        *(Note(edge, height - foot + 6 + LINE * row, line) for row, line in enumerate(lines, 1)),
     ]
     kind = report.spec.kind.replace("_", "-")
     article = "an" if kind[0] in "aeiou" else "a"

@@ -20,13 +20,10 @@ def proportion(aspect: str) -> float:
 
 
 def with_aspect(scene: Scene, aspect: str) -> Scene:
-    """Center a scene in a picture of the given aspect ratio, without scaling or cropping.
-
-    Args:
-        aspect: such as 16:9.
+    """Center a scene in a picture with an aspect ratio such as 16:9, without scaling or cropping.
 
     Raises:
-        SpecError: it is not of that form.
+        SpecError: the aspect ratio is not of that form.
     """
     ratio = proportion(aspect)
     width, height = max(scene.width, ratio * scene.height), max(scene.height, scene.width / ratio)

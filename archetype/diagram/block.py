@@ -24,27 +24,27 @@ class Kind(NamedTuple):
     layers: tuple[int, ...]
 
 
-def put_block(rail: Rail, place: str, kind: Kind, stack: StackCost, costs: ReportCosts) -> None:
+def put_block(rail: Rail, path: str, kind: Kind, stack: StackCost, costs: ReportCosts) -> None:
     """Put the contents of a block on the rail."""
     layer_costs = costs.of_layers(stack, kind.layers)
-    own = layer_costs.take("wiring")
-    if own.parameters or own.flops:  # a registered wiring may have weights
-        rail.put(Box(f"{place}.wiring", 0, 0, W, SLIM, "operation", title(kind.block.wiring), "", len(kind.layers), own,
+    cost = layer_costs.take("wiring")
+    if cost.parameters or cost.flops:  # a registered wiring may have weights
+        rail.put(Box(f"{path}.wiring", 0, 0, W, SLIM, "operation", title(kind.block.wiring), "", len(kind.layers), cost,
                      field=f"{field_of(kind, stack)}.wiring", sets=layer_costs.owners))  # fmt: skip
-    put_branches(rail, place, kind, stack, layer_costs, tuple(contents(kind.block)))
+    put_branches(rail, path, kind, stack, layer_costs, tuple(contents(kind.block)))
 
 
 def branches_of(kind: Kind, stack: StackCost, costs: ReportCosts) -> list[tuple[str, ...]]:
     """Return the names of a block's contents, grouped if they are computed in parallel."""
     names = tuple(contents(kind.block))
-    is_one = len(names) == 2 and _branch(kind.block, costs.of_layers(stack, kind.layers)).parallel
-    return [names] if is_one else [(name,) for name in names]
+    is_parallel = len(names) == 2 and _branch(kind.block, costs.of_layers(stack, kind.layers)).parallel
+    return [names] if is_parallel else [(name,) for name in names]
 
 
 def put_branches(
-    rail: Rail, place: str, kind: Kind, stack: StackCost, layer_costs: LayerCosts, names: tuple[str, ...]
+    rail: Rail, path: str, kind: Kind, stack: StackCost, layer_costs: LayerCosts, names: tuple[str, ...]
 ) -> None:
-    """Draw some contents of a block next to the rail, connected according to the block's wiring."""
+    """Draw some contents of a block next to the rail, connected as the block's wiring defines."""
     field = field_of(kind, stack)
     parts = {name: part for name, part in contents(kind.block).items() if name in names}
     drawings = {name: inside(part, layer_costs.modules(name), function) for name, (part, function) in parts.items()}
@@ -58,7 +58,7 @@ def put_branches(
             return None
         name = f"{content}_{ending}"
         return Box(
-            f"{place}.{name}",
+            f"{path}.{name}",
             0,
             0,
             W,
@@ -72,31 +72,31 @@ def put_branches(
             sets=layer_costs.owners,
         )
 
-    def carry(*names: str) -> None:  # several streams pass these boxes before contents read them
+    def carry(*names: str) -> None:  # boxes that several residual streams pass before a content reads them
         for name in () if stack.stack.residual.is_sum else names:
-            own = f"{name}_residual"
-            rail.put(Box(f"{place}.{own}", 0, 0, W, SLIM, "operation", title(stack.stack.residual),
-                         "", layer_costs.count, layer_costs.take(own), field=f"{stack.prefix}residual",
+            residual = f"{name}_residual"
+            rail.put(Box(f"{path}.{residual}", 0, 0, W, SLIM, "operation", title(stack.stack.residual),
+                         "", layer_costs.count, layer_costs.take(residual), field=f"{stack.prefix}residual",
                          sets=layer_costs.owners))  # fmt: skip
 
     columns = max(
         [3.0 if rail.legible is None else 1.0, *(end - start for start, end in map(extent, drawings.values()))]
     )
     laid_out = {
-        name: _content(f"{place}.{name}", part, drawings[name], layer_costs, field, columns, rail)
+        name: _content(f"{path}.{name}", part, drawings[name], layer_costs, field, columns, rail)
         for name, (part, _) in parts.items()
     }
     if branch.parallel and len(laid_out) == 2:
         second = None if branch.shared_norm else norm_of("feedforward", branch.before)
         norms = (norm_of("mixer", branch.before), second)
         carry("mixer", "feedforward")
-        rail.parallel(place, laid_out["mixer"], laid_out["feedforward"], norms, branch.shared_norm)
+        rail.parallel(path, laid_out["mixer"], laid_out["feedforward"], norms, branch.shared_norm)
         return
     for name, content in laid_out.items():
         carry(name)
         before, after, behind = (norm_of(name, ending) for ending in (branch.before, branch.after, branch.behind))
         # every wiring adds the encoder's contribution to its query's vector
-        rail.branch(f"{place}.{name}", content, before, after, behind, branch.residual or name == "cross")
+        rail.branch(f"{path}.{name}", content, before, after, behind, branch.residual or name == "cross")
 
 
 def field_of(kind: Kind, stack: StackCost) -> str:
@@ -105,13 +105,12 @@ def field_of(kind: Kind, stack: StackCost) -> str:
 
 
 def captions(name: str, part: Mixer | FeedForward, costs: LayerCosts) -> list[str]:
-    """Return the captions of a content of a block."""
-    own = mixer_facts(costs.block.mixer, costs.stack.stack.causal) if name == "mixer" else []
-    return facts(part) + own
+    further = mixer_facts(costs.block.mixer, costs.stack.stack.causal) if name == "mixer" else []
+    return facts(part) + further
 
 
 def _branch(block: Block, costs: LayerCosts) -> Branch:
-    """Return how contents leave and join the stream; for an unknown wiring, judged by the norms in its cost."""
+    # an unknown wiring is judged by the norms in its cost
     if (function := provided("diagram", type(block.wiring))) is not None:
         branch: Branch = function(block.wiring)
         return branch
@@ -120,14 +119,14 @@ def _branch(block: Block, costs: LayerCosts) -> Branch:
 
 
 def _content(
-    place: str, part: Mixer | FeedForward, drawing: Inside, costs: LayerCosts, field: str, columns: float, rail: Rail
+    path: str, part: Mixer | FeedForward, drawing: Inside, costs: LayerCosts, field: str, columns: float, rail: Rail
 ) -> Content:
-    name = place.rpartition(".")[2]
+    name = path.rpartition(".")[2]
     heading, lines = title(part), captions(name, part, costs)
     if name == "cross":
         heading, field = "Cross-attention", f"{field}.cross_attention"
     else:
         field = f"{field}.{name}"
     return content_layout(
-        place, name, heading, lines, drawing, costs, field, columns, rail.letters, rail.legible, rail.counts
+        path, name, heading, lines, drawing, costs, field, columns, rail.letters, rail.legible, rail.counts
     )

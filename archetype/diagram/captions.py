@@ -14,12 +14,12 @@ def facts(part: Spec) -> list[str]:
 
 
 def mixer_facts(cost: MixerCost, causal: bool) -> list[str]:
-    """Return a mixer's direction, and the size of its state per row."""
+    """Return a mixer's direction, and the size of its state per sequence."""
     mixer: Mixer = cost.part
-    lines = ["causal" if causal else "sees both directions"] if mixer.sees_later else []
+    lines = ["causal" if causal else "bidirectional"] if mixer.sees_later else []
     if causal:
         one, two = cost.state(1), cost.state(2)
-        state = f"state: {two - one:,} numbers a token" if two > one else f"state: {one:,} numbers"
+        state = f"state: {two - one:,} numbers per token" if two > one else f"state: {one:,} numbers"
         if two > one and (constant := one - (two - one)) > 0:
             state += f" and {constant:,} more"
         lines += [state] if one else []
@@ -35,7 +35,7 @@ def _fact(name: str, value: Any) -> str:
         case dict():
             return f"{name}: {', '.join(words)}" if (words := list(_words(value))) else name
         case list() | tuple():
-            return f"{name} {', '.join(str(one['kind'] if isinstance(one, dict) else one) for one in value)}"
+            return f"{name} {', '.join(str(item['kind'] if isinstance(item, dict) else item) for item in value)}"
     return f"{name} {_number(value)}"
 
 

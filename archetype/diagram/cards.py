@@ -21,8 +21,7 @@ CAPTION = 220.0  # smallest width of a card's caption
 
 @dataclass
 class _User:
-    """Layers of a stack that use a branch, in one variant."""
-
+    # layers of a stack that use a branch, in one variant
     stack: StackCost
     costs: LayerCosts
     kinds: list[Kind]
@@ -32,10 +31,8 @@ class _User:
 class Cards:
     """Distinct branches of all blocks, numbered from 1; variants drawn alike share a card, as 1a and 1b.
 
-    Args:
-        measure: shown in boxes.
-
     Attributes:
+        measure: measure shown in boxes.
         is_complete: whether every layer is drawn: no stack has more kinds of blocks than fit.
     """
 
@@ -73,7 +70,6 @@ class Cards:
         rail.layout.containers.insert(0, frame)
 
     def _names_of(self, kind: Kind, stack: StackCost) -> Iterator[str]:
-        """Yield the names of a block's branches in order."""
         for branch in branches_of(kind, stack, self.costs):
             for number, (names, users) in enumerate(self.branches.values(), 1):
                 for user, name in zip(users, _names(number, users), strict=True):
@@ -81,7 +77,7 @@ class Cards:
                         yield name
 
     def _add(self, branch: tuple[str, ...], kind: Kind, stack: StackCost) -> None:
-        """Register a branch of a kind of block."""
+        # everything that a card shows is part of its key
         costs = self.costs.of_layers(stack, kind.layers)
         parts = {name: part for name, part in contents(kind.block).items() if name in branch}
         facts = [line for name, (part, _) in parts.items() for line in captions(name, part, costs)]
@@ -105,35 +101,35 @@ class Cards:
             )
         )
         users = self.branches.setdefault(key, (branch, []))[1]
-        own = next((user for user in users if user.stack is stack and user.facts == facts), None)
-        if own is None:
+        same = next((user for user in users if user.stack is stack and user.facts == facts), None)
+        if same is None:
             users.append(_User(stack, costs, [kind], facts))
         else:
-            own.kinds.append(kind)
+            same.kinds.append(kind)
 
     def drawn(self) -> list[Layout]:
         """Draw each branch with its caption; the lower left corner is the origin."""
         return [self._card(number, *branch) for number, branch in enumerate(self.branches.values(), 1)]
 
     def _card(self, number: int, branch: tuple[str, ...], users: Sequence[_User]) -> Layout:
-        """Draw one branch with the part of the residual stream that it leaves and joins."""
+        # a branch with the part of the residual stream that it leaves and joins
         layers: dict[str, list[int]] = {}
         for user in users:
             layers.setdefault(user.stack.prefix, []).extend(layer for kind in user.kinds for layer in kind.layers)
         joint: list[LayerCosts] = []
-        for prefix, places in reversed(layers.items()):
-            joint.append(LayerCosts(self.costs, self.costs.stacks[prefix], tuple(sorted(places)), joint[-1:]))
+        for prefix, indices in reversed(layers.items()):
+            joint.append(LayerCosts(self.costs, self.costs.stacks[prefix], tuple(sorted(indices)), joint[-1:]))
         costs, stack = joint[-1], users[0].stack
         kind = Kind(users[0].kinds[0].block, costs.layers)
         inner = Rail(self.letters.get(stack.prefix), self.measure, counts=costs.count)
         inner.branches = SUM / 2 + GAP
-        place = f"{stack.prefix}blocks.{'*' if 1 < len(stack.stack.layers) == len(kind.layers) else label(kind.layers)}"
-        put_branches(inner, place, kind, stack, costs, branch)
+        path = f"{stack.prefix}blocks.{'*' if 1 < len(stack.stack.layers) == len(kind.layers) else label(kind.layers)}"
+        put_branches(inner, path, kind, stack, costs, branch)
         parts = [box for box in inner.layout.containers if box.kind in ("mixer", "cross", "feedforward")]
-        _put_source(inner, place)
+        _put_source(inner, path)
         left, bottom, right, top = inner.layout.bounds
         frame = Container(
-            f"{place}.{'.'.join(branch)}.card",
+            f"{path}.{'.'.join(branch)}.card",
             left - GAP / 2,
             bottom - GAP,
             right - left + GAP,
@@ -164,7 +160,7 @@ class Cards:
 
 
 def _names(number: int, users: Sequence[_User]) -> list[str]:
-    """Return the name of a branch for each user: 1, or 1a and 1b if it has variants within a stack."""
+    # 1, or 1a and 1b if a branch has variants within a stack
     variants = list(dict.fromkeys(tuple(user.facts) for user in users))
     if len(users) == len({id(user.stack) for user in users}):  # one variant per stack
         return [str(number)] * len(users)
@@ -172,22 +168,21 @@ def _names(number: int, users: Sequence[_User]) -> list[str]:
 
 
 def _facts(number: int, users: Sequence[_User]) -> Iterator[str]:
-    """Yield the captions of a branch: those shared by all users, then the others by number or stack."""
+    # captions shared by all users come first, then the others by number or stack
     shared = [line for line in users[0].facts if all(line in user.facts for user in users)]
     yield from shared
-    said: dict[str, str] = {}
+    by_owner: dict[str, str] = {}
     for name, user in zip(_names(number, users), users, strict=True):
         rest = ", ".join(line for line in user.facts if line not in shared)
         owner = name if name != str(number) else user.stack.prefix.rstrip(".")
-        said |= {owner: f"{owner}: {rest}"} if rest else {}
-    yield from said.values()
+        by_owner |= {owner: f"{owner}: {rest}"} if rest else {}
+    yield from by_owner.values()
 
 
-def _put_source(rail: Rail, place: str) -> None:
-    """Connect keys and values of cross-attention to the encoder output."""
+def _put_source(rail: Rail, path: str) -> None:
     for boxes, bus in rail.waiting:
         middle, y = (boxes[0].middle + boxes[-1].middle) / 2, bus - 10 - GAP - SLIM
-        pill = rail.sized(Box(f"{place}.source", middle - 60, y, 120, SLIM, "input", "encoder output"))
+        pill = rail.sized(Box(f"{path}.source", middle - 60, y, 120, SLIM, "input", "encoder output"))
         rail.layout.add(pill)
         for box in boxes:
             points = [(pill.middle, y + SLIM), (pill.middle, bus), (box.middle, bus), (box.middle, box.y)]
@@ -195,7 +190,6 @@ def _put_source(rail: Rail, place: str) -> None:
 
 
 def _put_ends(rail: Rail, frame: Container) -> None:
-    """Connect the stream to the edges of a card."""
     on_rail = [box for box in rail.layout.boxes if box.x < 0 < box.x + box.w]
     first, last = min(on_rail, key=lambda box: box.y), max(on_rail, key=lambda box: box.y)
     rail.layout.wire(frame.as_box(), first, "stream", [(0.0, frame.y), (0.0, first.y)])
@@ -203,7 +197,7 @@ def _put_ends(rail: Rail, frame: Container) -> None:
 
 
 def _wrapped(title: str, text: str, width: float) -> Iterator[str]:
-    """Wrap a text into lines; the first begins after a title."""
+    # the first line begins after the title
     line, room = "", width - text_width(f"{title}  ", TITLE, bold=True)
     for word in text.split():
         longer = f"{line} {word}".strip()

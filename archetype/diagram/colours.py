@@ -59,7 +59,6 @@ class Paint(NamedTuple):
 
 
 def area_paint(style: str, change: str, colours: Colours) -> Paint:
-    """Return the paint for an area's style."""
     first, _, name = style.partition(" ")
     name, _, shared = name.partition(" ")
     pale, full = colours.roles.get(name or first, (colours.box, colours.line))
@@ -91,7 +90,6 @@ def area_paint(style: str, change: str, colours: Colours) -> Paint:
 
 
 def text_colour(style: str, colours: Colours) -> str:
-    """Return the color for a text's style."""
     if style in colours.changes:
         return colours.changes[style]
     if style in ("fold", "pill") or style.startswith("layer"):
@@ -100,7 +98,6 @@ def text_colour(style: str, colours: Colours) -> str:
 
 
 def line_paint(style: str, colours: Colours) -> Paint:
-    """Return the paint for a wire's style."""
     full = {name: pair[1] for name, pair in colours.roles.items()}
     return {
         "stream": Paint("none", full["rail"], 3.0),

@@ -16,12 +16,7 @@ MARKS = ("removed", "added", "changed", "resized")
 
 
 def compared(first: tuple[ModelSpec, Scene], second: tuple[ModelSpec, Scene]) -> Scene:
-    """Return two scenes side by side with their differences.
-
-    Args:
-        first: a model and its scene.
-        second: the model compared with it, and its scene.
-    """
+    """Return two scenes side by side with their differences."""
     changes = differences(first[0], second[0])
     old, new = (_Side(spec, scene) for spec, scene in (first, second))
     sides = (old.marked(new, "removed", changes), new.marked(old, "added", changes))
@@ -30,7 +25,7 @@ def compared(first: tuple[ModelSpec, Scene], second: tuple[ModelSpec, Scene]) ->
     lines = [f"{path}: {_short(before)} → {_short(after)}" for path, before, after in changes] or ["no difference"]
     lines = [piece for line in lines for piece in wrapped(line, NOTE, width - 2 * EDGE)]
     if len(lines) > MOST_LINES:
-        lines = [*lines[:MOST_LINES], f"and {len(lines) - MOST_LINES} more lines; archetype diff has all"]
+        lines = [*lines[:MOST_LINES], f"and {len(lines) - MOST_LINES} more lines; `archetype diff` prints all"]
     layout = Layout()
     layout.join(_named(left, "a"), 0, height - a.height)
     layout.join(_named(right, "b"), a.width, height - b.height)
@@ -38,15 +33,13 @@ def compared(first: tuple[ModelSpec, Scene], second: tuple[ModelSpec, Scene]) ->
     counts = {mark: sum(box.change == mark for box in layout.boxes) for mark in MARKS}
     layout.notes.append(Note(EDGE, height + LINE, heading, "start", "title"))
     x = EDGE + text_width(heading, 13.5, bold=True) + 24
-    for mark, number in counts.items():
-        layout.notes.append(Note(x, height + LINE, f"boxes {mark}: {number}", "start", mark))
+    for mark, count in counts.items():
+        layout.notes.append(Note(x, height + LINE, f"boxes {mark}: {count}", "start", mark))
         x += text_width(layout.notes[-1].text, NOTE) + 20
-    summary = f"{heading}; of the boxes {', '.join(f'{number} {mark}' for mark, number in counts.items())}"
+    summary = f"{heading}; boxes: {', '.join(f'{count} {mark}' for mark, count in counts.items())}"
     style = "changed" if changes else "quiet"
-    layout.notes += [
-        Note(EDGE, height + LINE * (number + 2), line, "start", style) for number, line in enumerate(lines)
-    ]
-    description = f"{a.description} Beside it {b.description} {summary}."
+    layout.notes += [Note(EDGE, height + LINE * (row + 2), line, "start", style) for row, line in enumerate(lines)]
+    description = f"{a.description} Next to it: {b.description} {summary}."
     return Scene(
         f"{a.name} and {b.name}",
         description,
@@ -63,21 +56,19 @@ def compared(first: tuple[ModelSpec, Scene], second: tuple[ModelSpec, Scene]) ->
 
 
 def _legend(a: Scene, b: Scene) -> tuple[tuple[str, int, str], ...]:
-    """Merge both legends; letters with two values are listed per model."""
+    # letters with different values are listed per model
     names = (a.name, b.name) if a.name != b.name else ("the first", "the second")
     shared = [entry for entry in a.legend if entry in b.legend]
-    own = [
+    different = [
         (f"{letter} of {name}", value, meaning)
         for scene, name in zip((a, b), names, strict=True)
         for letter, value, meaning in scene.legend
         if (letter, value, meaning) not in shared
     ]
-    return (*shared, *own)
+    return (*shared, *different)
 
 
-class _Side:
-    """One of two models, with its boxes matched to those of the other."""
-
+class _Side:  # one of two models, with its boxes matched to those of the other
     def __init__(self, spec: ModelSpec, scene: Scene) -> None:
         self.spec, self.scene = spec, scene
         self.counts = {stack.prefix: len(stack.layers) for stack in spec.stacks}
@@ -87,19 +78,19 @@ class _Side:
 
     def marked(self, other: "_Side", absent: str, changes: Iterable[Change]) -> Layout:
         """Mark what the other model lacks, and what differs."""
-        partners = {place: self._partner(container, other) for place, container in self.blocks.items()}
+        partners = {path: self._partner(container, other) for path, container in self.blocks.items()}
 
         def mark(item: Any) -> str:
-            block = next((place for place in self.blocks if f"{item.id}.".startswith(f"{place}.")), None)
+            block = next((path for path in self.blocks if f"{item.id}.".startswith(f"{path}.")), None)
             partner = item.id if block is None else partners[block] and partners[block] + item.id[len(block) :]
             twin = other.items.get(partner or "")
             if item.kind in ("input", "output") or item.kind.startswith("layer"):
                 return ""
             if twin is None:
                 return absent
-            if _said(item) == _said(twin):
+            if _properties(item) == _properties(twin):
                 return ""
-            return "resized" if _what(item) == _what(twin) else "changed"
+            return "resized" if _identity(item) == _identity(twin) else "changed"
 
         marks = {item.id: mark(item) for item in self.items.values()}
         for path, before, after in changes:
@@ -120,36 +111,36 @@ class _Side:
         if not layers:  # outside the layers
             return container.id if container.id in other.blocks else None
         first = min(_indices(layers, self.counts[prefix]))
-        for place, twin in other.blocks.items():
+        for path, twin in other.blocks.items():
             its_prefix, its_layers, _ = _path(twin.field)
             if its_prefix == prefix and first % other.counts[prefix] in _indices(its_layers, other.counts[prefix]):
-                return place
+                return path
         return None
 
     def _drawn(self, path: "_Path") -> list[Box | Container]:
-        """Return the boxes that draw a field: those with the longest matching path."""
+        # the boxes that draw a field: those with the longest matching path
         fitting: list[tuple[int, Box | Container]] = []
         for item in self.items.values():
             if not item.field and item.id != "model":
                 continue
-            own = _path(item.field)
+            drawn = _path(item.field)
             if (
-                own.rest != path.rest[: len(own.rest)]
-                or own.prefix != path.prefix
-                or bool(own.layers) > bool(path.layers)
+                drawn.rest != path.rest[: len(drawn.rest)]
+                or drawn.prefix != path.prefix
+                or bool(drawn.layers) > bool(path.layers)
             ):
                 continue
-            if own.layers and not self._meet(own, path):
+            if drawn.layers and not self._meet(drawn, path):
                 continue
-            fitting.append((len(own.rest) + bool(own.layers), item))
+            fitting.append((len(drawn.rest) + bool(drawn.layers), item))
         best = max((length for length, _ in fitting), default=0)
-        chosen = [item for length, item in fitting if length == best]
-        containers = [item for item in chosen if isinstance(item, Container)]
-        return list(containers or chosen) or [self.items["model"]]
+        longest = [item for length, item in fitting if length == best]
+        containers = [item for item in longest if isinstance(item, Container)]
+        return list(containers or longest) or [self.items["model"]]
 
-    def _meet(self, own: "_Path", path: "_Path") -> bool:
+    def _meet(self, drawn: "_Path", path: "_Path") -> bool:
         count = self.counts.get(path.prefix, 1)
-        return bool(_indices(own.layers, count) & _indices(path.layers, count))
+        return bool(_indices(drawn.layers, count) & _indices(path.layers, count))
 
 
 class _Path(NamedTuple):
@@ -176,20 +167,20 @@ def _indices(text: str, count: int) -> set[int]:
     return {int(index) % count for index in text.split(",")}
 
 
-def _said(item: Box | Container) -> tuple[Any, ...]:
-    """Return the visible properties of a box, per layer."""
+def _properties(item: Box | Container) -> tuple[Any, ...]:
+    # visible properties, per layer
     if isinstance(item, Container):
         return (item.repeat,) if item.kind in ("block", "repeat") else (item.label, item.lines)
     return item.kind, item.label, item.shape, *(item.each(measure)[1] for measure in ("parameters", "active", "flops"))
 
 
-def _what(item: Box | Container) -> tuple[Any, ...]:
+def _identity(item: Box | Container) -> tuple[Any, ...]:
     return item.kind, item.label
 
 
 def _named(layout: Layout, side: str) -> Layout:
-    """Prefix all ids with the side."""
     return Layout(
+        # ids are unique over both sides
         [replace(box, id=f"{side}:{box.id}") for box in layout.boxes],
         [replace(container, id=f"{side}:{container.id}") for container in layout.containers],
         [replace(wire, source=f"{side}:{wire.source}", target=f"{side}:{wire.target}") for wire in layout.wires],

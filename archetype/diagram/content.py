@@ -26,14 +26,14 @@ class Content(NamedTuple):
 
     Attributes:
         layout: container, boxes, wires and text.
-        width: of the container.
-        height: of the container.
-        middle: horizontal center of its boxes.
+        width: width of the container.
+        height: height of the container.
+        middle: horizontal center of the boxes.
         entry: x of the wire from below.
         readers: cells that read the stream.
         source_readers: cells that read an encoder's output.
         output: cell with the content's result; None for the container itself.
-        container: as a box, for wires.
+        container: the container as a box, for wires.
     """
 
     layout: Layout
@@ -48,7 +48,7 @@ class Content(NamedTuple):
 
 
 def content_layout(
-    place: str,
+    path: str,
     kind: str,
     title: str,
     lines: Iterable[str],
@@ -63,28 +63,32 @@ def content_layout(
     """Lay out the inside of a content, with name and captions on its right.
 
     Args:
-        place: path of its parameters, such as `blocks.*.mixer`.
+        path: path of its parameters, such as `blocks.*.mixer`.
         kind: mixer, cross or feedforward.
+        title: name of the part.
         lines: captions.
+        drawing: its cells.
+        costs: costs of its layers.
+        field: part of the specification that it draws.
         columns: width of the block's widest content.
         letters: replacements of B, T and S in this stack.
         legible: measure whose numbers must not shrink: boxes are as wide as their text, and the caller adds captions
             (default: boxes of one width with shrinking text).
         counts: number of layers stated next to it; boxes show the cost of one.
     """
-    layout, name, role = Layout(), place.rpartition(".")[2], "feedforward" if kind == "feedforward" else "mixer"
+    layout, name, role = Layout(), path.rpartition(".")[2], "feedforward" if kind == "feedforward" else "mixer"
     boxes: dict[str, Box] = {}
     for cell in drawing.cells:
         rows = cell.rows or (cell.name,)
-        shape = "" if costs.others and ROWS.search(cell.shape) else cell.shape  # each stack has other rows
+        shape = "" if costs.others and ROWS.search(cell.shape) else cell.shape  # rows differ between stacks
         shape = ROWS.sub(lambda letter: letters.get(letter[0], letter[0]), shape)
         shape, label = (costs.in_letters(name, cell.name, text) for text in (shape, cell.label or cell.name))
         if not shape and cell.kind in ("", "norm"):
             shape = next(filter(None, (costs.shape(f"{name}.{row}") for row in rows)), "")
         cost = costs.take(*(f"{name}.{row}" for row in rows))
         is_slim = cell.slim or (legible is not None and not getattr(cost, legible))
-        boxes[cell.name] = Box(f"{place}.{cell.name}", 0, 0, W, SLIM if is_slim else H, cell.kind or role, label, shape,
-                               costs.count, cost, field=field, gives=_gives(place, cell, drawing.output),
+        boxes[cell.name] = Box(f"{path}.{cell.name}", 0, 0, W, SLIM if is_slim else H, cell.kind or role, label, shape,
+                               costs.count, cost, field=field, gives=_gives(path, cell, drawing.output),
                                sets=costs.owners, counted=counts > 1)  # fmt: skip
     pitch = (W if legible is None else _column(drawing, boxes, legible)) + GUTTER
     bottoms, upper = _rows(drawing, boxes)
@@ -98,7 +102,7 @@ def content_layout(
     for group in drawing.groups:
         layout.containers.append(
             _around(
-                f"{place}.{group.cells[0].rpartition('.')[0]}",
+                f"{path}.{group.cells[0].rpartition('.')[0]}",
                 group.label,
                 group.repeat,
                 [boxes[cell] for cell in group.cells],
@@ -109,7 +113,7 @@ def content_layout(
         top = container.y + container.h
         if container.w > 2 * W:
             layout.notes.append(Note(container.x + container.w - 8, top, group.label, "end", "pill"))
-        else:  # beside the wire that leaves in the middle
+        else:  # next to the wire that leaves in the middle
             layout.notes.append(Note(container.x + container.w / 2 + 8, top, group.label, "start", "pill"))
     width, height, text = PAD + grid + PAD, upper + PAD, list(lines)
     if legible is None:
@@ -117,31 +121,30 @@ def content_layout(
         x, width, height = width, width + CAPTION + PAD, max(height, 2 * PAD + TITLE + 4 + LINE * len(text))
         y = height - PAD - TITLE / 2
         layout.notes.append(Note(x, y, title, "start", "title"))
-        layout.notes += [Note(x, y - 5 - LINE * number, line) for number, line in enumerate(text, 1)]
-    layout.containers.insert(0, Container(place, 0, 0, width, height, kind, title, tuple(text), costs.count, field))
+        layout.notes += [Note(x, y - 5 - LINE * row, line) for row, line in enumerate(text, 1)]
+    layout.containers.insert(0, Container(path, 0, 0, width, height, kind, title, tuple(text), costs.count, field))
     readers = tuple(boxes[cell.name] for cell in drawing.cells if X in cell.inputs)
     sources = tuple(boxes[cell.name] for cell in drawing.cells if SOURCE in cell.inputs)
     middle = PAD + grid / 2
     entry = readers[0].middle if sources else middle
-    container_box = Box(place, 0, 0, width, height, kind, title)
+    container_box = Box(path, 0, 0, width, height, kind, title)
     return Content(layout, width, height, middle, entry, readers, sources, boxes.get(drawing.output), container_box)
 
 
-def _gives(place: str, cell: Cell, output: str) -> str:
-    """Return the activation with a cell's result; for the last cell that of the content."""
+def _gives(path: str, cell: Cell, output: str) -> str:
+    # the activation with a cell's result; for the last cell that of the content
     if cell.gives:
-        return f"{place}.{cell.gives}"
-    return f"{place}.out" if cell.name == output else ""
+        return f"{path}.{cell.gives}"
+    return f"{path}.out" if cell.name == output else ""
 
 
 def extent(drawing: Inside) -> tuple[float, float]:
-    """Return the first and last column of a drawing."""
     first = min((cell.column for cell in drawing.cells), default=0.0)
     return first, max((cell.column + cell.span for cell in drawing.cells), default=1.0)
 
 
 def _column(drawing: Inside, boxes: Mapping[str, Box], measure: Measure) -> float:
-    """Return the smallest column width at which no text shrinks."""
+    # the smallest column width at which no text shrinks
     widths = [(least_width(boxes[cell.name], measure) + GUTTER) / cell.span for cell in drawing.cells]
     return max(widths, default=W + GUTTER) - GUTTER
 
@@ -158,7 +161,7 @@ def _rows(drawing: Inside, boxes: Mapping[str, Box]) -> tuple[dict[int, float], 
 
 
 def _wire(layout: Layout, drawing: Inside, boxes: dict[str, Box], pitch: float) -> None:
-    """Add wires between cells, straight where they overlap horizontally."""
+    # straight where the cells overlap horizontally
     cells = {cell.name: cell for cell in drawing.cells}
     for cell in drawing.cells:
         box = boxes[cell.name]
@@ -194,14 +197,14 @@ def _wire(layout: Layout, drawing: Inside, boxes: dict[str, Box], pitch: float) 
 
 
 def _meeting(source: Box, box: Box, left: float, right: float) -> float:
-    """Return x of a straight wire between two boxes, in the middle of one of them if possible."""
+    # in the middle of one of the boxes if possible
     for x in (source.middle, box.middle) if source.w <= box.w else (box.middle, source.middle):
         if left <= x <= right:
             return x
     return (left + right) / 2
 
 
-def _around(place: str, label: str, repeat: int, boxes: list[Box], field: str) -> Container:
+def _around(path: str, label: str, repeat: int, boxes: list[Box], field: str) -> Container:
     left, bottom = min(box.x for box in boxes) - 9, min(box.y for box in boxes) - 9
     right, top = max(box.x + box.w for box in boxes) + 9, max(box.y + box.h for box in boxes) + 9
-    return Container(place, left, bottom, right - left, top - bottom, "expert", label, (), repeat, field)
+    return Container(path, left, bottom, right - left, top - bottom, "expert", label, (), repeat, field)

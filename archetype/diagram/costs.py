@@ -34,7 +34,7 @@ class ReportCosts:
         """Sum the cost of some of the layers that each row counts together.
 
         Args:
-            rows: (name, number of layers, number of layers with their own weights).
+            rows: (module, number of layers, number of layers with their own weights).
         """
         cost = Cost()
         for name, layers, owners in rows:
@@ -44,11 +44,9 @@ class ReportCosts:
         return cost
 
     def legend(self, shapes: Iterable[str], labels: Iterable[str]) -> tuple[tuple[str, int, str], ...]:
-        """Return (letter, value, meaning) of each letter used in some texts, in the order of `archetype.legend`.
+        """Return (letter, value, meaning) of each letter used in shapes and, below roots, in labels of boxes.
 
-        Args:
-            shapes: such as (B, T, HP) or D → 4D.
-            labels: of boxes; letters are read from below roots.
+        The order is that of `archetype.legend`.
         """
         length, source = self.report.length, self.report.source_length
         axes = {Symbol("S", length, LEGEND["S"]): "S", Symbol("T_s", source or length, LEGEND["T_s"]): "T_s"}
@@ -57,12 +55,11 @@ class ReportCosts:
         texts += [size for label in labels for size in re.findall(r"√(\w+)", label)]
         names = sorted(known.values(), key=len, reverse=True)
         used = set(re.findall("|".join(map(re.escape, names)), " ".join(texts)))
-        order = {letter: place for place, letter in enumerate(LEGEND)}
+        order = {letter: index for index, letter in enumerate(LEGEND)}
         symbols = sorted(known, key=lambda symbol: order.get(symbol.name, len(order)))
-        return tuple((known[one], one.value, one.meaning) for one in symbols if known[one] in used)
+        return tuple((known[symbol], symbol.value, symbol.meaning) for symbol in symbols if known[symbol] in used)
 
     def of_layers(self, stack: StackCost, layers: tuple[int, ...]) -> "LayerCosts":
-        """Return the rows of some equal layers of a stack."""
         return LayerCosts(self, stack, layers)
 
     def text(self, formula: Formula) -> str:
@@ -73,25 +70,19 @@ class ReportCosts:
 
 
 class LayerCosts:
-    """Rows of equal layers of a stack, taken together.
-
-    Args:
-        layers: their indices.
-        others: equal layers of other stacks, counted with them.
-    """
+    """Rows of equal layers of a stack, taken together; `others` are equal layers of other stacks, counted with them."""
 
     def __init__(
         self, costs: ReportCosts, stack: StackCost, layers: tuple[int, ...], others: Sequence["LayerCosts"] = ()
     ) -> None:
         self.costs, self.stack, self.layers, self.others = costs, stack, layers, others
-        self.chosen = chosen = set(layers)
+        self.selected = selected = set(layers)
         self.groups: list[tuple[LayerGroup, int]] = [
-            (group, number) for group in stack.groups if (number := len(chosen.intersection(group.layers)))
+            (group, count) for group in stack.groups if (count := len(selected.intersection(group.layers)))
         ]
         self.block = self.groups[0][0].cost
 
     def modules(self, content: str) -> Iterator[str]:
-        """Yield the names of a content's modules without its prefix."""
         seen: dict[str, None] = {}
         for group, _ in self.groups:
             start = f"{self.stack.prefix}blocks.{group.label}.{content}."
@@ -101,13 +92,12 @@ class LayerCosts:
     def take(self, *modules: str) -> Cost:
         """Take the cost of modules of the block, such as `mixer.q`."""
         prefix = f"{self.stack.prefix}blocks."
-        counts = [(group.label, number, self._owners(group)) for group, number in self.groups]
-        cost = self.costs.sum((f"{prefix}{label}.{name}", n, own) for label, n, own in counts for name in modules)
+        counts = [(group.label, count, self._owners(group)) for group, count in self.groups]
+        cost = self.costs.sum((f"{prefix}{label}.{name}", n, owners) for label, n, owners in counts for name in modules)
         return sum((other.take(*modules) for other in self.others), cost)
 
     @property
     def count(self) -> int:
-        """Number of layers."""
         return len(self.layers) + sum(other.count for other in self.others)
 
     @property
@@ -119,14 +109,15 @@ class LayerCosts:
         """Replace the letters of a cell's shape or label by this model's, such as P2 if two sizes are P.
 
         Args:
-            cell: its name, prefixed by `parts.1.` if several parts are side by side.
-            text: with sizes in brackets or below a root.
+            content: name of the content, such as mixer.
+            cell: name of the cell, prefixed by `parts.1.` if the content has parallel parts.
+            text: text with sizes in brackets or below a root.
         """
         costs = list(self.block.contents[content].each()) if content in self.block.contents else []
         part = re.match(r"parts\.(\d+)\.", cell)
-        own = costs[int(part[1]) if part else 0].symbols if costs else set()
+        symbols = costs[int(part[1]) if part else 0].symbols if costs else set()
         names = {"D": self.costs.text(self.stack.d)}
-        names |= {symbol.name: self.costs.symbols.get(symbol, symbol.name) for symbol in own}
+        names |= {symbol.name: self.costs.symbols.get(symbol, symbol.name) for symbol in symbols}
 
         def written(match: re.Match[str]) -> str:
             return re.sub("[A-Z](_[a-z])?", lambda letter: names.get(letter[0], letter[0]), match[0])
@@ -135,10 +126,9 @@ class LayerCosts:
 
     def _owners(self, group: LayerGroup) -> int:
         blocks = self.stack.stack.layers
-        return sum(blocks[layer].weights_of is None for layer in group.layers if layer in self.chosen)
+        return sum(blocks[layer].weights_of is None for layer in group.layers if layer in self.selected)
 
     def take_all(self) -> Cost:
-        """Take the cost of all modules of the block."""
         starts = [f"{self.stack.prefix}blocks.{group.label}." for group, _ in self.groups]
         names = {name.removeprefix(start) for start in starts for name in self.costs.rows if name.startswith(start)}
         return self.take(*sorted(names))

@@ -24,7 +24,6 @@ class Drawing:
 
     @cached_property
     def svg(self) -> str:
-        """The diagram as SVG text."""
         from archetype.diagram.svg import svg
 
         return svg(self.scene)
@@ -36,7 +35,6 @@ class Drawing:
         return png(self.scene, scale)
 
     def pdf(self) -> bytes:
-        """Return the diagram as PDF."""
         from archetype.diagram.figure import pdf
 
         return pdf(self.scene)

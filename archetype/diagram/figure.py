@@ -14,12 +14,7 @@ INCH = 96  # pixels of a scene per inch, as in SVG
 
 
 def png(scene: Scene, scale: float = 2.0, colours: Colours = LIGHT) -> bytes:
-    """Return a PNG file.
-
-    Args:
-        scale: pixels of the file per pixel of the scene.
-        colours: theme.
-    """
+    """Return a PNG file with `scale` pixels per pixel of the scene."""
     return figure_bytes(_figure(scene, 100, 100 * scale, colours), ".png")
 
 

@@ -12,8 +12,7 @@ def picture_items(scene: Scene) -> dict[str, Any]:
 
     Returns:
         width and height; `items`, each an area, line or text with the index of its paint; `paints`, each for light and
-            dark
-            as fill, edge, edge width, and whether it is dashed.
+            dark as fill, edge, edge width, and whether it is dashed.
     """
     paints: dict[tuple[Paint, Paint], int] = {}
     items: list[dict[str, Any]] = []

@@ -9,11 +9,7 @@ BETWEEN = 92.0  # distance between two streams
 
 
 def put_link(layout: Layout, link: Link, rails: list[Rail], gutter: float) -> None:
-    """Draw a link between two streams.
-
-    Args:
-        gutter: x where there is room for vertical wires.
-    """
+    """Draw a link between two streams; vertical wires go through the gutter, at x = `gutter`."""
     match link.kind:
         case "cross":
             _cross(layout, link, rails, gutter)
@@ -26,13 +22,13 @@ def put_link(layout: Layout, link: Link, rails: list[Rail], gutter: float) -> No
 
 
 def _cross(layout: Layout, link: Link, rails: list[Rail], gutter: float) -> None:
-    """Connect an output to keys and values of each cross-attention, on the left of its block."""
-    output, theirs = layout.box(link.source), _blocks(layout, link.target)
+    # to keys and values of each cross-attention, on the left of its block
+    output, readers_blocks = layout.box(link.source), _blocks(layout, link.target)
     top = output.y + output.h
-    others = [block for block in _blocks(layout) if block not in theirs]
-    low, nearest = max(block.y + block.h for block in others), min(block.x for block in theirs)
+    other_blocks = [block for block in _blocks(layout) if block not in readers_blocks]
+    low, nearest = max(block.y + block.h for block in other_blocks), min(block.x for block in readers_blocks)
     if not any(rail.waiting for rail in rails):  # contents are drawn elsewhere
-        (block,) = theirs
+        (block,) = readers_blocks
         end = block.x + 10, block.y + block.h  # from above, since a position bias may be on its left
         line = max(top, low, end[1]) + GAP
         points = [(output.middle, top), (output.middle, line), (end[0], line), end]
@@ -40,10 +36,10 @@ def _cross(layout: Layout, link: Link, rails: list[Rail], gutter: float) -> None
     for rail in rails:
         for boxes, bus in rail.waiting:
             readers = [layout.box(box.id) for box in boxes]
-            own = next(f for f in theirs if f.x < readers[0].x < f.x + f.w and f.y < bus < f.y + f.h)
+            block = next(f for f in readers_blocks if f.x < readers[0].x < f.x + f.w and f.y < bus < f.y + f.h)
             x, line = gutter, max(top, low) + GAP
-            if own.x > nearest:  # behind other blocks: above all of them
-                x, line = own.x - GAP, max(line, *(block.y + block.h + GAP + 8 for block in theirs))
+            if block.x > nearest:  # behind other blocks: above all of them
+                x, line = block.x - GAP, max(line, *(block.y + block.h + GAP + 8 for block in readers_blocks))
             for box in readers:
                 points = [
                     (output.middle, top),
@@ -57,7 +53,7 @@ def _cross(layout: Layout, link: Link, rails: list[Rail], gutter: float) -> None
 
 
 def _sum(layout: Layout, link: Link, left: Rail, gutter: float) -> None:
-    """Connect an output to a sum: above the left stream, then down through the gutter."""
+    # above the left stream, then down through the gutter
     source, target = layout.box(link.source), layout.box(link.target)
     top, middle = source.y + source.h, target.y + target.h / 2
     line = max(top, left.layout.bounds[3]) + GAP
@@ -66,7 +62,6 @@ def _sum(layout: Layout, link: Link, left: Rail, gutter: float) -> None:
 
 
 def _tied(layout: Layout, link: Link) -> None:
-    """Connect a table to the place where it is used again."""
     source, target = layout.box(link.source), layout.box(link.target)
     y, end = target.y + 8, target.x + target.w
     layout.wire(source, target, "tied", [(source.x, y), (end, y)])
@@ -74,7 +69,7 @@ def _tied(layout: Layout, link: Link) -> None:
 
 
 def _state(layout: Layout, link: Link, gutter: float) -> None:
-    """Connect the last state of each layer to the other stack."""
+    # the last state of each layer goes to the other stack
     first = max(_blocks(layout, link.source), key=lambda container: container.x)
     second = min(_blocks(layout, link.target), key=lambda container: container.x)
     low, high = (container.y + min(120, container.h / 2) for container in (first, second))

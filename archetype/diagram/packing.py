@@ -3,22 +3,14 @@
 from collections.abc import Iterator, Sequence
 from itertools import permutations
 
-FEW = 5  # up to this number all orders are tried
-STEPS = 24  # widths of strips
+FEW = 5  # number of rectangles up to which all orders are tried
+STEPS = 24  # number of strip widths tried
 Size = tuple[float, float]
-Place = tuple[float, float]
+Corner = tuple[float, float]
 
 
-def packings(sizes: Sequence[Size], gap: float) -> Iterator[list[Place]]:
-    """Yield arrangements of rectangles in strips of increasing width.
-
-    Args:
-        sizes: width and height of each.
-        gap: between rectangles.
-
-    Yields:
-        the lower left corner of each rectangle.
-    """
+def packings(sizes: Sequence[Size], gap: float) -> Iterator[list[Corner]]:
+    """Yield arrangements of rectangles in strips of increasing width: the lower left corner of each."""
     indices = range(len(sizes))
     orders = (
         list(permutations(indices))
@@ -32,20 +24,20 @@ def packings(sizes: Sequence[Size], gap: float) -> Iterator[list[Place]]:
             yield _packed(sizes, order, strip, gap)
 
 
-def _packed(sizes: Sequence[Size], order: Sequence[int], strip: float, gap: float) -> list[Place]:
-    places = [(0.0, 0.0)] * len(sizes)
-    put: list[tuple[float, float, float]] = []  # left, right and upper edge
+def _packed(sizes: Sequence[Size], order: Sequence[int], strip: float, gap: float) -> list[Corner]:
+    corners = [(0.0, 0.0)] * len(sizes)
+    edges: list[tuple[float, float, float]] = []  # left, right and upper edge
     for index in order:
         width, height = sizes[index]
-        lefts = [0.0, *(right + gap for _, right, _ in put)]
+        lefts = [0.0, *(right + gap for _, right, _ in edges)]
         fitting = []
         for x in lefts:
             if x == 0 or x + width <= strip:
                 floor = max(
-                    (top + gap for left, right, top in put if x < right + gap and left - gap < x + width), default=0.0
+                    (top + gap for left, right, top in edges if x < right + gap and left - gap < x + width), default=0.0
                 )
                 fitting.append((floor, x))
         y, x = min(fitting)
-        places[index] = (x, y)
-        put.append((x, x + width, y + height))
-    return places
+        corners[index] = (x, y)
+        edges.append((x, x + width, y + height))
+    return corners

@@ -38,8 +38,6 @@ class Area(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A wire."""
-
     points: tuple[tuple[float, float], ...]
     style: str
     arrow: bool
@@ -113,11 +111,10 @@ def paint(scene: Scene) -> Iterator[Item]:
 
 
 def arrow(points: tuple[tuple[float, float], ...]) -> list[tuple[float, float]]:
-    """Return the corners of an arrow head at the end of a line."""
     (x0, y0), (x1, y1) = points[-2:]
     length = max(((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5, 1e-9)
     dx, dy = (x1 - x0) / length, (y1 - y0) / length
-    back = (x1 - 6 * dx, y1 - 6 * dy)
+    back = (x1 - 6 * dx, y1 - 6 * dy)  # middle of the arrow head's base
     return [
         (x1, y1),
         (back[0] - dy * ARROW * 0.7, back[1] + dx * ARROW * 0.7),
@@ -126,7 +123,6 @@ def arrow(points: tuple[tuple[float, float], ...]) -> list[tuple[float, float]]:
 
 
 def role(kind: str) -> str:
-    """Return the role of a kind of box, which determines its color."""
     return ROLES.get(kind, kind)
 
 
@@ -147,8 +143,8 @@ def cost_line(box: Box, total: Cost, measure: str) -> str:
     if cost.parameters or cost.flops:
         sets, one = box.each("parameters")
         of_sets = f"in each of {sets} sets of weights" if sets > 1 else "one set of weights"
-        said = f"{one:,} in each of {layers} layers" if sets == layers else f"{of_sets} for {layers} layers"
-        each = f" ({said})" if layers > 1 and box.kind != "layer" else ""
+        per_layer = f"{one:,} in each of {layers} layers" if sets == layers else f"{of_sets} for {layers} layers"
+        each = f" ({per_layer})" if layers > 1 and box.kind != "layer" else ""
         parts.append(f"{cost.parameters:,} parameters{each}")
         parts += [f"{cost.active:,} active"] * (cost.active != cost.parameters)
         parts += [f"{cost.flops:,} FLOPs", f"{cost.bytes:,} bytes"]
@@ -176,7 +172,6 @@ def _box(box: Box, scene: Scene, largest: int, total: Cost) -> Iterator[Item]:
 
 
 def smallest_text(scene: Scene) -> float:
-    """Return the smallest text size of a scene in pixels."""
     return min(item.size for item in paint(scene) if isinstance(item, Text))
 
 

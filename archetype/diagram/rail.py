@@ -37,7 +37,6 @@ class Rail:
         self.waiting: list[tuple[tuple[Box, ...], float]] = []
 
     def put(self, box: Box, gap: float = GAP) -> Box:
-        """Put a box on top of the rail."""
         box = self.sized(box)
         placed = self.layout.add(Box(**{**vars(box), "x": -box.w / 2, "y": self.y + gap}))
         self._stream(placed)
@@ -50,7 +49,6 @@ class Rail:
         self.last = box
 
     def stream_note(self, text: str) -> None:
-        """Write the shape of the vectors next to the rail."""
         self.layout.notes.append(Note(8, self.y + GAP, text))
         self.y += GAP
 
@@ -92,7 +90,7 @@ class Rail:
 
         Args:
             name: prefix of its tap's and sum's names.
-            content: laid out.
+            content: the content.
             before: norm of its input.
             after: norm of its output, before the sum.
             behind: norm of the sum.
@@ -133,8 +131,10 @@ class Rail:
         """Put two contents side by side that read the same vectors and whose outputs are added.
 
         Args:
+            name: prefix of the names of taps and sums.
+            first: the mixer.
             second: the feed-forward part, on its right.
-            norms: of the first's and the second's input.
+            norms: norms of the first's and the second's input.
             shared: whether the first norm serves both.
         """
         y = self.y + GAP
@@ -161,8 +161,8 @@ class Rail:
         self.enter(first, source, self.branches, above, entry)
         self.enter(second, other_source if is_apart else source, x, above, other_entry, sideways=not is_apart)
         top = above + max(first.height, second.height)
-        for number, (content, left, end) in enumerate(((first, self.branches, "mixer"), (second, x, "feedforward"))):
-            start, line = self.leave(content, left, above), top + GAP + number * (SUM + GAP / 2)
+        for index, (content, left, end) in enumerate(((first, self.branches, "mixer"), (second, x, "feedforward"))):
+            start, line = self.leave(content, left, above), top + GAP + index * (SUM + GAP / 2)
             node = self._node(f"{name}.{end}_sum", line - SUM / 2)
             points = [(start.middle, start.y + start.h), (start.middle, line), (SUM / 2, line)]
             self.layout.wire(start, node, "branch", points)
@@ -177,7 +177,7 @@ class Rail:
         return replace(box, w=least if self.branches < BRANCHES and box.kind == "norm" else max(box.w, least))
 
     def _beside(self, content: Content, before: Box | None, after: Box | None) -> float:
-        """Return x of a content such that neither norm, which may be wider, reaches the rail."""
+        # neither norm, which may be wider than the content, may reach the rail
         norms = ((before, content.entry), (after, content.middle))
         return max([self.branches, *(SUM / 2 + GAP + self.sized(n).w / 2 - middle for n, middle in norms if n)])
 
@@ -232,5 +232,4 @@ class Rail:
 
     @staticmethod
     def placed(box: Box, x: float, y: float) -> Box:
-        """Return the box moved by (x, y)."""
         return Box(**{**vars(box), "x": box.x + x, "y": box.y + y})

@@ -24,8 +24,8 @@ class Cost:
     Attributes:
         parameters: trained parameters.
         active: parameters used by one token.
-        flops: of a forward pass over full rows.
-        bits: of the weights.
+        flops: FLOPs of a forward pass over full rows.
+        bits: bits of the weights.
     """
 
     parameters: int = 0
@@ -35,7 +35,6 @@ class Cost:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the weights."""
         return -(-self.bits // 8)
 
     def __add__(self, other: "Cost") -> "Cost":
@@ -48,17 +47,11 @@ class Cost:
 
     @classmethod
     def of(cls, row: Row, dtype: str, layers: int = 1, owners: int = 1) -> "Cost":
-        """Return the cost of some of the layers that a row of a cost report counts together.
-
-        Args:
-            layers: number of layers.
-            owners: number of layers with their own weights.
-        """
+        """Return the cost of some of the layers that a row of a cost report counts; `owners` have their own weights."""
         parameters, active = (n * owners // max(1, row.owners) for n in (row.parameters, row.active))
         return cls(parameters, active, row.forward * layers // row.layers, weight_bytes(8 * parameters, dtype))
 
     def to_json(self) -> dict[str, int]:
-        """Return plain data."""
         return {measure: getattr(self, measure) for measure in MEASURES}
 
 
@@ -74,11 +67,11 @@ class Box:
         h: height.
         kind: role, which determines the color: mixer, feedforward, norm, position, embedding, head; input, output, add,
             multiply, tap (where a branch leaves the residual stream) and layer (of a stack drawn elsewhere).
-        label: its name.
-        shape: of its weights or its result, in letters.
+        label: name in the picture.
+        shape: shape of its weights or its result, in letters.
         repeat: number of layers it represents.
         sets: number of distinct weights among these layers; 0 if each has its own.
-        cost: of all these layers.
+        cost: cost of all these layers.
         detail: further information for the reader.
         field: part of the specification that it draws.
         change: in a diff: added, removed, changed (another kind) or resized.
@@ -125,7 +118,7 @@ class Container:
         w: width.
         h: height.
         kind: mixer, cross, feedforward, expert, block, repeat or model.
-        label: its name.
+        label: name in the picture.
         lines: captions.
         repeat: number of repetitions.
         field: part of the specification that it draws.
@@ -157,7 +150,7 @@ class Wire:
         source: id of the box that it leaves.
         target: id of the box that it enters.
         kind: stream (the residual stream), branch, source (an encoder's output), state, or tied (shared weights).
-        points: of the bends, from source to target.
+        points: bends, from source to target.
     """
 
     source: str
@@ -186,12 +179,12 @@ class Scene:
     """A complete diagram.
 
     Attributes:
-        name: of the model.
+        name: name of the model.
         description: one sentence of alternative text.
-        measure: shown by the bars.
-        unit: of the measure, in words.
-        width: in pixels.
-        height: in pixels.
+        measure: measure shown by the bars.
+        unit: the measure in words.
+        width: width in pixels.
+        height: height in pixels.
         boxes: modules and operations.
         containers: frames, outer ones first.
         wires: paths of vectors.
@@ -232,12 +225,10 @@ class Layout:
     notes: list[Note] = field(default_factory=list)
 
     def add(self, box: Box) -> Box:
-        """Add a box."""
         self.boxes.append(box)
         return box
 
     def box(self, name: str) -> Box:
-        """Return the box with this id."""
         return next(box for box in self.boxes if box.id == name)
 
     def join(self, other: "Layout", dx: float = 0, dy: float = 0) -> None:

@@ -28,7 +28,8 @@ def kinds_of(stack: StackCost) -> list[Kind]:
     for group in stack.groups:  # groups of equal blocks share a cost object
         layers.setdefault(id(group.cost), []).extend(group.layers)
     blocks = {id(group.cost): group.cost.block for group in stack.groups}
-    return sorted((Kind(blocks[key], tuple(sorted(places))) for key, places in layers.items()), key=lambda k: k.layers)
+    kinds = (Kind(blocks[key], tuple(sorted(indices))) for key, indices in layers.items())
+    return sorted(kinds, key=lambda kind: kind.layers)
 
 
 def put_stack(
@@ -37,26 +38,29 @@ def put_stack(
     """Put the layers of a stack on a rail.
 
     Args:
+        rail: the rail.
+        stack: the stack.
+        costs: costs of the model.
         unfold: draw each layer separately, up to `MOST_UNFOLDED`.
         in_a_row: kinds of blocks per row.
     """
-    kinds, number = kinds_of(stack), len(stack.stack.layers)
-    if unfold and 1 < number <= MOST_UNFOLDED:
+    kinds, num_layers = kinds_of(stack), len(stack.stack.layers)
+    if unfold and 1 < num_layers <= MOST_UNFOLDED:
         blocks = {layer: kind.block for kind in kinds for layer in kind.layers}
         for layer in sorted(blocks):
             start = rail.y
-            place, kind = f"{stack.prefix}blocks.{layer}", Kind(blocks[layer], (layer,))
+            path, kind = f"{stack.prefix}blocks.{layer}", Kind(blocks[layer], (layer,))
             rail.y += MARGIN
-            put_block(rail, place, kind, stack, costs)
-            _block_container(rail, place, kind, stack, start + GAP / 2, _pill(f"layer {layer}", (layer,), stack))
+            put_block(rail, path, kind, stack, costs)
+            _block_container(rail, path, kind, stack, start + GAP / 2, _pill(f"layer {layer}", (layer,), stack))
         return
     if len(kinds) == 1:
         start = rail.y
-        place = f"{stack.prefix}blocks.*" if number > 1 else f"{stack.prefix}blocks.0"
+        path = f"{stack.prefix}blocks.*" if num_layers > 1 else f"{stack.prefix}blocks.0"
         rail.y += MARGIN
-        put_block(rail, place, kinds[0], stack, costs)
-        pill = _pill(f"× {number}", kinds[0].layers, stack) if number > 1 else ""
-        _block_container(rail, place, kinds[0], stack, start + GAP / 2, pill)
+        put_block(rail, path, kinds[0], stack, costs)
+        pill = _pill(f"× {num_layers}", kinds[0].layers, stack) if num_layers > 1 else ""
+        _block_container(rail, path, kinds[0], stack, start + GAP / 2, pill)
         return
     letters = [LETTERS[index] if index < MOST_PANELS else "further" for index in range(len(kinds))]
     names = [f"{letter}  {kind_name(kind.block)}" for letter, kind in zip(letters, kinds, strict=True)]
@@ -70,14 +74,14 @@ def put_panels(rail: Rail, kinds: list[Kind], stack: StackCost, costs: ReportCos
     x, y, row = left, rail.floor + GAP, 0.0
     for index, kind in enumerate(kinds[:MOST_PANELS]):
         panel = Rail(rail.letters)
-        place = f"{stack.prefix}blocks.{label(kind.layers)}"
-        panel.put(Box(f"{place}.in", 0, 0, 44, SLIM, "input", "x", repeat=len(kind.layers)))
-        put_block(panel, place, kind, stack, costs)
-        panel.put(Box(f"{place}.out", 0, 0, 44, SLIM, "output", "x′", repeat=len(kind.layers)))
+        path = f"{stack.prefix}blocks.{label(kind.layers)}"
+        panel.put(Box(f"{path}.in", 0, 0, 44, SLIM, "input", "x", repeat=len(kind.layers)))
+        put_block(panel, path, kind, stack, costs)
+        panel.put(Box(f"{path}.out", 0, 0, 44, SLIM, "output", "x′", repeat=len(kind.layers)))
         panel.y += MARGIN
         times = f" × {len(kind.layers)}" if len(kind.layers) > 1 else ""
         pill = _pill(f"{LETTERS[index]}{times}", kind.layers, stack)
-        _block_container(panel, place, kind, stack, 0, pill, f"layer{index % 6}")
+        _block_container(panel, path, kind, stack, 0, pill, f"layer{index % 6}")
         _, _, right, top = panel.layout.bounds
         if index and index % in_a_row == 0:
             x, y, row = left, y + row + 3 * GAP, 0.0
@@ -110,7 +114,7 @@ def put_panels(rail: Rail, kinds: list[Kind], stack: StackCost, costs: ReportCos
 
 
 def _block_container(
-    rail: Rail, place: str, kind: Kind, stack: StackCost, bottom: float, pill: str, style: str = "fold"
+    rail: Rail, path: str, kind: Kind, stack: StackCost, bottom: float, pill: str, style: str = "fold"
 ) -> None:
     left = min(box.x for box in rail.layout.boxes) - MARGIN
     right, top = rail.right + MARGIN, rail.y + MARGIN
@@ -122,7 +126,7 @@ def _block_container(
     ]
     lines = (f"layers {label(kind.layers)}", *extra)
     container = Container(
-        place, left, bottom, right - left, top - bottom, "block", pill, lines, len(kind.layers), field_of(kind, stack)
+        path, left, bottom, right - left, top - bottom, "block", pill, lines, len(kind.layers), field_of(kind, stack)
     )
     rail.layout.containers.insert(0, container)
     if pill:
@@ -131,40 +135,36 @@ def _block_container(
 
 
 def _pill(text: str, layers: Sequence[int], stack: StackCost) -> str:
-    """Return the label of equal layers, including what they share and whether they read an input again."""
+    # what the layers share, and whether they read an input again
     reinjects = any(stack.stack.layers[layer].reinject for layer in layers)
     return " · ".join(filter(None, (text, _sharing(layers, stack), "reinject" * reinjects)))
 
 
 def _sharing(layers: Sequence[int], stack: StackCost) -> str:
-    """Return whose weights or keys some equal layers use, and which layers use theirs."""
-    blocks, said = stack.stack.layers, []
+    # whose weights or keys the layers use, and which layers use theirs
+    blocks, phrases = stack.stack.layers, []
     sources = {
         "weights": [block.weights_of for block in blocks],
         "keys": [block.mixer.source(layer) for layer, block in enumerate(blocks)],
     }
-    for name, of in sources.items():
-        pairs = [(layer, source) for layer in layers if (source := of[layer]) is not None]
+    for name, source_of in sources.items():
+        pairs = [(layer, source) for layer in layers if (source := source_of[layer]) is not None]
         distances, read = {layer - source for layer, source in pairs}, sorted({source for _, source in pairs})
         if name == "weights" and pairs and len(layers) > 1:
             sets = len(layers) - len(pairs)
-            said.append(f"{sets} sets of weights" if sets > 1 else "shared" if sets else "weights of others")
+            phrases.append(f"{sets} sets of weights" if sets > 1 else "shared" if sets else "weights of others")
         elif len(read) == 1:
-            said.append(f"{name} of layer {read[0]}")
+            phrases.append(f"{name} of layer {read[0]}")
         elif read:
-            said.append(f"{name} of the layer before" if distances == {1} else f"{name} of layers {label(read)}")
-        others = [layer for layer, source in enumerate(of) if source in layers and layer not in layers]
-        if others:
-            said.append(f"{name} for layer{'s' * (len(others) > 1)} {label(others)}")
-    return " · ".join(said)
+            phrases.append(f"{name} of the layer before" if distances == {1} else f"{name} of layers {label(read)}")
+        readers = [layer for layer, source in enumerate(source_of) if source in layers and layer not in layers]
+        if readers:
+            phrases.append(f"{name} for layer{'s' * (len(readers) > 1)} {label(readers)}")
+    return " · ".join(phrases)
 
 
 def put_layers(rail: Rail, kinds: list[Kind], stack: StackCost, names: Sequence[str], most: int = MOST_ROWS) -> None:
-    """Put the layers on the rail, with repeated groups in a container.
-
-    Args:
-        most: largest number of rows; otherwise the kinds are listed.
-    """
+    """Put the layers on the rail, with repeated groups in a container; list only the kinds above `most` rows."""
     code = {layer: index for index, kind in enumerate(kinds) for layer in kind.layers}
     codes = [code[layer] for layer in range(len(code))]
     start = 0
@@ -173,13 +173,13 @@ def put_layers(rail: Rail, kinds: list[Kind], stack: StackCost, names: Sequence[
     if is_by_kind := sum(len(group) for _, group in folded) > most:
         folded = [(1, [(index, len(kind.layers)) for index, kind in enumerate(kinds)])]
     for times, group in folded:
-        period = sum(number for _, number in group)
+        period = sum(repeats for _, repeats in group)
         bottom, wide = rail.y + GAP / 2, W
         rail.y += MARGIN if times > 1 else 0
-        for index, number in group:
-            row = [start + cycle * period + place for cycle in range(times) for place in range(number)]
+        for index, repeats in group:
+            row = [start + cycle * period + offset for cycle in range(times) for offset in range(repeats)]
             sharing = _sharing(kinds[index].layers if is_by_kind else row, stack)
-            shape = " · ".join(filter(None, (f"× {number}" if number > 1 else "", sharing)))
+            shape = " · ".join(filter(None, (f"× {repeats}" if repeats > 1 else "", sharing)))
             box = Box(
                 f"{stack.prefix}layers.{start}",
                 0,
@@ -189,16 +189,16 @@ def put_layers(rail: Rail, kinds: list[Kind], stack: StackCost, names: Sequence[
                 f"layer{index % 6}",
                 names[index],
                 shape,
-                number * times,
+                repeats * times,
             )
             wide = max(wide, rail.put(box).w)
-            start += number
+            start += repeats
         if times > 1:
             start += (times - 1) * period
             top = rail.y + MARGIN
-            place = f"{stack.prefix}layers.to.{start}"
+            path = f"{stack.prefix}layers.to.{start}"
             container = Container(
-                place, -wide / 2 - MARGIN, bottom, wide + 2 * MARGIN, top - bottom, "repeat", f"× {times}", (), times
+                path, -wide / 2 - MARGIN, bottom, wide + 2 * MARGIN, top - bottom, "repeat", f"× {times}", (), times
             )
             rail.layout.containers.append(container)
             rail.layout.notes.append(Note(wide / 2 + MARGIN - 8, top, f"× {times}", "end", "fold"))
@@ -216,29 +216,27 @@ def put_end(rail: Rail, stack: StackCost, costs: ReportCosts) -> None:
     """Put what all layers share, and the final norm."""
     if stack.stack.relative_bias is not None:
         _put_position_bias(rail, stack, costs)
-    norm, place = stack.stack.final_norm, f"{stack.prefix}final_norm"
+    norm, path = stack.stack.final_norm, f"{stack.prefix}final_norm"
     if not norm.is_absent:
-        rail.put(Box(place, 0, 0, W, SLIM, "norm", title(norm), costs.text(stack.d), 1, costs.take(place), field=place))
+        rail.put(Box(path, 0, 0, W, SLIM, "norm", title(norm), costs.text(stack.d), 1, costs.take(path), field=path))
 
 
 def _put_position_bias(rail: Rail, stack: StackCost, costs: ReportCosts) -> None:
-    """Put the table of position biases right of the first mixer if there is room, else left of the rail."""
+    # right of the first mixer if there is room, else left of the rail
     assert stack.stack.relative_bias is not None
-    place, containers = f"{stack.prefix}position_bias", rail.layout.containers
-    table, width = stack.parameters()[place], stack.stack.relative_bias[1]  # one number per bucket and head
+    path, containers = f"{stack.prefix}position_bias", rail.layout.containers
+    table, width = stack.parameters()[path], stack.stack.relative_bias[1]  # one number per bucket and head
     letter = costs.of_layers(stack, stack.groups[0].layers).in_letters("mixer", "", "(H)").strip("()")
-    if stack.d.symbols <= table.symbols:  # a vector
+    if stack.d.symbols <= table.symbols:  # a vector per bucket
         width, letter = stack.d.value, costs.text(stack.d)
     shape = f"{table.value // width:,} × {letter}"
-    box = Box(
-        place, 0, 0, W, H, "position", "position bias", shape, 1, costs.take(place), field=f"{stack.prefix}layers"
-    )
+    box = Box(path, 0, 0, W, H, "position", "position bias", shape, 1, costs.take(path), field=f"{stack.prefix}layers")
     if rail.legible is not None:  # contents are drawn elsewhere
         box = rail.sized(box)
         right = max(other.x + other.w for other in rail.layout.boxes)
         rail.layout.add(replace(box, x=right + 3 * MARGIN, y=rail.y - H))
         return
-    mixer = next(one for one in containers if one.kind == "mixer" and one.id.startswith(stack.prefix))
+    mixer = next(box for box in containers if box.kind == "mixer" and box.id.startswith(stack.prefix))
     right, middle = mixer.x + mixer.w, mixer.y + mixer.h / 2
     is_elsewhere = sum(container.kind == "block" for container in containers) > 1
     is_taken = any(container.x >= right for container in containers)  # parallel contents

@@ -18,6 +18,7 @@ class Drawer:
     """Drawer of one model.
 
     Args:
+        report: costs of the model.
         unfold: draw each layer separately.
         in_a_row: kinds of blocks per row.
         cards: measure for drawing contents on `cards`, with layers shown as numbers (default: blocks with contents).
@@ -44,7 +45,7 @@ class Drawer:
         return layout
 
     def _rail(self, stream: Stream, ends: set[str]) -> Rail:
-        """Draw one stream; blocks are put next to it only above wires of other streams."""
+        # blocks are put next to a stream only above wires of other streams
         rail = Rail(stream.letters, None if self.cards is None else self.cards.measure)
         tied: list[tuple[str, Box]] = []
         for item in stream.items:
@@ -69,7 +70,6 @@ class Drawer:
         return rail
 
     def _put(self, rail: Rail, step: Step) -> Box:
-        """Put a stream's box with the cost of its module."""
         cost = self.costs.take(step.name)
         box = Box(step.name, 0, 0, W, SLIM if step.slim else H, step.kind, step.label, step.shape, 1, cost,
                   step.detail, step.field, gives=step.gives)  # fmt: skip
@@ -87,7 +87,7 @@ class Drawer:
 
 
 def _side_by_side(rails: list[Rail]) -> tuple[Layout, float]:
-    """Place rails from left to right, all but the first mirrored; return the layout and x of the gutter."""
+    # all but the first rail are mirrored; also returns x of the gutter
     layout, gutter = Layout(), 0.0
     for index, rail in enumerate(rails):
         if index == 0:
@@ -101,7 +101,7 @@ def _side_by_side(rails: list[Rail]) -> tuple[Layout, float]:
 
 
 def _tie(layout: Layout, table: Box, head: Box) -> None:
-    """Draw a wire between two boxes with a shared table, left of the rail."""
+    # left of the rail
     low, high = table.y + table.h / 2, head.y + head.h / 2
     layout.wire(table, head, "tied", [(table.x, low), (-TIE, low), (-TIE, high), (head.x, high)])
     layout.notes.append(Note(-TIE - 6, head.y - GAP, "tied", "end"))

@@ -10,7 +10,6 @@ FONTS = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, 
 
 
 def svg(scene: Scene) -> str:
-    """Return the scene as SVG text."""
     items = list(paint(scene))
     names: dict[tuple[Paint, Paint], str] = {}
     inks: dict[tuple[str, str], str] = {}
@@ -33,10 +32,10 @@ def _item(item: Item, names: dict[tuple[Paint, Paint], str], inks: dict[tuple[st
         case Area():
             pair = (area_paint(item.style, item.change, LIGHT), area_paint(item.style, item.change, DARK))
             name = names.setdefault(pair, f"a{len(names)}")
-            place = f'x="{_number(item.x)}" y="{_number(item.y)}" width="{_number(item.w)}" height="{_number(item.h)}"'
+            box = f'x="{_number(item.x)}" y="{_number(item.y)}" width="{_number(item.w)}" height="{_number(item.h)}"'
             mark = f' data-id="{escape(item.name)}"' if item.name else ""
             title = f"<title>{escape(item.says)}</title>" if item.says else ""
-            return f'<rect class="{name}" {place} rx="{_number(item.radius)}"{mark}>{title}</rect>'
+            return f'<rect class="{name}" {box} rx="{_number(item.radius)}"{mark}>{title}</rect>'
         case Line():
             pair = (line_paint(item.style, LIGHT), line_paint(item.style, DARK))
             name = names.setdefault(pair, f"a{len(names)}")
@@ -47,8 +46,8 @@ def _item(item: Item, names: dict[tuple[Paint, Paint], str], inks: dict[tuple[st
             ink = inks.setdefault((text_colour(item.style, LIGHT), text_colour(item.style, DARK)), f"t{len(inks)}")
             anchor = "" if item.anchor == "start" else f' text-anchor="{item.anchor}"'
             bold = " b" if item.bold else ""
-            place = f'x="{_number(item.x)}" y="{_number(item.y)}" font-size="{_number(item.size)}"'
-            return f'<text class="{ink}{bold}" {place}{anchor}>{escape(item.text)}</text>'
+            box = f'x="{_number(item.x)}" y="{_number(item.y)}" font-size="{_number(item.size)}"'
+            return f'<text class="{ink}{bold}" {box}{anchor}>{escape(item.text)}</text>'
 
 
 def _arrow(line: Line, pair: tuple[Paint, Paint], inks: dict[tuple[str, str], str]) -> str:

@@ -15,20 +15,16 @@ NOTE = 11.5  # size of text next to boxes
 
 
 def text_width(text: str, size: float, bold: bool = False) -> float:
-    """Return the estimated width of a line in pixels.
-
-    Args:
-        size: of the font, in pixels.
-    """
+    """Return the estimated width of a line in pixels; `size` is the font size in pixels."""
     return sum(WIDTH.get(character, 1.0) for character in text) * size * (BOLD if bold else 1)
 
 
 def fitted(text: str, size: float, width: float, smallest: float, bold: bool = False) -> tuple[str, float]:
     """Return a text and the size at which it fits a width; at the smallest size it is truncated."""
-    whole = text_width(text, size, bold)
-    if whole <= width:
+    full = text_width(text, size, bold)
+    if full <= width:
         return text, size
-    smaller = max(size * width / whole, smallest)
+    smaller = max(size * width / full, smallest)
     while text and text_width(text, smaller, bold) > width + 1e-6:  # the size that just fits is rounded
         text = text.removesuffix("…")[:-1].rstrip()
         text = f"{text}…" if text else ""
@@ -37,12 +33,12 @@ def fitted(text: str, size: float, width: float, smallest: float, bold: bool = F
 
 def wrapped(text: str, size: float, width: float) -> list[str]:
     """Wrap a text into lines that fit a width."""
-    number = max(1, int(width / (0.6 * size)))
+    columns = max(1, int(width / (0.6 * size)))
     while True:
-        lines = textwrap.wrap(text, number) or [""]
-        if number == 1 or all(text_width(line, size) <= width for line in lines):
+        lines = textwrap.wrap(text, columns) or [""]
+        if columns == 1 or all(text_width(line, size) <= width for line in lines):
             return lines
-        number -= 1
+        columns -= 1
 
 
 def short(number: float) -> str:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from archetype.data.example_counts import ALL_WHOLE, ExampleCounts
 from archetype.table import Table
 
-MAX_COLUMNS = 12  # of the confusion matrix printed in a terminal
+MAX_COLUMNS = 12  # classes up to which the confusion matrix is printed
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class ClassReport:
     """Classification report.
 
     Attributes:
-        accuracy: fraction of all examples whose class is predicted correctly.
-        classes: scores of each class, by name.
+        accuracy: fraction of examples with the right class.
+        classes: scores by class name.
         macro: unweighted mean over classes.
         weighted: mean over classes weighted by support.
         confusion: number of examples by true class and predicted class; zeros are left out.
-        loss: mean cross-entropy of an example, in nats; None without probabilities.
+        loss: mean cross-entropy per example, in nats; None without probabilities.
         examples: how many texts were truncated, and how many words left out.
     """
 
@@ -54,7 +54,6 @@ class ClassReport:
     examples: ExampleCounts = ALL_WHOLE
 
     def record(self) -> dict[str, Any]:
-        """Return all values by name."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -64,7 +63,7 @@ class ClassReport:
         tables = [Table(("class", "precision", "recall", "f1-score", "support"), cells)]
         if len(self.classes) <= MAX_COLUMNS:
             counts = [[name, *(f"{self.confusion[name].get(o, 0):,}" for o in self.classes)] for name in self.classes]
-            tables.append(Table(("class, and as what it is predicted", *self.classes), counts))
+            tables.append(Table(("true class, by predicted class", *self.classes), counts))
         loss = [] if self.loss is None else [f"loss {self.loss:.4f}"]
         return "\n\n".join([*map(str, tables), *loss, *self.examples.lines()])
 
@@ -74,10 +73,8 @@ class ValueReport:
     """Regression report.
 
     Attributes:
-        mean_squared_error: mean over all values.
         pearson: Pearson correlation; None if either side is constant.
         spearman: rank correlation with mean ranks for ties; None if either side is constant.
-        num_values: number of values.
         examples: how many texts were truncated.
     """
 
@@ -88,12 +85,11 @@ class ValueReport:
     examples: ExampleCounts = ALL_WHOLE
 
     def record(self) -> dict[str, Any]:
-        """Return all values by name."""
         return asdict(self)
 
     def __str__(self) -> str:
-        said = ["" if value is None else f"{value:.4f}" for value in (self.pearson, self.spearman)]
-        row = [f"{self.num_values:,}", f"{self.mean_squared_error:.4f}", *said]
+        correlations = ["" if value is None else f"{value:.4f}" for value in (self.pearson, self.spearman)]
+        row = [f"{self.num_values:,}", f"{self.mean_squared_error:.4f}", *correlations]
         table = Table(("values", "mean squared error", "Pearson", "Spearman"), [row], text_columns=0)
         return "\n\n".join([str(table), *self.examples.lines()])
 
@@ -104,28 +100,21 @@ def class_report(
     loss: float | None = None,
     examples: ExampleCounts = ALL_WHOLE,
 ) -> ClassReport:
-    """Compare predicted with true classes.
-
-    Args:
-        expected: true class of each example.
-        predicted: predicted class of each example.
-        loss: mean cross-entropy, passed on to the report.
-        examples: likewise.
-    """
+    """Compare predicted with true classes; `loss` is the mean cross-entropy per example."""
     counts = Counter(zip(expected, predicted, strict=True))
-    support, said = Counter(expected), Counter(predicted)
+    support, num_predicted = Counter(expected), Counter(predicted)
     classes = {}
-    for name in sorted(support.keys() | said.keys()):
-        right = counts[name, name]
-        precision, recall = right / max(1, said[name]), right / max(1, support[name])
-        f1 = 2 * right / (said[name] + support[name])
+    for name in sorted(support.keys() | num_predicted.keys()):
+        num_right = counts[name, name]
+        precision, recall = num_right / max(1, num_predicted[name]), num_right / max(1, support[name])
+        f1 = 2 * num_right / (num_predicted[name] + support[name])
         classes[name] = ClassScore(precision, recall, f1, support[name])
     total = len(expected)
-    even = _mean(classes, dict.fromkeys(classes, 1 / len(classes)), total)
+    macro = _mean(classes, dict.fromkeys(classes, 1 / len(classes)), total)
     weighted = _mean(classes, {name: support[name] / total for name in classes}, total)
     confusion = {a: {b: counts[a, b] for b in classes if counts[a, b]} for a in classes}
     accuracy = sum(counts[name, name] for name in classes) / total
-    return ClassReport(accuracy, classes, even, weighted, confusion, loss, examples)
+    return ClassReport(accuracy, classes, macro, weighted, confusion, loss, examples)
 
 
 def value_report(
@@ -133,13 +122,7 @@ def value_report(
     predicted: Sequence[float],
     examples: ExampleCounts = ALL_WHOLE,
 ) -> ValueReport:
-    """Compare predicted with true values.
-
-    Args:
-        expected: true value of each example.
-        predicted: predicted value of each example.
-        examples: passed on to the report.
-    """
+    """Compare predicted with true values."""
     error = float(((np.asarray(expected) - np.asarray(predicted)) ** 2).mean())
     correlations = correlation(expected, predicted), rank_correlation(expected, predicted)
     return ValueReport(error, *correlations, len(expected), examples)
@@ -152,14 +135,13 @@ def correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
 
 
 def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """Return the Spearman rank correlation of two sequences, with mean ranks for ties; None if either is constant."""
+    """Return the Spearman rank correlation of two sequences; None if either is constant."""
     return correlation(_ranks(np.asarray(x, dtype=np.float64)), _ranks(np.asarray(y, dtype=np.float64)))
 
 
 def _ranks(values: npt.NDArray[np.float64]) -> list[float]:
-    """Return the rank of each value, with mean ranks for ties."""
-    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks: list[float] = (np.cumsum(counts) - (counts - 1) / 2)[places].tolist()
+    _, indices, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: list[float] = (np.cumsum(counts) - (counts - 1) / 2)[indices].tolist()  # ties share their mean rank
     return ranks
 
 

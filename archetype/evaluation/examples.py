@@ -55,31 +55,29 @@ def evaluate_texts(
 def evaluate_tokens(
     model: Encoder | Decoder, tokenizer: Tokenizer, file: Path, labels: Sequence[str] = ()
 ) -> ClassReport:
-    """Evaluate a token classifier on words, each classified at its first token; texts are truncated to the context.
+    """Evaluate a token classifier on words, each classified at its first token; arguments as for `evaluate_texts`.
 
-    Args:
-        model: in evaluation mode.
-        tokenizer: the model's own.
-        file: JSON lines of {"tokens": [...], "labels": [...]}, as `train --labelled-tokens` reads them.
-        labels: names of the model's classes (absent: their indices).
+    The file has lines {"tokens": [...], "labels": [...]}, as for `train --labelled-tokens`; texts are truncated to the
+    context.
 
     Raises:
         SpecError: the model is not a token classifier.
         DataError: a record is invalid, or a label is not one of the model's classes.
     """
     names, records = names_of_classes(model, labels), read_records(file, FIELDS, fault=wrong_words)
-    numbers = _numbers(names, {str(label) for record in records for label in record["labels"]}, file)
-    rows, num_cut = labelled_rows(records, tokenizer, model.spec.context_length, numbers)
+    class_index = _class_indices(names, {str(label) for record in records for label in record["labels"]}, file)
+    rows, num_cut = labelled_rows(records, tokenizer, model.spec.context_length, class_index)
     expected, answers = list[Tensor](), list[Tensor]()
-    for places, tokens, lengths in batches_by_length(model, [ids.tolist() for ids, _ in rows]):
-        logits = model(tokens, num_tokens=lengths).logits
-        for place, own in zip(places, logits, strict=True):
-            classes = torch.from_numpy(rows[place][1]).long()
-            expected.append(classes[classes != NO_CLASS])
-            answers.append(own[: len(classes)][(classes != NO_CLASS).to(own.device)].float().softmax(-1).cpu())
+    for indices, tokens, lengths in batches_by_length(model, [ids.tolist() for ids, _ in rows]):
+        logits = model(tokens, num_tokens=lengths).logits  # (B, T, Y)
+        for index, row_logits in zip(indices, logits, strict=True):
+            classes = torch.from_numpy(rows[index][1]).long()
+            is_first = classes != NO_CLASS  # first tokens of words
+            expected.append(classes[is_first])
+            answers.append(row_logits[: len(classes)][is_first.to(row_logits.device)].float().softmax(-1).cpu())
     num_words = sum(len(record["labels"]) for record in records) - sum(map(len, expected))
     counts = ExampleCounts(model.spec.context_length, num_cut, num_words=num_words)
-    expected_names = [names[number] for number in torch.cat(expected).tolist()]
+    expected_names = [names[predicted] for predicted in torch.cat(expected).tolist()]
     return _report(torch.cat(answers), expected_names, names, file, counts)
 
 
@@ -88,47 +86,38 @@ def evaluate_images(
 ) -> ClassReport:
     """Evaluate a model's classes on the images of an .npz file, or of a folder with a subfolder per class.
 
-    Args:
-        model: in evaluation mode.
-        path: the file or the folder.
-        labels: names of the model's classes, and of the subfolders (absent: their indices).
-        processor: image preprocessing.
+    The labels name the model's classes, and the subfolders (absent: their indices).
 
     Raises:
         SpecError: the model has no classes.
         DataError: the images cannot be read, have another size, or have more classes than the model.
     """
     images = open_images(path, *model.spec.image_shape, processor)
-    numbers = images.labels.tolist()
+    indices = images.labels.tolist()
     if path.is_dir() and labels:
         names = class_names(path)
-        expected = [names[number] for number in numbers]
+        expected = [names[index] for index in indices]
     else:
-        expected = [labels[number] if number < len(labels) else str(number) for number in numbers]
+        expected = [labels[index] if index < len(labels) else str(index) for index in indices]
     return _report(classify_pictures(model, torch.from_numpy(images.images)), expected, labels, path)
 
 
 def _report(
     answers: Tensor, expected: list[str], labels: Sequence[str], place: Path, counts: ExampleCounts = ALL_WHOLE
 ) -> ClassReport:
-    """Return the report of class probabilities (B, Y) against the names of the true classes."""
+    # answers: class probabilities, (B, Y)
     names = tuple(labels) or tuple(map(str, range(answers.shape[1])))
-    numbers = _numbers(names, {*expected}, place)
-    targets = torch.tensor([numbers[name] for name in expected], device=answers.device)
+    class_index = _class_indices(names, {*expected}, place)
+    targets = torch.tensor([class_index[name] for name in expected], device=answers.device)
     loss = float(-answers.double().gather(1, targets[:, None]).log().mean())
-    return class_report(expected, [names[number] for number in answers.argmax(1).tolist()], loss, counts)
+    return class_report(expected, [names[predicted] for predicted in answers.argmax(1).tolist()], loss, counts)
 
 
-def _numbers(names: Sequence[str], expected: set[str], place: Path) -> dict[str, int]:
-    """Return {class name: index}.
-
-    Raises:
-        DataError: an expected class is not among the names.
-    """
+def _class_indices(names: Sequence[str], expected: set[str], place: Path) -> dict[str, int]:
     if unknown := sorted(expected - {*names}):
-        cause = f"{unknown[0]!r:.40} is none of the model's classes, {', '.join(names):.100}"
+        cause = f"{unknown[0]!r:.40} is not one of the model's classes, {', '.join(names):.100}"
         raise DataError(str(place), cause, "name the classes as in training")
-    return {name: number for number, name in reversed(list(enumerate(names)))}
+    return {name: index for index, name in reversed(list(enumerate(names)))}  # the first index of a repeated name
 
 
 def _number(label: str, file: Path) -> float:
@@ -137,5 +126,5 @@ def _number(label: str, file: Path) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise DataError(str(file), f"the label {label!r:.40} is not a number", "the model estimates values")
+        raise DataError(str(file), f"the label {label!r:.40} is not a number", "give numbers: the model is a regressor")
     return value

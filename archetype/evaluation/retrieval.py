@@ -26,8 +26,6 @@ class RetrievalScore:
         recall: recall@k by k: fraction of the relevant documents among the k nearest.
         mrr: reciprocal rank of the first relevant document, 0 beyond rank 10.
         ndcg: discounted cumulative gain of the 10 nearest documents over that of the ideal order (Järvelin 2002).
-        num_queries: number of queries.
-        num_documents: number of documents searched.
         examples: how many queries and documents were truncated.
     """
 
@@ -39,7 +37,6 @@ class RetrievalScore:
     examples: ExampleCounts = ALL_WHOLE
 
     def record(self) -> dict[str, Any]:
-        """Return all values by name."""
         recall = {f"recall@{k}": share for k, share in self.recall.items()}
         counts = {"num_queries": self.num_queries, "num_documents": self.num_documents}
         metrics = recall | {f"mrr@{DEPTH}": self.mrr, f"ndcg@{DEPTH}": self.ndcg}
@@ -60,8 +57,7 @@ class SimilarityScore:
     Attributes:
         spearman: rank correlation, with mean ranks for ties; None if either side is constant.
         pearson: linear correlation; None if either side is constant.
-        num_pairs: number of pairs.
-        examples: how many of their texts were truncated.
+        examples: how many texts were truncated.
     """
 
     spearman: float | None
@@ -70,12 +66,11 @@ class SimilarityScore:
     examples: ExampleCounts = ALL_WHOLE
 
     def record(self) -> dict[str, Any]:
-        """Return all values by name."""
         return asdict(self)
 
     def __str__(self) -> str:
-        said = ["" if value is None else f"{value:.4f}" for value in (self.spearman, self.pearson)]
-        table = Table(("pairs", "Spearman", "Pearson"), [[f"{self.num_pairs:,}", *said]], text_columns=0)
+        correlations = ["" if value is None else f"{value:.4f}" for value in (self.spearman, self.pearson)]
+        table = Table(("pairs", "Spearman", "Pearson"), [[f"{self.num_pairs:,}", *correlations]], text_columns=0)
         return "\n\n".join([str(table), *self.examples.lines()])
 
 
@@ -87,24 +82,20 @@ def retrieval_score(
 ) -> RetrievalScore:
     """Rank all documents for each query by dot product; ties keep the order of the documents.
 
-    Args:
-        queries: query vectors.
-        documents: document vectors.
-        relevant: for each query, {document index: relevance}.
-        recall_at: the k of recall@k.
+    `relevant` maps, for each query, document indices to relevance; `recall_at` are the k of recall@k.
     """
     depth = min(max(DEPTH, *recall_at), len(documents))
     recalls, reciprocals, gains = dict.fromkeys(recall_at, 0.0), 0.0, 0.0
     for start in range(0, len(queries), QUERIES_AT_ONCE):
-        some = queries[start : start + QUERIES_AT_ONCE]
-        ranking = nearest(some, documents, depth).tolist()
+        batch = queries[start : start + QUERIES_AT_ONCE]
+        ranking = nearest(batch, documents, depth).tolist()  # (batch, depth) document indices
         for order, answers in zip(ranking, relevant[start : start + QUERIES_AT_ONCE], strict=True):
             for k in recalls:
                 recalls[k] += len(answers.keys() & set(order[:k])) / len(answers)
-            hits = [rank for rank, place in enumerate(order[:DEPTH], start=1) if place in answers]
+            hits = [rank for rank, document in enumerate(order[:DEPTH], start=1) if document in answers]
             reciprocals += 1 / hits[0] if hits else 0.0
             ideal = sorted(answers.values(), reverse=True)
-            gains += _gain([answers.get(place, 0.0) for place in order]) / _gain(ideal)
+            gains += _gain([answers.get(document, 0.0) for document in order]) / _gain(ideal)
     count = len(queries)
     means = {k: total / count for k, total in recalls.items()}
     return RetrievalScore(means, reciprocals / count, gains / count, count, len(documents))
@@ -118,16 +109,14 @@ def nearest(
 
 
 def similarity_score(similarities: Sequence[float], scores: Sequence[float]) -> SimilarityScore:
-    """Correlate the similarities of pairs with their scores."""
     return SimilarityScore(rank_correlation(scores, similarities), correlation(scores, similarities), len(scores))
 
 
 def cosines_of_pairs(a: Float[Tensor, "pairs D_s"], b: Float[Tensor, "pairs D_s"]) -> list[float]:
-    """Return the cosine similarity of each pair of vectors."""
     values: list[float] = torch.nn.functional.cosine_similarity(a, b).tolist()
     return values
 
 
 def _gain(relevances: Sequence[float]) -> float:
-    """Return the discounted cumulative gain of the first `DEPTH` documents."""
+    # discounted cumulative gain
     return sum(value / math.log2(rank + 1) for rank, value in enumerate(relevances[:DEPTH], start=1))

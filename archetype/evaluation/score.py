@@ -12,8 +12,8 @@ from archetype.errors import DataError
 from archetype.models.causal import CausalModel
 from archetype.tokenizers import Tokenizer
 
-TOKENS_AT_ONCE = 4096  # of a batch, padding included
-MAX_LOGITS = 2**26  # of one pass: limits the default window length for large vocabularies
+TOKENS_AT_ONCE = 4096  # tokens of a batch, including padding
+MAX_LOGITS = 2**26  # logits of a forward pass; limits the default window length for large vocabularies
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,12 @@ class Score:
     """Cross-entropy of a text under a model.
 
     Attributes:
-        loss: mean cross-entropy of a token, in nats.
+        loss: mean cross-entropy per token, in nats.
         num_tokens: number of predicted tokens.
-        num_bytes: bytes of the text in UTF-8.
-        accuracy: fraction of the tokens that are the model's most likely ones.
-        losses: cross-entropy of each token, (num_tokens,) in float64.
-        is_right: whether each token is the most likely one, (num_tokens,).
+        num_bytes: UTF-8 bytes of the text.
+        accuracy: fraction of tokens that are the model's most likely ones.
+        losses: (num_tokens,) cross-entropy of each token, in float64.
+        is_right: (num_tokens,) whether each token is the most likely one.
     """
 
     loss: float
@@ -38,8 +38,7 @@ class Score:
 
     @property
     def perplexity(self) -> float:
-        """exp(loss)."""
-        return math.exp(min(self.loss, 700.0))
+        return math.exp(min(self.loss, 700.0))  # exp overflows beyond 709
 
     @property
     def bits_per_byte(self) -> float:
@@ -47,7 +46,6 @@ class Score:
         return self.loss * self.num_tokens / self.num_bytes / math.log(2)
 
     def record(self) -> dict[str, float]:
-        """Return all values by name."""
         names = ("loss", "num_tokens", "num_bytes", "accuracy", "perplexity", "bits_per_byte")
         return {name: getattr(self, name) for name in names}
 
@@ -56,8 +54,8 @@ def together(scores: Sequence[Score]) -> Score:
     """Combine the scores of several texts, each predicted separately: means over all their tokens."""
     if len(scores) == 1:
         return scores[0]
-    losses, is_right = (torch.cat([getattr(one, name) for one in scores]) for name in ("losses", "is_right"))
-    num_bytes = sum(one.num_bytes for one in scores)
+    losses, is_right = (torch.cat([getattr(part, name) for part in scores]) for name in ("losses", "is_right"))
+    num_bytes = sum(part.num_bytes for part in scores)
     return Score(float(losses.mean()), len(losses), num_bytes, float(is_right.double().mean()), losses, is_right)
 
 
@@ -68,15 +66,14 @@ def score(
     """Score every token of a text once, each with at least `length - stride` tokens of context if there are as many.
 
     A window of `length` tokens moves by `stride`, and its new tokens are scored. The first token of a text is scored
-    only if the tokenizer has a token that starts a text.
+    only if the tokenizer has a bos token.
 
     Args:
         model: in evaluation mode.
         tokenizer: the model's own.
         text: of any length.
-        stride: step of the window, in tokens (default: half of `length`); 1 gives each token the most context, `length`
-            reads each token once.
-        length: window length in tokens (default: the model's context, less for a large vocabulary).
+        stride: tokens (default: half of `length`); 1 gives each token the most context, `length` reads each token once.
+        length: tokens (default: the model's context, less for a large vocabulary).
 
     Raises:
         DataError: the text has no token to predict, or a size is out of range.
@@ -97,7 +94,7 @@ def score(
         targets = torch.tensor(ids[start + 1 : start + length + 1], device=model.device)
         first = scored - start
         if first < len(targets):
-            logits = model(tokens).logits[0, first : len(targets)].float()
+            logits = model(tokens).logits[0, first : len(targets)].float()  # (new tokens, V)
             losses.append(torch.nn.functional.cross_entropy(logits, targets[first:], reduction="none").double().cpu())
             is_right.append((logits.argmax(-1) == targets[first:]).cpu())
             scored = start + len(targets)
@@ -109,41 +106,39 @@ def score(
 def score_continuations(model: CausalModel, pairs: list[tuple[list[int], list[int]]]) -> list[tuple[float, bool]]:
     """Return the log-probability of each continuation, and whether all its tokens are the most likely ones.
 
-    Batches hold rows of similar lengths; rows that are equal or differ only in their last token are computed once.
-
-    Args:
-        model: in evaluation mode.
-        pairs: (context tokens, continuation tokens); the context is truncated on the left to fit.
+    Pairs are (context tokens, continuation tokens); the context is truncated on the left to fit. Batches hold rows of
+    similar lengths; rows that are equal or differ only in their last token are computed once.
 
     Raises:
         DataError: a context or continuation is empty, or a continuation is longer than the model's context.
     """
-    context, numbers = model.spec.context_length, dict[tuple[int, ...], list[int]]()
-    for number, (before, continuation) in enumerate(pairs):
-        place = f"continuation {number + 1}"
+    context, pairs_of_row = model.spec.context_length, dict[tuple[int, ...], list[int]]()
+    for index, (before, continuation) in enumerate(pairs):
+        place = f"continuation {index + 1}"
         if not before:
-            raise DataError(place, "has no token before it to be predicted from", "give it a context")
+            raise DataError(place, "has an empty context", "give it a context")
         if not continuation:
-            raise DataError(place, "has no token", "give it a text")
+            raise DataError(place, "has no token", "give it some text")
         if len(continuation) > context:
             cause = f"has {len(continuation)} tokens, and the model's context holds {context}"
             raise DataError(place, cause, "shorten it")
-        numbers.setdefault(tuple([*before, *continuation][-(context + 1) : -1]), []).append(number)
-    rows = sorted(numbers, key=len)
-    most = min(TOKENS_AT_ONCE, MAX_LOGITS // model.spec.vocab_size)
+        # the last token is predicted but not read
+        pairs_of_row.setdefault(tuple([*before, *continuation][-(context + 1) : -1]), []).append(index)
+    rows = sorted(pairs_of_row, key=len)
+    max_tokens = min(TOKENS_AT_ONCE, MAX_LOGITS // model.spec.vocab_size)
     results, first = [(0.0, True)] * len(pairs), 0
     while first < len(rows):
         last = first + 1
-        while last < len(rows) and (last + 1 - first) * len(rows[last]) <= most:
+        while last < len(rows) and (last + 1 - first) * len(rows[last]) <= max_tokens:
             last += 1
         batch = [torch.tensor(row) for row in rows[first:last]]
         tokens = torch.nn.utils.rnn.pad_sequence(batch, batch_first=True).to(model.device)
         lengths = torch.tensor([len(row) for row in batch], device=model.device)
         for row, logits in zip(rows[first:last], model(tokens, num_tokens=lengths).logits, strict=True):
-            for number in numbers[row]:
-                targets = torch.tensor(pairs[number][1], device=model.device)
-                own = logits[len(row) - len(targets) : len(row)].float()
-                logprobs = own.log_softmax(-1).gather(1, targets[:, None])
-                results[number] = float(logprobs.sum()), bool((own.argmax(-1) == targets).all())
+            for index in pairs_of_row[row]:
+                targets = torch.tensor(pairs[index][1], device=model.device)
+                answer_logits = logits[len(row) - len(targets) : len(row)].float()  # (targets, V)
+                logprobs = answer_logits.log_softmax(-1).gather(1, targets[:, None])
+                results[index] = float(logprobs.sum()), bool((answer_logits.argmax(-1) == targets).all())
         first = last
     return results

@@ -19,12 +19,12 @@ from archetype.table import Table
 
 SEED = 1234  # the seed of lm-eval
 SLOTS = 32  # sequences decoded together
-OBEYED = READ.keys() - {"temperature", "max_new_tokens", "max_length", "stop_strings"}  # others: see below
+OBEYED = READ.keys() - {"temperature", "max_new_tokens", "max_length", "stop_strings"}  # others: see `sampling_of`
 TOP_K = 50  # default of transformers, used if neither the task nor generation_config.json sets one
 
 
 class Scored(Loaded, Protocol):
-    """Protocol of a language model that can be evaluated on tasks."""
+    """Language model that can be evaluated on tasks."""
 
     @property
     def special_names(self) -> dict[str, str]:
@@ -48,7 +48,6 @@ class TaskScores:
     num_questions: dict[str, int]
 
     def record(self) -> dict[str, Any]:
-        """Return all values by name."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -63,11 +62,11 @@ class TaskScores:
 def evaluate_tasks(
     lm: Scored, tasks: list[str], num_fewshot: int | None = None, limit: int | None = None
 ) -> TaskScores:
-    """Evaluate a generative model on tasks of lm-eval.
+    """Evaluate a generative model on tasks of lm-eval: names, YAML files, or folders of such files.
 
     Args:
         lm: model with its tokenizer.
-        tasks: task names, YAML files of tasks, or folders of such files.
+        tasks: the tasks.
         num_fewshot: number of examples before each question (default: the task's).
         limit: number of questions of each task (default: all).
 
@@ -94,20 +93,20 @@ def evaluate_tasks(
     names = [task for task in tasks if not Path(task).exists()]
     manager = Tasks(include_path=folders, include_defaults=bool(names))
     if missing := [name for name in names if name not in manager.all_tasks]:
-        raise DataError("tasks", f"there is none called {missing[0]!r:.60}", "see `lm-eval ls tasks`, or name a file")
+        raise DataError("tasks", f"unknown task {missing[0]!r:.60}", "see `lm-eval ls tasks`, or give a file")
     for folder in folders:
-        own = TaskManager(include_path=folder, include_defaults=False).all_subtasks
-        if not own:
-            raise DataError(folder, "holds no task", "write one as a YAML file of lm-eval")
-        names += own
+        in_folder = TaskManager(include_path=folder, include_defaults=False).all_subtasks
+        if not in_folder:
+            raise DataError(folder, "holds no task", "add a YAML file of lm-eval")
+        names += in_folder
     # `simple_evaluate` also runs `git describe`, which prints an error to the user outside of a repository
     random.seed(0)
     np.random.seed(SEED)
     torch.manual_seed(SEED)
     loaded = manager.load([*names, *(task for task in tasks if Path(task).is_file())])
     for task in loaded["tasks"].values():
-        own = task.get_config("num_fewshot")
-        if own is None or (own and num_fewshot is not None):
+        default = task.get_config("num_fewshot")
+        if default is None or (default and num_fewshot is not None):
             task.set_config(key="num_fewshot", value=num_fewshot or 0)
         task.set_fewshot_seed(seed=SEED)
     results = lm_eval.evaluate(adapter(lm), loaded, limit=limit, bootstrap_iters=0, log_samples=False)
@@ -119,11 +118,7 @@ def evaluate_tasks(
 
 
 def adapter(lm: Scored) -> Any:
-    """Return an lm-eval model: log-likelihoods of continuations and of whole texts, and generation.
-
-    Args:
-        lm: model with its tokenizer.
-    """
+    """Return an lm-eval model: log-likelihoods of continuations and of whole texts, and generation."""
     from lm_eval.api.model import TemplateLM
     from lm_eval.models.utils import normalize_gen_kwargs
     from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
@@ -144,7 +139,7 @@ def adapter(lm: Scored) -> Any:
         def prefix_token_id(self) -> int:
             """The token that replaces an empty context: `bos_token`, or else `eos_token`."""
             if prefix is None:
-                cause = "has no token that starts or ends a text, which a question without a context begins with"
+                cause = "has neither bos nor eos to precede a question without a context"
                 raise DataError("tokenizer", cause, "choose tasks with contexts, or use a tokenizer that has one")
             return prefix
 
@@ -159,7 +154,7 @@ def adapter(lm: Scored) -> Any:
             for context, continuation in (request.args for request in requests):
                 if not continuation.strip() and not self.tok_encode(continuation, add_special_tokens=False):
                     cause = f"has no token after {context[-40:]!r}"
-                    raise DataError(f"answer {continuation!r:.40}", cause, "give each answer of the task a text")
+                    raise DataError(f"answer {continuation!r:.40}", cause, "give each answer of the task some text")
             answers: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm)
             return answers
 
@@ -179,36 +174,36 @@ def adapter(lm: Scored) -> Any:
 
         def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
             windows = [
-                (number, make_disjoint_window(window))
-                for number, request in enumerate(requests)
+                (index, make_disjoint_window(window))
+                for index, request in enumerate(requests)
                 for window in get_rolling_token_windows(
                     self.tok_encode(request.args[0]), self.prefix_token_id, context, 1
                 )
             ]
             totals = [0.0] * len(requests)
             scores = score_continuations(model, [window for _, window in windows])
-            for (number, _), (logprob, _) in zip(windows, scores, strict=True):
-                totals[number] += logprob
+            for (index, _), (logprob, _) in zip(windows, scores, strict=True):
+                totals[index] += logprob
             return totals
 
         def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
             prompts = [self.tok_encode(request.args[0]) for request in requests]
             submitted = {}
-            for number in sorted(range(len(prompts)), key=lambda number: len(prompts[number])):
-                options = normalize_gen_kwargs(requests[number].args[1])
+            for index in sorted(range(len(prompts)), key=lambda index: len(prompts[index])):  # similar lengths together
+                options = normalize_gen_kwargs(requests[index].args[1])
                 settings = sampling_of(options, lm)
                 settings["stop"] += ends
-                settings["seed"] = (lm.sampling.seed + number) % 2**63  # a different seed for each repeat of a question
+                settings["seed"] = (lm.sampling.seed + index) % 2**63  # a different seed for each repeat of a question
                 limit = options["max_gen_toks"]
                 room = context - limit if limit < context else max(1, context // 2)
-                submitted[number] = engine.submit(prompts[number][-room:], id=number, continues=False, **settings)
-            return [submitted[number].result() for number in range(len(prompts))]
+                submitted[index] = engine.submit(prompts[index][-room:], id=index, continues=False, **settings)
+            return [submitted[index].result() for index in range(len(prompts))]
 
     return Adapter()
 
 
 def special_id(lm: Scored, key: str) -> int | None:
-    """Return the id of the tokenizer's `bos_token` or `eos_token`; None if its files name none."""
+    """Return the id of the tokenizer's `bos_token` or `eos_token`; None if its files do not name one."""
     assert lm.tokenizer is not None
     name = lm.special_names.get(key)
     ids = [] if name is None else lm.tokenizer.encode_with_special_tokens(name)
@@ -216,11 +211,7 @@ def special_id(lm: Scored, key: str) -> int | None:
 
 
 def sampling_of(options: Mapping[str, Any], lm: Scored) -> dict[str, Any]:
-    """Return the settings that a task requests, as fields of `Sampling`; greedy by default, as in lm-eval.
-
-    Args:
-        options: the task's `generation_kwargs`, normalized by lm-eval.
-        lm: provides the defaults.
+    """Return the settings that a task's `generation_kwargs` request, as fields of `Sampling`; greedy by default.
 
     Raises:
         DataError: an option is not supported, or requests sampling without a temperature.
@@ -228,9 +219,9 @@ def sampling_of(options: Mapping[str, Any], lm: Scored) -> dict[str, Any]:
     temperature = float(options.get("temperature", 0.0)) if options["do_sample"] else 0.0
     if options["do_sample"] and temperature <= 0:
         cause = f"is {options['do_sample']!r:.40} and the temperature is {temperature:g}"
-        raise DataError("generation_kwargs: do_sample", cause, "give a temperature above 0, or leave do_sample out")
+        raise DataError("generation_kwargs: do_sample", cause, "give a temperature above 0, or leave out do_sample")
     if "" in options["until"]:
-        cause = "holds an empty text, which lm-eval's own adapter finds after one token"
+        cause = "holds an empty text, at which lm-eval's own adapter stops after one token"
         raise DataError("generation_kwargs: until", cause, "leave it out")
     # transformers receives a task's limit as `max_length`, which the model's own `max_new_tokens` overrides
     limit, stop = lm.generation.get("max_new_tokens") or options["max_gen_toks"], tuple(options["until"])
@@ -242,5 +233,5 @@ def sampling_of(options: Mapping[str, Any], lm: Scored) -> dict[str, Any]:
         if key in OBEYED:
             settings[READ[key]] = value or None if key == "top_k" else value
         elif key in READ or is_unobeyed(key, value, options):
-            raise DataError(f"generation_kwargs: {key}", f"{value!r:.40} is not done here", "leave it out")
+            raise DataError(f"generation_kwargs: {key}", f"{value!r:.40} is not supported", "leave it out")
     return settings

@@ -26,9 +26,8 @@ class TranslationScore:
     Attributes:
         bleu: BLEU of the translations (Papineni 2002), 0 to 100, by sacrebleu.
         chrf: chrF of the translations (Popović 2015), 0 to 100, by sacrebleu.
-        loss: mean cross-entropy of a reference token, end tokens included, in nats.
+        loss: mean cross-entropy per reference token, including end tokens, in nats.
         accuracy: fraction of these tokens that are the model's most likely ones.
-        num_pairs: number of source and target pairs.
         num_tokens: number of tokens in all targets.
         signature: sacrebleu's signature of the BLEU computation, to be reported with it.
         examples: how many pairs were left out.
@@ -45,11 +44,9 @@ class TranslationScore:
 
     @property
     def perplexity(self) -> float:
-        """exp(loss)."""
         return math.exp(min(self.loss, 700.0))
 
     def record(self) -> dict[str, Any]:
-        """Return all values by name."""
         return asdict(self) | {"perplexity": self.perplexity}
 
     def __str__(self) -> str:
@@ -69,7 +66,7 @@ def translation_score(
     settings: Beam,
     start: int | None = None,
 ) -> TranslationScore:
-    """Translate sources and compare the results with reference targets.
+    """Translate sources and compare the results with reference targets; pairs with an empty side are left out.
 
     Args:
         model: in evaluation mode.
@@ -129,10 +126,10 @@ def target_loss(
         (source, source_lengths), (target, lengths) = (
             _padded([pair[side] for pair in pairs[first:last]], model.device) for side in (0, 1)
         )
-        lengths -= 1
+        lengths -= 1  # the last target token is predicted but not read
         logits = model(target[:, :-1], num_tokens=lengths, source=source, source_num_tokens=source_lengths).logits
         is_token = torch.arange(logits.shape[1], device=model.device) < lengths[:, None]
-        logits, expected = logits[is_token].float(), target[:, 1:][is_token]
+        logits, expected = logits[is_token].float(), target[:, 1:][is_token]  # (tokens, V), (tokens,)
         total += float(torch.nn.functional.cross_entropy(logits, expected, reduction="none").double().sum())
         correct += int((logits.argmax(-1) == expected).sum())
         num_tokens += len(expected)
@@ -141,6 +138,6 @@ def target_loss(
 
 
 def _padded(rows: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Pad rows at the end. Return the tokens (B, T) and the lengths."""
+    # tokens, (B, T), and lengths, (B,)
     padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(ids) for ids in rows], batch_first=True)
     return padded.to(device), torch.tensor([len(ids) for ids in rows], device=device)

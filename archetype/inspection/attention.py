@@ -19,7 +19,7 @@ from archetype.table import Table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-POOLED = 64  # largest side of a small map
+POOLED = 64  # largest side of a map in an overview
 STATISTICS = ("entropy", "distance", "previous", "first", "induction")
 
 
@@ -29,10 +29,10 @@ def attention_paths(trace: Trace) -> list[str]:
 
 
 def attention_path(trace: Trace, layer: int | str) -> str:
-    """Return the path of a layer's attention, from the layer's number or path, or the part's own path.
+    """Return the path of a layer's attention, given the layer's number or path, or the part's own path.
 
     Raises:
-        SpecError: there is no attention there.
+        SpecError: there is no attention.
     """
     paths = attention_paths(trace)
     if not paths:
@@ -40,17 +40,16 @@ def attention_path(trace: Trace, layer: int | str) -> str:
     if layer in paths:
         return str(layer)
     if isinstance(layer, str) and layer.rpartition(".")[2] in ("mixer", "cross"):
-        raise SpecError("layer", f"{layer} does not attend", nearest(layer, paths))
+        raise SpecError("layer", f"{layer} has no attention", nearest(layer, paths))
     path = layer_path(trace.model, layer)
     for start in (f"{path}.mixer", f"{path}.cross"):
-        if inside := [one for one in paths if f"{one}.".startswith(f"{start}.")]:  # the first of several side by side
-            return inside[0]
-    raise SpecError("layer", f"{path} does not attend", f"use one of {', '.join(paths)}")
+        if inside := [part for part in paths if f"{part}.".startswith(f"{start}.")]:
+            return inside[0]  # the first of parallel parts
+    raise SpecError("layer", f"{path} has no attention", f"use one of {', '.join(paths)}")
 
 
 @torch.no_grad()
 def attention_steps(trace: Trace, path: str) -> AttentionSteps:
-    """Return scores, masked scores and weights of all heads of an attention part."""
     steps = shown_parts(trace.model)[path].attention
     assert steps is not None
     return steps(trace.part(path))
@@ -60,27 +59,27 @@ def head_statistics(weights: Float[Tensor, "H T S"], ids: Tensor | None = None) 
     """Return statistics of each head, as means over queries.
 
     Args:
-        ids: of the tokens (T,), if queries and keys are the same tokens; otherwise only entropy and first are defined.
+        weights: attention weights.
+        ids: token ids, (T,), if queries and keys are the same tokens; otherwise only entropy and first are defined.
 
     Returns:
         By name: entropy (nats); distance to the keys (positions); weight of the previous position, of the first, and of
-        the
-            position after an earlier occurrence of the query's token (Olsson 2022; NaN if no token is repeated).
+            the position after an earlier occurrence of the query's token (Olsson 2022; NaN if no token is repeated).
     """
     weights = weights.float()
     length, keys = weights.shape[1:]
-    queries, places = torch.arange(length, device=weights.device), torch.arange(keys, device=weights.device)
-    nothing = weights.new_full(weights.shape[:1], torch.nan)
+    queries, key_positions = torch.arange(length, device=weights.device), torch.arange(keys, device=weights.device)
+    undefined = weights.new_full(weights.shape[:1], torch.nan)
     logs = weights.clamp(min=torch.finfo(weights.dtype).tiny).log_()
     statistics = {"entropy": -logs.mul_(weights).sum(-1).mean(-1), "first": weights[..., 0].mean(-1)}
     if ids is None:
-        return statistics | dict.fromkeys(("distance", "previous", "induction"), nothing)
-    statistics["distance"] = (weights * (queries[:, None] - places).abs()).sum(-1).mean(-1)
-    statistics["previous"] = weights.diagonal(-1, 1, 2).mean(-1) if length > 1 else nothing
-    before = (ids[:, None] == ids) & (places < queries[:, None])  # (T, S): the same token, earlier
-    after = nn.functional.pad(before[:, :-1], (1, 0))
+        return statistics | dict.fromkeys(("distance", "previous", "induction"), undefined)
+    statistics["distance"] = (weights * (queries[:, None] - key_positions).abs()).sum(-1).mean(-1)
+    statistics["previous"] = weights.diagonal(-1, 1, 2).mean(-1) if length > 1 else undefined
+    before = (ids[:, None] == ids) & (key_positions < queries[:, None])  # (T, S): the same token, earlier
+    after = nn.functional.pad(before[:, :-1], (1, 0))  # the position after it
     induced = (weights * after).sum(-1)[:, after.any(-1)]
-    statistics["induction"] = induced.mean(-1) if induced.shape[1] else nothing
+    statistics["induction"] = induced.mean(-1) if induced.shape[1] else undefined
     return statistics
 
 
@@ -89,13 +88,13 @@ class AttentionHead(View):
     """Scores and weights of one head.
 
     Attributes:
-        path: of the attention part.
-        head: its index.
+        path: path of the attention part.
+        head: index of the head.
         queries: query tokens.
         keys: key tokens.
-        scores: before masking (T, S).
-        masked: with biases, and -inf where a pair is not allowed (T, S).
-        weights: after the softmax (T, S).
+        scores: before masking.
+        masked: with biases, and -inf for masked pairs.
+        weights: after the softmax.
     """
 
     path: str
@@ -107,35 +106,31 @@ class AttentionHead(View):
     weights: Float[Tensor, "T S"]
 
     def table(self) -> Table:
-        """Tabulate each query with the keys it attends to most."""
         rows = []
         best = self.weights.topk(min(4, len(self.keys)))
-        for place, (token, values, indices) in enumerate(
+        for position, (token, values, indices) in enumerate(
             zip(self.queries, best.values.tolist(), best.indices.tolist(), strict=True)
         ):
             keys = "  ".join(
                 f"{self.keys[i]}@{i} {value:.1%}" for value, i in zip(values, indices, strict=True) if value
             )
-            rows.append((f"{place} {token}", keys))
-        return Table((f"{self.path} head {self.head}", "looks at"), rows, text_columns=2)
+            rows.append((f"{position} {token}", keys))
+        return Table((f"{self.path} head {self.head}", "attends to"), rows, text_columns=2)
 
     def record(self) -> dict[str, Any]:
-        """Return tokens, and the three steps as rows of queries; null where a pair is not allowed."""
         steps = {name: rounded(tensor) for name, tensor in self.tensors().items()}
         return {"path": self.path, "head": self.head, "queries": [*self.queries], "keys": [*self.keys], **steps}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of the three steps."""
         return {"scores": self.scores, "masked": self.masked, "weights": self.weights}
 
     def draw(self) -> "Figure":
-        """Draw the three steps side by side."""
         side = min(max(2.6, 0.2 * max(len(self.queries), len(self.keys))), 6.5)
         figure = figures.new_figure(3 * side + 2.6, side + 1.5)
         axes = figure.subplots(1, 3)
         finite = self.masked[self.masked.isfinite()]
         low, high = (float(finite.min()), float(finite.max())) if finite.numel() else (0.0, 1.0)
-        weights = self.weights.masked_fill(self.masked.isneginf(), torch.nan)  # drawn like pairs that are not allowed
+        weights = self.weights.masked_fill(self.masked.isneginf(), torch.nan)  # not drawn
         steps = (
             (self.scores, "1  score  q·k", low, high, "cividis"),
             (self.masked, "2  masked", low, high, "cividis"),
@@ -159,10 +154,10 @@ class AttentionView(View):
     """Statistics and maps of all heads of some layers.
 
     Attributes:
-        paths: of the attention parts.
-        statistics: by attention part and name, for each head.
-        maps: weights of each part (H, side, side), max-pooled for long sequences.
-        allowed: whether a map's cell contains an allowed pair.
+        paths: paths of the attention parts.
+        statistics: statistics of the heads by name, for each part.
+        maps: weights of each part, max-pooled for long sequences.
+        allowed: whether a map's cell contains an unmasked pair.
     """
 
     paths: list[str]
@@ -171,7 +166,6 @@ class AttentionView(View):
     allowed: list[Bool[Tensor, "H rows columns"]] = field(repr=False)
 
     def table(self) -> Table:
-        """Tabulate one head per row."""
         return Table(
             ("layer", "head", *STATISTICS),
             [
@@ -182,7 +176,6 @@ class AttentionView(View):
         )
 
     def record(self) -> dict[str, Any]:
-        """Return the statistics of each head."""
         return {
             "attention": [
                 {"path": path} | {name: rounded(values[name]) for name in STATISTICS}
@@ -191,14 +184,13 @@ class AttentionView(View):
         }
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return maps and statistics by path."""
         tensors = {f"{path}.maps": maps for path, maps in zip(self.paths, self.maps, strict=True)}
         for path, values in zip(self.paths, self.statistics, strict=True):
             tensors |= {f"{path}.{name}": values[name] for name in STATISTICS}
         return tensors
 
     def draw(self) -> "Figure":
-        """Draw a small map per head, one layer per row, or several rows for few heads of one layer."""
+        # one layer per row of figures, or several rows for many heads of a single layer
         heads = max(len(maps) for maps in self.maps)
         single = len(self.paths) == 1 and heads > 4
         across = min(heads, 4) if single else heads
@@ -236,14 +228,15 @@ def attention_view(trace: Trace, layer: int | str | None = None, head: int | Non
     """Return the view of all heads, of one layer's heads, or of one head.
 
     Args:
-        layer: its number or path (default: all layers with attention).
-        head: its index; needs a layer.
+        trace: the traced pass.
+        layer: number or path of a layer (default: all layers with attention).
+        head: index of a head; needs a layer.
 
     Raises:
         SpecError: there is no such layer or head.
     """
     if head is not None and layer is None:
-        raise SpecError("head", "belongs to a layer, and none is named", "give its layer as well")
+        raise SpecError("head", "needs a layer", "give the layer as well")
     paths = attention_paths(trace) if layer is None else [attention_path(trace, layer)]
     if not paths:
         raise SpecError("attention", "this model has no attention", "choose another view")
@@ -251,7 +244,7 @@ def attention_view(trace: Trace, layer: int | str | None = None, head: int | Non
         steps = attention_steps(trace, paths[0])
         count = steps.weights.shape[1]
         if not 0 <= head < count:
-            raise SpecError("head", f"{head} is none of {count}", f"use 0 to {count - 1}")
+            raise SpecError("head", f"{head} is out of range", f"use 0 to {count - 1}")
         tokens = _tokens(trace, paths[0], steps.weights)
         return AttentionHead(
             paths[0], head, *tokens, *(part[0, head] for part in (steps.scores, steps.masked, steps.weights))
@@ -283,26 +276,26 @@ def _of_heads(trace: Trace, path: str, weights: Float[Tensor, "H T S"], masked: 
 
 
 def _pooled(weights: Float[Tensor, "H T S"]) -> Float[Tensor, "H rows columns"]:
-    """Max-pool maps to at most `POOLED` cells a side, over queries first, which is faster."""
+    """Max-pool maps to at most `POOLED` cells per side."""
     rows, columns = (min(POOLED, size) for size in weights.shape[1:])
-    if weights.shape[1] % rows == 0:
+    if weights.shape[1] % rows == 0:  # pooling queries by a plain maximum first is faster
         weights = weights.unflatten(1, (rows, -1)).amax(2)
     return nn.functional.adaptive_max_pool2d(weights, (rows, columns))
 
 
 def _tokens(trace: Trace, path: str, weights: Tensor) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return query and key tokens; numbers if a stack reads patches."""
-    texts = trace.inputs.tokens, trace.inputs.source_tokens
-    queries = texts[1] if path.startswith("encoder.") else texts[0]
-    keys = texts[1] if path.endswith(".cross") else queries
+    # a stack that reads patches has positions instead of tokens
+    tokens_of_sides = trace.inputs.tokens, trace.inputs.source_tokens
+    queries = tokens_of_sides[1] if path.startswith("encoder.") else tokens_of_sides[0]
+    keys = tokens_of_sides[1] if path.endswith(".cross") else queries
     names = []
     for tokens, size in ((queries, weights.shape[2]), (keys, weights.shape[3])):
-        names.append(tokens if len(tokens) == size else tuple(str(place) for place in range(size)))
+        names.append(tokens if len(tokens) == size else tuple(map(str, range(size))))
     return names[0], names[1]
 
 
 def _ids(trace: Trace, path: str, weights: Tensor) -> Tensor | None:
-    """Return the ids of tokens that attend to each other; positions if they are not tokens of the text."""
+    """Return the ids of tokens that attend to each other; positions for a stack that reads patches."""
     if path.endswith(".cross"):
         return None
     ids = trace.inputs.arguments.get("source") if path.startswith("encoder.") else trace.inputs.ids

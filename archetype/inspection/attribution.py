@@ -24,7 +24,7 @@ from archetype.table import Table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BARS = 40  # bars in a chart
+BARS = 40  # largest number of bars in a chart
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class AttributionView(View):
     """One logit, and the contributions that sum to it.
 
     Attributes:
-        position: in the sequence.
-        token: id whose logit it is.
-        name: of that token.
+        position: position in the sequence.
+        token: id of the token.
+        name: name of the token.
         logit: before a softcap.
         contributions: in the order of layers.
     """
@@ -55,7 +55,6 @@ class AttributionView(View):
     contributions: list[Contribution]
 
     def table(self) -> Table:
-        """Tabulate one part per row, in the order of layers."""
         rows = [(part.name, f"{part.logit:+.4f}") for part in self.contributions]
         return Table((f"logit of {self.name} after position {self.position}", f"{self.logit:+.4f}"), rows)
 
@@ -63,22 +62,20 @@ class AttributionView(View):
         return vars(self) | {"contributions": [vars(part) for part in self.contributions]}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the contributions in order."""
         return {"contributions": torch.tensor([part.logit for part in self.contributions])}
 
     def draw(self) -> "Figure":
-        """Draw a bar per part."""
         parts = self.contributions
         if len(parts) > BARS:
             largest = sorted(parts, key=lambda part: -abs(part.logit))[:BARS]
             parts = [part for part in parts if part in largest]
         figure = figures.new_figure(6.8, 0.23 * len(parts) + 1.1)
         axes = figure.subplots()
-        places = range(len(parts))
+        rows = range(len(parts))
         axes.barh(
-            places, [part.logit for part in parts], color=[figures.COLORS[part.kind] for part in parts], height=0.72
+            rows, [part.logit for part in parts], color=[figures.COLORS[part.kind] for part in parts], height=0.72
         )
-        axes.set_yticks(places, [part.name for part in parts], fontsize=8, parse_math=False)
+        axes.set_yticks(rows, [part.name for part in parts], fontsize=8, parse_math=False)
         axes.invert_yaxis()
         axes.axvline(0, color=figures.INK, linewidth=0.6)
         figures.plain(axes, grid=True)
@@ -95,10 +92,11 @@ def attribution_view(
     """Attribute a token's logit to the parts, with the statistics of the final norm held fixed.
 
     Args:
+        trace: the traced pass.
         name: returns the name of a token.
         token: its id (default: the likeliest).
-        position: whose answer it is; negative from the end.
-        layer: whose attention is split into heads (default: none).
+        position: position of the answer; negative from the end.
+        layer: layer whose attention is split into heads (default: none).
 
     Raises:
         SpecError: the residual stream is not a sum, the head is not linear, or the position does not exist.
@@ -111,11 +109,11 @@ def attribution_view(
     assert trace.logits is not None
     length, vocab_size = trace.logits.shape[1:]
     if not -length <= position < length:
-        raise SpecError("position", f"{position} is none of {length}", f"use 0 to {length - 1}")
+        raise SpecError("position", f"{position} is out of range", f"use 0 to {length - 1}")
     position %= length
     token = int(trace.logits[0, position].argmax()) if token is None else token
     if not 0 <= token < vocab_size:
-        raise SpecError("token", f"{token} is none of {vocab_size}", "give an id of the vocabulary")
+        raise SpecError("token", f"{token} is out of range", f"use 0 to {vocab_size - 1}")
     split = None if layer is None else layer_path(model, layer)
     points = [*residual_names(trace, stack).values()]
     final, constant = frozen_norm(trace, join(stack, "final_norm"), trace[points[-1]][0, position])
@@ -133,7 +131,7 @@ def attribution_view(
             cause = f"the output of {path} is not its input plus the outputs of its parts"
             raise SpecError("attribution", cause, "use the lens instead")
         if (source := reinjected.get(index)) is not None:
-            again = trace[f"{path}.in"] - trace[points[index]]
+            again = trace[f"{path}.in"] - trace[points[index]]  # (B, T, D) added again before this layer
             parts.append(part(f"layer {index} input of layer {source}", "embedding", again[0, position]))
         for content, x in added.items():
             heads = _by_head(trace, path) if path == split and content == "mixer" else None
@@ -141,8 +139,8 @@ def attribution_view(
                 parts.append(part(f"layer {index} {content}", content, x[0, position]))
                 continue
             scale: float = module_at(model, path).residual_scale  # type: ignore[assignment]
-            for number, y in enumerate(heads[:, position].double() * scale):
-                parts.append(part(f"layer {index} head {number}", content, y))
+            for head, y in enumerate(heads[:, position].double() * scale):
+                parts.append(part(f"layer {index} head {head}", content, y))
             if module_at(model, f"{path}.mixer.o").bias is not None:
                 rest = x[0, position].double() - heads[:, position].double().sum(0) * scale
                 parts.append(part(f"layer {index} bias of o", "bias", rest))
@@ -164,11 +162,11 @@ def frozen_norm(trace: Trace, path: str, x: Float[Tensor, "D"]) -> FrozenNorm:
 
 
 def _row(head: LanguageModelHead, embedding: Any, token: int) -> tuple[Float[Tensor, "D"], float]:
-    """Return a token's row of the head's table, and its bias; row times vector plus bias is the uncapped logit."""
+    # a token's row of the head's table, and its bias: row times vector plus bias is the uncapped logit
     table = embedding if head.weight is None else head.weight
     if head.dense is not None or not isinstance(table, Tensor):
-        cause = "the head transforms its vectors" if head.dense is not None else "its table has few bits"
-        raise SpecError("attribution", f"{cause}: a logit cannot be split into parts", "use the lens instead")
+        cause = "the head transforms its vectors" if head.dense is not None else "the head's table is quantized"
+        raise SpecError("attribution", f"{cause}, so a logit is not a sum of contributions", "use the lens instead")
     return table[token].double() * head.spec.scale, 0.0 if head.bias is None else float(head.bias[token])
 
 

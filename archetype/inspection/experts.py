@@ -26,16 +26,14 @@ class ExpertsView(View):
     tokens: tuple[str, ...]
 
     def table(self) -> Table:
-        """Tabulate one mixture per row."""
         rows = []
         for routing in self.routings:
             load = "  ".join(f"{value:.0%}" for value in routing.load.tolist())
-            entropy, most = float(routing.entropy.mean()), len(routing.load) * float(routing.load.max())
-            rows.append((routing.path, load, f"{entropy:.3f}", f"{most:.2f}"))
-        return Table(("mixture", "load of each expert", "router entropy", "most over even"), rows, text_columns=2)
+            entropy, imbalance = float(routing.entropy.mean()), len(routing.load) * float(routing.load.max())
+            rows.append((routing.path, load, f"{entropy:.3f}", f"{imbalance:.2f}"))
+        return Table(("mixture", "load of each expert", "router entropy", "max / mean load"), rows, text_columns=2)
 
     def record(self) -> dict[str, Any]:
-        """Return each token's experts with their weights."""
         names = ("weights", "load", "entropy")
         mixtures = [
             {"path": routing.path, "chosen": routing.chosen.tolist()}
@@ -45,7 +43,6 @@ class ExpertsView(View):
         return {"tokens": [*self.tokens], "mixtures": mixtures}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the routings as tensors by path."""
         return {
             f"{routing.path}.{name}": getattr(routing, name)
             for routing in self.routings
@@ -53,7 +50,6 @@ class ExpertsView(View):
         }
 
     def draw(self) -> "Figure":
-        """Draw for each mixture the weights by token and expert, and the load next to it."""
         width = max(4.5, min(11.0, 0.24 * len(self.tokens) + 1.5))
         heights = [max(1.3, 0.17 * len(routing.load) + 0.5) for routing in self.routings]
         figure = figures.new_figure(width + 2.4, sum(heights) + 1.4)
@@ -63,7 +59,7 @@ class ExpertsView(View):
         image = None
         for row, routing in enumerate(self.routings):
             left, right = grid[row]
-            experts = [str(number) for number in range(len(routing.load))]
+            experts = [*map(str, range(len(routing.load)))]
             names = self.tokens if row == len(heights) - 1 else ()
             image = figures.heat_map(
                 left, routing.gates.T, experts, names, colors="magma", low=0.0, high=float(routing.weights.max())
@@ -85,10 +81,7 @@ def mixture_paths(trace: Trace) -> list[str]:
 
 @torch.no_grad()
 def experts_view(trace: Trace, layer: int | str | None = None) -> ExpertsView:
-    """Return the routing of all tokens.
-
-    Args:
-        layer: whose mixture (default: all).
+    """Return the routing of all tokens by the mixtures of a layer (default: of all layers).
 
     Raises:
         SpecError: there is no mixture of experts.
@@ -98,8 +91,7 @@ def experts_view(trace: Trace, layer: int | str | None = None) -> ExpertsView:
     if not routings:
         raise SpecError("experts", "the model has no mixture of experts", "choose another view")
     count = len(routings[0].chosen)
-    texts = trace.inputs.tokens
-    tokens = texts if len(texts) == count else tuple(map(str, range(count)))
+    tokens = trace.inputs.tokens if len(trace.inputs.tokens) == count else tuple(map(str, range(count)))
     return ExpertsView(routings, tokens)
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MAX_LABELS = 48  # tokens labelled along an axis
+MAX_LABELS = 48  # tokens up to which an axis labels each
 MAX_LABEL = 14  # characters of a label
 INK, PALE = "#1f2937", "#9ca3af"
 COLORS = {"embedding": "#6b7280", "mixer": "#2563eb", "cross": "#7c3aed", "feedforward": "#ea8a0c", "bias": "#9ca3af"}
@@ -102,7 +102,7 @@ def label(token: str, limit: int = MAX_LABEL) -> str:
 
 def _names(axis: Any, names: Sequence[str], rotated: bool = False) -> None:
     step = 1 if len(names) <= MAX_LABELS else -(-len(names) // 12)
-    places = range(0, len(names), step)
-    texts = [label(names[place]) if step == 1 else str(place) for place in places]
+    positions = range(0, len(names), step)
+    texts = [label(names[position]) if step == 1 else str(position) for position in positions]
     options: dict[str, Any] = {"rotation": 90 if any(len(text) > 2 for text in texts) else 0} if rotated else {}
-    axis.set_ticks(list(places), texts, fontsize=7, family="monospace", parse_math=False, **options)
+    axis.set_ticks(list(positions), texts, fontsize=7, family="monospace", parse_math=False, **options)

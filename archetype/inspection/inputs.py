@@ -25,10 +25,10 @@ class Inputs:
     """Inputs of a model.
 
     Attributes:
-        arguments: of the forward pass, by name.
-        tokens: of the main stack's positions, for display.
-        source_tokens: of an encoder-decoder's source, for display.
-        ids: of the tokens, (B, T); None for images.
+        arguments: arguments of the forward pass, by name.
+        tokens: tokens of the main stack's positions, for display.
+        source_tokens: tokens of an encoder-decoder's source, for display.
+        ids: (B, T) token ids; None for images.
     """
 
     arguments: dict[str, Tensor]
@@ -43,9 +43,10 @@ def inputs_of(
     """Return the inputs of a text, encoded as in generation, translation and classification.
 
     Args:
-        tokenizer: the model's own; without one, texts are given as token ids.
-        text: a text, token ids, rows of ids (B, T), or an image (channels, height, width) for a vision encoder.
-        target: of an encoder-decoder (default: greedy generation, or the source if it classifies).
+        model: the model.
+        tokenizer: its tokenizer; without one, texts are given as token ids.
+        text: a text, token ids, rows of ids (B, T), or an image (C, H, W) for a vision encoder.
+        target: target text of an encoder-decoder (default: greedy generation, or the source if it classifies).
         start: token that starts targets (default: the end token).
 
     Raises:
@@ -54,7 +55,7 @@ def inputs_of(
     if isinstance(model, VisionEncoder):
         return _image(model, text)
     if target is not None and not model.spec.reads_source:
-        raise DataError("target", "is for encoder-decoders alone", "leave it out")
+        raise DataError("target", "is for encoder-decoders only", "leave it out")
     ids = _ids(model, tokenizer, text, "text")
     if not isinstance(model, EncoderDecoder):
         return Inputs({"tokens": ids}, _names(tokenizer, ids), ids=ids)
@@ -95,7 +96,7 @@ def _ids(model: Model, tokenizer: Tokenizer | None, text: Text, place: str) -> T
     assert not isinstance(model, VisionEncoder)
     size = model.spec.input_vocab_size if place == "text" else model.spec.vocab_size
     if int(ids.min()) < 0 or int(ids.max()) >= size:
-        raise DataError(place, f"has an id that is not below vocab_size {size}", "use the model's own tokenizer")
+        raise DataError(place, f"has an id outside 0 to {size - 1}", "use the model's own tokenizer")
     return ids
 
 
@@ -103,8 +104,8 @@ def _image(model: VisionEncoder, image: Text) -> Inputs:
     if not isinstance(image, Tensor):
         raise DataError("text", "a vision encoder reads images", "give a tensor (channels, height, width)")
     images = (image[None] if image.dim() == 3 else image).to(model.device)
-    across = model.spec.image_size // model.spec.patch_size
-    patches = [f"{place // across},{place % across}" for place in range(across**2)]
+    patches_per_side = model.spec.image_size // model.spec.patch_size
+    patches = [f"{row},{column}" for row in range(patches_per_side) for column in range(patches_per_side)]
     return Inputs({"images": images}, (*(name.removesuffix("_token") for name in model.spec.learned_tokens), *patches))
 
 
@@ -113,11 +114,11 @@ def _names(tokenizer: Tokenizer | None, ids: Tensor) -> tuple[str, ...]:
 
 
 def token_name(tokenizer: Tokenizer | None, id: int) -> str:
-    """Return a token for display; its id without a tokenizer or for an unknown id."""
+    """Return a token for display: its text, or its id if the tokenizer does not know it."""
     return str(id) if tokenizer is None or id >= tokenizer.vocab_size else tokenizer.token(id)
 
 
 def _needed(tokenizer: Tokenizer | None) -> Tokenizer:
     if tokenizer is None:
-        raise DataError("tokenizer", "the model's folder has none", "give token ids in place of a text")
+        raise DataError("tokenizer", "the model's folder has none", "give token ids instead of a text")
     return tokenizer

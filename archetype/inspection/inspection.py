@@ -34,7 +34,7 @@ class Inspection(View):
     Attributes:
         trace: all activations by name.
         tokenizer: names the tokens.
-        labels: names of classes.
+        labels: class names.
     """
 
     trace: Trace
@@ -42,7 +42,7 @@ class Inspection(View):
     labels: tuple[str, ...] = ()
 
     def attention(self, layer: int | str | None = None, head: int | None = None) -> View:
-        """Return the scores of all heads or of a layer's, or all steps of one head."""
+        """Return the statistics of all heads or of a layer's heads, or all steps of one head."""
         return attention_view(self.trace, layer, head)
 
     def lens(self, top: int = 5) -> LensView:
@@ -50,7 +50,7 @@ class Inspection(View):
         return lens_view(self.trace, self.name, top)
 
     def residual(self, stack: str | None = None) -> ResidualView:
-        """Return norms of the residual stream, and what each sublayer adds."""
+        """Return norms of the residual stream, and of what each sublayer adds."""
         return residual_view(self.trace, stack)
 
     def experts(self, layer: int | str | None = None) -> ExpertsView:
@@ -76,14 +76,14 @@ class Inspection(View):
 
         Args:
             name: one of `VIEWS`.
-            layer: its number or path, for views with layers.
+            layer: number or path, for views with layers.
             head: index of an attention head.
 
         Raises:
             SpecError: the view does not exist, the model lacks it, or it has no layers or heads.
         """
         if head is not None and name != "attention":
-            raise SpecError("head", f"the view {name} has no heads", "look at the attention")
+            raise SpecError("head", f"the view {name} has no heads", "use the view attention")
         if layer is not None and name in ("summary", "lens", "residual"):
             raise SpecError("layer", f"the view {name} has all layers", "leave it out")
         match name:
@@ -111,7 +111,7 @@ class Inspection(View):
     @property
     @torch.no_grad()
     def max_logit_difference(self) -> float:
-        """Largest difference of logits between the traced and a plain pass, normally 0.0."""
+        """Largest difference between the logits of the traced and of a plain pass, normally 0.0."""
         plain = self.trace.model(**self.trace.inputs.arguments).logits
         return 0.0 if plain is None or self.trace.logits is None else float((plain - self.trace.logits).abs().max())
 
@@ -122,12 +122,12 @@ class Inspection(View):
         return token_name(self.tokenizer, id)
 
     def table(self) -> Table:
-        """Tabulate layers with norms of the residual stream, and what they would predict at the last position."""
+        """Tabulate, by layer, norms of the residual stream and predictions at the last position."""
         residual, lens = self._try("residual"), self._try("lens")
         entropies = self._attention_entropies()
         if not isinstance(residual, ResidualView):
-            return Table(("", "would answer"), [("model", self._answers())], text_columns=2)
-        headings = ["", "would answer", "norm", *residual.added, "attention entropy"]
+            return Table(("", "prediction"), [("model", self._answers())], text_columns=2)
+        headings = ["", "prediction", "norm", *residual.added, "attention entropy"]
         rows = []
         for index, layer in enumerate(residual.layers):
             answer = ""
@@ -179,7 +179,7 @@ class Inspection(View):
             return None
 
     def _attention_entropies(self) -> dict[int, float]:
-        """Return the mean over heads by layer number."""
+        # mean over heads, by layer number
         main = [path for path in attention_paths(self.trace) if path.endswith(".mixer") and "encoder" not in path]
         if not main:
             return {}
@@ -191,7 +191,6 @@ class Inspection(View):
         return entropies
 
     def _best(self, top: int = 5) -> list[dict[str, Any]]:
-        """Return the likeliest tokens or classes at the last position."""
         if self.trace.logits is None:
             return []
         logits = self.trace.logits[0, -1] if self.trace.logits.dim() == 3 else self.trace.logits[0]

@@ -50,7 +50,7 @@ def _last_stack(model: Model) -> str:
 
 
 def residual_names(trace: Trace, stack: str) -> dict[str, str]:
-    """Return label and activation name of the residual stream before the layers and after each."""
+    """Return {label: activation} of the residual stream before the layers and after each."""
     prefix = f"{stack}.blocks" if stack else "blocks"
     count = len(stacks(trace.model)[stack].blocks)
     return {"embedding": f"{prefix}.0.in"} | {f"layer {index}": f"{prefix}.{index}.out" for index in range(count)}
@@ -58,7 +58,7 @@ def residual_names(trace: Trace, stack: str) -> dict[str, str]:
 
 @torch.no_grad()
 def read_out(trace: Trace, x: Float[Tensor, "B T ... D"]) -> Float[Tensor, "B T V"]:
-    """Return the logits that the model's norm and head give for a residual stream; for classes at one position."""
+    """Return the logits of the final norm and head for a residual stream; for classes at one position."""
     model = trace.model
     x = leave(stacks(model)[_last_stack(model)].residual, x)
     if isinstance(model, EncoderDecoder):
@@ -86,13 +86,13 @@ class LensView(View):
 
     Attributes:
         layers: the embedding and each layer.
-        tokens: of the positions; a single one for a classifier.
-        answers: ids of the likeliest tokens or classes, (layers, T, k).
+        tokens: tokens of the positions; a single one for a classifier.
+        answers: ids of the likeliest tokens or classes.
         names: their names.
-        log_probabilities: of the answers.
-        ranks: of the true next token (in an encoder of the token itself), from 0; -1 if unknown.
-        kl: divergence of the layer's distribution from the model's, in nats.
-        entropy: of the layer's distribution.
+        log_probabilities: of the answers, in nats.
+        ranks: rank of the true next token (for an encoder, of the token itself), from 0; -1 if unknown.
+        kl: KL divergence of the layer's distribution from the model's, in nats.
+        entropy: entropy of the layer's distribution, in nats.
     """
 
     layers: list[str]
@@ -112,10 +112,9 @@ class LensView(View):
             answers = zip(self.names[index][-1], probabilities, strict=True)
             answer = "  ".join(f"{name} {probability:.1%}" for name, probability in answers)
             rows.append((layer, answer, f"{float(self.kl[index, -1]):.3f}", f"{float(self.entropy[index, -1]):.3f}"))
-        return Table((f"after {figures.label(self.tokens[-1])}", "would answer", "KL to final", "entropy"), rows, 2)
+        return Table((f"after {figures.label(self.tokens[-1])}", "prediction", "KL to final", "entropy"), rows, 2)
 
     def record(self) -> dict[str, Any]:
-        """Return every layer and position."""
         return {
             "layers": self.layers,
             "tokens": [*self.tokens],
@@ -137,16 +136,15 @@ class LensView(View):
         }
 
     def draw(self) -> "Figure":
-        """Draw layers upwards and positions across, with each likeliest token colored by probability."""
         shown = min(len(self.tokens), POSITIONS)
         figure = figures.new_figure(max(5.5, 0.78 * shown + 2.4), 0.36 * len(self.layers) + 1.5)
         self.draw_on(figure, figure.subplots())
         return figure
 
     def draw_on(self, figure: "Figure", axes: "Axes") -> None:
-        """Draw into the axes of another figure; long texts show their last positions."""
+        """Draw layers upwards and positions across, on axes of a figure; long texts show their last positions."""
         shown = min(len(self.tokens), POSITIONS)
-        texts = [[cell[0] for cell in row[-shown:]] for row in self.names][::-1]
+        texts = [[cell[0] for cell in row[-shown:]] for row in self.names][::-1]  # the likeliest answers
         cells = self.log_probabilities[:, -shown:, 0].exp().flip(0)
         image = figures.heat_map(axes, cells, self.layers[::-1], self.tokens[-shown:], low=0.0, high=1.0, texts=texts)
         figures.title(axes, "Logit lens: the likeliest answer after each layer")
@@ -166,9 +164,10 @@ class LensLayer(NamedTuple):
 
 
 def lens_view(trace: Trace, name: Name, top: int = 5) -> LensView:
-    """Return the predictions of each layer of the answering stack at each position of the first row.
+    """Return the predictions of each layer at each position of the first row.
 
     Args:
+        trace: the traced pass.
         name: returns the name of a token or class.
         top: number of answers per position.
 
@@ -180,9 +179,9 @@ def lens_view(trace: Trace, name: Name, top: int = 5) -> LensView:
 
 @torch.no_grad()
 def lens_layers(trace: Trace, top: int = 5) -> Iterator[LensLayer]:
-    """Yield the layers of a lens, each of which needs a product with the whole head; see `lens_view`."""
+    """Yield the layers of a lens, each of which multiplies with the whole head; see `lens_view`."""
     if top < 1:
-        raise SpecError("top", f"{top} is below 1", "ask for at least one answer")
+        raise SpecError("top", f"{top} is below 1", "request at least one answer")
     points = residual_names(trace, answering_stack(trace))
     assert trace.logits is not None
     final = _of_positions(trace.logits)[0].float().log_softmax(-1)  # (T, V)
@@ -194,11 +193,11 @@ def lens_layers(trace: Trace, top: int = 5) -> Iterator[LensLayer]:
         else:
             targets[:-1] = ids[0, 1:]
     for point in points.values():
-        logp = read_out(trace, trace[point])[0].float().log_softmax(-1)
+        logp = read_out(trace, trace[point])[0].float().log_softmax(-1)  # (T, V)
         best = logp.topk(min(top, logp.shape[1]))
-        of_target = logp.gather(1, targets.clamp(min=0)[:, None])
+        of_target = logp.gather(1, targets.clamp(min=0)[:, None])  # (T, 1)
         ranks = (logp > of_target).sum(1).masked_fill(targets < 0, -1)
-        kl = (final.exp() * (final - logp)).nansum(-1).clamp(min=0)
+        kl = (final.exp() * (final - logp)).nansum(-1).clamp(min=0)  # masked tokens: 0 * (-inf + inf) is NaN
         yield LensLayer(best.indices, best.values, ranks, kl, torch.special.entr(logp.exp()).sum(-1))
 
 

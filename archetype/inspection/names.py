@@ -15,44 +15,44 @@ VECTORS = "... D"
 
 
 class SharedBlocks:
-    """Blocks shared by several layers: their activations are named by layer."""
+    """Blocks shared by several layers; their activations are named by layer."""
 
     def __init__(self, model: Model) -> None:
-        self.layers: dict[str, list[str]] = {}  # paths of layers by path of the shared block, in the order of the pass
+        self.layers: dict[str, list[str]] = {}  # paths of layers, in order of computation, by path of the shared block
         for path, stack in stacks(model).items():
             blocks = join(path, "blocks")
-            for index, own in enumerate(stack.blocks.order):
-                self.layers.setdefault(f"{blocks}.{own}", []).append(f"{blocks}.{index}")
-        self.layers = {own: paths for own, paths in self.layers.items() if len(paths) > 1}
+            for index, block in enumerate(stack.blocks.order):
+                self.layers.setdefault(f"{blocks}.{block}", []).append(f"{blocks}.{index}")
+        self.layers = {block: paths for block, paths in self.layers.items() if len(paths) > 1}
 
     def names(self, name: str) -> list[str]:
         """Return the names of a module's activation, one for each call in a pass."""
-        for own, paths in self.layers.items():
-            if f"{name}.".startswith(f"{own}."):
-                return [path + name.removeprefix(own) for path in paths]
+        for block, paths in self.layers.items():
+            if f"{name}.".startswith(f"{block}."):
+                return [path + name.removeprefix(block) for path in paths]
         return [name]
 
     def module_path(self, path: str) -> str:
         """Return the path of the module that computes a layer or a part of it."""
-        for own, paths in self.layers.items():
+        for block, paths in self.layers.items():
             for layer in paths:
                 if f"{path}.".startswith(f"{layer}."):
-                    return own + path.removeprefix(layer)
+                    return block + path.removeprefix(layer)
         return path
 
 
 def module_at(model: Model, path: str) -> nn.Module:
-    """Return the module that computes a layer or part; a shared one if the layer has no weights of its own."""
+    """Return the module that computes a layer or part, which layers may share."""
     return model.get_submodule(SharedBlocks(model).module_path(path))
 
 
 def activation_shapes(model: Model) -> dict[str, str]:
-    """Return the name of every activation with its shape in letters."""
+    """Return {activation: shape in letters}."""
     shared = SharedBlocks(model)
-    return {name: shape for own, shape in _own_shapes(model).items() for name in shared.names(own)}
+    return {name: shape for module_name, shape in _module_shapes(model).items() for name in shared.names(module_name)}
 
 
-def _own_shapes(model: Model) -> dict[str, str]:
+def _module_shapes(model: Model) -> dict[str, str]:
     shapes: dict[str, str] = {}
     for path, module in model.named_modules():
         if not isinstance(module, nn.ModuleList) and path:
@@ -62,13 +62,13 @@ def _own_shapes(model: Model) -> dict[str, str]:
 
 
 def default_names(model: Model) -> Iterator[str]:
-    """Yield the activations recorded by default: inputs and outputs of layers, contents, norms, embeddings; probes."""
+    """Yield the activations recorded by default: probes, embeddings, inputs and outputs of layers, parts and norms."""
     shared = SharedBlocks(model)
-    yield from (name for own in _own_default_names(model) for name in shared.names(own))
+    yield from (name for module_name in _default_module_names(model) for name in shared.names(module_name))
     yield from (f"{path}.{side}" for path in shown_parts(model) if path for side in ("in", "out"))
 
 
-def _own_default_names(model: Model) -> Iterator[str]:
+def _default_module_names(model: Model) -> Iterator[str]:
     for path, module in model.named_modules():
         yield from (join(path, name) for name in getattr(module, "probes", {}))
         if isinstance(module, Block):
@@ -85,12 +85,12 @@ def _own_default_names(model: Model) -> Iterator[str]:
 
 
 def stacks(model: Model) -> dict[str, Stack]:
-    """Return a model's stacks by path: one, or two for an encoder-decoder or MegaByte."""
+    """Return {path: stack}: one, or two for an encoder-decoder or MegaByte."""
     return {path: module for path, module in model.named_modules() if isinstance(module, Stack)}
 
 
 def layers(model: Model) -> dict[str, nn.Module]:
-    """Return the layers of all stacks by path."""
+    """Return {path: layer} of all stacks."""
     return {
         f"{join(path, 'blocks')}.{index}": block
         for path, stack in stacks(model).items()
@@ -99,7 +99,7 @@ def layers(model: Model) -> dict[str, nn.Module]:
 
 
 def shown_parts(model: Model) -> dict[str, Shown]:
-    """Return what a model, its final norms and the contents of its layers show, by module path."""
+    """Return what a model, its final norms and the parts of its layers expose for inspection, by path."""
     shown = {"": shown_by(model.spec)}
     for stack in model.spec.stacks:
         for index, block in enumerate(stack.layers):
@@ -118,17 +118,17 @@ def layer_path(model: Model, layer: int | str) -> str:
     """
     paths = list(layers(model))
     main = next((name for name in ("decoder.", "global_model.") if any(path.startswith(name) for path in paths)), "")
-    of_main = [path for path in paths if path.startswith(main)]
+    main_paths = [path for path in paths if path.startswith(main)]
     if isinstance(layer, int) or layer.removeprefix("-").isdigit():
         number = int(layer)
-        if not -len(of_main) <= number < len(of_main):
-            raise SpecError("layer", f"{number} is none of {len(of_main)}", f"use 0 to {len(of_main) - 1}")
-        return of_main[number]
+        if not -len(main_paths) <= number < len(main_paths):
+            raise SpecError("layer", f"{number} is out of range", f"use 0 to {len(main_paths) - 1}")
+        return main_paths[number]
     if layer not in paths:
         raise SpecError("layer", f"there is no {layer}", nearest(layer, paths))
     return layer
 
 
 def join(path: str, name: str) -> str:
-    """Join a module's path and an activation's name; the model itself has an empty path."""
+    """Join a module's path, empty for the model itself, and an activation's name."""
     return f"{path}.{name}" if path else name

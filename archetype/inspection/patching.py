@@ -26,13 +26,13 @@ class PatchingView(View):
     """How much of the answer each activation restores.
 
     Attributes:
-        part: of each layer whose output is patched.
-        layers: their paths.
-        tokens: of the clean and of the corrupt text.
-        answers: to the clean and to the corrupt text.
+        part: the part of each layer whose output is patched.
+        layers: paths of the layers.
+        tokens: tokens of the clean and of the corrupt text.
+        answers: answers to the clean and to the corrupt text.
         clean: logit of the clean answer minus that of the corrupt one, for the clean text.
-        corrupt: the same for the corrupt text.
-        effects: restored fraction of that difference: 0 nothing, 1 all.
+        corrupt: the same difference for the corrupt text.
+        effects: restored fraction of that difference: 0 none, 1 all.
     """
 
     part: str
@@ -46,27 +46,23 @@ class PatchingView(View):
     @property
     def columns(self) -> list[str]:
         """Clean tokens, with the corrupt one where they differ."""
-        return [clean if clean == other else f"{clean}/{other}" for clean, other in zip(*self.tokens, strict=True)]
+        return [a if a == b else f"{a}/{b}" for a, b in zip(*self.tokens, strict=True)]
 
     def table(self) -> Table:
-        """Tabulate for each layer the position that restores most."""
         best = self.effects.max(1)
         rows = [
-            (layer, f"{place} {self.columns[place]}", f"{value:.1%}")
-            for layer, place, value in zip(self.layers, best.indices.tolist(), best.values.tolist(), strict=True)
+            (layer, f"{position} {self.columns[position]}", f"{value:.1%}")
+            for layer, position, value in zip(self.layers, best.indices.tolist(), best.values.tolist(), strict=True)
         ]
         return Table((f"{self.part} of", "restores most at", "of the answer"), rows, text_columns=2)
 
     def record(self) -> dict[str, Any]:
-        """Return every layer and position."""
         return vars(self) | {"tokens": [[*row] for row in self.tokens], "effects": rounded(self.effects)}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the effects."""
         return {"effects": self.effects}
 
     def draw(self) -> "Figure":
-        """Draw layers upwards and positions across."""
         figure = figures.new_figure(max(5.0, min(12.0, 0.3 * len(self.columns) + 2.2)), 0.26 * len(self.layers) + 1.9)
         axes = figure.subplots()
         limit = max(1.0, float(self.effects.abs().max()))
@@ -93,37 +89,37 @@ def patching_view(clean: Trace, corrupt: Inputs, name: Any, part: str = "out") -
     """
     model = clean.model
     if clean.logits is None or clean.logits.dim() != 3 or clean.inputs.ids is None:
-        raise SpecError("patching", "is for models that answer with tokens", "use lm.trace(...).set(...)")
+        raise SpecError("patching", "needs a model that predicts tokens", "use lm.trace(...).set(...)")
     if len(corrupt.tokens) != len(clean.inputs.tokens) or len(corrupt.source_tokens) != len(clean.inputs.source_tokens):
-        cause = f"has {len(corrupt.tokens)} tokens and the clean text {len(clean.inputs.tokens)}"
-        raise SpecError("corrupt", cause, "give a text of as many tokens")
-    without = Tracer(model, corrupt).run().logits
-    assert without is not None
-    answers = int(clean.logits[0, -1].argmax()), int(without[0, -1].argmax())
+        cause = f"has {len(corrupt.tokens)} tokens, but the clean text has {len(clean.inputs.tokens)}"
+        raise SpecError("corrupt", cause, "give a text with as many tokens")
+    corrupt_logits = Tracer(model, corrupt).run().logits
+    assert corrupt_logits is not None
+    answers = int(clean.logits[0, -1].argmax()), int(corrupt_logits[0, -1].argmax())
     if answers[0] == answers[1]:
-        raise SpecError("corrupt", f"both texts are answered by {name(answers[0])}", "give a text with another answer")
+        raise SpecError("corrupt", f"both texts have the answer {name(answers[0])}", "give a text with another answer")
 
     def difference(logits: Tensor) -> Tensor:
         return (logits[:, -1, answers[0]] - logits[:, -1, answers[1]]).float()
 
-    start, end = float(difference(without)[0]), float(difference(clean.logits)[0])
+    start, end = float(difference(corrupt_logits)[0]), float(difference(clean.logits)[0])
     paths = [path for path in layers(model) if f"{path}.{part}" in clean]
     length = len(clean.inputs.tokens)
     paths = [path for path in paths if clean[f"{path}.{part}"].shape[:2] == (1, length)]
     effects = torch.zeros(len(paths), length)
-    for row, path in enumerate(paths):
+    for layer, path in enumerate(paths):
         source = clean[f"{path}.{part}"]
-        for places in torch.arange(length).split(ROWS):
-            rows = {key: value.expand(len(places), *value.shape[1:]) for key, value in corrupt.arguments.items()}
+        for positions in torch.arange(length).split(ROWS):
+            copies = {key: value.expand(len(positions), *value.shape[1:]) for key, value in corrupt.arguments.items()}
 
-            def patch(x: Tensor, places: Tensor = places, source: Tensor = source) -> Tensor:
+            def patch(x: Tensor, positions: Tensor = positions, source: Tensor = source) -> Tensor:
                 y = x.clone()
-                y[torch.arange(len(places)), places] = source[0, places]
+                y[torch.arange(len(positions)), positions] = source[0, positions]  # row i is patched at positions[i]
                 return y
 
-            inputs = Inputs(rows, corrupt.tokens, corrupt.source_tokens, corrupt.ids)
+            inputs = Inputs(copies, corrupt.tokens, corrupt.source_tokens, corrupt.ids)
             logits = Tracer(model, inputs).set(f"{path}.{part}", patch).run().logits
             assert logits is not None
-            effects[row, places] = ((difference(logits) - start) / (end - start)).cpu()
+            effects[layer, positions] = ((difference(logits) - start) / (end - start)).cpu()
     names = name(answers[0]), name(answers[1])
     return PatchingView(part, paths, (clean.inputs.tokens, corrupt.tokens), names, end, start, effects)

@@ -1,4 +1,4 @@
-"""View of recurrent memory: norms of states, and series that parts show along a sequence."""
+"""View of recurrent memory: norms of states, and series that parts provide along a sequence."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -31,57 +31,51 @@ class RecurrentView(View):
     tokens: tuple[str, ...]
 
     def table(self) -> Table:
-        """Tabulate one series per row."""
         rows = []
         for path, name, values in self.series:
-            numbers = (float(values[0]), float(values.mean()), float(values.max()), float(values[-1]))
-            rows.append((path, name, *(f"{number:.4g}" for number in numbers)))
-        return Table(("part", "", "first", "mean", "most", "last"), rows, text_columns=2)
+            figures_of_series = (float(values[0]), float(values.mean()), float(values.max()), float(values[-1]))
+            rows.append((path, name, *(f"{figure:.4g}" for figure in figures_of_series)))
+        return Table(("part", "", "first", "mean", "max", "last"), rows, text_columns=2)
 
     def record(self) -> dict[str, Any]:
         series = [{"path": path, "name": name, "values": rounded(values)} for path, name, values in self.series]
         return {"tokens": [*self.tokens], "series": series}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the series by path and name."""
         return {f"{path}.{name}".lstrip("."): values for path, name, values in self.series}
 
     def draw(self) -> "Figure":
-        """Draw one part per row and one series per column."""
         paths = list(dict.fromkeys(path for path, *_ in self.series))
-        columns = max(sum(path == own for own, *_ in self.series) for path in paths)
+        columns = max(sum(series.path == path for series in self.series) for path in paths)
         width = max(2.6, min(7.0, 0.13 * len(self.tokens) + 1.2))
         figure = figures.new_figure(columns * width + 0.6, 1.55 * len(paths) + 0.8)
         grid = figure.subplots(len(paths), columns, squeeze=False)
         for row, path in enumerate(paths):
-            own = [series for series in self.series if series.path == path]
+            part_series = [series for series in self.series if series.path == path]
             for column in range(columns):
                 axes = grid[row, column]
-                if column >= len(own):
+                if column >= len(part_series):
                     axes.set_axis_off()
                     continue
-                _, name, values = own[column]
-                places = range(len(values))
+                _, name, values = part_series[column]
+                steps = range(len(values))
                 color = list(figures.COLORS.values())[1 + column % 4]
-                axes.plot(places, values.tolist(), color=color, linewidth=1.3, marker=".", markersize=3)
-                axes.fill_between(places, values.tolist(), alpha=0.12, color=color, linewidth=0)
+                axes.plot(steps, values.tolist(), color=color, linewidth=1.3, marker=".", markersize=3)
+                axes.fill_between(steps, values.tolist(), alpha=0.12, color=color, linewidth=0)
                 axes.set_ylim(min(0.0, float(values.min())), 1.0 if name.endswith(" gate") else None)
                 figures.plain(axes, grid=True)
                 figures.title(axes, f"{path} {name}".strip(), 8)
                 if row == len(paths) - 1 and len(self.tokens) == len(values) <= figures.MAX_LABELS:
                     texts = [figures.label(token, 8) for token in self.tokens]
-                    axes.set_xticks(list(places), texts, fontsize=6, rotation=90, family="monospace", parse_math=False)
+                    axes.set_xticks(list(steps), texts, fontsize=6, rotation=90, family="monospace", parse_math=False)
         return figure
 
 
 def recurrent_view(trace: Trace, layer: int | str | None = None) -> RecurrentView:
-    """Return states and gates of the first row.
-
-    Args:
-        layer: whose (default: all).
+    """Return states and gates of the first row, for one layer (default: all).
 
     Raises:
-        SpecError: the model remembers only keys and values.
+        SpecError: the model's only memory is keys and values.
     """
     return view_of_series(trace, [series for part in recurrent_parts(trace, layer) for series in part])
 
@@ -108,9 +102,9 @@ def view_of_series(trace: Trace, series: list[Series]) -> RecurrentView:
         SpecError: there are none.
     """
     if not series:
-        raise SpecError("recurrent", "all that is remembered here are keys and values", "look at the attention")
+        raise SpecError("recurrent", "the only memory is keys and values", "use the view attention")
     tokens = next(
-        (texts for texts in (trace.inputs.tokens, trace.inputs.source_tokens) if len(texts) == len(series[0].values)),
+        (side for side in (trace.inputs.tokens, trace.inputs.source_tokens) if len(side) == len(series[0].values)),
         tuple(map(str, range(len(series[0].values)))),
     )
     return RecurrentView(series, tokens)
@@ -128,7 +122,6 @@ def recurrent_paths(trace: Trace) -> list[str]:
 
 
 def _shown(trace: Trace, path: str) -> Iterable[Series]:
-    """Return the series that the part itself provides."""
     series = shown_parts(trace.model)[path].series
     return () if series is None else series(trace.part(path))
 
@@ -152,10 +145,10 @@ def states(trace: Trace, path: str) -> Iterator[dict[str, Tensor]]:
     module, x, call = module_at(trace.model, path), trace[f"{path}.in"], trace.calls[path].context
     left = {} if call is None else {layer: value for layer, value in call.left.items() if isinstance(value, Tensor)}
     rows = torch.arange(x.shape[0], device=x.device)
-    for place in range(x.shape[1]):
-        token = x[:, place : place + 1]
-        context = ForwardContext.of(token, torch.full_like(rows, place))
-        context.left = {layer: value[:, place : place + 1] for layer, value in left.items()}
+    for position in range(x.shape[1]):
+        token = x[:, position : position + 1]  # (B, 1, D)
+        context = ForwardContext.of(token, torch.full_like(rows, position))
+        context.left = {layer: value[:, position : position + 1] for layer, value in left.items()}
         module(token, context, state)
         yield {name: tensor for _, name, tensor in state.tensors() if tensor.is_floating_point()}
 

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CONTENTS = ("mixer", "cross", "feedforward")
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # relative error of a sum; 3e-2 for shorter types
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # relative error of a sum; 3e-2 for 16-bit types
 
 
 def added_by(trace: Trace, path: str) -> dict[str, Tensor] | None:
-    """Return the output that each content of a layer adds to the stream; None if the layer is not such a sum."""
+    """Return what each content of a layer adds to the stream; None if the layer is not such a sum."""
     block = module_at(trace.model, path)
     if not isinstance(block, Block) or block.added is None or not block.adds_up:
         return None
@@ -59,8 +59,8 @@ class ResidualView(View):
 
     Attributes:
         layers: the embedding and each layer.
-        tokens: of the positions.
-        norms: of the vectors after the embedding and after each layer.
+        tokens: tokens of the positions.
+        norms: norms after the embedding and after each layer.
         added: norm of what each content (mixer, cross, feedforward) adds per layer; NaN if the layer lacks it.
         shares: projection of the addition onto the vector after the layer, relative to its squared norm; with the share
             of the vector before the layer they sum to 1.
@@ -73,8 +73,8 @@ class ResidualView(View):
     shares: Mapping[str, Float[Tensor, "layers T"]]
 
     def table(self) -> Table:
-        """Tabulate means over positions."""
-        headings = ["", "norm", *(f"{name} {what}" for name in self.added for what in ("norm", "share"))]
+        headings = ["", "norm", *(f"{name} {measure}" for name in self.added for measure in ("norm", "share"))]
+        # means over positions
         rows = [["embedding", f"{float(self.norms[0].mean()):.3f}", *("" for _ in headings[2:])]]
         for index, layer in enumerate(self.layers[1:]):
             cells = [layer, f"{float(self.norms[index + 1].mean()):.3f}"]
@@ -85,7 +85,6 @@ class ResidualView(View):
         return Table(headings, rows)
 
     def record(self) -> dict[str, Any]:
-        """Return every layer and position."""
         added = {name: {"norm": rounded(self.added[name]), "share": rounded(self.shares[name])} for name in self.added}
         return {"layers": self.layers, "tokens": [*self.tokens], "norms": rounded(self.norms), "added": added}
 
@@ -96,7 +95,6 @@ class ResidualView(View):
         return tensors
 
     def draw(self) -> "Figure":
-        """Draw norms by layer and position, and norms by layer with what each sublayer adds."""
         width = max(4.0, min(9.0, 0.22 * len(self.tokens) + 2.0))
         height = max(3.2, 0.26 * len(self.layers) + 1.3)
         figure = figures.new_figure(width + 4.4, height)
@@ -133,7 +131,8 @@ def residual_view(trace: Trace, stack: str | None = None) -> ResidualView:
     """Return norms in the residual stream of the first row.
 
     Args:
-        stack: its path, such as "encoder" (default: the decoder, MegaByte's global model, or the only stack).
+        trace: the traced pass.
+        stack: path, such as "encoder" (default: the decoder, MegaByte's global model, or the only stack).
 
     Raises:
         SpecError: the model has no layers.
@@ -147,18 +146,18 @@ def residual_view(trace: Trace, stack: str | None = None) -> ResidualView:
     norms = torch.stack([x.norm(dim=-1) for x in after])
     names = [name.removesuffix(".out") for name in [*points.values()][1:]]
     contents = [c for c in CONTENTS if any(f"{name}.{c}.out" in trace for name in names)]
-    nothing = torch.full_like(norms[0], torch.nan)
+    undefined = torch.full_like(norms[0], torch.nan)
     added: dict[str, list[Tensor]] = {content: [] for content in contents}
     shares: dict[str, list[Tensor]] = {content: [] for content in contents}
     for name, x in zip(names, after[1:], strict=True):
         parts = added_by(trace, name)
         for content in contents:
-            own = trace[f"{name}.{content}.out"][0].float() if f"{name}.{content}.out" in trace else None
+            output = trace[f"{name}.{content}.out"][0].float() if f"{name}.{content}.out" in trace else None
             part = None if parts is None or content not in parts else parts[content][0].float()
-            size = part if part is not None else own
-            added[content].append(nothing if size is None else size.norm(dim=-1))
-            shares[content].append(nothing if part is None else (part * x).sum(-1) / x.square().sum(-1))
-    texts = trace.inputs.source_tokens if stack == "encoder" else trace.inputs.tokens
-    tokens = texts if len(texts) == norms.shape[1] else tuple(map(str, range(norms.shape[1])))
+            size = part if part is not None else output
+            added[content].append(undefined if size is None else size.norm(dim=-1))
+            shares[content].append(undefined if part is None else (part * x).sum(-1) / x.square().sum(-1))
+    side = trace.inputs.source_tokens if stack == "encoder" else trace.inputs.tokens
+    tokens = side if len(side) == norms.shape[1] else tuple(map(str, range(norms.shape[1])))
     stacked = ({c: torch.stack(v) for c, v in columns.items()} for columns in (added, shares))
     return ResidualView([*points], tokens, norms, *stacked)

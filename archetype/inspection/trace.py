@@ -29,12 +29,12 @@ from archetype.nn.context import ForwardContext
 from archetype.nn.inspect import PartTrace
 
 Change = Callable[[Tensor], Tensor]
-Places = int | Sequence[int] | slice | None
+Indices = int | Sequence[int] | slice | None
 
 
 @dataclass(frozen=True)
 class Call:
-    """Arguments of a call of a mixer or cross-attention, besides vectors."""
+    """Context and state with which a mixer or cross-attention was called."""
 
     context: ForwardContext | None = None
     cache: LayerState | None = None
@@ -45,11 +45,11 @@ class Trace:
     """Activations of a pass.
 
     Attributes:
-        model: that computed it.
-        inputs: of the pass.
-        logits: of tokens (B, T, V) or classes (B, Y); None for a model without a head.
-        activations: by name.
-        calls: contexts and caches, by module.
+        model: the model.
+        inputs: inputs of the pass.
+        logits: (B, T, V) for tokens, (B, Y) for classes; None for a model without a head.
+        activations: activations by name.
+        calls: contexts and states, by module.
     """
 
     model: Model
@@ -61,12 +61,12 @@ class Trace:
     def part(self, path: str) -> PartTrace:
         """Return the inputs, activations and state of one part; of the whole model for an empty path."""
         start, call = join(path, ""), self.calls.get(path, Call())
-        own = {name.removeprefix(start): x for name, x in self.activations.items() if name.startswith(start)}
-        return PartTrace(path, module_at(self.model, path), own, call.context, call.cache)
+        activations = {name.removeprefix(start): x for name, x in self.activations.items() if name.startswith(start)}
+        return PartTrace(path, module_at(self.model, path), activations, call.context, call.cache)
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.activations:
-            raise SpecError(name, "is not among what was recorded", nearest(name, self.activations))
+            raise SpecError(name, "was not recorded", nearest(name, self.activations))
         return self.activations[name]
 
     def __contains__(self, name: str) -> bool:
@@ -80,9 +80,11 @@ class Trace:
 
 
 class Tracer:
-    """Forward pass to be computed; `set` and `ablate` change it and return it.
+    """Forward pass to be computed; `set`, `ablate` and `record` change it and return it.
 
     Args:
+        model: the model.
+        inputs: inputs of the pass.
         loaded: the model with its tokenizer, needed for `generate`.
     """
 
@@ -95,15 +97,15 @@ class Tracer:
         self._changes: dict[str, list[Change]] = {}
 
     def set(
-        self, name: str, value: Tensor | float | Change, *, positions: Places = None, heads: Places = None
+        self, name: str, value: Tensor | float | Change, *, positions: Indices = None, heads: Indices = None
     ) -> "Tracer":
         """Replace an activation.
 
         Args:
-            name: of the activation, such as "blocks.3.mixer.out".
+            name: activation, such as "blocks.3.mixer.out".
             value: broadcast to its shape, or a function of the original.
-            positions: to change (default: all).
-            heads: of attention to change (default: all).
+            positions: positions to change (default: all).
+            heads: attention heads to change (default: all).
 
         Raises:
             SpecError: the activation does not exist, or has no heads.
@@ -114,18 +116,18 @@ class Tracer:
         )
         return self
 
-    def ablate(self, name: str, *, positions: Places = None, heads: Places = None, mean: bool = False) -> "Tracer":
+    def ablate(self, name: str, *, positions: Indices = None, heads: Indices = None, mean: bool = False) -> "Tracer":
         """Replace a part's output, or some heads of attention, by zeros or by the mean over positions.
 
         Args:
-            name: of a module, such as "blocks.3.mixer", or of an activation.
-            positions: to change (default: all).
-            heads: of attention, before the output projection (default: the whole output).
+            name: module, such as "blocks.3.mixer", or activation.
+            positions: positions to change (default: all).
+            heads: attention heads, before the output projection (default: the whole output).
             mean: whether to use the mean over all positions of this text.
         """
         if f"{name}.out" in self.shapes:
             name = f"{name}.out" if heads is None else f"{name}.heads"
-        axis = -2  # of positions, of vectors and of heads
+        axis = -2  # positions, for vectors (B, T, D) and heads (B, H, T, P)
         return self.set(
             name,
             (lambda x: x.mean(axis, keepdim=True).expand(x.shape)) if mean else 0.0,
@@ -134,7 +136,7 @@ class Tracer:
         )
 
     def record(self, *patterns: str) -> "Tracer":
-        """Record more than each layer's vectors and probes.
+        """Record further activations, besides each layer's vectors and probes.
 
         Args:
             patterns: names, with * as wildcard ("blocks.*.mixer.q.out").
@@ -173,8 +175,8 @@ class Tracer:
         model = self._observed(reach, self._recorded, trace)
         trace.logits = model(**self.inputs.arguments).logits
         for name in self._changes:
-            base, _, number = name.partition(":")
-            if calls[base] < int(number or 1):
+            base, _, call = name.partition(":")
+            if calls[base] < int(call or 1):
                 raise SpecError(name, "is not computed in this pass", nearest(name, +calls))
         return trace
 
@@ -194,7 +196,7 @@ class Tracer:
         if self._loaded is None or not isinstance(self.model, GenerativeModel) or self.inputs.ids is None:
             raise SpecError("generate", "this model does not continue texts", "use run()")
         if self._has_positions and isinstance(self.model, MegaByte):
-            raise SpecError("positions", "of patches are others than those of the text", "change it everywhere")
+            raise SpecError("positions", "differ between patches and text", "leave out positions")
         ids = {name: x[0].tolist() for name, x in self.inputs.arguments.items()}
         prompt, target = ids.get("source") or ids["tokens"], ids.get("target", [])[1:]
         calls, called = Counter[str](), self._naming()
@@ -221,11 +223,11 @@ class Tracer:
         text = Engine(loaded, 1, 0).submit(prompt, target=target, **sampling).result()
         for name in self._changes:
             if not calls[name]:
-                raise SpecError(name, "is not computed while text is generated", nearest(name, +calls))
+                raise SpecError(name, "is not computed during generation", nearest(name, +calls))
         return text
 
     def _naming(self) -> Callable[[str], str]:
-        """Return a function that names an activation by the layer whose turn it is, for shared blocks."""
+        # names an activation of a shared block by the layer that is computed
         calls = Counter[str]()
 
         def called(name: str) -> str:
@@ -238,10 +240,10 @@ class Tracer:
     def _observed(
         self, reach: Callable[[str, Tensor], Tensor], recorded: AbstractSet[str], trace: Trace | None
     ) -> Model:
-        """Return a copy of the model, with the same tensors, of which `reach` sees and may replace activations.
+        """Return a copy of the model, with the same tensors, in which `reach` sees and may replace activations.
 
-        Those are the ones that are recorded or changed. Hooks and observer belong to the copy, so that other threads,
-        and a change that itself calls the model, compute as ever.
+        Only recorded or changed activations reach it. Hooks and observer are on the copy, so that other threads, and a
+        change that itself calls the model, compute as usual.
         """
         tensors = (
             value
@@ -270,7 +272,6 @@ class Tracer:
         needed: AbstractSet[str],
         trace: Trace | None,
     ) -> None:
-        """Add hooks to a module whose input or output is needed."""
         before, after, called = join(path, "in"), join(path, "out"), self._naming()
 
         def enter(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -291,24 +292,24 @@ class Tracer:
             module.register_forward_hook(leave)
 
     def _known(self, name: str) -> str:
-        base, _, number = name.partition(":")
-        if base not in self.shapes or not (number or "2").isdecimal():
+        base, _, call = name.partition(":")
+        if base not in self.shapes or not (call or "2").isdecimal():
             raise SpecError(name, "there is no such activation", nearest(name, self.shapes))
         return name
 
     def _changed(
-        self, name: str, x: Tensor, value: Tensor | float | Change, positions: Places, heads: Places
+        self, name: str, x: Tensor, value: Tensor | float | Change, positions: Indices, heads: Indices
     ) -> Tensor:
-        """Apply a value at some positions; unchanged if a pass of a generation contains none of them."""
-        places = self._places(name, x, positions, heads)
-        return x if any(not len(chosen) for chosen in places.values()) else _replaced(name, x, value, places)
+        # a pass of a generation may contain none of the positions
+        indices = self._indices(name, x, positions, heads)
+        return x if any(not len(index) for index in indices.values()) else _replaced(name, x, value, indices)
 
-    def _places(self, name: str, x: Tensor, positions: Places, heads: Places) -> dict[int, Tensor]:
+    def _indices(self, name: str, x: Tensor, positions: Indices, heads: Indices) -> dict[int, Tensor]:
         """Return the indices to change, by axis."""
         letters = _letters(self.shapes[name.partition(":")[0]], x.dim())
         result = {}
-        for kind, places, names in (("positions", positions, "TSMN"), ("heads", heads, "HK")):
-            if places is None:
+        for kind, selection, names in (("positions", positions, "TSMN"), ("heads", heads, "HK")):
+            if selection is None:
                 continue
             axis = next((axis for axis, letter in enumerate(letters) if letter in names), None)
             if axis is None:
@@ -316,63 +317,63 @@ class Tracer:
             rows = len(next(iter(self.inputs.arguments.values()))) if letters[axis] == "N" else 1
             size = x.shape[axis] // rows
             generates = kind == "positions" and self._end is not None
-            chosen = _chosen(name, kind, places, len(self.inputs.tokens) if generates else size)
-            if generates and isinstance(places, slice) and places.stop is None and (places.start or 0) >= 0:
-                chosen = torch.arange(places.start or 0, self.model.spec.context_length, places.step or 1)
+            indices = _resolved(name, kind, selection, len(self.inputs.tokens) if generates else size)
+            if generates and isinstance(selection, slice) and selection.stop is None and (selection.start or 0) >= 0:
+                indices = torch.arange(selection.start or 0, self.model.spec.context_length, selection.step or 1)
             if generates and self._end is not None:  # a pass covers the end of what is read so far
-                chosen = chosen - (self._end - size)
-                chosen = chosen[(chosen >= 0) & (chosen < size)]
-            result[axis] = (chosen + size * torch.arange(rows)[:, None]).flatten().to(x.device)
+                indices = indices - (self._end - size)
+                indices = indices[(indices >= 0) & (indices < size)]
+            result[axis] = (indices + size * torch.arange(rows)[:, None]).flatten().to(x.device)
         return result
 
 
-def _chosen(name: str, kind: str, places: int | Sequence[int] | slice, size: int) -> Tensor:
-    """Convert positions to indices from 0.
+def _resolved(name: str, kind: str, selection: int | Sequence[int] | slice, size: int) -> Tensor:
+    """Convert positions or heads to indices from 0.
 
     Raises:
-        SpecError: a position does not exist.
+        SpecError: one does not exist.
     """
-    index = [places] if isinstance(places, int) else places if isinstance(places, slice) else list(places)
+    index = [selection] if isinstance(selection, int) else selection
+    index = index if isinstance(index, slice) else list(index)
     try:
         return torch.arange(size)[index]
     except IndexError:
-        raise SpecError(name, f"{kind} {places} are not among its {size}", f"use 0 to {size - 1}") from None
+        raise SpecError(name, f"{kind} {selection} are out of range", f"use 0 to {size - 1}") from None
 
 
 def _letters(shape: str, dims: int) -> list[str]:
-    """Return the letters of a tensor's dimensions; leading ones of vectors are batch and positions."""
+    # leading dimensions of vectors are batch and positions
     letters = shape.split()
     return [*["B", "T"][: dims - len(letters) + 1], *letters[1:]] if letters[0] == "..." else letters
 
 
-def _replaced(name: str, x: Tensor, value: Tensor | float | Change, places: dict[int, Tensor]) -> Tensor:
-    """Replace an activation at the given indices by axis."""
+def _replaced(name: str, x: Tensor, value: Tensor | float | Change, indices: dict[int, Tensor]) -> Tensor:
     try:
         index = tuple(
-            places.get(axis, torch.arange(size, device=x.device)).view(-1, *[1] * (x.dim() - axis - 1))
+            indices.get(axis, torch.arange(size, device=x.device)).view(-1, *[1] * (x.dim() - axis - 1))
             for axis, size in enumerate(x.shape)
         )
-        selected = x[index] if places else _copy(x)
+        selected = x[index] if indices else _copy(x)
         new = value(selected) if callable(value) else value
-        if not places and isinstance(new, Tensor) and (new.shape, new.dtype) == (x.shape, x.dtype):
+        if not indices and isinstance(new, Tensor) and (new.shape, new.dtype) == (x.shape, x.dtype):
             return new.to(x.device)
         y = _copy(x)
         y[index] = torch.as_tensor(new, device=x.device).to(x.dtype).expand(selected.shape)
     except RuntimeError as error:
-        cause = f"of shape {tuple(x.shape)} does not take this value: {str(error).splitlines()[0]}"
-        raise SpecError(name, cause, "give numbers that are broadcast to it") from None
+        cause = f"has shape {tuple(x.shape)}, which does not fit this value: {str(error).splitlines()[0]}"
+        raise SpecError(name, cause, "give a value that broadcasts to it") from None
     return y
 
 
 def _copy(x: Tensor) -> Tensor:
-    """Copy with the same strides, since products with other strides may differ in the last bits."""
+    # the same strides, since products with other strides may differ in the last bits
     if 0 in x.stride():
         return x.clone()
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)
 
 
 def _copied(cache: LayerState | None) -> LayerState | None:
-    """Copy the state of a layer before the pass, which then changes it in place."""
+    # the pass changes the state in place
     if cache is None or isinstance(cache, CrossKVCache):
         return cache
     _, _, first = next(cache.tensors())

@@ -39,10 +39,7 @@ class View(ABC):
         """Return the view as a figure."""
 
     def save(self, file: str | Path) -> None:
-        """Write the view.
-
-        Args:
-            file: a figure (.png, .svg), data (.json) or tensors (.safetensors).
+        """Write the view as a figure (.png, .svg), data (.json) or tensors (.safetensors).
 
         Raises:
             ArchetypeError: the suffix is unknown, or the file cannot be written.
@@ -56,7 +53,7 @@ class View(ABC):
             case ".safetensors":
                 save(file, {name: x.clone() for name, x in self.tensors().items()})  # tensors may share memory
             case _:
-                raise SpecError(str(file), "its name says no format", f"end it in {', '.join(SUFFIXES)}")
+                raise SpecError(str(file), "has an unknown suffix", f"use one of {', '.join(SUFFIXES)}")
 
     def __str__(self) -> str:
         return str(self.table())
@@ -78,7 +75,7 @@ def save_figure(figure: "Figure", file: Path) -> None:
 
 
 def rounded(tensor: Tensor, digits: int = 5) -> Any:
-    """Convert a tensor to nested lists with `digits` significant digits."""
+    """Convert a tensor to nested lists with `digits` significant digits; NaN and infinities become None."""
     return _rounded(tensor.detach().cpu().double().tolist(), digits)
 
 

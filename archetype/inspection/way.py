@@ -22,17 +22,17 @@ from archetype.models.megabyte.module import MegaByte
 from archetype.models.stack.cost import labelled
 
 IN_BLOCK = re.compile(r"(.*?blocks)\.(\*|[\d,.-]*\d)\.(.+)")  # (path of blocks, layers, rest of the path)
-MOST_NUMBERS = 2**16  # a larger state is shown by norms along its last axis
+MOST_NUMBERS = 2**16  # a larger state is reduced to norms along its last axis
 
 
 class Station(NamedTuple):
     """Values of a box at the position.
 
     Attributes:
-        box: its id in the diagram, or that of a container for the joint result of its boxes.
-        layer: in a stack; None outside layers.
-        name: of the activation, or `PATH.weights`, or `PATH.state.NAME`.
-        values: at the position; attention weights (H, S) are NaN where a pair is not allowed.
+        box: id in the diagram, or that of a container for the joint result of its boxes.
+        layer: layer in a stack; None outside layers.
+        name: activation, or `PATH.weights`, or `PATH.state.NAME`.
+        values: values at the position; attention weights (H, S) are NaN for masked pairs.
     """
 
     box: str
@@ -41,11 +41,11 @@ class Station(NamedTuple):
     values: Tensor
 
 
-class Place(NamedTuple):
-    """Position in a stack: row, index in the row, index over all rows, and length of a row."""
+class StackPosition(NamedTuple):
+    """Position in a stack: row, offset in the row, index over all rows, and length of a row."""
 
     row: int
-    at: int
+    offset: int
     flat: int
     length: int | None
 
@@ -55,14 +55,17 @@ def way(model: Model, inputs: Inputs, position: int, source: int = 0) -> Iterato
     """Trace a pass, and yield a token's stations from input to output, layer by layer.
 
     Args:
+        model: the model.
+        inputs: inputs of the pass.
+        position: position of the token.
         source: position of the source's token, if the model reads a source.
 
     Raises:
         SpecError: the position does not exist.
     """
-    for name, place, tokens in (("position", position, inputs.tokens), ("source", source, inputs.source_tokens)):
-        if (tokens or name == "position") and not 0 <= place < len(tokens):
-            raise SpecError(name, f"{place} is none of {len(tokens)}", f"use 0 to {len(tokens) - 1}")
+    for name, index, tokens in (("position", position, inputs.tokens), ("source", source, inputs.source_tokens)):
+        if (tokens or name == "position") and not 0 <= index < len(tokens):
+            raise SpecError(name, f"{index} is out of range", f"use 0 to {len(tokens) - 1}")
     scene = draw(cost_report(model.spec))
     names = (box.gives or f"{box.id}.out" for box in scene.boxes if box.id != "lm_head")
     outputs = {re.sub(IN_BLOCK, r"\1.*.\3", name) for name in names}
@@ -78,10 +81,10 @@ def _ordered(scene: Scene, trace: Trace) -> Iterator[tuple[str, int | None]]:
     """Yield the ids of boxes, and of the contents around them, in the order of computation."""
     ids = [box.id for box in scene.boxes if box.kind not in ("tap", "layer")]
     contents = {container.id for container in scene.containers if container.kind in ("mixer", "cross", "feedforward")}
-    for at, id in reversed([*enumerate(ids)]):  # put a content after its last box
+    for index, id in reversed([*enumerate(ids)]):  # put a content after its last box
         content = next((content_id for content_id in contents if id.startswith(f"{content_id}.")), None)
         if content is not None:
-            ids.insert(at + 1, content)
+            ids.insert(index + 1, content)
             contents.remove(content)
     done = set[str]()
     for id in ids:
@@ -90,15 +93,13 @@ def _ordered(scene: Scene, trace: Trace) -> Iterator[tuple[str, int | None]]:
             yield id, None
         elif match[1] not in done:
             done.add(match[1])
-            own = [(one, block) for one in ids if (block := IN_BLOCK.fullmatch(one)) and block[1] == match[1]]
+            inside = [(box, block) for box in ids if (block := IN_BLOCK.fullmatch(box)) and block[1] == match[1]]
             count = len(stacks(trace.model)[match[1].rpartition("blocks")[0].rstrip(".")].blocks)
             for layer in range(count):
-                yield from ((one, layer) for one, block in own if block[2] == "*" or layer in labelled(block[2]))
+                yield from ((box, layer) for box, block in inside if block[2] == "*" or layer in labelled(block[2]))
 
 
 class _Finder:
-    """Finds the values of boxes in one traced pass."""
-
     def __init__(self, trace: Trace, scene: Scene, shapes: dict[str, str], position: int, source: int) -> None:
         self.trace, self.shapes = trace, shapes
         self.boxes = {box.id: box for box in scene.boxes}
@@ -110,7 +111,6 @@ class _Finder:
         self.position, self.source = position, source
 
     def stations(self, id: str, layer: int | None) -> Iterator[Station]:
-        """Yield the stations of one box or content."""
         if (box := self.boxes.get(id)) is None:
             path = _at_layer(id, layer)
             yield from self._of_content(id, path, layer)
@@ -120,15 +120,15 @@ class _Finder:
 
     def _of_content(self, id: str, path: str, layer: int | None) -> Iterator[Station]:
         """Yield weights and results that no box shows, and the state after the position."""
-        inside = [one for one in self.shown if one == path or one.startswith(f"{path}.")]
+        inside = [name for name in self.shown if name == path or name.startswith(f"{path}.")]
         for part in inside:
             if part in self.attending and f"{part}.weights" not in self.seen:
                 yield Station(id, layer, f"{part}.weights", self._weights(part))
             if part in self.remembering:
-                place = self._place(part)
-                after = next((one for at, one in enumerate(states(self.trace, part)) if at == place.at), {})
+                where = self._stack_position(part)
+                after = next((state for t, state in enumerate(states(self.trace, part)) if t == where.offset), {})
                 for name, tensor in after.items():
-                    values = tensor[place.row].float()
+                    values = tensor[where.row].float()
                     while values.numel() > MOST_NUMBERS:
                         values = values.norm(dim=-1)
                     yield Station(id, layer, f"{part}.state.{name}", values.clone())
@@ -138,7 +138,7 @@ class _Finder:
 
     def _result(self, box: Box, layer: int | None) -> tuple[str, Tensor] | None:
         """Return name and values of a box's result."""
-        own = _at_layer(box.id, layer)
+        path = _at_layer(box.id, layer)
         name, trace = _at_layer(box.gives, layer), self.trace
         part, _, last = name.rpartition(".")
         if last == "weights" and part in self.attending:
@@ -146,59 +146,56 @@ class _Finder:
         if name == "logits":
             return None if trace.logits is None else (name, self._logits(trace.logits))
         if box.kind == "add":
-            return self._sum(self.following.get(box.id), own, layer)
+            return self._sum(self.following.get(box.id), path, layer)
         shown = self.shown.get(part)
         if name and name not in trace and shown is not None and shown.inside is not None:
             values = shown.inside(trace.part(part)).get(last)
-            place = self._place(part)
-            return None if values is None else (name, values[place.row, place.at].float())
-        names = (name,) if name else (f"{own}.out:2", f"{own}.out", own)
-        return next((result for one in names if (result := self._values(one, box.id))), None)
+            where = self._stack_position(part)
+            return None if values is None else (name, values[where.row, where.offset].float())
+        names = (name,) if name else (f"{path}.out:2", f"{path}.out", path)
+        return next((result for candidate in names if (result := self._values(candidate, box.id))), None)
 
-    def _sum(self, after: Box | None, own: str, layer: int | None) -> tuple[str, Tensor] | None:
+    def _sum(self, after: Box | None, path: str, layer: int | None) -> tuple[str, Tensor] | None:
         """Return a sum of the stream: its layer's output, the first layer's input, or the following norm's input."""
-        block, behind = IN_BLOCK.fullmatch(own), None if after is None else IN_BLOCK.fullmatch(after.id)
-        if block is not None and (behind is None or behind[3] in ("in", "out") or behind[1] != block[1]):
-            return self._values(f"{block[1]}.{block[2]}.out", own)
-        if block is None and behind is not None:
-            return self._values(f"{behind[1]}.0.in", own)
+        block, next_block = IN_BLOCK.fullmatch(path), None if after is None else IN_BLOCK.fullmatch(after.id)
+        if block is not None and (next_block is None or next_block[3] in ("in", "out") or next_block[1] != block[1]):
+            return self._values(f"{block[1]}.{block[2]}.out", path)
+        if block is None and next_block is not None:
+            return self._values(f"{next_block[1]}.0.in", path)
         is_norm = after is not None and after.kind == "norm"
-        return self._values(f"{_at_layer(after.id, layer)}.in", own) if after is not None and is_norm else None
+        return self._values(f"{_at_layer(after.id, layer)}.in", path) if after is not None and is_norm else None
 
     def _values(self, name: str, box: str) -> tuple[str, Tensor] | None:
         """Return a recorded activation at the position; None if it is missing or has no such position."""
         if name not in self.trace:
             return None
         shape = self.shapes[name.partition(":")[0]].split()
-        values = _at(self.trace[name], shape, self._place(name, from_source=box in self.readers))
+        values = _at(self.trace[name], shape, self._stack_position(name, from_source=box in self.readers))
         return None if values is None else (name, values.float().clone())
 
     def _weights(self, path: str) -> Tensor:
-        """Return the weights of all heads, (H, S)."""
-        steps, place = attention_steps(self.trace, path), self._place(path)
-        weights, masked = (x[place.row, :, place.at].float() for x in (steps.weights, steps.masked))
+        steps, where = attention_steps(self.trace, path), self._stack_position(path)
+        weights, masked = (x[where.row, :, where.offset].float() for x in (steps.weights, steps.masked))  # (H, S)
         return weights.masked_fill(masked.isneginf(), torch.nan)
 
     def _logits(self, logits: Tensor) -> Tensor:
         return (logits[0, self.position] if logits.dim() == 3 else logits[0]).float().clone()
 
-    def _place(self, name: str, from_source: bool = False) -> Place:
-        """Return where the position is in the stack of an activation."""
+    def _stack_position(self, name: str, from_source: bool = False) -> StackPosition:
         position, length = self.position, len(self.trace.inputs.tokens)
         is_first_of_two = f"{name}:2" in self.trace  # a module called by both sides
         if from_source or name.startswith(("encoder.", "source_embedding")) or is_first_of_two:
             position = self.source if self.trace.inputs.source_tokens else position
             length = len(self.trace.inputs.source_tokens or self.trace.inputs.tokens)
         if isinstance(self.trace.model, MegaByte):  # the prediction for a position is at the next slot
-            patch, place = divmod(position + 1, self.trace.model.spec.patch_size)
+            patch, index = divmod(position + 1, self.trace.model.spec.patch_size)
             if name.startswith("local_"):
-                return Place(patch, place, position + 1, self.trace.model.spec.patch_size)
-            return Place(0, patch - name.startswith("global_embedding"), patch, None)
-        return Place(0, position, position, length)
+                return StackPosition(patch, index, position + 1, self.trace.model.spec.patch_size)
+            return StackPosition(0, patch - name.startswith("global_embedding"), patch, None)
+        return StackPosition(0, position, position, length)
 
 
 def _following(scene: Scene) -> dict[str, Box]:
-    """Return the box after each sum on the rail."""
     boxes = (box for box in scene.boxes if box.kind != "tap")
     return {box.id: after for box, after in pairwise(boxes) if box.kind == "add"}
 
@@ -209,21 +206,21 @@ def _at_layer(id: str, layer: int | None) -> str:
     return id if match is None or layer is None else f"{match[1]}.{layer}.{match[3]}"
 
 
-def _at(x: Tensor, shape: list[str], place: Place) -> Tensor | None:
+def _at(x: Tensor, shape: list[str], where: StackPosition) -> Tensor | None:
     """Index a tensor at a position, whatever its axes; None if it has no such position."""
     letters = [*"BT"[-(x.dim() - 1) :], *shape[1:]] if shape[0] == "..." else shape
-    if x.dim() > 3 and shape[0] == "..." and place.row:  # bytes of each patch of each row
+    if x.dim() > 3 and shape[0] == "..." and where.row:  # bytes of each patch of each row
         x, letters = x.flatten(0, -3), ["B", "T", *shape[1:]]
     index: list[int | slice] = [slice(None)] * x.dim()
     if len(letters) != x.dim():
         return None
     for axis, letter in enumerate(letters):
         if letter == "N":
-            index[axis] = place.flat
+            index[axis] = where.flat
         elif letter in ("T", "S", "M"):
-            if place.length not in (None, x.shape[axis]) or not 0 <= place.at < x.shape[axis]:
+            if where.length not in (None, x.shape[axis]) or not 0 <= where.offset < x.shape[axis]:
                 return None
-            index[axis] = place.at
+            index[axis] = where.offset
         elif letter in ("B", "b"):
-            index[axis] = place.row if place.row < len(x) else 0
+            index[axis] = where.row if where.row < len(x) else 0
     return x[tuple(index)]

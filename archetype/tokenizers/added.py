@@ -16,7 +16,7 @@ class AddedToken(NamedTuple):
     """Token that is matched in text before tokenization.
 
     Attributes:
-        content: its spelling in text.
+        content: spelling in text.
         special: whether decoding skips it.
         lstrip: whether it consumes spaces on its left.
         rstrip: whether it consumes spaces on its right.
@@ -34,10 +34,7 @@ class AddedToken(NamedTuple):
 
 
 def read_added(folder: Path, config: Mapping[str, Any]) -> list[AddedToken]:
-    """Return the added tokens of a folder, from its configuration or else from the older file.
-
-    Args:
-        config: contents of tokenizer_config.json.
+    """Return the added tokens of a folder, from its tokenizer_config.json or else from added_tokens.json.
 
     Raises:
         DataError: names the entry that does not map a token to an id.
@@ -67,20 +64,18 @@ def _read_decoder(value: Any) -> list[AddedToken]:
         if not isinstance(token.get("content"), str) or not all(isinstance(flag, bool) for flag in flags.values()):
             raise _no_map(f"{DECODER}: {id}")
         if unknown := token.keys() - {"content", "__type", *FLAGS}:
-            raise DataError(
-                f"{DECODER}: {id}: {min(unknown):.40}", "is not understood", "remove it, if it says nothing"
-            )
+            raise DataError(f"{DECODER}: {id}: {min(unknown):.40}", "is unknown", "remove it if it has no effect")
         if token["content"]:
             tokens.append(AddedToken(int(id), token["content"], **{"special": False} | flags))
     return tokens
 
 
 def _no_map(place: str) -> DataError:
-    return DataError(place, "does not map every token to an id of its own", DAMAGED)
+    return DataError(place, "does not map each token to a unique id", DAMAGED)
 
 
 def split_at(text: str, tokens: Sequence[AddedToken]) -> list[str]:
-    """Split a text at tokens, which stay in the list; the longest match wins."""
+    """Split a text at added tokens, which stay in the list; the longest match wins."""
     known = {token.content: token for token in tokens}
     names = map(re.escape, sorted(known, key=len, reverse=True))
     parts = re.split(f"({'|'.join(names)})", text)

@@ -22,22 +22,22 @@ def add_tokens(tokenizer: Tokenizer, names: Sequence[str]) -> HuggingFaceTokeniz
     else:
         converted, config = fast_definition(tokenizer), {}
         if converted is None:
-            cause = f"a tokenizer of kind {tokenizer.kind} takes no further tokens"
+            cause = f"cannot add tokens to a tokenizer of kind {tokenizer.kind}"
             raise DataError("add_tokens", cause, "use a model with a tokenizer.json")
         definition = converted
     first, known = tokenizer.vocab_size, {token.get("content") for token in definition.get("added_tokens") or []}
     known |= {*definition["model"].get("vocab", ())} if isinstance(definition["model"].get("vocab"), dict) else set()
-    for number, name in enumerate(names):
-        if not check_utf8(name) or name in known or name in names[:number]:
-            cause = f"{name!r:.40} is a token already" if name else "a name is empty"
+    for index, name in enumerate(names):
+        if not check_utf8(name) or name in known or name in names[:index]:
+            cause = f"{name!r:.40} is already a token" if name else "a name is empty"
             raise DataError("add_tokens", cause, "leave it out")
     definition["added_tokens"] = [*(definition.get("added_tokens") or []), *(
-        {"id": first + number, "content": name, "single_word": False, "lstrip": False, "rstrip": False,
-         "normalized": False, "special": name[0] + name[-1] in ("<>", "[]")} for number, name in enumerate(names)
+        {"id": first + index, "content": name, "single_word": False, "lstrip": False, "rstrip": False,
+         "normalized": False, "special": name[0] + name[-1] in ("<>", "[]")} for index, name in enumerate(names)
     )]  # fmt: skip
     wider = HuggingFaceTokenizer(json.dumps(definition, ensure_ascii=False).encode(), config or None)
     wider.bos, wider.eos, wider.adds_bos = tokenizer.bos, tokenizer.eos, tokenizer.adds_bos
-    for number, name in enumerate(names):
-        if wider.encode(name) != [first + number]:
-            raise DataError("add_tokens", f"{name!r:.40} is not read as one token", "choose another name")
+    for index, name in enumerate(names):
+        if wider.encode(name) != [first + index]:
+            raise DataError("add_tokens", f"{name!r:.40} is not encoded as one token", "choose another name")
     return wider

@@ -80,17 +80,16 @@ def _train(
     first_token: str,
     alphabet: list[str],
 ) -> None:
-    """Train in place; `first_token` gets id 0."""
     from tokenizers.normalizers import Lowercase
     from tokenizers.trainers import BpeTrainer
 
     if vocab_size is None:
-        raise DataError("vocab_size", f"is needed to train {kind}", "choose one, such as 4096")
+        raise DataError("vocab_size", f"is required to train {kind}", "choose one, such as 4096")
     if lowercase:
         backend.normalizer = Lowercase()
     trainer = BpeTrainer(
         vocab_size=vocab_size, special_tokens=[first_token], initial_alphabet=alphabet, show_progress=False
-    )
+    )  # `first_token` gets id 0
     parts = (part for text in texts for whole in without([END_OF_TEXT], text) for part in split_long_words(whole))
     with library_errors("text", "no tokenizer can be trained on it", "is it text?"):
         backend.train_from_iterator(parts, trainer)

@@ -1,4 +1,4 @@
-"""Tokenizer of the 256 UTF-8 bytes, which needs no training and encodes any text."""
+"""Tokenizer that uses each UTF-8 byte as an id; it needs no training and encodes any text."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -8,8 +8,6 @@ from archetype.tokenizers.tokenizer import check_utf8, readable
 
 
 class ByteTokenizer(JSONTokenizer):
-    """Tokenizer that uses each UTF-8 byte as an id."""
-
     kind = "bytes"
     needs_text = False
     learns_vocabulary = False

@@ -11,8 +11,6 @@ from archetype.tokenizers.tokenizer import check_utf8, readable
 
 
 class CharacterFile(TokenizerFile):
-    """File of a character tokenizer."""
-
     characters: Annotated[str, Field(description="text that holds each character once")]
 
 
@@ -31,7 +29,7 @@ class CharacterTokenizer(JSONTokenizer):
         self.characters = check_utf8(characters)
         self._ids = {character: id for id, character in enumerate(characters)}
         if len(self._ids) != len(characters):
-            raise DataError("characters", "a character occurs twice", "give each once")
+            raise DataError("characters", "a character occurs twice", "list each once")
 
     @classmethod
     def train(cls, texts: list[str], vocab_size: int | None, lowercase: bool) -> Self:
@@ -48,7 +46,7 @@ class CharacterTokenizer(JSONTokenizer):
             character: str = error.args[0]
         code_point = f"U+{ord(character):04X}"
         name = f"{character!r} ({code_point})" if character.isprintable() else code_point
-        cause = f"character {name} at position {text.index(character)} is not among the tokenizer's {self.vocab_size}"
+        cause = f"character {name} at position {text.index(character)} is not in the vocabulary of {self.vocab_size}"
         raise DataError("text", cause, "remove it, or train a tokenizer of kind bytes or byte_bpe")
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -38,9 +38,9 @@ class Charsmap:
 
     def replaced(self, text: str) -> str:
         """Return a text with all replacements, from left to right."""
-        data, parts, at = text.encode(), bytearray(), 0
-        while at < len(data):
-            written, at = self.longest(data, at) or (data[at : at + 1], at + 1)
+        data, parts, position = text.encode(), bytearray(), 0
+        while position < len(data):
+            written, position = self.longest(data, position) or (data[position : position + 1], position + 1)
             parts += written
         return parts.decode()
 

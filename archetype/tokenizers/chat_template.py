@@ -40,7 +40,7 @@ class ChatTemplate:
 
     Attributes:
         source: Jinja; empty if the folder has named templates only and none is the default.
-        tokens: such as bos_token and eos_token, as spelled in the model's folder.
+        tokens: special tokens by key, such as bos_token.
         named: sources of further templates, by name.
     """
 
@@ -57,8 +57,8 @@ class ChatTemplate:
         if tools is not None and TOOL_USE in self.named:
             return ChatTemplate(self.named[TOOL_USE], self.tokens)
         if self.named and not self.source:
-            cause = f"none of {', '.join(sorted(self.named))} is the default"
-            raise DataError("chat template", cause, f"name one by --chat-template {FOLDER}/NAME.jinja, or add {FILE}")
+            cause = f"has no default among {', '.join(sorted(self.named))}"
+            raise DataError("chat template", cause, f"pass --chat-template {FOLDER}/NAME.jinja, or add {FILE}")
         return ChatTemplate(self.source, self.tokens) if self.named else self
 
     def render(
@@ -84,12 +84,7 @@ class ChatTemplate:
     def beginnings(
         self, messages: Sequence[Message], add_generation_prompt: bool, tools: Sequence[Mapping[str, Any]] | None = None
     ) -> "Beginnings | None":
-        """Render once and return all prefixes of a conversation, in time linear in its length.
-
-        Args:
-            messages: at least one.
-            add_generation_prompt: as for `render`.
-            tools: as for `render`.
+        """Render at least one message and return all prefixes of the conversation, in time linear in its length.
 
         Returns:
             None if the template does not write the messages one after the other.
@@ -107,7 +102,7 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None,
         *with_starts: bool,
     ) -> list[Any]:
-        """Return the rendered text and, if requested and known, the position where each message begins."""
+        # the rendered text and, if requested and known, the position where each message begins
         self._check_read(messages, tools)
         if len(self.source) > MAX_SOURCE:
             cause = f"has {len(self.source):,} characters, more than {MAX_SOURCE:,}"
@@ -134,14 +129,23 @@ class ChatTemplate:
         """
         last = messages[-1].get("content")
         if not isinstance(last, str):
-            raise DataError(f"messages[{len(messages) - 1}].content", "is no text to continue", "give it some")
+            raise DataError(f"messages[{len(messages) - 1}].content", "is not a text to continue", "give it some text")
         text = self.render([*messages[:-1], {**messages[-1], "content": last + CONTINUED}], False, tools)
         end = text.rfind(CONTINUED.strip())
         if end < 0 or last.strip() not in text:
-            cause = "leaves out some of the message that is to be continued"
-            raise DataError("chat template", cause, "continue another text, or ask for a new answer")
+            cause = "drops part of the message to be continued"
+            raise DataError("chat template", cause, "continue another text, or request a new answer")
         keeps_spaces = text.startswith(CONTINUED, end)
         return text[:end] if keeps_spaces else text[:end].rstrip()
+
+    def around_content(
+        self, messages: Sequence[Message], answer: Message, tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> tuple[str, str]:
+        """Return the rendered text before and after the content of a last message; errors as for `render`."""
+        # two contents that differ show where the template writes them
+        with_0, with_1 = (self.render([*messages, {**answer, "content": text}], False, tools) for text in "01")
+        start = next((index for index, (a, b) in enumerate(zip(with_0, with_1, strict=False)) if a != b), len(with_0))
+        return with_0[:start], with_0[start + 1 :]
 
     def reads(self, key: str) -> bool:
         """Return whether the template mentions a key of messages."""
@@ -149,27 +153,27 @@ class ChatTemplate:
         return any(re.search(rf"\b{re.escape(name)}\b", self.source) for name in names)
 
     def _check_read(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None) -> None:
-        """Refuse message parts that the template would silently ignore."""
-        for number, message in enumerate(messages):
+        # refuse message parts that the template would silently ignore
+        for index, message in enumerate(messages):
             if not isinstance(message, Mapping):
-                raise DataError(f"messages[{number}]", "is not an object with a role and a content", "write one")
+                raise DataError(f"messages[{index}]", "is not an object with a role and a content", "write one")
         keys = [
-            (f"messages[{number}].{key}", key)
-            for number, message in enumerate(messages)
+            (f"messages[{index}].{key}", key)
+            for index, message in enumerate(messages)
             for key, value in message.items()
             if key not in UNREAD and value not in (None, "", [], {})
         ]
         for place, key in [*keys, *([("tools", "tools")] if tools else [])]:
             if not self.reads(key):
-                raise DataError(place, "is nowhere in the model's chat template", "leave it out")
+                raise DataError(place, "is not used by the model's chat template", "leave it out")
 
 
 @dataclass(frozen=True)
 class Beginnings:
-    """Text of a conversation that a template writes one message after the other.
+    """Rendered conversation whose template writes one message after the other.
 
     Attributes:
-        text: of all messages.
+        text: text of all messages.
         starts: position where each message begins, then where the last one ends.
     """
 
@@ -177,7 +181,7 @@ class Beginnings:
     starts: list[int]
 
     def render(self, count: int) -> str:
-        """Return what `ChatTemplate.render` gives for the first `count` messages, at least one."""
+        """Return what `ChatTemplate.render` returns for the first `count` messages, at least one."""
         return self.text[: self.starts[count]] + self.text[self.starts[-1] :]
 
 
@@ -189,7 +193,7 @@ def _named(message: Message) -> dict[str, Any]:
 
 
 def _by_name(value: object) -> object:
-    """Convert templates listed as objects to a mapping by name; one without a name is the default."""
+    # older files list templates as objects; one without a name is the default
     match value:
         case str():
             return {"default": value}
@@ -226,7 +230,7 @@ def read_template(folder: Path) -> ChatTemplate | None:
 
 
 def write_template(template: ChatTemplate, folder: Path) -> None:
-    """Write a template next to a tokenizer, whose configuration holds the special tokens."""
+    """Write a template next to a saved tokenizer, whose configuration holds the special tokens."""
     folder.mkdir(exist_ok=True)
     files = {folder / FOLDER / f"{name}.jinja": source for name, source in template.named.items()}
     if files:

@@ -61,14 +61,14 @@ def open_pieces(file: Path) -> HuggingFaceTokenizer:
     """Return the tokenizer of a folder with spiece.model or sentencepiece.bpe.model, as the folder's class reads it.
 
     Raises:
-        DataError: the class is not named or not known, or the file is damaged.
+        DataError: the class is unnamed or unknown, or the file is damaged.
     """
     config, model = read_config(file.parent), file.parent / MODEL_CONFIG
     reading = reading_class(config, read_json(model) if model.is_file() else {}, False)
     name = None if reading is None else reading.name
     if name not in CLASSES:
-        cause = f"is read by the model's own class ({name or 'which no file of the folder names'}), which adds rules"
-        raise DataError("", f"{cause} that are known of {', '.join(CLASSES)} alone", REMEDY)
+        cause = f"is read by the class {name}" if name else "is read by a class that no file of the folder names"
+        raise DataError("", f"{cause}; only the rules of {', '.join(CLASSES)} are known", REMEDY)
     pieces = SentencePieceTokenizer(read_bytes(file))
     row = table()["classes"][name]
     taken = {key: config.get(key, value) for key, value in row["defaults"].items()}
@@ -127,9 +127,9 @@ def _added(
     written = {name: value for key, value in taken.items() if key.endswith("_token") and (name := content(value))}
     named = [*written]
     if SENTINEL.format(0) in row["added"]:
-        named += [SENTINEL.format(number) for number in reversed(range(taken["extra_ids"]))]
+        named += [SENTINEL.format(index) for index in reversed(range(taken["extra_ids"]))]
     further = iter(range(len(ids), len(ids) + len(named)))
-    tokens = own | dict.fromkeys(named, True)
+    tokens = symbols | dict.fromkeys(named, True)
     placed = {name: ids[name] if name in ids else next(further) for name in tokens}
     for name, id in sorted(placed.items(), key=lambda pair: pair[1]):
         flags = plain | {"lstrip": layout.strips_mask and name == taken["mask_token"]}
@@ -141,18 +141,18 @@ def _added(
 def _around(row: Mapping[str, Any], names: Mapping[str, str], ids: Mapping[str, int]) -> dict[str, Any]:
     """Return the post-processor that adds special tokens around one text and around two."""
 
-    def places(key: str) -> list[dict[str, Any]]:
+    def sequence(key: str) -> list[dict[str, Any]]:
         return [
-            {"Sequence": {"id": one, "type_id": type}}
-            if one in "AB"
-            else {"SpecialToken": {"id": names.get(one, one), "type_id": type}}
-            for one, type in zip(row[key], row["types"][key], strict=True)
+            {"Sequence": {"id": token, "type_id": type}}
+            if token in "AB"
+            else {"SpecialToken": {"id": names.get(token, token), "type_id": type}}
+            for token, type in zip(row[key], row["types"][key], strict=True)
         ]
 
-    tokens = {names.get(one, one) for one in row["pair"] if one not in "AB"}
+    added = {names.get(token, token) for token in row["pair"] if token not in "AB"}
     return {
         "type": "TemplateProcessing",
-        "single": places("single"),
-        "pair": places("pair"),
-        "special_tokens": {name: {"id": name, "ids": [ids[name]], "tokens": [name]} for name in sorted(tokens)},
+        "single": sequence("single"),
+        "pair": sequence("pair"),
+        "special_tokens": {name: {"id": name, "ids": [ids[name]], "tokens": [name]} for name in sorted(added)},
     }

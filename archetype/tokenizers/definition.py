@@ -1,7 +1,7 @@
-"""Check the limits of a tokenizer.json before the library opens it.
+"""Check a tokenizer.json before the library opens it.
 
-The library trusts its files: invalid ones cause a panic, which it prints, or end the process. So each part's effect on
-the length of a text is bounded, and the tokenizer is tried on sample texts with the library's output discarded.
+The library trusts its files: an invalid one causes a panic, which it prints, or ends the process. So each step's effect
+on the length of a text is bounded, and the tokenizer is tried on sample texts with the library's output discarded.
 """
 
 import base64
@@ -90,10 +90,10 @@ def without_panics() -> Iterator[None]:
 def frame(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, Any]:
     """Return the post-processor that adds special tokens (ids by name) before and after one text or two."""
     first, last = ([{"SpecialToken": {"id": name, "type_id": 0}} for name in names] for names in (before, after))
-    one, two = ({"Sequence": {"id": name, "type_id": type}} for type, name in enumerate("AB"))
+    text_a, text_b = ({"Sequence": {"id": name, "type_id": type}} for type, name in enumerate("AB"))
     tokens = {name: {"id": name, "ids": [id], "tokens": [name]} for name, id in {**before, **after}.items()}
-    around = {"single": [*first, one, *last], "pair": [*first, one, two, *last]}
-    return {"type": "TemplateProcessing", **around, "special_tokens": tokens}
+    sequences = {"single": [*first, text_a, *last], "pair": [*first, text_a, text_b, *last]}
+    return {"type": "TemplateProcessing", **sequences, "special_tokens": tokens}
 
 
 def pair(merge: str | Sequence[str]) -> Sequence[str]:
@@ -102,7 +102,7 @@ def pair(merge: str | Sequence[str]) -> Sequence[str]:
 
 
 def _are_pairs(merges: Sequence[object]) -> bool:
-    """Return whether the merges are well-formed; if not, the library reports it."""
+    # the library reports malformed merges itself
     listed = all(isinstance(merge, list) and [type(part) for part in merge] == [str, str] for merge in merges)
     return listed or all(isinstance(merge, str) and " " in merge for merge in merges)
 
@@ -134,10 +134,7 @@ def _growth(step: Mapping[str, Any]) -> float:
 
 
 def _is_charsmap(value: object) -> bool:
-    """Return whether all lookups in a character map stay within its trie and its texts.
-
-    The format is that of Darts (double-array tries, S. Yata); see `Charsmap`.
-    """
+    # all lookups must stay within the trie and the replacements; see `Charsmap` for the format
     import numpy as np
 
     try:
@@ -147,7 +144,7 @@ def _is_charsmap(value: object) -> bool:
     size = int.from_bytes(data[:4], "little")
     if not size or size % 1024 or size > len(data) - 4:
         return False
-    units = np.frombuffer(data, np.uint32, size // 4, 4).astype(np.int64)
+    units = np.frombuffer(data, np.uint32, size // 4, 4).astype(np.int64)  # (size / 4,)
     texts = data[4 + size :]
     # bit 9 scales the offset by 256
     children = np.arange(len(units)) ^ ((units >> 10) << ((units & 512) >> 6))
@@ -155,7 +152,7 @@ def _is_charsmap(value: object) -> bool:
     is_node[0] = True
     if (children[is_node] >= len(units)).any():
         return False
-    values = units[children[is_node & (units & 256 != 0)]] & (2**31 - 1)
+    values = units[children[is_node & (units & 256 != 0)]] & (2**31 - 1)  # bit 8 marks nodes with a leaf
     starts = np.frombuffer(texts + b"\0", np.uint8)
     return bool((values <= len(texts)).all() and (starts[values] & 0xC0 != 0x80).all() and _is_utf8(texts))
 

@@ -42,8 +42,7 @@ def write_fast(
 
     Args:
         tokenizer: already saved in the folder.
-        has_class: whether a folder without a class is read by the family's class in transformers, as the source folder
-            was.
+        has_class: whether transformers reads a folder without a class with the family's class, as the source folder.
         allow_different_tokens: write the file even if it gives some texts other ids, with a warning.
 
     Raises:
@@ -78,7 +77,7 @@ def fast_definition(tokenizer: Tokenizer) -> dict[str, Any] | None:
 
 
 def _plain_definition(tokenizer: Tokenizer) -> dict[str, Any] | None:
-    """Like `fast_definition`, but without bos for kinds whose file names it only by id."""
+    # without bos for kinds whose file names it only by id
     match tokenizer:
         case ByteTokenizer():
             level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
@@ -126,7 +125,7 @@ def _bpe(vocab: dict[str, int], merges: list[list[str]], unknown: str | None = N
 
 
 def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any] | None:
-    """Return BPE or Unigram over the whole text; spaces are part of pieces."""
+    # BPE or Unigram over the whole text; spaces are part of pieces
     model, pieces = tokenizer.settings, tokenizer.pieces
     if model.kind not in (BPE, UNIGRAM) or model.space_behind:
         return None
@@ -163,13 +162,13 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any] | None:
 
 
 def _added(id: int, content: str, special: bool) -> dict[str, Any]:
-    """Return an added token; those that are not special are matched in normalized text."""
-    position = {"single_word": False, "lstrip": False, "rstrip": False}
-    return {"id": id, "content": content, **position, "normalized": not special, "special": special}
+    # tokens that are not special are matched in normalized text
+    matching = {"single_word": False, "lstrip": False, "rstrip": False}
+    return {"id": id, "content": content, **matching, "normalized": not special, "special": special}
 
 
 def _unigram_score(piece: Piece) -> float:
-    """Return the score by which SentencePiece chooses a piece; for a user symbol it depends on the length."""
+    # SentencePiece scores a user-defined symbol by its length
     return 0.1 * (len(piece.text.encode()) - 1) if piece.type == USER_DEFINED else piece.score
 
 
@@ -177,8 +176,8 @@ def _unigram_words(unknown: str, ids: Mapping[str, int]) -> dict[str, Any] | Non
     """Return a pre-tokenizer that splits names of bytes and of the unknown token, which must not match in text."""
     names = ["<(?=0x[0-9A-F]{2}>)"] if "<0x00>" in ids else []
     # unknown characters on both sides of a split would give two tokens instead of one
-    cuts = (at for at in range(1, len(unknown)) if unknown[at - 1] in ids or unknown[at] in ids)
-    names += [f"{re.escape(unknown[:at])}(?={re.escape(unknown[at:])})" for at in [*cuts][:1]]
+    cuts = (cut for cut in range(1, len(unknown)) if unknown[cut - 1] in ids or unknown[cut] in ids)
+    names += [f"{re.escape(unknown[:cut])}(?={re.escape(unknown[cut:])})" for cut in [*cuts][:1]]
     split = {"type": "Split", "behavior": "MergedWithPrevious", "invert": False}
     return split | {"pattern": {"Regex": "|".join(names)}} if names else None
 
@@ -188,13 +187,13 @@ def _merges(scores: dict[str, float], ids: dict[str, int]) -> list[list[str]]:
     merges = []
     for piece, score in scores.items():
         halves = ((piece[:cut], piece[cut:]) for cut in range(1, len(piece)))
-        pairs = sorted((ids[one], ids[two], one, two) for one, two in halves if one in scores and two in scores)
-        merges += [(score, [one, two]) for _, _, one, two in pairs]
+        pairs = sorted((ids[a], ids[b], a, b) for a, b in halves if a in scores and b in scores)
+        merges += [(score, [a, b]) for _, _, a, b in pairs]
     return [pair for _, pair in sorted(merges, key=lambda merge: -merge[0])]
 
 
 def _normalizer(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
-    """Return the normalizer: character rules, joined spaces, a prefix space, and spaces written as ▁."""
+    # character rules, joined spaces, a prefix space, and spaces written as ▁
     model, steps = tokenizer.settings, []
     if model.charsmap:
         if (end := Charsmap(model.charsmap).replaced("\r\n")) != "\r\n":  # the library treats \r\n as one character
@@ -212,7 +211,6 @@ def _normalizer(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
 
 
 def _decoder(model: ModelSettings, unknown: str, shown: str) -> dict[str, Any]:
-    """Return the decoder from pieces to text; unknown pieces are shown as in SentencePiece."""
     steps = [
         {"type": "Replace", "pattern": {"String": unknown}, "content": shown},
         {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},

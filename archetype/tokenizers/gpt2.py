@@ -28,12 +28,7 @@ class GPT2Tokenizer(HuggingFaceTokenizer):
 
 
 def tokenizer_json(vocab: Mapping[str, Any], merges: bytes, config: Mapping[str, Any]) -> bytes:
-    """Convert the files to an equivalent tokenizer.json.
-
-    Args:
-        vocab: contents of vocab.json.
-        merges: contents of merges.txt.
-        config: contents of tokenizer_config.json, which names special tokens.
+    """Convert vocab.json, merges.txt and the special tokens of tokenizer_config.json to an equivalent tokenizer.json.
 
     Raises:
         DataError: the files are not GPT-2's, or damaged.
@@ -80,7 +75,7 @@ def _check_vocabulary(vocab: Mapping[str, Any], config: Mapping[str, Any]) -> No
     named = config.get("tokenizer_class")
     remedy = "save the tokenizer as tokenizer.json, with transformers for example"
     if isinstance(named, str) and named.removesuffix("Fast") not in CLASSES:
-        raise DataError(VOCAB, f"is for {named}, which reads it in another way than GPT-2", remedy)
+        raise DataError(VOCAB, f"is for {named}, which pre-tokenizes differently from GPT-2", remedy)
     if not all(type(id) is int and 0 <= id < 2**31 for id in vocab.values()):
         raise DataError(VOCAB, "does not map every token to an id", DAMAGED)
     if not byte_of_character().keys() <= vocab.keys() or any(token.endswith("</w>") for token in vocab):

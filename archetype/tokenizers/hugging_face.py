@@ -33,8 +33,8 @@ class HuggingFaceTokenizer(Tokenizer):
     """Tokenizer described by a tokenizer.json: BPE, WordPiece, Unigram or WordLevel; `kind` is that of its model.
 
     Args:
-        data: contents of a tokenizer.json.
-        config: contents of tokenizer_config.json (default: not yet saved in a folder).
+        data: contents of the tokenizer.json.
+        config: contents of tokenizer_config.json (None: not yet saved in a folder).
         added: tokens listed in the folder's other files.
 
     Raises:
@@ -140,7 +140,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
     @cached_property
     def _special_ids_around_text(self) -> tuple[list[int], list[int]]:
-        """The ids added before and after a text, found by encoding "a"."""
+        # found by encoding "a"; the library's post-processors have no common interface for them
         plain = self.encode("a")
         with library_errors("text", "cannot be encoded", INCOMPLETE):
             whole = list(self.backend.encode("a", add_special_tokens=True).ids)
@@ -151,8 +151,8 @@ class HuggingFaceTokenizer(Tokenizer):
     def encode_pair(self, first: str, second: str) -> EncodedPair:
         with library_errors("text", "cannot be encoded", INCOMPLETE):
             row = self.backend.encode(check_utf8(first), check_utf8(second), add_special_tokens=True)
-        places = [place for place, text in enumerate(row.sequence_ids) if text == 1]
-        return EncodedPair(list(row.ids), list(row.type_ids), {place: row.offsets[place] for place in places})
+        second_text = [position for position, text in enumerate(row.sequence_ids) if text == 1]
+        return EncodedPair(list(row.ids), list(row.type_ids), {at: row.offsets[at] for at in second_text})
 
     def decode(self, ids: Sequence[int]) -> str:
         known = [id for id in ids if 0 <= id < self._vocab_size]
@@ -183,8 +183,7 @@ class HuggingFaceTokenizer(Tokenizer):
         steps = [str(step.get("type")) for step in self._decoder_steps]
         joined = next((n for n, kind in enumerate(steps) if kind in ("Fuse", "ByteLevel")), len(steps))
         # CTC merges neighbours and cleaning works across tokens, so streaming must wait for the whole text; so must a
-        # step
-        # after pieces are joined, except Strip, which changes only the start
+        # step after pieces are joined, except Strip, which changes only the start
         if self._cleans or "CTC" in steps or any(kind not in ("Fuse", "Strip") for kind in steps[joined + 1 :]):
             return TextStream(self.decode, incomplete=lambda id: True)
         if "ByteFallback" in steps:  # one invalid byte makes a whole run of bytes invalid
@@ -192,7 +191,7 @@ class HuggingFaceTokenizer(Tokenizer):
         return TextStream(self.decode)
 
     def _continues_bytes(self, id: int) -> bool:
-        """Return whether a run of <0x..> tokens may continue after this id; special tokens do not end a run."""
+        # special tokens do not end a run of <0x..> tokens
         piece = self._piece(id)
         return BYTE.fullmatch(piece) is not None or piece in self._special or not piece
 
@@ -216,7 +215,6 @@ class HuggingFaceTokenizer(Tokenizer):
         return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
 
     def _piece(self, id: int) -> str:
-        """Return the token of an id as spelled in the file; empty if there is none."""
         return (self.backend.id_to_token(id) or "") if 0 <= id < self._vocab_size else ""
 
     @property
@@ -259,8 +257,8 @@ def byte_of_character() -> dict[str, int]:
     Printable bytes of Latin-1 map to themselves; the others are numbered from U+0100.
     """
     printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in sorted(printable)} | {chr(256 + n): byte for n, byte in enumerate(others)}
+    rest = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in sorted(printable)} | {chr(256 + n): byte for n, byte in enumerate(rest)}
 
 
 def to_bytes(piece: str) -> bytes:
@@ -278,7 +276,7 @@ def _flat(step: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def without(special: Iterable[str], text: str) -> list[str]:
-    """Split a text at spelled-out special tokens, which are dropped."""
+    """Split a text at spelled-out special tokens, and drop these."""
     names = [re.escape(name) for name in special if name]
     return [part for part in re.split("|".join(names), text) if part] if names else [text]
 

@@ -43,7 +43,7 @@ class JSONTokenizer(Tokenizer):
         kind = data.get("kind")
         registered = tokenizer_class(kind)
         if not issubclass(registered, JSONTokenizer):
-            raise DataError("kind", f"a tokenizer of kind {kind} is not in this file", "fix the file")
+            raise DataError("kind", f"a tokenizer of kind {kind} is not saved in this file", "fix the file")
         contents = validated(registered.fields, data)
         tokenizer = registered(**{name: getattr(contents, name) for name in registered._argument_names()})
         tokenizer.bos, tokenizer.eos, tokenizer.adds_bos = contents.bos, tuple(contents.eos), contents.adds_bos

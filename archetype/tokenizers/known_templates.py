@@ -7,24 +7,17 @@ from archetype.io.text import read_text
 
 
 def _source(turns: dict[str, tuple[str, str]], bos: str = "", trim: str = "") -> str:
-    """Build a template from the texts around each role's messages; other roles are refused.
-
-    Args:
-        turns: Jinja before and after a message, by role.
-        bos: Jinja before the first message.
-        trim: filter applied to contents.
-    """
+    # other roles are refused
     branches = "".join(
-        f"{{% {'elif' if number else 'if'} m.role == '{role}' %}}{before}{{{{ m.content{trim} }}}}{after}"
-        for number, (role, (before, after)) in enumerate(turns.items())
+        f"{{% {'elif' if index else 'if'} m.role == '{role}' %}}{before}{{{{ m.content{trim} }}}}{after}"
+        for index, (role, (before, after)) in enumerate(turns.items())
     )
-    refusal = "{% else %}{{ raise_exception('this form of conversations has no role ' ~ m.role) }}{% endif %}"
+    refusal = "{% else %}{{ raise_exception('this chat template has no role ' ~ m.role) }}{% endif %}"
     prompt = "{% if add_generation_prompt %}" + turns["assistant"][0] + "{% endif %}"
     return f"{bos}{{% for m in messages %}}{branches}{refusal}{{% endfor %}}{prompt}"
 
 
 def _alike(before: str, after: str) -> dict[str, tuple[str, str]]:
-    """Return turns that differ only in the role's name, written as ROLE."""
     return {role: (before.replace("ROLE", role), after) for role in ("system", "user", "assistant")}
 
 
@@ -47,15 +40,15 @@ TEMPLATES = {
 }
 
 
-def template_source(place: Path) -> str:
+def template_source(file_or_name: Path) -> str:
     """Return the Jinja source in a file or, if there is no such file, of a known template.
 
     Raises:
         DataError: the name is neither, or the file cannot be read.
     """
-    name = str(place)
-    if place.exists():
-        return read_text(place)
+    name = str(file_or_name)
+    if file_or_name.exists():
+        return read_text(file_or_name)
     if name in TEMPLATES:
         return TEMPLATES[name]
     raise DataError(name, "is neither a file nor a known chat template", nearest(name, TEMPLATES))

@@ -25,7 +25,7 @@ LISTS = ("additional_special_tokens", "extra_special_tokens")
 
 
 class MarianTokenizer(Tokenizer):
-    """Tokenizer with one SentencePiece model for sources, one for targets, and a table of ids.
+    """Tokenizer with a SentencePiece model for sources, one for targets, and a table of ids.
 
     A source may begin with the code of the target language, such as >>deu<<, which is one token. Pieces missing from
     the table become <unk>.
@@ -42,7 +42,7 @@ class MarianTokenizer(Tokenizer):
         target_vocab: contents of target_vocab.json, if the model has one.
 
     Raises:
-        DataError: the package sentencepiece is not installed, or a file is damaged (names it).
+        DataError: the package sentencepiece is not installed, or names the file that is damaged.
     """
 
     kind = "marian"
@@ -127,7 +127,7 @@ class MarianTokenizer(Tokenizer):
         special_tokens.write_config(folder, self, self._config, lambda id: names.get(id, ""))
 
     def stream(self) -> TextStream:
-        """Return a stream that yields all text at the end, since spaces there are dropped."""
+        # decoding drops spaces at the end, so all text is final only then
         return TextStream(self.decode, incomplete=lambda id: True)
 
 
@@ -150,7 +150,6 @@ def _name(config: Mapping[str, Any], key: str) -> str:
 
 
 def _special_names(config: Mapping[str, Any]) -> list[str]:
-    """Return the tokens that decoding skips."""
     lists = [config.get(key) for key in LISTS]
     listed = [special_tokens.content(token) for tokens in lists if isinstance(tokens, list) for token in tokens]
     return [*(_name(config, key) for key in NAMES), *(name for name in listed if name)]

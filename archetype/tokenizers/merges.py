@@ -23,14 +23,10 @@ def merge_counts(tokenizer: HuggingFaceTokenizer, texts: Sequence[str], limit: i
 
 
 def replay(words: Mapping[tuple[str, ...], int], merges: Sequence[Pair], prefix: str = "") -> list[int]:
-    """Return the count of each pair at its turn.
+    """Return the count of each pair at its turn; words are counted by their symbols.
 
-    If two merges form the same token (ab + c, then a + bc), a later count can be larger.
-
-    Args:
-        words: how often each word occurs, by its symbols.
-        merges: pairs in order.
-        prefix: of symbols that continue a word; a merge drops the second symbol's prefix.
+    If two merges form the same token (ab + c, then a + bc), a later count can be larger. Symbols that continue a word
+    have a prefix, which a merge drops from the second symbol.
     """
     symbols = [list(word) for word in words]
     counts = list(words.values())
@@ -41,7 +37,7 @@ def replay(words: Mapping[tuple[str, ...], int], merges: Sequence[Pair], prefix:
     for pair in merges:
         total = 0
         for n in where.pop(pair, ()):
-            total += counts[n] * sum(beside == pair for beside in pairwise(symbols[n]))
+            total += counts[n] * sum(neighbours == pair for neighbours in pairwise(symbols[n]))
             symbols[n] = _merged(symbols[n], pair, pair[0] + pair[1].removeprefix(prefix))
             _note(where, symbols[n], n)
         totals.append(total)

@@ -17,12 +17,10 @@ EXTRA, OLDER_EXTRA = "extra_special_tokens", "additional_special_tokens"  # the 
 
 
 def add_named(backend: "Backend", config: Mapping[str, Any], added: Sequence[AddedToken]) -> None:
-    """Add tokens in place. Tokens in the vocabulary keep their ids and take these flags; others get the next ids.
+    """Add the tokens of tokenizer_config.json, and those listed with ids, to a backend in place.
 
-    Args:
-        backend: of the `tokenizers` library.
-        config: contents of tokenizer_config.json.
-        added: tokens listed with ids, which the library ignores.
+    Tokens in the vocabulary keep their ids and take these flags; others get the next ids, since the library ignores
+    given ids.
 
     Warns:
         Notice: a token missing from the vocabulary got an id that no file names.
@@ -32,7 +30,8 @@ def add_named(backend: "Backend", config: Mapping[str, Any], added: Sequence[Add
     from tokenizers import AddedToken as LibraryToken
 
     named = {name: flags for name, flags in named_in(config) if name}
-    ids = {name: backend.token_to_id(name) for name in map(check_utf8, named)} | {one.content: one.id for one in added}
+    ids = {name: backend.token_to_id(name) for name in map(check_utf8, named)}
+    ids |= {token.content: token.id for token in added}
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
     tokens = []
     for token in sorted(added):
@@ -45,8 +44,8 @@ def add_named(backend: "Backend", config: Mapping[str, Any], added: Sequence[Add
             tokens.append(LibraryToken(name, **{"special": True} | flags))
     if tokens:
         backend.add_tokens(tokens)
-    if other := [name for name, id in ids.items() if backend.token_to_id(name) != id]:
-        shown = ", ".join(f"{name!r} {backend.token_to_id(name)}" for name in other)
+    if differing := [name for name, id in ids.items() if backend.token_to_id(name) != id]:
+        shown = ", ".join(f"{name!r} {backend.token_to_id(name)}" for name in differing)
         cause = f"the vocabulary lacks tokens, which get the next ids as in transformers: {shown}"
         warnings.warn(f"{CONFIG}: {shorten(cause, 300)}", Notice, stacklevel=2)
 
@@ -54,8 +53,8 @@ def add_named(backend: "Backend", config: Mapping[str, Any], added: Sequence[Add
 def named_in(config: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, bool]]]:
     """Yield each token that a key names, with its flags."""
     extra = config.get(EXTRA) or config.get(OLDER_EXTRA) or ()
-    own = [key for key in config if key.endswith("_token") and key not in NAMED and not key.startswith("add_")]
-    values = [config.get(key) for key in (*NAMED, *own)]
+    other_keys = [key for key in config if key.endswith("_token") and key not in NAMED and not key.startswith("add_")]
+    values = [config.get(key) for key in (*NAMED, *other_keys)]
     for value in [*values, *(extra.values() if isinstance(extra, dict) else extra if isinstance(extra, list) else ())]:
         if (name := content(value)) is not None:
             flags = {flag: value[flag] for flag in FLAGS if flag in value} if isinstance(value, dict) else {}

@@ -60,7 +60,6 @@ class ReadingClass(NamedTuple):
     """Class with which transformers reads a folder.
 
     Attributes:
-        name: of the class.
         is_forced: whether the model type decides, whatever class the folder names.
     """
 
@@ -70,7 +69,6 @@ class ReadingClass(NamedTuple):
 
 @cache
 def table() -> dict[str, Any]:
-    """Return the contents of `rebuilt.json`."""
     data: dict[str, Any] = json.loads(FILE.read_bytes())
     return data
 
@@ -89,8 +87,8 @@ def canonical(name: str, step: Any) -> Any:
 
 def settings_of(model: Mapping[str, Any]) -> dict[str, Any]:
     """Return a model's settings besides its vocabulary, with None for empty affixes."""
-    told = {key: model.get(key, value) for key, value in SETTINGS[model["type"]].items()}
-    return {"type": model["type"]} | {key: None if value == "" else value for key, value in told.items()}
+    settings = {key: model.get(key, value) for key, value in SETTINGS[model["type"]].items()}
+    return {"type": model["type"]} | {key: None if value == "" else value for key, value in settings.items()}
 
 
 def reading_class(config: Mapping[str, Any], model: Mapping[str, Any], has_bytes: bool) -> ReadingClass | None:
@@ -104,14 +102,14 @@ def reading_class(config: Mapping[str, Any], model: Mapping[str, Any], has_bytes
     types, kind = table()["types"], model.get("model_type")
     known = types.get(kind) if isinstance(kind, str) else None
     keeps_class = kind in table()["kept"]
-    own, named = config.get("tokenizer_class"), config.get("tokenizer_class") or model.get("tokenizer_class")
+    named_here, named = config.get("tokenizer_class"), config.get("tokenizer_class") or model.get("tokenizer_class")
     if isinstance(named, str) and not config.get("auto_map"):
         name = named.removesuffix("Fast")
         if name == "LlamaTokenizer" and has_bytes and not keeps_class:
             return None
         if known is not None and known != name:
             return _known(known, True) if keeps_class else _known(name) if known else None
-    return _known((own or named or known or "").removesuffix("Fast"))
+    return _known((named_here or named or known or "").removesuffix("Fast"))
 
 
 def _known(name: str, is_forced: bool = False) -> ReadingClass | None:
@@ -119,23 +117,15 @@ def _known(name: str, is_forced: bool = False) -> ReadingClass | None:
 
 
 def differences(tokenizer: "HuggingFaceTokenizer", name: str) -> list[str] | None:
-    """Return the parts of a tokenizer that a class replaces, in the file's order.
-
-    Args:
-        tokenizer: read from the file.
-        name: of a class in the table.
-
-    Returns:
-        names of the parts; None for a class that the table does not describe.
-    """
+    """Return the parts of a tokenizer that a class replaces, in the file's order; None for a class not in the table."""
     if (row := table()["classes"].get(table()["names"][name])) is None:
         return None
     taken = row["defaults"] | {key: value for key, value in tokenizer.config.items() if key in row["defaults"]}
     names = {f"<{key}>": content(value) for key, value in taken.items() if key.endswith("_token")}
     rebuilt = [] if _has_its_tokens(tokenizer, row, names) else ["added_tokens"]
     normalizer = canonical("normalizer", _state(tokenizer.backend.normalizer))
-    told = taken | {CHARSMAP: f'"{CHARSMAP}"' in json.dumps(normalizer)}
-    steps = built_steps(row, told)
+    keys = taken | {CHARSMAP: f'"{CHARSMAP}"' in json.dumps(normalizer)}
+    steps = built_steps(row, keys)
     if tokenizer.definition.get("post_processor") is None:
         steps["post_processor"] = row["alone"]
     for step, built in steps.items():
@@ -154,11 +144,11 @@ def differences(tokenizer: "HuggingFaceTokenizer", name: str) -> list[str] | Non
     return rebuilt
 
 
-def built_steps(row: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
+def built_steps(row: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the steps that a class builds for the values of its keys; "another" for values the table lacks."""
     return {
         step: next(
-            (table()["steps"][case[-1]] for case in cases if case[:-1] == [told[key] for key in keys]), "another"
+            (table()["steps"][case[-1]] for case in cases if case[:-1] == [settings[key] for key in keys]), "another"
         )
         for step, (keys, cases) in row["steps"].items()
     }
@@ -183,21 +173,20 @@ def _has_its_tokens(tokenizer: "HuggingFaceTokenizer", row: Mapping[str, Any], n
 
 
 def _same_model(tokenizer: "HuggingFaceTokenizer", built: Any, names: Mapping[str, str | None]) -> bool:
-    """Return whether both models tokenize words alike."""
     kind = type(tokenizer.backend.model).__name__
     if kind != built["type"]:
         return False
-    own, other = settings_of({**tokenizer.definition["model"], "type": kind}), dict(built)
-    if "unk_token" in other:
-        other["unk_token"] = names.get(other["unk_token"], other["unk_token"])
+    in_file, rebuilt = settings_of({**tokenizer.definition["model"], "type": kind}), dict(built)
+    if "unk_token" in rebuilt:
+        rebuilt["unk_token"] = names.get(rebuilt["unk_token"], rebuilt["unk_token"])
     bytes = [tokenizer.backend.token_to_id(f"<0x{byte:02X}>") is not None for byte in range(256)]
     silent = [] if any(bytes) else ["byte_fallback"]
-    falls_back = all(bytes) and own.get("byte_fallback") and other.get("byte_fallback")
+    falls_back = all(bytes) and in_file.get("byte_fallback") and rebuilt.get("byte_fallback")
     if falls_back or _has_every_byte(tokenizer):  # then no token is unknown
         silent += ["unk_token", "fuse_unk"]
-    elif own.get("unk_token") is None:
+    elif in_file.get("unk_token") is None:
         silent += ["fuse_unk"]
-    return all(own[key] == value for key, value in other.items() if key not in silent)
+    return all(in_file[key] == value for key, value in rebuilt.items() if key not in silent)
 
 
 def _has_every_byte(tokenizer: "HuggingFaceTokenizer") -> bool:
@@ -212,11 +201,11 @@ def _row(tokenizer: "HuggingFaceTokenizer", first: str, second: str | None = Non
     with library_errors(DEFINITION, "cannot be used", DAMAGED):
         row = tokenizer.backend.encode(first, second, add_special_tokens=True)
     marked = [id if text is None else "AB"[text] for id, text in zip(row.ids, row.sequence_ids, strict=True)]
-    return [one for at, one in enumerate(marked) if isinstance(one, int) or one not in marked[:at]]
+    return [item for at, item in enumerate(marked) if isinstance(item, int) or item not in marked[:at]]
 
 
 def _ids(tokenizer: "HuggingFaceTokenizer", row: Sequence[str], names: Mapping[str, str | None]) -> list[Any]:
-    return [one if one in "AB" else tokenizer.backend.token_to_id(names.get(one, one) or "") for one in row]
+    return [name if name in "AB" else tokenizer.backend.token_to_id(names.get(name, name) or "") for name in row]
 
 
 def otherwise(tokenizer: "HuggingFaceTokenizer", folder: Path) -> Iterator[str]:
@@ -231,7 +220,7 @@ def otherwise(tokenizer: "HuggingFaceTokenizer", folder: Path) -> Iterator[str]:
     remedy = f"if {CONFIG} has 'tokenizer_class': '{AS_FILE}'"
     if cls.is_forced:
         remedy = f"by {AS_FILE}.from_pretrained"
-    yield f"{message}, so that tokens may differ there; it takes the file as it is {remedy}"
+    yield f"{message}, so its tokens may differ; it uses the file unchanged {remedy}"
 
 
 def name_rebuilt(tokenizer: "HuggingFaceTokenizer", folder: Path) -> None:

@@ -15,17 +15,11 @@ MOST_NAMES = 20  # number of the tokenizer's own tokens tried in texts
 ALLOW = "--allow-different-tokens to write it so"
 
 
-def awkward_cases(tokenizer: Tokenizer, others: Iterable[str] = ()) -> Iterator[tuple[str, list[int]]]:
-    """Yield difficult texts, some made of the tokenizer's own tokens, with their ids.
-
-    Texts that the tokenizer refuses are left out.
-
-    Args:
-        others: further texts.
-    """
+def awkward_cases(tokenizer: Tokenizer, further: Iterable[str] = ()) -> Iterator[tuple[str, list[int]]]:
+    """Yield difficult texts, some made of the tokenizer's own tokens, with their ids; skip texts that it refuses."""
     names = [*tokenizer.symbols, *tokenizer.special_tokens][:MOST_NAMES]
     named = (f"the {name} cat{name}{name}s" for name in names)
-    for text in (*AWKWARD_TEXTS, *named, *tokenizer.telling_texts(), *others):
+    for text in (*AWKWARD_TEXTS, *named, *tokenizer.telling_texts(), *further):
         try:
             yield text, tokenizer.encode_with_special_tokens(text)
         except DataError:
@@ -35,20 +29,13 @@ def awkward_cases(tokenizer: Tokenizer, others: Iterable[str] = ()) -> Iterator[
 def check_saved(
     tokenizer: Tokenizer, folder: Path, allow_different: bool = False, remedy: str = f"use --format gguf, or {ALLOW}"
 ) -> Tokenizer:
-    """Compare a folder's tokenizer with the original: ids of texts and prompts, bos and eos.
+    """Compare a folder's tokenizer with the original (ids of texts and prompts, bos and eos), and return it.
 
-    A tokenizer.json is read by its own library, as in transformers; other files are read by Archetype.
-
-    Args:
-        folder: where it was saved.
-        allow_different: warn about a difference instead of refusing.
-        remedy: advice in the error message.
-
-    Returns:
-        the folder's tokenizer.
+    A tokenizer.json is read by its own library, as in transformers; other files are read by Archetype. With
+    `allow_different`, a difference is a warning.
 
     Raises:
-        DataError: names the first text with other ids, or a differing bos or eos.
+        DataError: names the first text with other ids, or a differing bos or eos; ends with `remedy`.
 
     Warns:
         Notice: names the difference, if it is allowed.
@@ -70,12 +57,12 @@ def check_saved(
 def _differing_texts(tokenizer: Tokenizer, read: Tokenizer, file: str) -> Iterator[str]:
     """Yield the first text with other ids, with or without special tokens around it."""
     # if bos or eos were ordinary tokens, the file matches them first, even inside other tokens
-    own, ends = tokenizer.special_tokens, {read.bos, *read.eos[:1]}
-    names = [name for name, id in read.special_tokens.items() if id in ends and name not in own]
+    special, ends = tokenizer.special_tokens, {read.bos, *read.eos[:1]}
+    names = [name for name, id in read.special_tokens.items() if id in ends and name not in special]
     tokens = [tokenizer.decode([id]) for id in range(tokenizer.vocab_size)] if names else []
-    others = [*names, *(token for token in tokens if any(name in token for name in names))]
+    further = [*names, *(token for token in tokens if any(name in token for name in names))]
     whole = read.backend if isinstance(read, HuggingFaceTokenizer) else None
-    for text, ids in awkward_cases(tokenizer, others):
+    for text, ids in awkward_cases(tokenizer, further):
         row, again = tokenizer.add_special_tokens(ids), read.encode_with_special_tokens(text)
         with_special = (
             read.add_special_tokens(again) if whole is None else whole.encode(text, add_special_tokens=True).ids
@@ -87,12 +74,8 @@ def _differing_texts(tokenizer: Tokenizer, read: Tokenizer, file: str) -> Iterat
 
 
 def differing_ends(tokenizer: Tokenizer, read: Tokenizer, file: str) -> Iterator[str]:
-    """Yield differences in bos and eos; only the first eos counts, since tokenizer files name just one.
-
-    Args:
-        read: what its file is read as.
-    """
-    for name, one, other in (("bos", [tokenizer.bos], [read.bos]), ("eos", tokenizer.eos[:1], read.eos[:1])):
-        first, second = ("absent" if [*ids] in ([], [None]) else f"id {ids[0]}" for ids in (one, other))
+    """Yield differences in bos and eos; only the first eos counts, since tokenizer files name just one."""
+    for name, expected, actual in (("bos", [tokenizer.bos], [read.bos]), ("eos", tokenizer.eos[:1], read.eos[:1])):
+        first, second = ("absent" if [*ids] in ([], [None]) else f"id {ids[0]}" for ids in (expected, actual))
         if first != second:
             yield f"{name} is {first}, and would be {second} in a {file}"

@@ -37,8 +37,6 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
 
 class Piece(NamedTuple):
-    """Piece of a model: text, score and type."""
-
     text: str
     score: float
     type: int
@@ -108,12 +106,10 @@ class SentencePieceTokenizer(Tokenizer):
 
     @cached_property
     def settings(self) -> ModelSettings:
-        """Settings in the model's file."""
         return read_settings(self._data)
 
     @cached_property
     def pieces(self) -> list[Piece]:
-        """All pieces by id."""
         return read_pieces(self._data)
 
     @property
@@ -122,8 +118,8 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def special_tokens(self) -> dict[str, int]:
-        own = {self.piece(id): id for id in range(self._size) if self.processor.is_control(id)}
-        return own | {name: token.id for name, token in self.added.items() if token.special}
+        control = {self.piece(id): id for id in range(self._size) if self.processor.is_control(id)}
+        return control | {name: token.id for name, token in self.added.items() if token.special}
 
     @property
     def symbols(self) -> list[str]:
@@ -138,11 +134,11 @@ class SentencePieceTokenizer(Tokenizer):
         return self._encode(text, [token for token in self.added.values() if not token.special])
 
     def encode_with_special_tokens(self, text: str) -> list[int]:
-        own = [AddedToken(id, name) for name, id in self.special_tokens.items() if name not in self.added]
-        return self._encode(text, [*own, *self.added.values()])
+        control = [AddedToken(id, name) for name, id in self.special_tokens.items() if name not in self.added]
+        return self._encode(text, [*control, *self.added.values()])
 
     def _encode(self, text: str, added: Sequence[AddedToken]) -> list[int]:
-        """Return the ids of a text after matching some tokens first; the text between them is encoded separately."""
+        # the text between added tokens is encoded separately
         if not added:
             return list(self.processor.encode(check_utf8(text)))
         known = {token.content: token.id for token in added}
@@ -154,7 +150,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def special_ids_around(self) -> tuple[list[int], list[int]]:
-        """The ids added before and after a text."""
+        """Ids added before and after a text."""
         return super().add_special_tokens([]), [*(self.eos[:1] if self._adds_eos else ())]
 
     def add_special_tokens(self, ids: Sequence[int]) -> list[int]:
@@ -168,7 +164,7 @@ class SentencePieceTokenizer(Tokenizer):
         return str(self.processor.decode([self.piece(id) for id in known] if shown else known))
 
     def telling_texts(self) -> list[str]:
-        """Return texts made of pieces: random sequences, and overlapping pieces, of equal score if there are such.
+        """Return texts made of pieces: random sequences, and overlapping pieces, of equal score if there are any.
 
         Among overlapping pieces of equal score the leftmost is merged first, which a list of merges cannot express.
         """
@@ -176,12 +172,12 @@ class SentencePieceTokenizer(Tokenizer):
         for piece in self.pieces:
             if piece.type == NORMAL:
                 groups[piece.score].append(piece.text)
-        everything = [text for group in groups.values() for text in group]
+        all_pieces = [text for group in groups.values() for text in group]
         tied = [group for group in groups.values() if len(group) > 1] if self.settings.kind == BPE else []
         rng = random.Random(0)
         count = 200 if tied else 30
-        texts = ["".join(rng.choices(group, k=6)) for group in (everything, *tied) if group for _ in range(count)]
-        for group in tied or [everything]:
+        texts = ["".join(rng.choices(group, k=6)) for group in (all_pieces, *tied) if group for _ in range(count)]
+        for group in tied or [all_pieces]:
             rest = defaultdict[str, list[str]](list)  # continuations by prefix
             for text in group:
                 for cut in range(1, len(text)):
@@ -205,9 +201,8 @@ class SentencePieceTokenizer(Tokenizer):
         special_tokens.write_config(folder, self, self._config, self.piece)
 
     def _is_control(self, token: AddedToken) -> bool:
-        """Return whether a token is a control piece of the model without further flags."""
-        own = token.id < self._size and self.processor.id_to_piece(token.id) == token.content
-        return own and self.processor.is_control(token.id) and token == AddedToken(token.id, token.content)
+        is_piece = token.id < self._size and self.processor.id_to_piece(token.id) == token.content
+        return is_piece and self.processor.is_control(token.id) and token == AddedToken(token.id, token.content)
 
     def _id(self, piece: str) -> int | None:
         if piece in self.added:
@@ -230,7 +225,6 @@ def processor_of(data: bytes, place: str) -> "SentencePieceProcessor":
 
 
 def read_settings(data: bytes) -> ModelSettings:
-    """Return the settings in a model's file."""
     trainer, normalizer = (_section(data, number) for number in (TRAINER, NORMALIZER))
     kind, charsmap = trainer.get(MODEL_TYPE, UNIGRAM), normalizer.get(CHARSMAP, b"")
     return ModelSettings(
@@ -243,7 +237,6 @@ def read_settings(data: bytes) -> ModelSettings:
 
 
 def read_pieces(data: bytes) -> list[Piece]:
-    """Return the pieces in a model's file."""
     pieces = []
     for field, value in _fields(data):
         if field == PIECES and isinstance(value, bytes):
@@ -277,7 +270,7 @@ def write_model(pieces: Iterable[Piece], settings: ModelSettings, special: Mappi
 
 
 def _field(number: int, value: Any) -> bytes:
-    """Encode a protobuf field: bytes with their length, a varint, or a float32."""
+    # bytes with their length, a float32, or a varint
     match value:
         case bytes():
             return _varint(number << 3 | 2) + _varint(len(value)) + value
@@ -298,38 +291,38 @@ def _varint(value: int) -> bytes:
 
 
 def _section(data: bytes, number: int) -> dict[int, int | bytes]:
-    """Decode a nested message; of repeated fields the last one counts."""
+    # of repeated fields the last one counts
     message = next((value for field, value in _fields(data) if field == number and isinstance(value, bytes)), b"")
     return dict(_fields(message))
 
 
 def _fields(data: bytes) -> list[tuple[int, int | bytes]]:
-    """Decode the fields of a protobuf message: varints as int, everything else as bytes."""
+    # varints as int, everything else as bytes
     fields: list[tuple[int, int | bytes]] = []
-    at = 0
+    position = 0
 
     def number() -> int:
-        nonlocal at
+        nonlocal position
         value = shift = 0
         while True:
-            byte = data[at]
-            at, value, shift = at + 1, value | (byte & 0x7F) << shift, shift + 7
+            byte = data[position]
+            position, value, shift = position + 1, value | (byte & 0x7F) << shift, shift + 7
             if byte < 0x80:
                 return value
 
-    while at < len(data):
+    while position < len(data):
         key = number()
         match key & 7:
             case 0:
                 fields.append((key >> 3, number()))
             case 2:
                 size = number()
-                fields.append((key >> 3, data[at : at + size]))
-                at += size
+                fields.append((key >> 3, data[position : position + size]))
+                position += size
             case 1 | 5 as wire:
                 size = 8 if wire == 1 else 4
-                fields.append((key >> 3, data[at : at + size]))
-                at += size
+                fields.append((key >> 3, data[position : position + size]))
+                position += size
             case _:
                 break
     return fields

@@ -67,7 +67,6 @@ class Ends(NamedTuple):
 
 
 def ends_of(tokenizer: Tokenizer) -> Ends:
-    """Return the current bos, eos and adds_bos of a tokenizer."""
     return Ends(tokenizer.bos, next(iter(tokenizer.eos), None), tokenizer.adds_bos)
 
 
@@ -78,13 +77,10 @@ def write_config(
     name_of: Callable[[int], str],
     opened: Ends | None = None,
 ) -> None:
-    """Write a configuration as it was read, with changes of bos and eos.
+    """Write a configuration as it was read, with changes of bos and eos; of several eos, the first is written.
 
-    Args:
-        tokenizer: if it has several eos, the first is written.
-        config: contents of the file that the tokenizer was opened from.
-        name_of: returns the token of an id.
-        opened: bos and eos when opened (default: not read from a file, so all are written).
+    `opened` has bos and eos when the tokenizer was opened; None if it was not read from a file, so that all are
+    written.
     """
     ends = ends_of(tokenizer)._asdict()
     changed = {
@@ -97,12 +93,7 @@ def write_config(
 
 
 def apply_config(tokenizer: Tokenizer, config: Mapping[str, Any], id_of: Callable[[str], int | None]) -> None:
-    """Set bos, eos and adds_bos from a configuration.
-
-    Args:
-        tokenizer: changed in place.
-        config: contents of tokenizer_config.json.
-        id_of: returns the id of a token, or None if the vocabulary lacks it.
+    """Set bos, eos and adds_bos from tokenizer_config.json; `id_of` returns None for a token that the vocabulary lacks.
 
     Raises:
         DataError: names the key whose token is unknown, or whose value has the wrong type.
@@ -125,12 +116,7 @@ def apply_config(tokenizer: Tokenizer, config: Mapping[str, Any], id_of: Callabl
 
 
 def set_known(tokenizer: Tokenizer, special: Mapping[str, int]) -> None:
-    """Set bos and eos by the names that published tokenizers use.
-
-    Args:
-        tokenizer: changed in place.
-        special: ids of its special tokens, by name.
-    """
+    """Set bos and eos to the special tokens with the names that published tokenizers use."""
     tokenizer.bos = next((special[name] for name in KNOWN_BOS if name in special), None)
     tokenizer.eos = tuple(special[name] for name in KNOWN_EOS if name in special)
 
@@ -147,12 +133,7 @@ def mask_id(tokenizer: Tokenizer) -> int:
 
 
 def special_names(tokenizer: Tokenizer, pad: object) -> dict[str, str]:
-    """Return bos_token, eos_token and pad_token as the tokenizer spells them, where they exist.
-
-    Args:
-        tokenizer: has bos and eos.
-        pad: id of the padding token, as read from a file.
-    """
+    """Return bos_token, eos_token and pad_token (an id from a file) as the tokenizer spells them, if they exist."""
     ids = {"bos_token": tokenizer.bos, "eos_token": tokenizer.eos[0] if tokenizer.eos else None, "pad_token": pad}
     names = {id: name for name, id in tokenizer.special_tokens.items()}
     return {

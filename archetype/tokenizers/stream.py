@@ -10,9 +10,9 @@ class TextStream:
     """Decode one token at a time; the outputs of `push` and `finish` joined equal `decode` of all ids.
 
     A short window of tokens is decoded again with each new token, and the text it grew by is final unless it ends
-    within a character. The window starts at a token with text of its own, so that a decoder's effects at the start of a
-    text, such as dropping a space, do not recur in its middle. `tokenizers.decoders.DecodeStream` works in the same way
-    for one library, but loses spaces where a decoder strips several, and fails on invalid runs of bytes.
+    within a character. The window starts at a token with text, so that a decoder's effects at the start of a text, such
+    as dropping a space, do not recur in its middle. `tokenizers.decoders.DecodeStream` works in the same way for one
+    library, but loses spaces where a decoder strips several, and fails on invalid runs of bytes.
 
     Args:
         decode: converts token ids to text.
@@ -29,11 +29,7 @@ class TextStream:
         self._text = ""  # their text
 
     def follow(self, ids: list[int]) -> None:
-        """Continue the text of other ids, which is not returned; a following space is then not a leading one.
-
-        Args:
-            ids: that precede those to be pushed.
-        """
+        """Continue the text of preceding ids, which is not returned; a following space is then not a leading one."""
         tail = ids[-TAIL:]
         text = self._decode(tail)
         if text and not text.endswith(REPLACEMENT):

@@ -25,22 +25,16 @@ Count = Annotated[int, Field(strict=True, ge=0, lt=2**24, description="a count")
 
 
 class Ranked(BaseModel):
-    """Token of the vocabulary."""
-
     rank: Count
     token_bytes: str
 
 
 class Special(BaseModel):
-    """Special token."""
-
     rank: Count
     token_str: str
 
 
 class Config(BaseModel):
-    """Sizes and pre-tokenization pattern."""
-
     pattern: Annotated[str, Field(min_length=1, description="the regular expression that splits a text")]
     default_vocab_size: Count
     default_num_special_tokens: Count
@@ -79,15 +73,14 @@ def rank_file(data: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
     file = validated(TekkenFile, data)
     special, first = _special_tokens(file), file.config.default_num_special_tokens
     count = file.config.default_vocab_size - first
-    chosen = sorted((token.rank, token.token_bytes) for token in file.vocab)[: max(count, 0)]
-    if [rank for rank, _ in chosen] != list(range(count)):
+    tokens = sorted((token.rank, token.token_bytes) for token in file.vocab)[: max(count, 0)]
+    if [rank for rank, _ in tokens] != list(range(count)):
         raise DataError("vocab", f"does not have the ranks from 0 to {count - 1:,}", DAMAGED)
-    lines = [f"{_checked(token, rank)} {first + rank}\n" for rank, token in chosen]
+    lines = [f"{_checked(token, rank)} {first + rank}\n" for rank, token in tokens]
     return "".join(lines).encode(), {"pattern": file.config.pattern, "special_tokens": special, "adds_bos": True}
 
 
 def _special_tokens(file: TekkenFile) -> dict[str, int]:
-    """Return the ids of all special tokens by name, with placeholder names for unnamed ones."""
     count = file.config.default_num_special_tokens
     if file.special_tokens is not None:
         named = {token.token_str: token.rank for token in file.special_tokens}
@@ -95,7 +88,7 @@ def _special_tokens(file: TekkenFile) -> dict[str, int]:
         named = {name: id for id, name in enumerate(UNSAID)}
     else:
         raise DataError("special_tokens", "is missing", "fetch the file again: newer versions name them")
-    named |= {f"<SPECIAL_{id}>": id for id in range(count) if id not in named.values()}
+    named |= {f"<SPECIAL_{id}>": id for id in range(count) if id not in named.values()}  # placeholders, as in Mistral's
     if sorted(named.values()) != list(range(count)):
         raise DataError("special_tokens", f"does not have the ranks from 0 to {count - 1:,}, once each", DAMAGED)
     return named

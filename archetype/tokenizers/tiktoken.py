@@ -159,7 +159,7 @@ def read_ranks(data: bytes) -> dict[bytes, int]:
                 raise DataError(f"line {number}", "repeats a token of an earlier line", DAMAGED)
             ranks[token] = rank
     if len(set(ranks.values())) != len(ranks):
-        raise DataError("", "two of its tokens have the same rank", DAMAGED)
+        raise DataError("", "has two tokens with the same rank", DAMAGED)
     missing = sum(bytes((byte,)) not in ranks for byte in range(256))
     if missing:
         raise DataError("", f"{missing} of the 256 single bytes have no token", DAMAGED)
@@ -226,8 +226,8 @@ def published_format(ranks: int) -> Format:
         case 128_000:
             special = {name: 128_000 + n for n, name in enumerate(_llama3())}
             return Format(pattern=LLAMA3, special_tokens=special, adds_bos=True)
-    remedy = f'put a {COMPANION} beside it: {{"pattern": "...", "special_tokens": {{"<|endoftext|>": {ranks}}}}}'
-    raise DataError("", f"its {ranks:,} ranks belong to no published tokenizer", remedy)
+    remedy = f'add a {COMPANION} next to it: {{"pattern": "...", "special_tokens": {{"<|endoftext|>": {ranks}}}}}'
+    raise DataError("", f"no published tokenizer has {ranks:,} ranks", remedy)
 
 
 def companion_format(data: Mapping[str, Any]) -> Format:
@@ -239,7 +239,7 @@ def companion_format(data: Mapping[str, Any]) -> Format:
     format = validated(Format, data, COMPANION)
     special = format.special_tokens
     if len(set(special.values())) != len(special):
-        raise DataError(f"{COMPANION}: special_tokens", "two of them have the same id", "give each its own")
+        raise DataError(f"{COMPANION}: special_tokens", "two have the same id", "give each a unique id")
     if not {*([] if format.bos is None else [format.bos]), *(format.eos or [])} <= special.keys():
         raise DataError(f"{COMPANION}: bos, eos", "are not names of special tokens", 'write "bos": NAME, "eos": [NAME]')
     return format

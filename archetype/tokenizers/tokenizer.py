@@ -16,9 +16,9 @@ class EncodedPair(NamedTuple):
     """Two texts encoded as one sequence.
 
     Attributes:
-        ids: of all tokens.
+        ids: token ids.
         types: token types: usually 0 for the first text and 1 for the second.
-        places: character range (start, end) in the second text for each position of its tokens.
+        places: character range (start, end) in the second text, by position of its tokens.
     """
 
     ids: list[int]
@@ -64,10 +64,7 @@ class Tokenizer(ABC):
 
     @classmethod
     def open(cls, file: Path) -> "Tokenizer":
-        """Open the tokenizer in a file and the files next to it.
-
-        Args:
-            file: its name matches one of `files`.
+        """Open the tokenizer in a file, whose name matches one of `files`, and the files next to it.
 
         Raises:
             DataError: names the damaged file and its fault.
@@ -149,7 +146,7 @@ class Tokenizer(ABC):
         Raises:
             DataError: the tokenizer's file does not define this.
         """
-        cause = f"a tokenizer of kind {self.kind} does not say how two texts stand in one row"
+        cause = f"a tokenizer of kind {self.kind} does not define how to encode a pair of texts"
         raise DataError("tokenizer", cause, "use a model with a tokenizer.json")
 
     @abstractmethod
@@ -184,7 +181,7 @@ def check_utf8(text: str) -> str:
 
 
 def readable(token: str | bytes) -> str:
-    r"""A token's text, or its bytes, on one line for display.
+    r"""Return a token's text, or its bytes, on one line for display.
 
     >>> readable(b" caf\xc3")
     '▁caf<0xC3>'

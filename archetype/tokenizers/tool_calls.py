@@ -19,8 +19,8 @@ class CallPiece:
     """Piece of a tool call.
 
     Attributes:
-        index: of the call in the answer, from 0.
-        name: of the function, in the first piece of a call; otherwise None.
+        index: index of the call in the answer.
+        name: function name, in the first piece of a call; otherwise None.
         arguments: continuation of the JSON arguments.
     """
 
@@ -32,21 +32,21 @@ class CallPiece:
 Piece = str | CallPiece  # text of the answer's content, or a piece of a call
 
 
-def follow(literal: str, text: str, place: int) -> int:
+def follow(literal: str, text: str, position: int) -> int:
     """Return the end of a literal that starts at a position, ignoring white space; NO or OPEN if it does not match."""
-    for sign in "".join(literal.split()):
-        while place < len(text) and text[place].isspace():
-            place += 1
-        if sign == ID:
-            while place < len(text) and re.fullmatch(r"[\w.:-]", text[place]):
-                place += 1
+    for character in "".join(literal.split()):
+        while position < len(text) and text[position].isspace():
+            position += 1
+        if character == ID:
+            while position < len(text) and re.fullmatch(r"[\w.:-]", text[position]):
+                position += 1
             continue
-        if place == len(text):
+        if position == len(text):
             return OPEN
-        if text[place] != sign:
+        if text[position] != character:
             return NO
-        place += 1
-    return place
+        position += 1
+    return position
 
 
 def read_calls(
@@ -113,7 +113,7 @@ class ToolCallParser:
         return pieces
 
     def _content(self) -> bool:
-        """Read content up to where a call may begin."""
+        # content extends to where a call may begin
         start = end = NO
         for start in range(len(self._text)):
             if (end := follow(self._form.before_name, self._text, start)) != NO:
@@ -138,7 +138,7 @@ class ToolCallParser:
         return True
 
     def _begin(self) -> bool:
-        """Read up to the arguments; from here on it is certainly a call."""
+        # if the text up to the arguments matches, it is certainly a call
         form, pairs = self._form, self._form.pairs
         end = follow(form.before_arguments, self._text, self._place)
         if end >= 0 and pairs is not None:
@@ -159,7 +159,7 @@ class ToolCallParser:
                 self._start_call("{}")
                 self._ends, self._state = none, self._after
                 return True
-            end = max(end, self._end_of(none, self._place), key=lambda one: one == OPEN)
+            end = max(end, self._end_of(none, self._place), key=lambda state: state == OPEN)
         return False if end == OPEN and not self._is_over else self._reject()
 
     def _start_call(self, arguments: str = "") -> None:
@@ -168,7 +168,7 @@ class ToolCallParser:
         self._ends = (self._form.next_name, self._form.after)
 
     def _reject(self) -> bool:
-        """Treat the first character of an apparent call as content, and search again after it."""
+        # the first character of an apparent call is content; search again after it
         self._pieces.append(self._text[0])
         self._text, self._place, self._state = self._text[1:], 0, self._content
         return True
@@ -178,7 +178,7 @@ class ToolCallParser:
             self._pieces.append(CallPiece(self.num_calls - 1, None, text))
 
     def _object(self) -> bool:
-        """Read the object of all arguments; JSON is passed on as it arrives."""
+        # JSON is passed on as it arrives
         if self._form.quotes != JSON_QUOTES:
             try:
                 value, end = read_notation(self._text, 0, self._form.quotes)
@@ -187,27 +187,26 @@ class ToolCallParser:
             self._arguments(json.dumps(value, ensure_ascii=False))
             self._place, self._state = end, self._after
             return True
-        for place, sign in enumerate(self._text, start=1):
-            self._scan(sign)
+        for position, character in enumerate(self._text, start=1):
+            self._scan(character)
             if not self._depth:
-                self._arguments(self._text[:place])
-                self._place, self._state = place, self._after
+                self._arguments(self._text[:position])
+                self._place, self._state = position, self._after
                 return True
         self._arguments(self._text)
         self._text = ""
         return False
 
-    def _scan(self, sign: str) -> None:
-        """Update nesting depth and quoting by one character of JSON."""
+    def _scan(self, character: str) -> None:
         if self._in_text:
             if self._is_escaped:
                 self._is_escaped = False
             else:
-                self._is_escaped, self._in_text = sign == "\\", sign != '"'
-        elif sign == '"':
+                self._is_escaped, self._in_text = character == "\\", character != '"'
+        elif character == '"':
             self._in_text = True
         else:
-            self._depth += (sign in "{[") - (sign in "}]")
+            self._depth += (character in "{[") - (character in "}]")
 
     def _pair_key(self) -> bool:
         pairs = self._form.pairs
@@ -221,7 +220,7 @@ class ToolCallParser:
         return False
 
     def _pair_value(self) -> bool:
-        """Read a value up to the next key or the end of the call."""
+        # a value extends to the next key or the end of the call
         pairs = self._form.pairs
         assert pairs is not None
         ends = (pairs.next_pair, *self._ends)
@@ -244,23 +243,22 @@ class ToolCallParser:
             return True
         return False
 
-    def _end_of(self, literals: tuple[str | None, ...], place: int) -> int:
+    def _end_of(self, literals: tuple[str | None, ...], position: int) -> int:
         """Return the end of the literal that matches: OPEN if one still may match, NO if none can."""
-        ends = [follow(literal, self._text, place) for literal in literals if literal is not None]
+        ends = [follow(literal, self._text, position) for literal in literals if literal is not None]
         return max((end for end in ends if end >= 0), default=OPEN if OPEN in ends else NO)
 
     def _after(self) -> bool:
-        """Read the end of a call, or the start of the next one."""
-        next_name, after = self._ends
-        going_on = NO if next_name is None else follow(next_name, self._text, self._place)
+        next_name, after = self._ends  # the call is followed by another one, or ends
+        next_call = NO if next_name is None else follow(next_name, self._text, self._place)
         ended = follow(after, self._text, self._place)
         if self._has_one:
             self._text, self._place, self._state = "", 0, self._nothing
             return False
-        if going_on >= 0:
-            self._place, self._state = going_on, self._function
+        if next_call >= 0:
+            self._place, self._state = next_call, self._function
             return True
-        if OPEN in (going_on, ended):
+        if OPEN in (next_call, ended):
             return False
         self._text, self._place, self._state = self._text[max(ended, self._place) :], 0, self._content
         return True
@@ -271,6 +269,6 @@ class ToolCallParser:
 
 
 def _without(value: str, before: str, behind: str) -> str:
-    """Strip the white space that belongs to the surrounding literals."""
+    # the white space of the surrounding literals
     value = value.removeprefix(before[len(before.rstrip()) :])
     return value.removesuffix(behind[: len(behind) - len(behind.lstrip())])

@@ -51,22 +51,17 @@ class ToolForm:
 
     @property
     def literals(self) -> list[str]:
-        """All literal texts."""
         pairs = self.pairs
-        more = (
+        further = (
             self.quotes if pairs is None else (pairs.between, pairs.next_pair, pairs.after_none, pairs.next_after_none)
         )
-        return [text for text in (self.opening, self.before_arguments, self.after, self.next_name, *more) if text]
+        return [text for text in (self.opening, self.before_arguments, self.after, self.next_name, *further) if text]
 
     def until(self, ends: Sequence[str]) -> "ToolForm":
-        """Cut the last literal before the first end-of-text token.
-
-        Args:
-            ends: spellings of such tokens.
-        """
+        """Cut the last literal before the first of these end-of-text tokens."""
 
         def cut(text: str) -> str:
-            return text[: min((place for end in ends if end and (place := text.find(end)) >= 0), default=len(text))]
+            return text[: min((at for end in ends if end and (at := text.find(end)) >= 0), default=len(text))]
 
         pairs = self.pairs and replace(self.pairs, after_none=cut(self.pairs.after_none))
         return replace(self, after=cut(self.after), pairs=pairs)

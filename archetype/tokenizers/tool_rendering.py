@@ -44,7 +44,7 @@ def _tool_form(source: str, tokens: tuple[tuple[str, str], ...]) -> ToolForm:
         if not template.reads(key):
             cause = f"the model's chat template does not read {key}"
             raise DataError("tools", cause, "leave them out, or use a model that was trained to call tools")
-    cause = "the form in which the model's chat template writes calls cannot be read"
+    cause = "the format in which the model's chat template writes calls cannot be inferred"
     for takes_text in (False, True):
         try:
             if (form := _Renderings(template, takes_text).form()) is not None:
@@ -55,18 +55,11 @@ def _tool_form(source: str, tokens: tuple[tuple[str, str], ...]) -> ToolForm:
 
 
 class _Renderings:
-    """Renderings of marked calls by a template.
-
-    Args:
-        takes_text: whether arguments are passed as JSON text.
-    """
-
+    # of marked calls; `takes_text` passes arguments as JSON text
     def __init__(self, template: ChatTemplate, takes_text: bool) -> None:
         self._template, self._takes_text = template, takes_text
         self._prompt = template.render([USER], tools=TOOLS)
-        one, two = (self._render({"role": "assistant", "content": text}) for text in ("0", "1"))
-        place = next((place for place, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), len(one))
-        self._head, self._tail = one[:place], one[place + 1 :]  # text before and after an answer
+        self._head, self._tail = template.around_content([USER], {"role": "assistant"}, TOOLS)
 
     def form(self) -> ToolForm | None:
         """Return the inferred format after testing it; None if it cannot be inferred."""
@@ -82,13 +75,13 @@ class _Renderings:
         return None
 
     def _is_proven(self, form: ToolForm, start: int) -> bool:
-        """Return whether other calls, alone and together, are parsed as they were given."""
-        several = [(one,) for one in TRIED] + ([TRIED[:2], TRIED[1:]] if form.next_name is not None else [])
+        # other calls, alone and together, must be parsed as they were given
+        several = [(call,) for call in TRIED] + ([TRIED[:2], TRIED[1:]] if form.next_name is not None else [])
         functions = dict.fromkeys(NAMES, SCHEMA)
         return all(
-            read_calls(form, functions, self.calls(*arguments)[start:])[1]
-            == [(name, one) for name, one in zip(NAMES, arguments, strict=False)]
-            for arguments in several
+            read_calls(form, functions, self.calls(*group)[start:])[1]
+            == [(name, call) for name, call in zip(NAMES, group, strict=False)]
+            for group in several
         )
 
     def calls(self, *arguments: Mapping[str, Any]) -> str:
@@ -98,10 +91,10 @@ class _Renderings:
                 "id": id,
                 "function": {
                     "name": name,
-                    "arguments": json.dumps(one) if self._takes_text else one,
+                    "arguments": json.dumps(value) if self._takes_text else value,
                 },
             }
-            for name, id, one in zip(NAMES, IDS, arguments, strict=False)
+            for name, id, value in zip(NAMES, IDS, arguments, strict=False)
         ]
         return self._render({"role": "assistant", "content": "", "tool_calls": calls})
 
@@ -115,35 +108,35 @@ class _Renderings:
         except DataError:
             return None
         first, second = text.rfind(NAMES[0]), text.rfind(NAMES[1])
-        if second < first or (place := text.rfind(end, first, second)) < 0:
+        if second < first or (position := text.rfind(end, first, second)) < 0:
             return None
-        return _literal(text[place + len(end) : second])
+        return _literal(text[position + len(end) : second])
 
     def _after(self, text: str) -> str:
         return _literal(text.removesuffix(self._tail) if self._tail else text)
 
     def _of_object(self, opening: str, before_name: str, text: str) -> ToolForm | None:
-        """Return the format of a call whose arguments are one object, in JSON or with other quotes."""
+        # a call whose arguments are one object, in JSON or with other quotes
         rest = text[len(NAMES[0]) :]
-        for place in (brace.start() for brace in re.finditer("{", rest)):
+        for position in (brace.start() for brace in re.finditer("{", rest)):
             try:
-                value, length = json.JSONDecoder().raw_decode(rest[place:])
+                value, length = json.JSONDecoder().raw_decode(rest[position:])
             except ValueError:
                 continue
             if value == ARGUMENTS:
-                written, quotes = rest[place : place + length], JSON_QUOTES
+                written, quotes = rest[position : position + length], JSON_QUOTES
                 break
         else:
             pattern = "({" + KEYS[0] + r":(\S+)" + VALUES[0] + r"(\S+)," + KEYS[1] + r":\2" + VALUES[1] + r"\3})"
             if (match := re.search(pattern, rest)) is None:
                 return None
-            place, written, quotes = match.start(), match[1], (match[2], match[3])
-        after = self._after(rest[place + len(written) :])
+            position, written, quotes = match.start(), match[1], (match[2], match[3])
+        after = self._after(rest[position + len(written) :])
         next_name = self._second(ARGUMENTS, written)
         return ToolForm(
             _literal(opening),
             _literal(before_name),
-            _literal(rest[:place]),
+            _literal(rest[:position]),
             after,
             next_name,
             None,
@@ -152,7 +145,7 @@ class _Renderings:
         )
 
     def _of_pairs(self, opening: str, before_name: str, text: str) -> ToolForm | None:
-        """Return the format of a call whose arguments are written one by one."""
+        # a call whose arguments are written one by one
         pattern = f"{NAMES[0]}(.*?){KEYS[0]}(.+?){VALUES[0]}(.+?){KEYS[1]}(.+?){VALUES[1]}(.*)"
         if (match := re.fullmatch(pattern, text, re.DOTALL)) is None or match[2] != match[4]:
             return None
@@ -171,5 +164,4 @@ class _Renderings:
 
 
 def _literal(text: str) -> str:
-    """Replace ids of calls by the placeholder."""
     return re.sub("|".join(IDS), ID, text)

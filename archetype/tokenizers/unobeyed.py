@@ -61,7 +61,7 @@ def name_unread(definition: Mapping[str, Any], backend: "Backend") -> None:
 
     Warns:
         UnreadKeys: names them.
-        NotObeyed: the file asks for BPE dropout.
+        NotObeyed: the file has BPE dropout.
     """
     keys = [key for key in definition if key not in PARTS]
     keys += [f"model.{key}" for key in definition["model"] if key not in MODEL]
@@ -70,12 +70,12 @@ def name_unread(definition: Mapping[str, Any], backend: "Backend") -> None:
             read = json.loads(getattr(backend, step).__getstate__())
             keys += [f"{step}{path}" for path in _missing(definition[step], read)]
     tokens = enumerate(definition.get("added_tokens") or [])
-    keys += [f"added_tokens[{number}].{key}" for number, token in tokens for key in token if key not in ADDED]
+    keys += [f"added_tokens[{index}].{key}" for index, token in tokens for key in token if key not in ADDED]
     if keys:
         unread = shorten(", ".join(keys), 200)
-        warnings.warn(f"{FILE}: {unread}: not read by its library, so that nothing changes", UnreadKeys, stacklevel=2)
+        warnings.warn(f"{FILE}: {unread}: not read by the library, so without effect", UnreadKeys, stacklevel=2)
     if definition["model"].get("dropout"):
-        message = f"{FILE}: model.dropout cuts texts by chance, which is not done here"
+        message = f"{FILE}: model.dropout (random merges) is not applied"
         warnings.warn(message, NotObeyed, stacklevel=2)
 
 
@@ -87,16 +87,16 @@ def _missing(written: Any, read: Any) -> Iterator[str]:
             elif key not in OLDER:
                 yield f".{key}"
     elif isinstance(written, list) and isinstance(read, list) and len(written) == len(read):
-        for number, pair in enumerate(zip(written, read, strict=True)):
-            yield from (f"[{number}]{path}" for path in _missing(*pair))
+        for index, pair in enumerate(zip(written, read, strict=True)):
+            yield from (f"[{index}]{path}" for path in _missing(*pair))
 
 
 def name_unobeyed(config: Mapping[str, Any], obeyed: Mapping[str, Any], tokens: Collection[str]) -> None:
-    """Warn about keys of a tokenizer_config.json that may change ids or text, but not here.
+    """Warn about keys of tokenizer_config.json that have no effect here but may elsewhere.
 
     Args:
         config: its contents, merged with special_tokens_map.json.
-        obeyed: values with which keys ask for nothing, since the vocabulary's file has the same effect.
+        obeyed: values with which keys have no effect, since the vocabulary's file already has the same effect.
         tokens: names of special tokens.
 
     Warns:
@@ -115,7 +115,7 @@ def name_unobeyed(config: Mapping[str, Any], obeyed: Mapping[str, Any], tokens: 
             keys.append(key)
     if keys:
         unobeyed = shorten(", ".join(map(repr, keys)), 200)
-        warnings.warn(f"{CONFIG}: {unobeyed} may change tokens, which is not done here", NotObeyed, stacklevel=2)
+        warnings.warn(f"{CONFIG}: {unobeyed} may change tokens elsewhere, but not here", NotObeyed, stacklevel=2)
 
 
 def said_by_definition(definition: Mapping[str, Any], starts: bool, ends: bool) -> dict[str, Any]:

@@ -77,8 +77,6 @@ class WordCache:
 
 
 class _Ids(dict[str, list[int]]):
-    """Ids by word; an unknown word is encoded on first access."""
-
     def __init__(self, encode: Callable[[str], list[int]]) -> None:
         self._encode = encode
 
@@ -106,7 +104,7 @@ def word_pattern(definition: Mapping[str, Any]) -> "re.Pattern[str] | None":
 
 
 def _for_python(pattern: str) -> "re.Pattern[str] | None":
-    """Translate a pattern of Oniguruma to Python, expanding properties; None if they may differ."""
+    # None if Python's `re` may read the pattern differently from Oniguruma
     if not SAFE.fullmatch(pattern):
         return None
     parts, in_class = [], False
@@ -140,7 +138,7 @@ _stable: set[str] = set()
 
 
 def _all_stable(text: str) -> bool:
-    """Return whether all characters have had the same properties since Unicode 3.2."""
+    # characters whose properties have not changed since Unicode 3.2
     unknown = set(text) - _stable
     if unknown:
         _stable.update(filter(_is_stable, unknown))
@@ -148,7 +146,7 @@ def _all_stable(text: str) -> bool:
 
 
 def _is_stable(character: str) -> bool:
-    """Return whether a character is the same in all Unicode versions, and white space for `re` and Oniguruma alike."""
+    # the same in all Unicode versions, and white space for `re` and Oniguruma alike
     category = unicodedata.category(character)
     if category[0] == "C" or character in FOLDED or ord(character) > 0xFFFF:
         return character in CONTROLS

@@ -47,27 +47,23 @@ class WordPieceTokenizer(HuggingFaceTokenizer):
 
 
 def tokenizer_json(data: bytes, config: Mapping[str, Any]) -> bytes:
-    """Convert the file to an equivalent tokenizer.json.
-
-    Args:
-        data: contents of vocab.txt.
-        config: contents of tokenizer_config.json.
+    """Convert vocab.txt and the settings of tokenizer_config.json to an equivalent tokenizer.json.
 
     Raises:
         DataError: the file is not WordPiece, is damaged, or belongs to another class.
     """
     named = config.get("tokenizer_class")
     if isinstance(named, str) and named.removesuffix("Fast") not in CLASSES:
-        raise DataError("", f"is for {named}, which reads it in another way than BERT", OTHERS)
+        raise DataError("", f"is for {named}, which pre-tokenizes differently from BERT", OTHERS)
     tokens = _tokens(data)
     vocab = {token: id for id, token in enumerate(tokens)}
     names = {key: content(config.get(key)) or name for key, name in NAMES.items()}
     unknown, first, last = (names[key] for key in ("unk_token", "cls_token", "sep_token"))
     if not any(token.startswith(CONTINUES) for token in tokens):
-        raise DataError("", f"no line begins with {CONTINUES}, so that it is no vocabulary of WordPiece", OTHERS)
+        raise DataError("", f"has no line that begins with {CONTINUES}, as a WordPiece vocabulary has", OTHERS)
     for name in (unknown, first, last):
         if name not in vocab:
-            raise DataError("", f"lacks the token {name}", "is it the vocabulary of a BERT?")
+            raise DataError("", f"lacks the token {name}", "is it a BERT vocabulary?")
     lower = config.get("do_lower_case", not any(map(_has_capitals, tokens)))
     accents, chinese = config.get("strip_accents"), config.get("tokenize_chinese_chars", True)
     special = sorted((vocab[name], name) for name in names.values() if name in vocab)
@@ -86,11 +82,6 @@ def tokenizer_json(data: bytes, config: Mapping[str, Any]) -> bytes:
 
 
 def _tokens(data: bytes) -> list[str]:
-    """Return the lines of the file.
-
-    Raises:
-        DataError: it is not UTF-8, or a line is repeated.
-    """
     try:
         tokens = data.decode().removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
@@ -99,13 +90,13 @@ def _tokens(data: bytes) -> list[str]:
     seen: set[str] = set()
     for number, token in enumerate(tokens, start=1):
         if token in seen:
-            raise DataError(f"line {number}", f"{token!r:.80} is there twice", DAMAGED)
+            raise DataError(f"line {number}", f"repeats {token!r:.80}", DAMAGED)
         seen.add(token)
     return tokens
 
 
 def _has_capitals(token: str) -> bool:
-    """Return whether lowercasing would change a piece; names such as [CLS] and <S> do not count."""
+    # names such as [CLS] and <S> do not count
     return token != token.lower() and not (token[0] in "[<" and token[-1] in "]>")
 
 

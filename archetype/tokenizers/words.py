@@ -24,8 +24,6 @@ NO_SPACE_AFTER = frozenset("([{\n")
 
 
 class WordFile(TokenizerFile):
-    """File of a word tokenizer."""
-
     words: Annotated[list[str], Field(description="a list of words")]
     growing: Flag = False
 
@@ -50,14 +48,14 @@ class WordTokenizer(JSONTokenizer):
         if self.words[:1] != [UNKNOWN]:
             raise DataError("words", f"do not start with {UNKNOWN}", f"put {UNKNOWN} first")
         if len(self._ids) != len(self.words):
-            raise DataError("words", "a word occurs twice", "give each once")
+            raise DataError("words", "a word occurs twice", "list each once")
         invalid = next((word for word in self.words if split(word) != [word]), None)
         if invalid is not None:
-            raise DataError("words", f"{invalid!r} is not one word", "give words without spaces, and marks one by one")
+            raise DataError("words", f"{invalid!r} is not one word", "list words without spaces, and marks one by one")
 
     @classmethod
     def train(cls, texts: list[str], vocab_size: int | None, lowercase: bool) -> Self:
-        """Train on texts: the most frequent words, ties in order of occurrence; all words without a `vocab_size`."""
+        # the most frequent words, ties in order of occurrence; all words without a `vocab_size`
         counts = Counter(word for text in texts for word in split(text))
         del counts[UNKNOWN]
         frequent = counts.most_common(None if vocab_size is None else vocab_size - 1)

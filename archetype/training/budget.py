@@ -19,7 +19,7 @@ COUNTED, ENOUGH = 256, 2**22  # steps and predictions counted; the rest is extra
 
 
 class Budget(Limits):
-    """Limits of a run, converted to a number of steps."""
+    """Limits of a run, from which its number of steps follows."""
 
     def __bool__(self) -> bool:
         return any(limit is not None for limit in (self.tokens, self.flops, self.minutes, self.epochs))
@@ -33,7 +33,7 @@ class Budget(Limits):
         return max(1, math.floor(min(limit for limit in limits if limit is not None)))
 
     def fit(self, recipe: Recipe, spec: ModelSpec, objective: Objective, device: torch.device) -> Recipe:
-        """Set the steps of a recipe to the budget; adjust warm-up and evaluation interval unless they are set.
+        """Set the steps of a recipe from the budget; adjust warm-up and evaluation interval unless they are set.
 
         Raises:
             SpecError: epochs are given for data without epochs.
@@ -64,18 +64,18 @@ class Budget(Limits):
 def steps_that_predict(objective: Objective, tokens: float) -> float:
     """Return the number of steps that predict at most `tokens` tokens."""
     total = 0
-    for number in range(1, COUNTED + 1):
-        total += objective.num_targets(objective.batch(number - 1))
+    for steps in range(1, COUNTED + 1):
+        total += objective.num_targets(objective.batch(steps - 1))
         if total > tokens:
-            return number - 1
+            return steps - 1
         if total > ENOUGH:
             break
-    return tokens * number / max(1, total)
+    return tokens * steps / max(1, total)
 
 
 def predictions_of(objective: Objective, steps: int) -> int:
     """Estimate the number of predictions (tokens, images or pairs) in `steps` steps."""
-    total = number = 0
-    while number < min(steps, COUNTED) and total <= ENOUGH:
-        total, number = total + objective.num_targets(objective.batch(number)), number + 1
-    return round(total * steps / number)
+    total = counted = 0
+    while counted < min(steps, COUNTED) and total <= ENOUGH:
+        total, counted = total + objective.num_targets(objective.batch(counted)), counted + 1
+    return round(total * steps / counted)

@@ -1,4 +1,4 @@
-"""The data that a recipe names: files, and how much of them is held out for validation."""
+"""Data sections of recipes: files to read and how they are split into training and validation data."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -36,54 +36,50 @@ from archetype.spec.base import Flag, Length, Positive, Spec
 from archetype.spec.kinds import Part, part
 from archetype.tokenizers import Tokenizer
 
-MAX_FILES_SHOWN = 80  # characters of the files' names in a message
-SAMPLE = 2**24  # characters of documents that a tokenizer is trained on
+MAX_FILES_SHOWN = 80  # characters of file names in a message
+SAMPLE = 2**24  # characters of documents on which a tokenizer is trained
 
 
 class Data(Part):
     """Base of all kinds of data.
 
     Attributes:
-        validation_fraction: share that is held out.
+        validation_fraction: fraction of the data used for validation.
     """
 
     path_fields: ClassVar[tuple[str, ...]] = ()
     preset: ClassVar[str] = "llama-tiny"  # a small model that learns from such data
-    is_chat: ClassVar[bool] = False  # whether a chat template renders all of them
+    is_chat: ClassVar[bool] = False  # whether a chat template renders the examples
     kind: str
     validation_fraction: Annotated[float, Field(gt=0, lt=0.9)] = 0.1
 
     def files(self) -> tuple[str, ...]:
-        """All files, in the order of their fields."""
+        """Return all files, in the order of `path_fields`."""
         values = [getattr(self, field) for field in self.path_fields]
         return tuple(file for value in values for file in ([value] if isinstance(value, str) else value))
 
     def with_absolute_paths(self) -> Self:
-        """A copy that is still right when the run is resumed from another folder."""
+        """Return a copy with absolute paths, so that a run can be resumed from another folder."""
         return self.replace(**{field: _absolute(getattr(self, field)) for field in self.path_fields})
 
     def read_texts(self, folder: Path) -> dict[str, str]:
-        """All texts by the field that names them; relative paths start at `folder`."""
+        """Return {field: text}; relative paths start at `folder`."""
         return {}
 
     def prepared_for(self, spec: ModelSpec, processor: Callable[[], ImageProcessor | None]) -> Self:
-        """The same data with what a model says of their preparation; `processor` is that of a model trained before."""
+        """Return the data with the preparation that a model needs; `processor` returns the pretrained one, if any."""
         return self
 
 
 class FileData(Data):
-    """Base of data that are read from files."""
-
     skip_bad: SkipBad = 0
 
 
 class TokenizedData(FileData):
-    """Base of data that are read through a tokenizer.
-
-    A tokenizer of a kind is trained on what is not held out; with `lowercase` it turns every text to lower case.
+    """Base of data read through a tokenizer, which is trained on the training part unless it names a trained one.
 
     Attributes:
-        lowercase: whether texts are read in small letters.
+        lowercase: whether texts are lowercased; only for a tokenizer trained by this run.
     """
 
     tokenizer: TokenizerName = "byte_bpe"
@@ -92,27 +88,27 @@ class TokenizedData(FileData):
 
     @abstractmethod
     def training_texts(self, texts: dict[str, str]) -> list[str]:
-        """The texts without what is held out."""
+        """Return the texts without their validation part."""
 
     def all_texts(self, texts: dict[str, str]) -> list[str]:
-        """The texts that are in memory, with what is held out."""
+        """Return all texts in memory, including the validation part."""
         return list(texts.values())
 
 
 class RunningText(TokenizedData):
-    """Base of data of which each token follows from those before."""
+    """Base of data for next-token prediction."""
 
     @abstractmethod
     def tokenized(self, texts: dict[str, str], tokenizer: Tokenizer) -> Corpus | Documents:
-        """All tokens, those to train on and those that are held out."""
+        """Return the training and validation tokens."""
 
 
 @part
 class TextData(RunningText):
-    """UTF-8 files, one after the other, some of which is held out.
+    """UTF-8 text files, concatenated.
 
     Attributes:
-        split: which parts are held out: everywhere (stretches spread over the text), or its end.
+        split: where validation text is taken from: everywhere (stretches spread over the text), or end.
     """
 
     path_fields: ClassVar[tuple[str, ...]] = ("text",)
@@ -124,21 +120,19 @@ class TextData(RunningText):
         return {"text": "".join(_read(self.text, folder, "text"))}
 
     def training_texts(self, texts: dict[str, str]) -> list[str]:
-        """The text without what is held out."""
         return [split(text, self.validation_fraction, self.split)[0] for text in texts.values()]
 
     def tokenized(self, texts: dict[str, str], tokenizer: Tokenizer) -> Corpus:
-        """The text in memory."""
         return corpus(texts["text"], tokenizer, self.validation_fraction, self.split)
 
 
 class PackedDocuments(RunningText):
-    """Base of data that are tokenised once, on disk, and packed into rows; held out are those whose hash is low.
+    """Base of documents tokenized once to disk and packed into rows; those with low hashes are validation documents.
 
     Attributes:
-        cross_document_attention: whether a position attends to the documents before its own in a row.
-        max_validation_tokens: measured of those that are held out.
-        cache: the folder of tokenised documents (absent: ARCHETYPE_CACHE, or archetype in the user's cache).
+        cross_document_attention: whether a position attends to earlier documents of its row.
+        max_validation_tokens: maximal number of validation tokens evaluated.
+        cache: folder of tokenized documents (absent: ARCHETYPE_CACHE, or archetype in the user's cache).
     """
 
     cross_document_attention: Flag = True
@@ -147,20 +141,20 @@ class PackedDocuments(RunningText):
 
     @abstractmethod
     def parts_and_weights(self) -> tuple[list[Sources], list[Fraction]]:
-        """The sources, and how many rows of each there are for those of the others."""
+        """Return the sources, and the relative number of rows of each."""
 
     def training_texts(self, texts: dict[str, str]) -> list[str]:
-        """A sample of the documents that are not held out, from all pieces of all sources alike.
+        """Return a sample of the training documents, with equal shares of all pieces of all sources.
 
-        For a tokenizer of characters it is the alphabet of all documents: one that is unknown could not be scored.
+        For a tokenizer of characters, return the alphabet of all documents: an unknown character could not be scored.
 
         Raises:
-            DataError: names the files where they hold no text to learn from.
+            DataError: the files hold no text to train on.
         """
         sample = self._sample()
         if not any(sample):
-            cause = "no text is left to train on"
-            remedy = "name files with more text, or lower data.validation_fraction"
+            cause = "no text is left for training"
+            remedy = "add files with more text, or lower data.validation_fraction"
             raise DataError(one_line(", ".join(self.files()), MAX_FILES_SHOWN), cause, remedy)
         return sample
 
@@ -172,7 +166,7 @@ class PackedDocuments(RunningText):
             ]
         sample: list[str] = []
         for sources, piece in pieces:
-            left = SAMPLE // len(pieces)
+            left = SAMPLE // len(pieces)  # characters
             for text in sources.documents(piece):
                 if not is_held_out(text, self.validation_fraction):
                     sample.append(text[:left])
@@ -182,7 +176,7 @@ class PackedDocuments(RunningText):
         return sample
 
     def tokenized(self, texts: dict[str, str], tokenizer: Tokenizer) -> Documents:
-        """The tokens of the cache, made where they are not there yet."""
+        """Return the documents' tokens from the cache, tokenizing those that are missing."""
         parts, weights = self.parts_and_weights()
         cache = cache_folder(self.cache)
         return Documents(
@@ -196,12 +190,11 @@ class PackedDocuments(RunningText):
 
 @part
 class DocumentData(PackedDocuments):
-    """Documents of any number and size: text files, JSON, CSV, TSV, Parquet, Hugging Face data sets.
+    """Documents of any number and size: text files, JSON, CSV, TSV, Parquet, Hugging Face datasets.
 
     Attributes:
-        field: of files of records and data sets: the column that holds the text.
-        separator: the line that stands between the documents of a text file (absent: a file is one document, or several
-            of a MiB).
+        field: text column of record files and datasets.
+        separator: line between the documents of a text file (absent: a file is one document, or several of one MiB).
     """
 
     path_fields: ClassVar[tuple[str, ...]] = ("text",)
@@ -216,18 +209,18 @@ class DocumentData(PackedDocuments):
         return [Sources(expand(self.text, SUFFIXES), self.field, self.separator)], [Fraction(1)]
 
     def with_absolute_paths(self) -> Self:
-        """Folders and patterns stay what they are; a data set is named with its revision."""
+        # folders and patterns stay as they are; a dataset is pinned to its revision
         return self.replace(text=tuple(map(_anchored, self.text)), cache=self.cache and _absolute(self.cache))
 
 
 class MixturePart(Spec):
-    """One of the sources of a mixture.
+    """One source of a mixture.
 
     Attributes:
-        weight: its share of the rows, over the sum of all weights.
-        text: as of kind documents.
-        field: as of kind documents.
-        separator: as of kind documents.
+        weight: relative number of rows, normalized over all sources.
+        text: as for kind documents.
+        field: as for kind documents.
+        separator: as for kind documents.
     """
 
     weight: Positive = 1.0
@@ -238,9 +231,9 @@ class MixturePart(Spec):
 
 @part
 class MixtureData(PackedDocuments):
-    """Documents of several sources, each with its share of the rows, however large it is.
+    """Documents of several sources, each with a fixed share of the rows.
 
-    A small source is repeated and a large one cut short: an epoch of each ends by itself.
+    Small sources are repeated: each source has its own epochs.
 
     Attributes:
         parts: the sources and their weights.
@@ -259,17 +252,16 @@ class MixtureData(PackedDocuments):
         return sources, [Fraction(str(part.weight)) for part in self.parts]
 
     def with_absolute_paths(self) -> Self:
-        """Folders and patterns stay what they are; a data set is named with its revision."""
         parts = tuple(part.replace(text=tuple(map(_anchored, part.text))) for part in self.parts)
         return self.replace(parts=parts, cache=self.cache and _absolute(self.cache))
 
 
 @part
 class PairData(TokenizedData):
-    """UTF-8 files whose lines belong together, a source and its target.
+    """UTF-8 files with parallel lines, a source and its target, or a file of records with both.
 
     Attributes:
-        split: which lines are held out: everywhere (spread evenly), or the last ones (end).
+        split: where validation lines are taken from: everywhere (spread evenly), or end.
     """
 
     path_fields: ClassVar[tuple[str, ...]] = ("source", "target")
@@ -281,52 +273,47 @@ class PairData(TokenizedData):
     columns: Columns = ()
 
     def read_texts(self, folder: Path) -> dict[str, str]:
-        """Both sides; the last line of a file does not run into the first of the next.
-
-        Line ends within a record's texts become spaces.
-        """
+        """Return both sides, one text per line; line breaks within the texts of records become spaces."""
         if tables := [file for file in (*self.source, *self.target) if file.endswith(RECORD_SUFFIXES)]:
             if self.target or len(tables) < len(self.source):
-                cause = "is a file of records, which has both sides"
-                raise SpecError(f"data: {tables[0]}", cause, "name it with --source alone, or give two files of lines")
+                cause = "is a file of records, which holds both sides"
+                raise SpecError(f"data: {tables[0]}", cause, "leave out --target, or give two text files")
             columns = columns_by_field(self.columns, PAIR)
-            records = [one for file in tables for one in read_records(folder / file, PAIR, columns=columns)]
-            return {side: "".join(f"{' '.join(one[side].splitlines())}\n" for one in records) for side in PAIR}
+            records = [record for file in tables for record in read_records(folder / file, PAIR, columns=columns)]
+            return {side: "".join(f"{' '.join(pair[side].splitlines())}\n" for pair in records) for side in PAIR}
         if self.columns:
-            raise SpecError("data.columns", "files of lines have no columns", "leave it out, or give a file of records")
+            raise SpecError("data.columns", "text files have no columns", "leave it out, or give a file of records")
         sides = {field: _read(getattr(self, field), folder, field) for field in self.path_fields}
-        return {
+        return {  # the last line of a file must not join the first line of the next
             field: "".join(text if text.endswith("\n") else f"{text}\n" for text in texts)
             for field, texts in sides.items()
         }
 
     def sides(self, texts: dict[str, str]) -> tuple[tuple[list[str], list[str]], tuple[list[str], list[str]]]:
-        """Sources and targets to learn from, and those that are held out."""
-        lines = read_lines(texts["source"], texts["target"], "data.source, data.target")
-        sources, targets = without_empty(*lines)
+        """Return (sources, targets) for training, and for validation."""
+        sources, targets = without_empty(*read_lines(texts["source"], texts["target"], "data.source, data.target"))
         held_out = held_out_lines(len(sources), self.validation_fraction, self.split)
 
         def side(is_held_out: bool) -> tuple[list[str], list[str]]:
-            numbers = [number for number in range(len(sources)) if (number in held_out) == is_held_out]
-            return [sources[number] for number in numbers], [targets[number] for number in numbers]
+            lines = [line for line in range(len(sources)) if (line in held_out) == is_held_out]
+            return [sources[line] for line in lines], [targets[line] for line in lines]
 
         return side(False), side(True)
 
     def training_texts(self, texts: dict[str, str]) -> list[str]:
-        """Both sides of the pairs that are not held out."""
         return ["\n".join(lines) for lines in self.sides(texts)[0]]
 
 
 @part
 class ImageData(FileData):
-    """Images and their classes; those held out are drawn by the seed.
+    """Labelled images; the seed selects the validation images.
 
-    They are `images`, (N, H, W) or (N, C, H, W), and `labels`, (N,), of a .npz file, or the files of a folder with a
-    subfolder for each class.
+    They are `images`, (N, H, W) or (N, C, H, W), and `labels`, (N,), of a .npz file, or the files of a folder with one
+    subfolder per class.
 
     Attributes:
-        image_processor: how pictures, and bytes in a .npz file, become numbers (absent: as the trained model says, else
-            the files' middle squares become numbers of 0 to 1).
+        image_processor: converts pixels of image files and uint8 arrays to model inputs (absent: the pretrained
+            model's, else image files are cropped to their central square and scaled to 0 ... 1).
     """
 
     path_fields: ClassVar[tuple[str, ...]] = ("file",)
@@ -336,23 +323,23 @@ class ImageData(FileData):
     image_processor: ImageProcessor | None = None
 
     def prepared_for(self, spec: ModelSpec, processor: Callable[[], ImageProcessor | None]) -> Self:
-        """With an image processor where there are pixels.
+        """Return the data with an image processor if they hold pixels.
 
         Raises:
-            SpecError: the recipe has one, and there are none.
+            SpecError: the recipe has an image processor and the data hold no pixels.
         """
         path = Path(self.file)
         if not self.file or spec.image_shape is None or not path.exists():
-            return self  # which is refused where the data are read
+            return self  # reading the data raises the error
         if not has_pixels(path):
             if self.image_processor is not None:
-                cause = f"{path.name} holds numbers, which a model reads as they are"
-                raise SpecError("data.image_processor", cause, "leave it out, or give pictures")
+                cause = f"{path.name} holds model inputs, not pixels"
+                raise SpecError("data.image_processor", cause, "leave it out, or give image files")
             return self
-        chosen = self.image_processor or processor()
-        if chosen is None and path.is_dir():
-            chosen = square_pictures(*spec.image_shape)
-        return self.replace(image_processor=chosen)
+        image_processor = self.image_processor or processor()
+        if image_processor is None and path.is_dir():
+            image_processor = square_pictures(*spec.image_shape)
+        return self.replace(image_processor=image_processor)
 
 
 def _absolute(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Defaults of a run: settings that fit the text, the model and each other."""
+"""Defaults of a run: settings that fit the data, the model and each other."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -23,15 +23,15 @@ from archetype.training.pretrained import Pretrained
 from archetype.training.recipe import Recipe
 
 SPEC = "llama-tiny"
-LEARNED = ("bpe", "byte_bpe", "words")  # tokenizers that learn as many tokens as they are given
+LEARNED = ("bpe", "byte_bpe", "words")  # tokenizers that learn a vocabulary of a given size
 MAX_VOCAB_SIZE = 4096
-MAX_LENGTH = 1024  # tokens of a row that are chosen, in a model of a longer context
+MAX_LENGTH = 1024  # tokens per row chosen for a model with a longer context
 EPOCHS, MIN_STEPS, MAX_STEPS = 3, 200, 2000
 MAX_CORPUS = 2**28  # bytes of text that are held in memory
-UNKNOWN_SIZE = 2**30  # bytes of a data set of the hub
+UNKNOWN_SIZE = 2**30  # bytes assumed for a dataset on the hub
 MAX_WARMUP = 100
-BYTES = 256  # ids that bytes take; byte_bpe has one more at least, which ends a text
-PICTURE_SIDE, PATCHES_OF_SIDE = 32, 8  # to which pictures are scaled, and patches of a side at most
+BYTES = 256  # ids of all bytes; byte_bpe has at least one more, the end token
+PICTURE_SIDE, PATCHES_OF_SIDE = 32, 8  # size to which image files are scaled; maximal number of patches per side
 
 
 def assemble(
@@ -45,34 +45,34 @@ def assemble(
 
     Args:
         file: the recipe (absent: none).
-        fields: values by path, such as optimizer.learning_rate; None is left out.
-        assignments: further path=value; spec.PATH edits the specification that the recipe names.
-        budget: from which the steps follow.
-        pretrained: the model to go on from, which brings its own specification and tokenizer.
+        fields: values by path, such as optimizer.learning_rate; None is ignored.
+        assignments: further PATH=VALUE; spec.PATH edits the recipe's specification.
+        budget: determines the number of steps.
+        pretrained: the model to start from, with its specification and tokenizer.
 
     Returns:
-        The recipe, and what was chosen in one line.
+        The recipe, and the choices made in one line.
 
     Raises:
-        ArchetypeError: names the field that is wrong, in the file where it has it.
+        ArchetypeError: names the wrong field, and the file if the field comes from it.
     """
     data: dict[str, Any] = read_mapping(file) if file else {}
     for path, value in fields.items():
         if value is not None:
             _put(data, path, value)
-    columns_said = _choose_kind(data) if isinstance(data.get("data", {}), dict) else []
+    columns_chosen = _choose_kind(data) if isinstance(data.get("data", {}), dict) else []
     of_spec = [assignment for assignment in assignments if assignment.startswith("spec.")]
     put(data, [assignment for assignment in assignments if assignment not in of_spec])
     objective = data.get("objective")
     of_objective = data.pop("objective") if isinstance(objective, dict) and "kind" not in objective else None
     try:
-        Recipe.parse(data)  # what is said holds before the rest is chosen
+        Recipe.parse(data)  # the given fields must be valid before others are chosen
         if pretrained is not None:
             _take_from(pretrained, data, of_spec)
-        chosen = columns_said + (_choose(data, bool(budget)) if file is None else [])
+        chosen = columns_chosen + (_choose(data, bool(budget)) if file is None else [])
         if of_spec:
             data["spec"] = _edited(data.get("spec", SPEC), [assignment.removeprefix("spec.") for assignment in of_spec])
-        if file is None or pretrained is not None:  # of the model as it is now
+        if file is None or pretrained is not None:  # for the specification as edited above
             chosen += _choose_rate(data, pretrained is not None)
         if of_objective is not None:
             data["objective"] = _kind_of_objective(data) | of_objective
@@ -85,36 +85,30 @@ def _take_from(pretrained: Pretrained, data: dict[str, Any], of_spec: Sequence[s
     """Set the specification and tokenizer of a recipe's mapping to those of a pretrained model.
 
     Raises:
-        SpecError: the recipe says others.
+        SpecError: the recipe sets others.
     """
     spec, examples = pretrained.model.spec, data.setdefault("data", {})
-    said = data.get("spec")
-    if isinstance(said, dict) and leaves_vocabulary_open(said):
-        said = {"vocab_size": getattr(spec, "vocab_size", None)} | said
-    others = [assignment.partition("=")[0] for assignment in of_spec]
-    if said is not None and open_spec(said) != spec:
-        others.append("spec")
+    given = data.get("spec")
+    if isinstance(given, dict) and leaves_vocabulary_open(given):
+        given = {"vocab_size": getattr(spec, "vocab_size", None)} | given
+    conflicts = [assignment.partition("=")[0] for assignment in of_spec]
+    if given is not None and open_spec(given) != spec:
+        conflicts.append("spec")
     if pretrained.tokenizer is not None:
-        own = Path(pretrained.source).absolute()
-        others += [
+        source = Path(pretrained.source).absolute()
+        conflicts += [
             f"data.{field}"
             for field in ("tokenizer", "vocab_size", "lowercase")
-            if (value := examples.get(field)) and not (field == "tokenizer" and Path(value).absolute() == own)
+            if (value := examples.get(field)) and not (field == "tokenizer" and Path(value).absolute() == source)
         ]
         examples["tokenizer"] = pretrained.source
-    if others:
-        raise SpecError(others[0], f"{pretrained.source} brings its own", "leave out one of them")
+    if conflicts:
+        raise SpecError(conflicts[0], f"{pretrained.source} already determines it", "leave out one of them")
     data["spec"] = spec.dump()
 
 
 def recipe_for(source: str | dict[str, Any], data: Mapping[str, Any], size: int) -> Recipe:
-    """Return the recipe that `assemble` chooses for a specification and a text size; the text need not exist.
-
-    Args:
-        source: the specification, as a recipe has it.
-        data: what is learned from, as a recipe has it.
-        size: bytes of the text; of other data nothing depends on it.
-    """
+    """Return the recipe that `assemble` chooses for a specification and bytes of text; the text need not exist."""
     fields: dict[str, Any] = {"spec": source, "data": dict(data)}
     _choose(fields, False, size)
     _choose_rate(fields, is_trained=False)
@@ -122,7 +116,7 @@ def recipe_for(source: str | dict[str, Any], data: Mapping[str, Any], size: int)
 
 
 def _edited(source: Any, assignments: list[str]) -> dict[str, Any]:
-    """Replace fields of a specification; keep a vocabulary size that the tokenizer determines."""
+    # a vocabulary size that the tokenizer determines stays open
     spec, is_open = _opened(source)
     data = assign(spec, assignments).dump()
     if is_open and not any(assignment.startswith("vocab_size") for assignment in assignments):
@@ -140,7 +134,7 @@ def _kind_of_objective(data: dict[str, Any]) -> dict[str, str]:
     """Return the kind of the first objective that fits a recipe's model and data; empty if none does."""
     (spec, _), examples = _opened(data.get("spec", SPEC)), Recipe.parse(data).data
     configs: dict[str, Any] = ObjectiveConfig.kinds
-    return next(({"kind": kind} for kind, one in configs.items() if one.model_construct().suits(spec, examples)), {})
+    return next(({"kind": kind} for kind, cls in configs.items() if cls.model_construct().suits(spec, examples)), {})
 
 
 def _choose(data: dict[str, Any], has_budget: bool, size: int | None = None) -> list[str]:
@@ -157,11 +151,11 @@ def _choose(data: dict[str, Any], has_budget: bool, size: int | None = None) -> 
 
     examples = data.get("data", {})
     files, kind = examples.get("text"), examples.get("kind", "corpus")
-    about: type[Data] = cast(Any, Data.kinds)[kind]
-    if any(examples.get(field) for field in about.path_fields) and not issubclass(about, RunningText):
+    cls: type[Data] = cast(Any, Data.kinds)[kind]
+    if any(examples.get(field) for field in cls.path_fields) and not issubclass(cls, RunningText):
         if "spec" not in data:
-            data["spec"], chosen["spec"] = _model_for(about.parse(examples))
-        if issubclass(about, TokenizedData):
+            data["spec"], chosen["spec"] = _model_for(cls.parse(examples))
+        if issubclass(cls, TokenizedData):
             spec, is_open = _opened(data["spec"])
             room = MAX_VOCAB_SIZE if is_open else getattr(spec, "vocab_size", MAX_VOCAB_SIZE)
             choose("data.tokenizer", "byte_bpe" if room > BYTES else "bytes" if room == BYTES else "characters")
@@ -202,12 +196,12 @@ def _choose_for_text(choose: Any, data: dict[str, Any], size: int, has_budget: b
     choose("data.tokenizer", "byte_bpe" if room > 300 else small)
     if data["data"]["tokenizer"] in LEARNED:
         choose("data.vocab_size", min(room, MAX_VOCAB_SIZE, max(300, size // 200)))
-    num_tokens = size if data["data"]["tokenizer"] in ("bytes", "characters") else size // 4
+    num_tokens = size if data["data"]["tokenizer"] in ("bytes", "characters") else size // 4  # about 4 bytes per token
     length = min(MAX_LENGTH, num_tokens // 3)
     if length < spec.context_length:
         choose("sequence_length", max(8, length))
     choose("batch_size", 16)
-    if not has_budget:
+    if not has_budget:  # a few epochs, within bounds
         tokens = data["batch_size"] * (data.get("sequence_length") or spec.context_length)
         choose("steps", min(MAX_STEPS, max(MIN_STEPS, EPOCHS * num_tokens // tokens)))
 
@@ -215,8 +209,8 @@ def _choose_for_text(choose: Any, data: dict[str, Any], size: int, has_budget: b
 def _choose_rate(data: dict[str, Any], is_trained: bool) -> list[str]:
     """Choose the learning rate of text models and pretrained models. Describe the choice and its reason."""
     recipe = Recipe.parse({name: value for name, value in data.items() if name != "objective"})
-    is_said = "learning_rate" in recipe.optimizer.model_fields_set
-    if is_said or not (is_trained or isinstance(recipe.data, RunningText)):
+    is_given = "learning_rate" in recipe.optimizer.model_fields_set
+    if is_given or not (is_trained or isinstance(recipe.data, RunningText)):
         return []
     spec, adapter = _opened(recipe.spec)[0], recipe.adapter.kind if recipe.adapter else ""
     rate, why = suitable_rate(type(recipe.optimizer), spec, is_trained, adapter)
@@ -232,13 +226,13 @@ def _put(data: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _choose_kind(data: dict[str, Any]) -> list[str]:
-    """Infer the kind of a recipe's texts and the text column of records, unless given. Describe what was found.
+    """Infer the kind of a recipe's texts and the text column of records, unless given. Describe the choices.
 
     Raises:
-        DataError: the files are not texts, or which column is the text is not clear.
+        DataError: a file is not text, or its text column is ambiguous.
     """
     examples = data.get("data", {})
-    texts, said = examples.get("text"), []
+    texts, chosen = examples.get("text"), []
     if texts and "kind" not in examples:
         for name in texts:
             _check_is_text(name)
@@ -247,14 +241,14 @@ def _choose_kind(data: dict[str, Any]) -> list[str]:
     columns = examples.get("columns", ())
     if texts and columns:
         if examples.get("kind") != "documents":
-            raise SpecError("--column", "a plain text has no columns", "leave it out, or give a file of records")
+            raise SpecError("--column", "plain text has no columns", "leave it out, or give a file of records")
         examples["field"] = columns_by_field(examples.pop("columns"), ("text",))["text"]
     if examples.get("kind") == "documents" and texts and "field" not in examples:
         files = [Path(name) for name in expand(texts, SUFFIXES) if name.endswith(RECORD_SUFFIXES)]
         if files and files[0].is_file() and (column := text_column(files[0], partial(_option_of, files[0]))) != "text":
             examples["field"] = column
-            said = [f"column {column}"]
-    return said
+            chosen = [f"column {column}"]
+    return chosen
 
 
 def _option_of(file: Path, columns: dict[str, list[Any]]) -> str:
@@ -262,18 +256,17 @@ def _option_of(file: Path, columns: dict[str, list[Any]]) -> str:
     for kind in cast(Any, Data.kinds).values():
         if issubclass(kind, RecordData) and kind.fits(columns):
             return f"train on these records with {kind.option} {file}"
-    return "write a first line of names, such as text, or give --set data.kind=corpus" if has_no_names(columns) else ""
+    return "add a header line, such as text, or pass --set data.kind=corpus" if has_no_names(columns) else ""
 
 
 def _check_is_text(name: str) -> None:
-    """Refuse missing files, and images instead of text."""
     path = Path(name)
     if name == "-":
-        raise DataError("-", "a run that is resumed reads its text again", "save it to a file, and name that")
+        raise DataError("-", "a resumed run has to read its text again", "save it to a file and name the file")
     if name.endswith(RECORD_SUFFIXES) and not any(letter in name for letter in "*?[") and not path.exists():
         raise DataError(name, "there is no such file", "check the path")
     if name.endswith((".npz", *IMAGE_SUFFIXES)) or (path.is_dir() and has_pictures(path)):
-        raise DataError(name, "holds images and not a text", f"give them with --images {name}")
+        raise DataError(name, "holds images, not text", f"pass it with --images {name}")
 
 
 def _are_documents(names: Sequence[str]) -> bool:

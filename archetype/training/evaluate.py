@@ -36,28 +36,25 @@ def evaluate(
     stop: Callable[[], bool] = lambda: False,
     processes: Processes = ALONE,
 ) -> Evaluation | None:
-    """Compute the mean loss over validation batches.
+    """Compute the mean loss over validation batches, evenly spread, or over all of them.
 
     Args:
-        model: its training or evaluation mode is restored afterwards.
+        model: keeps its mode (training or evaluation).
         objective: provides the batches and the loss.
         dtype: float32, or bfloat16 by autocast.
-        num_batches: number of batches, evenly spread (absent: all).
+        num_batches: number of batches (absent: all).
         rows: rows per forward pass (absent: the whole batch).
-        stop: called before each batch; evaluation stops if it returns true.
+        stop: called before each batch; if it returns true, the result is None.
         processes: the processes that share the rows of each batch.
-
-    Returns:
-        The evaluation; None if it was stopped.
     """
     total = objective.num_validation_batches
-    taken = total if num_batches is None else min(total, num_batches)
+    num_batches = total if num_batches is None else min(total, num_batches)
     was_training = model.training
     model.eval()
     nats, count, correct, margins = 0.0, 0.0, 0.0, 0.0
     is_counted, has_margin = True, False
     try:
-        for number in range(taken):
+        for index in range(num_batches):
             if stop():
                 return None
             batch = objective.validation_batch(number * total // taken)

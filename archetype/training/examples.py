@@ -1,4 +1,4 @@
-"""Data whose examples are records of files: texts with labels, conversations, preferences, pairs that are compared."""
+"""Data read from records: labelled texts and tokens, conversations, preferences, text pairs."""
 
 import json
 from abc import abstractmethod
@@ -27,21 +27,21 @@ Records = list[dict[str, Any]]
 
 
 class RecordData(TokenizedData):
-    """Base of data that are records of files: JSON lines, JSON lists, CSV, TSV or Parquet.
+    """Base of data read from records: JSON lines, JSON lists, CSV, TSV or Parquet.
 
-    Hashes choose the validation records.
+    Hashes select the validation records.
     """
 
     path_fields: ClassVar[tuple[str, ...]] = ("examples",)
     record_fields: ClassVar[dict[str, Form]] = {}
     optional_fields: ClassVar[tuple[str, ...]] = ()
-    other_fields: ClassVar[tuple[str, ...]] = ()  # which `convert` reads
+    other_fields: ClassVar[tuple[str, ...]] = ()  # read by `convert`
     option: ClassVar[str] = ""
     examples: tuple[str, ...] = ()
     columns: Columns = ()
 
     def read_texts(self, folder: Path) -> dict[str, str]:
-        """All records as JSON lines."""
+        """Return all records as JSON lines."""
         if not self.examples:
             raise SpecError("data.examples", "no file is given", f"name one with {self.option}, or in the recipe")
         known = (*self.record_fields, *self.optional_fields, *self.other_fields)
@@ -51,51 +51,49 @@ class RecordData(TokenizedData):
         return {"examples": "\n".join(map(json.dumps, records))}
 
     def split(self, texts: dict[str, str]) -> tuple[Records, Records]:
-        """The records to train on, and those that are held out.
+        """Return the training and the validation records.
 
         Raises:
-            DataError: there are fewer than two.
+            DataError: there are fewer than two records.
         """
         lines = texts["examples"].split("\n")
         if len(lines) < 2:
-            raise DataError(self.examples[0], "holds one record", "give some to learn from and some to hold out")
+            raise DataError(self.examples[0], "holds one record", "give at least two: training and validation")
         is_held_out = held_out(lines, self.validation_fraction)
         records = [(json.loads(line), out) for line, out in zip(lines, is_held_out.tolist(), strict=True)]
         return [record for record, out in records if not out], [record for record, out in records if out]
 
     def training_texts(self, texts: dict[str, str]) -> list[str]:
-        """The texts of the records that are not held out."""
         return ["\n".join(text for record in self.split(texts)[0] for text in self.texts_of(record))]
 
     def all_texts(self, texts: dict[str, str]) -> list[str]:
-        """The texts of all records."""
         return [text for line in texts["examples"].split("\n") for text in self.texts_of(json.loads(line))]
 
     def convert(self, record: dict[str, Any]) -> dict[str, Any]:
-        """The record with its own fields, where it is in another form.
+        """Convert a record in another format to one with this kind's fields.
 
         Raises:
-            ValueError: that is not possible.
+            ValueError: the record is malformed.
         """
         return record
 
     def fault(self, record: dict[str, Any]) -> str:
-        """What is wrong with a record whose fields are of their forms; nothing where it is right."""
+        """Return what is wrong with a record whose fields have the right types; empty if nothing is."""
         return ""
 
     @classmethod
     def fits(cls, columns: Collection[str]) -> bool:
-        """Whether a file with these columns holds such records, by their names."""
+        """Return whether a file with these columns holds records of this kind."""
         return all(field in columns for field in cls.record_fields)
 
     @abstractmethod
     def texts_of(self, record: dict[str, Any]) -> list[str]:
-        """All texts of a record."""
+        """Return all texts of a record."""
 
 
 @part
 class LabelledText(RecordData):
-    """Texts, each with the name of its class or with a number."""
+    """Texts, each with a class name or a number."""
 
     record_fields: ClassVar[dict[str, Form]] = TEXT_AND_LABEL
     option: ClassVar[str] = "--labelled"
@@ -109,7 +107,7 @@ class LabelledText(RecordData):
 
 @part
 class LabelledTokens(RecordData):
-    """Texts as lists of words, each word with the name of its class."""
+    """Texts as lists of words, each word with a class name."""
 
     record_fields: ClassVar[dict[str, Form]] = FIELDS
     option: ClassVar[str] = "--labelled-tokens"
@@ -118,20 +116,18 @@ class LabelledTokens(RecordData):
     examples: LabelledTokenFiles = ()
 
     def fault(self, record: dict[str, Any]) -> str:
-        """No words, an empty one, or not as many labels."""
         return wrong_words(record)
 
     def texts_of(self, record: dict[str, Any]) -> list[str]:
-        """The words in one text."""
         return [" ".join(record["tokens"])]
 
 
 @part
 class Conversations(RecordData):
-    """Conversations of a user and an assistant.
+    """Conversations between a user and an assistant.
 
     Attributes:
-        template: a file with a chat template in Jinja (absent: the model's, else a plain one).
+        template: file with a chat template in Jinja (absent: the model's, else a plain one).
     """
 
     path_fields: ClassVar[tuple[str, ...]] = ("examples", "template")
@@ -146,26 +142,25 @@ class Conversations(RecordData):
 
     @classmethod
     def fits(cls, columns: Collection[str]) -> bool:
-        """Whether there are messages, or what `convert` makes them of."""
         return conversation_forms.fits(columns)
 
     def convert(self, record: dict[str, Any]) -> dict[str, Any]:
-        """The messages of ShareGPT's and Alpaca's records."""
+        """Convert ShareGPT and Alpaca records to messages."""
         return conversation_forms.as_messages(record)
 
     def texts_of(self, record: dict[str, Any]) -> list[str]:
-        """The contents of the messages."""
         return [str(message.get("content") or "") for message in record["messages"] if isinstance(message, dict)]
 
 
 @part
 class Preferences(RecordData):
-    """A prompt and two completions of it, of which one is preferred.
+    """A prompt with two completions, one of them preferred.
 
-    Each is a text, or the prompt a list of messages and the completions its answers, which a chat template renders.
+    Each is a text; or the prompt is a list of messages and each completion the messages of its answer, rendered with a
+    chat template.
 
     Attributes:
-        template: a file with a chat template in Jinja (absent: the model's).
+        template: file with a chat template in Jinja (absent: the model's).
     """
 
     path_fields: ClassVar[tuple[str, ...]] = ("examples", "template")
@@ -178,7 +173,6 @@ class Preferences(RecordData):
     template: str = ""
 
     def texts_of(self, record: dict[str, Any]) -> list[str]:
-        """The prompt and both completions."""
         return [
             str(part["content"]) if isinstance(part, dict) else str(part)
             for field in self.record_fields
@@ -188,7 +182,7 @@ class Preferences(RecordData):
 
 @part
 class TextPairs(RecordData):
-    """Texts that belong together, such as a question and its answer; perhaps with texts that do not belong to it."""
+    """Pairs of matching texts, such as a question and its answer, with optional negatives."""
 
     record_fields: ClassVar[dict[str, Form]] = TEXT_PAIR
     optional_fields: ClassVar[tuple[str, ...]] = ("negative",)
@@ -198,17 +192,15 @@ class TextPairs(RecordData):
     examples: TextPairFiles = ()
 
     def fault(self, record: dict[str, Any]) -> str:
-        """Negatives that are no texts."""
         return wrong_negatives(record)
 
     def texts_of(self, record: dict[str, Any]) -> list[str]:
-        """Anchor, positive and negatives."""
         return [record["anchor"], record["positive"], *negatives_of(record)]
 
 
 @part
 class ScoredPairs(RecordData):
-    """Pairs of texts, each with a number that says how similar they are."""
+    """Pairs of texts, each with a similarity score."""
 
     record_fields: ClassVar[dict[str, Form]] = SCORED_PAIR
     option: ClassVar[str] = "--scored-pairs"
@@ -217,9 +209,7 @@ class ScoredPairs(RecordData):
     examples: ScoredPairFiles = ()
 
     def fault(self, record: dict[str, Any]) -> str:
-        """A score that is no number."""
         return wrong_score(record)
 
     def texts_of(self, record: dict[str, Any]) -> list[str]:
-        """Both texts."""
         return [record["text1"], record["text2"]]

@@ -1,4 +1,4 @@
-"""The plan of a run: its cost, time and memory, before anything of it is written."""
+"""Plan of a run: its cost, time and memory, before anything is written."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,27 +16,25 @@ from archetype.training.resolve import ResolvedRecipe
 from archetype.training.step_flops import step_flops
 from archetype.training.throughput import seconds_of_steps
 
-MEASURED_FLOPS = 2e13  # of a step: a smaller one is measured, a larger one is estimated
-SHARE_OF_PEAK = 0.5  # that a large step reaches
+MEASURED_FLOPS = 2e13  # steps of up to this many FLOPs are timed; the time of larger ones is estimated
+SHARE_OF_PEAK = 0.5  # assumed FLOP rate of a large step, as a fraction of a matrix product's
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The cost of a run.
+    """Cost of a run.
 
     Attributes:
-        parameters: of the model.
-        trained: of them, those that learn, with an adapter's.
-        steps: optimizer steps.
-        tokens: predicted in all steps, without padding; images or pairs where these are the unit.
-        unit: of what is predicted.
-        flops: of all steps, with what is computed again.
-        rows: that are computed at once.
-        length: tokens of each.
-        memory: of a step.
-        free: bytes that the device has free; None where it does not say.
-        seconds: of the whole run on this device.
-        is_measured: whether the time is that of a few steps; else half of the peak of a matrix product is assumed.
+        trained: number of trained parameters, including an adapter's.
+        tokens: predictions in all steps, without padding, counted in `unit`.
+        unit: token, image or pair.
+        flops: FLOPs of all steps, including recomputation.
+        rows: rows per forward pass.
+        length: tokens per row.
+        memory: memory of one step.
+        free: free bytes on the device; None if unknown.
+        seconds: time of the whole run on this device.
+        is_measured: whether a few steps were timed; otherwise half of the peak of a matrix product is assumed.
     """
 
     parameters: int
@@ -54,17 +52,16 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Whether a step fits into the memory that is free."""
+        """Whether a step fits into the free memory."""
         return self.free is None or self.memory.peak <= self.free
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, for `--json`."""
+        """Return the plan as a mapping for `--json`."""
         return asdict(self) | {"fits": self.fits}
 
     def table(self) -> Table:
-        """One line for each figure."""
         memory = self.memory
-        how = "of a few steps, measured" if self.is_measured else "at half of the peak of a matrix product"
+        how = "measured on a few steps" if self.is_measured else "at half of the peak of a matrix product"
         free = "unknown" if self.free is None else size(self.free)
         rows = [
             ["parameters", f"{self.parameters:,}", f"{self.trained:,} learn"],
@@ -73,8 +70,8 @@ class Plan:
             ["optimizer", size(memory.optimizer), "its state"],
             ["gradients", size(memory.gradients), ""],
             ["copies of weights", size(memory.weight_copies), "in bfloat16, from forward to backward"],
-            ["activations", size(memory.activations), f"of {self.rows:,} rows of {self.length:,} tokens"],
-            ["logits", size(memory.logits), "with what the loss makes of them"],
+            ["activations", size(memory.activations), f"for {self.rows:,} rows of {self.length:,} tokens"],
+            ["logits", size(memory.logits), "and temporaries of the loss"],
             ["peak", size(memory.peak), f"{free} free: it {'fits' if self.fits else 'does not fit'}"],
             ["time", duration(self.seconds), how],
         ]
@@ -82,20 +79,16 @@ class Plan:
 
 
 def plan(resolved: ResolvedRecipe, device: torch.device) -> Plan:
-    """The cost of a run, its memory by count and its time by measurement where a step is small enough.
-
-    Args:
-        resolved: the recipe, from `resolve_recipe`.
-        device: where the model would go.
-    """
+    """Estimate the cost of a run: memory by counting, time by timing a few steps if they are small enough."""
     recipe, spec, objective = resolved.recipe, resolved.spec, resolved.objective
     batch, length = objective.batch_shape or (recipe.batch_size, recipe.sequence_length)
     rows, length = min(batch, recipe.micro_batch_size or batch), length or spec.context_length
     cost = StepMemoryCost(recipe, spec)
     memory, free = cost.step(rows, length, rows < batch), free_memory(device)
+    # activation checkpointing computes a share of the blocks' forward pass again
     share = number_recomputed(recipe.recompute, cost.num_blocks) / max(1, cost.num_blocks)
-    once_more = cost_report(spec, batch, length, recipe.dtype).flops_of_blocks
-    flops = step_flops(recipe, spec, batch, length) + share * cost.share_of_blocks_with_gradients * once_more
+    recomputed = cost_report(spec, batch, length, recipe.dtype).flops_of_blocks
+    flops = step_flops(recipe, spec, batch, length) + share * cost.share_of_blocks_with_gradients * recomputed
     is_measured = flops <= MEASURED_FLOPS and (free is None or memory.peak <= free)
     if is_measured:
         seconds = seconds_of_steps(recipe, spec, objective, device)
@@ -119,7 +112,7 @@ def plan(resolved: ResolvedRecipe, device: torch.device) -> Plan:
 
 
 def duration(seconds: float) -> str:
-    """Hours, minutes and seconds, the largest two."""
+    """Format a duration by its two largest units: hours and minutes, or minutes and seconds."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

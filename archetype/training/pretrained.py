@@ -1,4 +1,4 @@
-"""A trained model to go on from, and what becomes of it where the new one has another head or more tokens."""
+"""Pretrained models, and how their weights are copied to a model with another head or more tokens."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,23 +17,22 @@ from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
 from archetype.training.recipe import Recipe
 
-# tables of an embedding that have no row for each token
+# embedding tables without one row per token
 NOT_TOKENS = ("position", "token_type", "class_token", "distillation_token")
 
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model to go on from.
+    """A model that training starts from.
 
     Attributes:
-        source: where it was loaded from.
-        labels: names of the classes of its head.
-        template: its chat template.
-        family: the published family that it was loaded from.
-        image_processor: how pictures become its numbers.
-        sentence: what is done to a text before it is embedded; None for a model without a head for that.
-        save: writes all that it came with as a run directory, with this model, tokenizer and labels for its own, and
-            other contents of preprocessor_config.json where there are some.
+        source: the path or name it was loaded from.
+        labels: class names of its head.
+        family: the published family it was loaded from.
+        image_processor: returns its image processor, if it has one.
+        sentence: preprocessing of texts to embed; None unless the model embeds texts.
+        save: writes a run directory with all files of the source, but with this model, tokenizer and labels, and with
+            other contents of preprocessor_config.json unless None.
     """
 
     source: str
@@ -51,22 +50,23 @@ class Pretrained:
 def take_over(
     model: Model, before: Model, num_tokens: int | None = None, keeps_head: bool = True
 ) -> tuple[set[str], set[str]]:
-    """Give a model the weights of another, as far as both have them.
+    """Copy the weights of a pretrained model to another, for tensors that both have.
 
-    The rows of tokens that are new, in the embedding and in the head, are the mean of those before them.
+    Rows of new tokens in embedding and head become the mean of the old rows.
 
     Args:
-        model: random weights, changed in place.
-        before: the trained model.
-        num_tokens: that the tokenizer had before it got more (absent: it got none).
-        keeps_head: whether its head for classes names the same ones.
+        model: randomly initialized; changed in place.
+        before: the pretrained model.
+        num_tokens: the tokenizer's vocabulary size before tokens were added (absent: none were added).
+        keeps_head: whether the class head keeps its classes.
 
     Returns:
-        The names of the tensors that stay random, and of those that have rows for new tokens.
+        The names of the tensors that stay random, and of those with rows for new tokens.
     """
     trained, random, wider = before.state_dict(), set(), set()
     for name, tensor in model.state_dict().items():
         old = trained.get(name)
+        # a class head with other classes has rows of another meaning
         if old is None or old.shape[1:] != tensor.shape[1:] or (name.startswith("classifier.") and not keeps_head):
             random.add(name)
         elif (
@@ -79,7 +79,7 @@ def take_over(
             )
         ):
             tensor[: len(old)] = old
-            tensor[num_tokens:] = old[:num_tokens].mean(0)
+            tensor[num_tokens:] = old[:num_tokens].mean(0)  # also rows that padded the table beyond the tokenizer
             wider.add(name)
         elif old.shape == tensor.shape:
             tensor.copy_(old)
@@ -89,7 +89,7 @@ def take_over(
 
 
 def set_trainable(model: Model, recipe: Recipe) -> None:
-    """Let what the recipe names learn: all parameters, those of patterns, and those of the adapter.
+    """Freeze all parameters except those that the recipe trains: all, those matching patterns, or those of the adapter.
 
     Raises:
         SpecError: a pattern matches no parameter.

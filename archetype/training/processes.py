@@ -29,7 +29,7 @@ class Processes:
     `training/parallel` implements several processes.
 
     Attributes:
-        is_alone: whether there is no other process.
+        is_alone: whether this is the only process.
         is_main: whether this process writes metrics and weights and shows progress.
         holds_all: whether it has all weights, so that it can generate by itself.
         writes_checkpoints: whether this process writes checkpoints, or its shards of them.
@@ -43,7 +43,7 @@ class Processes:
     number = 0
 
     def check(self, recipe: "Recipe", spec: ModelSpec) -> None:
-        """Refuse sizes of `parallel` that do not fit the number of processes or the model.
+        """Refuse `parallel` sizes that do not fit the number of processes or the model.
 
         Raises:
             SpecError: names the size.
@@ -98,7 +98,7 @@ class Processes:
         return objective.compute_loss(model, part, counts)
 
     def clip_gradients(self, parameters: list[nn.Parameter], max_norm: float) -> Tensor:
-        """Clip the gradients of all parameters to a norm. Return the norm before, a scalar on their device."""
+        """Clip gradients to a global norm. Return the norm before clipping, a scalar on the parameters' device."""
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
     def read(
@@ -161,5 +161,5 @@ def launched(device: torch.device) -> Iterator[tuple[Processes, torch.device]]:
         return
     from archetype.training.parallel.processes import process_group
 
-    with process_group(device) as many:
-        yield many
+    with process_group(device) as processes_and_device:
+        yield processes_and_device

@@ -1,4 +1,4 @@
-"""The beginning of a run, written beside its recipe: a resumed run is told where something is no longer the same."""
+"""Record of how a run started, saved with its recipe and compared when the run is resumed."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,18 +24,17 @@ ALLOW = "or give --allow-changes"
 
 
 class Provenance(BaseModel, frozen=True):
-    """What a run began with.
+    """How a run started.
 
     Attributes:
-        spec: a hash of the specification.
-        data: of the examples.
-        recipe: with all its values.
-        environment: the machine and the versions.
-        guessing_loss: the held-out loss of who does not look at the examples, where it is known.
-        changes: what was no longer the same when the run went on, each with its step.
-        examples: how many there are to learn from, and how many were cut or left out for their length.
-        num_skipped: how many bad records of the data were left out.
-        skipped: the first of them, each with its place and what is wrong with it.
+        spec: hash of the specification.
+        data: hash of the examples.
+        recipe: all values of the recipe.
+        environment: machine and package versions.
+        guessing_loss: validation loss of guessing without looking at the inputs, if known.
+        changes: differences allowed when the run was resumed, each with its step.
+        examples: number of training examples, and how many were truncated or left out.
+        skipped: the first bad records that were left out, each with its place and fault.
     """
 
     spec: str
@@ -52,7 +51,7 @@ class Provenance(BaseModel, frozen=True):
 def write_recipe(
     run: Run, recipe: Recipe, spec: ModelSpec, objective: Objective, skipped: Skipped, changes: Sequence[str] = ()
 ) -> None:
-    """Write every value of a run's recipe, and what the run begins with or, after changes, goes on with."""
+    """Write the full recipe of a run and its provenance, at the start or after allowed changes."""
     values = recipe.dump(full=True)
     atomic.write_bytes(run.recipe_file, with_schema_line(mapping_to_yaml(values), "recipe").encode())
     provenance = Provenance(
@@ -80,17 +79,17 @@ def read_provenance(run: Run) -> Provenance | None:
         Recipe.parse(provenance.recipe)
         return provenance
     except (SpecError, ValidationError):
-        remedy = "restore it, or remove it to trust the recipe as it stands"
+        remedy = "restore it, or remove it to resume with the recipe unchecked"
         raise CheckpointError(str(run.provenance_file), "is damaged", remedy) from None
 
 
 def check_recipe(run: Run, recipe: Recipe, began: Provenance | None) -> None:
-    """Compare a recipe with the one that the run began with; where its data lie is told by their hash.
+    """Compare a recipe with the one at the start of the run.
 
-    How many processes share the work may change from one day to the next.
+    File paths may change, since data are compared by hash, and so may the number of processes.
 
     Raises:
-        CheckpointError: names the field that differs.
+        CheckpointError: names the first field that differs.
     """
     if began is None:
         return
@@ -98,9 +97,9 @@ def check_recipe(run: Run, recipe: Recipe, began: Provenance | None) -> None:
     changes = [change for change in differences(Recipe.parse(began.recipe), recipe) if not change[0].startswith(paths)]
     if changes:
         field, before, now = changes[0]
-        others = f" (and {', '.join(change[0] for change in changes[1:4])})" if len(changes) > 1 else ""
+        further = f" (and {', '.join(change[0] for change in changes[1:4])})" if len(changes) > 1 else ""
         before, now = (shorten(str(value), MAX_SHOWN) for value in (before, now))
-        cause = f"was {before} when this run began and is {now} now{others}"
+        cause = f"was {before} when this run began and is {now} now{further}"
         raise CheckpointError(f"{run.recipe_file}: {field}", cause, f"restore it, {ALLOW}")
 
 
@@ -128,7 +127,7 @@ def check_data(recipe: Recipe, objective: Objective, origin: Mapping[str, Any]) 
 
 @contextmanager
 def noting(changes: dict[str, None] | None) -> Iterator[None]:
-    """Take a refusal down as a change that is allowed; where None are, it stays one."""
+    """Record a CheckpointError in `changes` instead of raising it, unless `changes` is None."""
     try:
         yield
     except CheckpointError as error:

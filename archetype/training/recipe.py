@@ -1,4 +1,4 @@
-"""How a model is trained, written down: the file that `archetype train --recipe` reads and every run keeps."""
+"""Recipe of a training run: the file that `archetype train --recipe` reads and every run keeps."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,10 +17,10 @@ from archetype.training.trackers import Tracker
 
 
 class Recipe(RunSettings):
-    """Everything that a run depends on except the data themselves.
+    """Everything that a run depends on except the data.
 
-    A `spec` written as a mapping may leave `vocab_size` to the tokenizer. Saved weights and optimizer moments are
-    always float32.
+    A `spec` given as a mapping may leave `vocab_size` to the tokenizer. Weights and optimizer moments are always saved
+    in float32.
 
     Attributes:
         data: training data.
@@ -39,7 +39,7 @@ class Recipe(RunSettings):
 
 
 def json_schema() -> dict[str, Any]:
-    """A JSON Schema of recipe files, for editors."""
+    """Return the JSON Schema of recipe files, for editors."""
     return document_schema("recipe", Recipe.model_json_schema())
 
 
@@ -47,7 +47,7 @@ def read_recipe(file: Path) -> Recipe:
     """Return the recipe in a YAML or JSON file.
 
     Raises:
-        SpecError: names the file, the first field that is wrong, why, and what would be right.
+        SpecError: names the file, the first wrong field, the cause and the remedy.
     """
     data = read_mapping(file)
     try:

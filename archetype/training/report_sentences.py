@@ -1,4 +1,4 @@
-"""What a run did, in sentences: what was trained, on how much, how its loss went, and whether it was still falling."""
+"""Summary of a run in sentences: model, amount of training, course of the loss, and whether it was still falling."""
 
 import math
 from bisect import bisect_right
@@ -10,30 +10,23 @@ from archetype.table import quantity
 from archetype.training.plot import Curve, curves
 from archetype.training.recipe import Recipe
 
-SMALL = 0.01  # share of a loss below which a change says little
-LATE = 0.75  # of a run, after which its loss is looked at
+SMALL = 0.01  # relative change of a loss that counts as none
+LATE = 0.75  # fraction of a run after which the trend of its loss is judged
 
 
 def sentences(recipe: Recipe, spec: ModelSpec, parameters: int, lines: list[dict[str, Any]]) -> list[str]:
-    """Return what a run did, one subject a sentence.
-
-    Args:
-        recipe: of the run.
-        spec: of its model.
-        parameters: how many the model has.
-        lines: the metrics of the run.
-    """
+    """Return the summary of a run, one sentence per subject; `lines` are its metrics."""
     training, held_out, final = curves(lines)
-    told = [_trained(recipe, spec, parameters, lines)]
+    summary = [_trained(recipe, spec, parameters, lines)]
     if _is_measured(training):
-        told.append(f"The training loss went from {training[1][0]:.3f} to {training[1][-1]:.3f} nats.")
+        summary.append(f"The training loss went from {training[1][0]:.3f} to {training[1][-1]:.3f} nats.")
     name, (steps, losses) = ("held-out loss", held_out) if _is_measured(held_out) else ("training loss", training)
     if _is_measured(held_out):
         best = min(range(len(losses)), key=losses.__getitem__)
-        told.append(f"The best held-out loss is {losses[best]:.3f} at step {steps[best]:,.0f}.")
+        summary.append(f"The best held-out loss is {losses[best]:.3f} at step {steps[best]:,.0f}.")
     if final[1]:
-        told.append(f"On all that is held out the last loss is {final[1][-1]:.3f}.")
-    return [*told, *_end(name, (steps, losses))]
+        summary.append(f"The loss on all validation data is {final[1][-1]:.3f} at the end.")
+    return [*summary, *_end(name, (steps, losses))]
 
 
 def _trained(recipe: Recipe, spec: ModelSpec, parameters: int, lines: list[dict[str, Any]]) -> str:
@@ -55,7 +48,7 @@ def _is_measured(curve: Curve) -> bool:
 
 
 def _end(name: str, curve: Curve) -> list[str]:
-    """Whether a loss still fell in the last quarter of a run, stood still, or has risen from its least."""
+    """Return whether a loss was still falling in the last quarter of a run, had levelled off, or had risen."""
     steps, losses = curve
     if len(losses) < 3 or not _is_measured(curve):
         return []

@@ -1,4 +1,4 @@
-"""From a recipe to all that it leaves to data, model and budget: tokenizer, specification, objective, steps."""
+"""Resolve a recipe with its data, model and budget: tokenizer, specification, objective, steps."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -29,22 +29,21 @@ from archetype.training.pretrained import Pretrained
 from archetype.training.processes import ALONE, Processes
 from archetype.training.recipe import Recipe
 
-TEXT_FILE = "text.txt"  # where a run keeps a text that came from no file
+TEXT_FILE = "text.txt"  # name in the run directory of a text passed as a string
 DEFAULT_VOCAB_SIZE = 4096
 
 
 @dataclass(frozen=True)
 class ResolvedRecipe:
-    """All settings of a run, before anything of it is written.
+    """All settings of a run; nothing has been written yet.
 
     Attributes:
-        recipe: with what data, model and budget decide filled in.
-        notes: what to say of the run when it starts.
-        template: the model's chat template.
-        labels: names of its classes, where they have any.
-        image_processor: contents of preprocessor_config.json, where the run says what the pretrained model does not.
-        pretrained: the model whose weights it begins with.
-        skipped: the bad records that were left out.
+        recipe: with the settings that depend on data, model or budget.
+        notes: messages to show when the run starts.
+        labels: class names; empty if there are none.
+        image_processor: contents of preprocessor_config.json, if the recipe overrides the pretrained model's.
+        pretrained: the model whose weights training starts from.
+        skipped: bad records that were left out.
     """
 
     recipe: Recipe
@@ -70,9 +69,9 @@ def resolve_recipe(
     processes: Processes = ALONE,
     is_plan: bool = False,
 ) -> ResolvedRecipe:
-    """Read the data and decide all that a run takes, and write nothing; see `setup.start`.
+    """Read the data and determine all settings of a run without writing anything; see `setup.start`.
 
-    A plan needs no weights to put an adapter beside.
+    With `is_plan`, an adapter does not need a pretrained model.
     """
     with skipping(getattr(recipe.data, "skip_bad", 0)) as skipped:
         return _resolved(folder, recipe, device, text, force, budget, pretrained, processes, is_plan, skipped)
@@ -90,6 +89,7 @@ def _resolved(
     is_plan: bool,
     skipped: Skipped,
 ) -> ResolvedRecipe:
+    # surrogates stand for bytes that are not UTF-8, which the recipe's YAML could not hold
     for path in (str(folder), *recipe.data.files()):
         if any("\ud800" <= character <= "\udfff" for character in path):
             raise DataError(path, "its name is not UTF-8", "rename it")
@@ -102,7 +102,7 @@ def _resolved(
         notes = ()
         recipe = recipe.replace(spec=pretrained.model.spec.dump())
     elif recipe.adapter is not None and not is_plan:
-        raise SpecError("adapter", "stands beside a trained model, and there is none", "name one with --from")
+        raise SpecError("adapter", "needs a pretrained model", "pass one with --from")
     tokenizer = tokenizer or fitting_tokenizer(recipe, texts)
     if recipe.add_tokens:
         if tokenizer is None:
@@ -118,10 +118,10 @@ def _resolved(
     spec = with_published_head(spec, resolved, pretrained.family if pretrained else None)
     recipe = recipe.replace(objective=config)
     if recipe.add_tokens and pretrained and tokenizer and config.num_ids(tokenizer, 1) > tokenizer.vocab_size:
-        cause = f"{config.kind} has ids of its own behind those of the tokenizer, which are trained already"
-        raise SpecError("add_tokens", cause, "begin with a model whose tokenizer has them")
+        cause = f"{config.kind} adds ids after the tokenizer's, and the pretrained model already uses these ids"
+        raise SpecError("add_tokens", cause, "use a pretrained model whose tokenizer has the new tokens")
     if spec.reads_images and recipe.sequence_length is not None:
-        raise SpecError("sequence_length", "pictures are rows of as many patches as they have", "leave it out")
+        raise SpecError("sequence_length", "image size and patch size determine it", "leave it out")
     if isinstance(data, TokenizedData):
         longest = spec.context_length
         if pretrained is not None and pretrained.sentence is not None and spec.head.embeds:
@@ -132,43 +132,43 @@ def _resolved(
     template = resolve_template(data, tokenizer, pretrained)
     if template is None and data.is_chat and tokenizer is not None:
         template = with_tokens(ChatTemplate(PLAIN, {}), tokenizer)
-        how = "role: content, and the end token after each answer"
-        notes = (*notes, f"the model has no chat template: a plain one ({how}); --set data.template=FILE names another")
+        how = "role: content, with the end token after each answer"
+        notes = (*notes, f"the model has no chat template; using a plain one ({how}): --set data.template=FILE")
     objective = build_objective(recipe, spec, tokenizer, texts, template)
     if objective.compares_rows and recipe.micro_batch_size == 1:
-        cause = "a row alone has no others to be compared with"
+        cause = "the loss compares the rows of a micro-batch, so it needs more than one"
         raise SpecError("micro_batch_size", cause, "raise it, or leave it out")
     if processes.is_alone and not force:
         check_memory(recipe, spec, objective, device)
     if budget:
         recipe = budget.fit(recipe, spec, objective, device)
     labels = class_names(recipe.objective, spec, pretrained)
-    pictures = _own_image_processor(data, pretrained)
-    return ResolvedRecipe(recipe, spec, tokenizer, objective, notes, template, labels, pictures, pretrained, skipped)
+    image_processor = _changed_image_processor(data, pretrained)
+    return ResolvedRecipe(
+        recipe, spec, tokenizer, objective, notes, template, labels, image_processor, pretrained, skipped
+    )
 
 
 def with_published_head(before: ModelSpec, after: ModelSpec, family: Family | None) -> ModelSpec:
-    """The model that an objective wants; of an encoder, the new head for classes is that of its published family.
+    """Return the specification that an objective needs; a new class head of an encoder follows its published family.
 
-    Args:
-        before: the model.
-        after: what the objective made of it.
-        family: that it was loaded from (absent: the first that can express it).
+    `before` lacks the new head, `after` is what the objective made of it; without a family, the first that can express
+    it.
     """
     is_encoder = after.embeds_tokens and not after.is_causal
     if not is_encoder or not after.head.has_classes or after.head == before.head:
-        return after
+        return after  # decoders and image models have the same class head in every family
     try:
         family = family or family_for(before)
         return family.format.with_class_head(before, after.head.num_classes, after.head.labels_tokens)
-    except CheckpointError:  # nothing that is published would have it
+    except CheckpointError:  # no published family can express this head
         return after
 
 
 def fitting_tokenizer(recipe: Recipe, texts: dict[str, str]) -> Tokenizer | None:
-    """The tokenizer of `build_tokenizer`; one that is trained fits into the vocabulary of the recipe's model.
+    """Return the tokenizer of `build_tokenizer`; a trained one is limited to the vocabulary of the recipe's model.
 
-    It leaves room for the ids that the objective adds, unless the recipe says how many tokens it has.
+    Unless the recipe sets the vocabulary size, room is left for the ids that the objective adds.
     """
     data = recipe.data
     if not isinstance(data, TokenizedData) or data.vocab_size or leaves_vocabulary_open(recipe.spec):
@@ -185,19 +185,16 @@ def fitting_tokenizer(recipe: Recipe, texts: dict[str, str]) -> Tokenizer | None
 
 
 def build_tokenizer(data: Data, texts: dict[str, str], room: int | None = None) -> Tokenizer | None:
-    """The tokenizer that the data name, trained on what is not held out where it is a kind; None for images.
+    """Return the tokenizer that the data name: loaded, or trained on the training part; None for images.
 
-    Args:
-        data: name it, and perhaps how many tokens it has.
-        texts: of the data.
-        room: the most tokens of one that learns its vocabulary, where that is possible and the data say nothing.
+    `room` limits the vocabulary size of tokenizers that learn one, if the data do not set it.
     """
     if not isinstance(data, TokenizedData):
         return None
     if data.tokenizer not in trainable_kinds():
         for field in ("vocab_size", "lowercase"):
             if getattr(data, field):
-                raise SpecError(f"data.{field}", f"{data.tokenizer} is trained already", "leave it out")
+                raise SpecError(f"data.{field}", f"{data.tokenizer} is already trained", "leave it out")
         return open_tokenizer(Path(data.tokenizer))
     training = data.training_texts(texts)
     if data.tokenizer == "characters":
@@ -207,14 +204,14 @@ def build_tokenizer(data: Data, texts: dict[str, str], room: int | None = None) 
     vocab_size = min(room or DEFAULT_VOCAB_SIZE, DEFAULT_VOCAB_SIZE)
     try:
         return train_tokenizer(data.tokenizer, training, vocab_size, lowercase=data.lowercase)
-    except DataError as error:
+    except DataError as error:  # `room` holds fewer tokens than the tokenizer needs at least
         if vocab_size == DEFAULT_VOCAB_SIZE or error.place != "vocab_size":
             raise
         return train_tokenizer(data.tokenizer, training, DEFAULT_VOCAB_SIZE, lowercase=data.lowercase)
 
 
 def resolve_spec(recipe: Recipe, tokenizer: Tokenizer | None) -> ModelSpec:
-    """The specification that a recipe names, with an id for every token and for what the objective adds to them.
+    """Return the specification of a recipe, with ids for all tokens and for those that the objective adds.
 
     Raises:
         SpecError: its vocabulary is too small.
@@ -237,10 +234,10 @@ def resolve_spec(recipe: Recipe, tokenizer: Tokenizer | None) -> ModelSpec:
 
 
 def resolve_objective(recipe: Recipe, spec: ModelSpec) -> ObjectiveConfig:
-    """The recipe's objective, or the first that suits the model and the data.
+    """Return the recipe's objective, or the first that suits the model and the data.
 
     Raises:
-        SpecError: it does not suit them, or none does.
+        SpecError: the objective does not suit them, or no objective does.
     """
     objective, data = recipe.objective, recipe.data
     if objective is not None and objective.suits(spec, data):
@@ -251,15 +248,12 @@ def resolve_objective(recipe: Recipe, spec: ModelSpec) -> ObjectiveConfig:
     name = f"{objective.kind} does not suit" if objective is not None else "no objective suits"
     cause = f"{name} a model of kind {spec.kind} with head {spec.head.kind} and data of kind {data.kind}"
     kinds: dict[str, Any] = Data.kinds
-    others = [kind for kind, other in kinds.items() if _suitable_objectives(spec, other.model_construct())]
+    suited = [kind for kind, other in kinds.items() if _suitable_objectives(spec, other.model_construct())]
     if suitable:
         remedy = f"use {enumeration((config.model_fields['kind'].default for config in suitable), 'or')}"
     else:
-        few = len(others) < 6
-        kinds_named = (
-            "another head" if not others else f"data of kind {enumeration(others, 'or')}" if few else "other data"
-        )
-        remedy = f"use a model for such data, such as --spec {data.preset}, or {kinds_named}"
+        few = f"data of kind {enumeration(suited, 'or')}" if len(suited) < 6 else "other data"
+        remedy = f"use a model for such data, such as --spec {data.preset}, or {few if suited else 'another head'}"
     raise SpecError("objective", cause, remedy)
 
 
@@ -275,11 +269,11 @@ def build_objective(
     texts: dict[str, str],
     template: ChatTemplate | None = None,
 ) -> Objective:
-    """The examples of a run and its loss.
+    """Build the objective of a run: its examples and its loss.
 
     Raises:
         SpecError: the objective does not suit the model or the data.
-        DataError: there is too little to learn from.
+        DataError: there are too few examples.
     """
     config = resolve_objective(recipe, spec)
     length = recipe.sequence_length or spec.context_length
@@ -292,7 +286,7 @@ def build_objective(
 
 
 def resolve_template(data: Data, tokenizer: Tokenizer | None, pretrained: Pretrained | None) -> ChatTemplate | None:
-    """The chat template of a run as its folder will have it: the file that the data name, or the model's."""
+    """Return the chat template to save with the run: the file that the data name, or the pretrained model's."""
     template = pretrained.template if pretrained else None
     if file := getattr(data, "template", ""):
         template = ChatTemplate(read_text(Path(file)), {})
@@ -300,7 +294,7 @@ def resolve_template(data: Data, tokenizer: Tokenizer | None, pretrained: Pretra
 
 
 def with_tokens(template: ChatTemplate, tokenizer: Tokenizer) -> ChatTemplate | None:
-    """The template with the special tokens of a tokenizer, which it may name."""
+    """Return a chat template with the tokenizer's special tokens as variables."""
     with atomic.scratch_folder() as folder:
         tokenizer.save(folder)
         write_template(template, folder)
@@ -308,15 +302,15 @@ def with_tokens(template: ChatTemplate, tokenizer: Tokenizer) -> ChatTemplate | 
 
 
 def class_names(objective: ObjectiveConfig | None, spec: ModelSpec, pretrained: Pretrained | None) -> tuple[str, ...]:
-    """The names of the classes of a model; none where they have numbers only."""
+    """Return the class names of a model; empty if its classes are only numbered."""
     labels: tuple[str, ...] | None = getattr(objective, "labels", None)
     if labels is None:
         return pretrained.labels if pretrained and spec.head == pretrained.model.spec.head else ()
     return () if labels == tuple(map(str, range(len(labels)))) else labels
 
 
-def _own_image_processor(data: Data, pretrained: Pretrained | None) -> dict[str, Any] | None:
-    """What a run says of pictures, unless its pretrained model says the same."""
+def _changed_image_processor(data: Data, pretrained: Pretrained | None) -> dict[str, Any] | None:
+    """Return preprocessor_config.json for the recipe's image processor; None if the pretrained model has the same."""
     processor: ImageProcessor | None = getattr(data, "image_processor", None)
     if processor is None or (pretrained is not None and processor == pretrained.image_processor()):
         return None
@@ -324,18 +318,18 @@ def _own_image_processor(data: Data, pretrained: Pretrained | None) -> dict[str,
 
 
 def with_room_for(tokenizer: Tokenizer, spec: ModelSpec) -> ModelSpec:
-    """The same model with a row for every token."""
+    """Return the specification with a vocabulary that holds every token."""
     sizes = {name: getattr(spec, name, None) for name in ("vocab_size", "source_vocab_size")}
     return spec.replace(**{name: max(size, tokenizer.vocab_size) for name, size in sizes.items() if size is not None})
 
 
 def _about_weights(source: Any) -> tuple[str, ...]:
-    """The notice where the specification of a folder is taken without its weights."""
+    """Return a notice if a folder's specification is used without its weights."""
     if isinstance(source, dict):
         return ()
     folder = Path(source)
     if not hub.is_name(folder) and not any(
-        name for pattern in ("*.safetensors", "*.bin", "checkpoints/step-*") for name in folder.glob(pattern)
+        file for pattern in ("*.safetensors", "*.bin", "checkpoints/step-*") for file in folder.glob(pattern)
     ):
         return ()
     return (f"{source} has weights, which are not used: training starts from random ones; --from {source} uses them",)

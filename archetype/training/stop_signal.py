@@ -13,7 +13,7 @@ class StopSignal:
     """Stop request by a signal; a second signal, if SIGINT (Ctrl-C), raises KeyboardInterrupt.
 
     Args:
-        agree: maps the signal received by this process to one all processes agree on (absent: no other processes).
+        agree: maps the signal this process received to the one all processes agree on (absent: a single process).
     """
 
     def __init__(self, agree: Callable[[int | None], int | None] | None = None) -> None:
@@ -24,16 +24,15 @@ class StopSignal:
     def __bool__(self) -> bool:
         return self.signal is not None
 
-    def receive(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal."""
-        if self.received is not None and number == signal.SIGINT:
+    def receive(self, signum: int, frame: FrameType | None) -> None:
+        if self.received is not None and signum == signal.SIGINT:
             raise KeyboardInterrupt
-        self.received = number
+        self.received = signum
         if self.agree is None:
-            self.signal = number
+            self.signal = signum
 
     def poll(self) -> bool:
-        """Whether to stop; all processes that train together call this at the same points and get the same answer."""
+        """Return whether to stop; all processes must call this at the same points, and get the same answer."""
         if self.signal is None and self.agree is not None:
             self.signal = self.agree(self.received)
         return bool(self)
@@ -46,9 +45,9 @@ def stop_on_signal(agree: Callable[[int | None], int | None] | None = None) -> I
     if threading.current_thread() is not threading.main_thread():
         yield stop  # Python delivers signals to the main thread only
         return
-    handlers = {number: signal.signal(number, stop.receive) for number in STOPPING}
+    handlers = {signum: signal.signal(signum, stop.receive) for signum in STOPPING}
     try:
         yield stop
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)

@@ -1,4 +1,4 @@
-"""Examples that are drawn: tasks with a known answer, of which every step sees new ones."""
+"""Synthetic tasks with known answers; every step draws new examples."""
 
 import math
 from abc import abstractmethod
@@ -14,17 +14,17 @@ from archetype.spec.kinds import part
 from archetype.training.datasets import Data
 
 Ids = npt.NDArray[np.int64]
-FILLER, QUERY, FIRST = 0, 1, 2  # ids: filler or padding, what asks, and the first symbol
+FILLER, QUERY, FIRST = 0, 1, 2  # ids: filler or padding, query marker, first symbol
 Seed = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
 
 
 class Rows(NamedTuple):
-    """Drawn examples.
+    """Batch of examples.
 
     Attributes:
-        tokens: (B, T + 1), of which all but the last are read.
-        is_target: (B, T), whether the token after each is to be predicted.
-        source: (B, S) of an encoder-decoder; None for a decoder.
+        tokens: (B, T + 1); the model reads all but the last.
+        is_target: (B, T), whether the next token is to be predicted.
+        source: (B, S) for an encoder-decoder; None for a decoder.
         source_lengths: (B,) tokens of each source.
     """
 
@@ -35,12 +35,12 @@ class Rows(NamedTuple):
 
 
 class SyntheticData(Data):
-    """Base of tasks whose examples are drawn; what is held out comes from a seed of its own.
+    """Base of tasks with generated examples; validation examples have their own seed.
 
     Attributes:
-        symbols: that a row is made of.
-        held_out_seed: of the examples that are measured.
-        held_out_rows: how many these are.
+        symbols: number of distinct symbols.
+        held_out_seed: seed of the validation examples.
+        held_out_rows: number of validation examples.
     """
 
     reads_source: ClassVar[bool] = False
@@ -50,49 +50,44 @@ class SyntheticData(Data):
 
     @classmethod
     def names(cls) -> list[str]:
-        """The kinds of such data."""
+        """Return the kinds of synthetic data."""
         return [kind for kind, other in Data.kinds.items() if issubclass(other, SyntheticData)]
 
     @property
     def num_ids(self) -> int:
-        """Ids of the vocabulary."""
+        """Vocabulary size."""
         return FIRST + self.symbols
 
     @property
     @abstractmethod
     def row_length(self) -> int:
-        """The most tokens of a row that are read."""
+        """Maximal number of tokens per example that the model reads."""
 
     @abstractmethod
     def rows(self, generator: np.random.Generator, count: int) -> Rows:
-        """Draw examples.
-
-        Args:
-            generator: of all that is random.
-            count: how many rows.
-        """
+        """Generate `count` examples."""
 
     @property
     def num_answers(self) -> int:
-        """Among how many tokens whoever knows nothing has to guess."""
+        """Number of possible answers."""
         return self.symbols
 
     def baseline(self) -> dict[str, float]:
-        """The loss in nats and the accuracy of a guess."""
+        """Return the loss (nats) and accuracy of uniform guessing over the possible answers."""
         return {"loss": math.log(self.num_answers), "accuracy": 1 / self.num_answers}
 
     def held_out(self) -> Rows:
-        """The examples that are measured, always the same."""
+        """Return the validation examples, always the same."""
         return self.rows(np.random.default_rng(self.held_out_seed), self.held_out_rows)
 
 
 @part
 class Recall(SyntheticData):
-    """Multi-query associative recall (Arora 2023): keys with their values, then keys again, whose values are asked.
+    """Multi-query associative recall (Arora 2023): key-value pairs, then keys whose values are to be predicted.
 
     Attributes:
-        num_pairs: keys with values at the beginning of a row.
-        length: tokens of a row.
+        num_pairs: key-value pairs at the beginning of a sequence.
+        length: tokens per sequence.
     """
 
     kind: Literal["recall"] = "recall"
@@ -102,9 +97,9 @@ class Recall(SyntheticData):
     @model_validator(mode="after")
     def _check(self) -> "Recall":
         if 2 * self.num_pairs > self.symbols:
-            invalid("num_pairs", f"{self.symbols // 2} keys are fewer than {self.num_pairs}", "raise symbols")
+            invalid("num_pairs", f"{self.num_pairs} is more than the {self.symbols // 2} keys", "raise symbols")
         if self.length < 2 * self.num_pairs + 2:
-            invalid("length", f"{self.length} leaves no room to ask", f"use at least {2 * self.num_pairs + 2}")
+            invalid("length", f"{self.length} leaves no room for a query", f"use at least {2 * self.num_pairs + 2}")
         return self
 
     @property
@@ -113,17 +108,17 @@ class Recall(SyntheticData):
 
     @property
     def num_answers(self) -> int:
-        """The values; the keys are the other half of the symbols."""
+        # the first half of the symbols are keys, the others values
         return self.symbols - self.symbols // 2
 
     def rows(self, generator: np.random.Generator, count: int) -> Rows:
-        """Every key is asked about as often as there is room, in an order that is drawn."""
         half = self.symbols // 2
+        # (B, num_pairs) distinct keys: the first entries of a random permutation
         keys = generator.random((count, half)).argsort(axis=1)[:, : self.num_pairs] + FIRST
         values = generator.integers(half, self.symbols, size=(count, self.num_pairs)) + FIRST
-        num_asked = (self.length + 1 - 2 * self.num_pairs) // 2
+        num_asked = (self.length + 1 - 2 * self.num_pairs) // 2  # as many queries as fit
         asked = generator.integers(self.num_pairs, size=(count, num_asked))
-        pairs = np.stack([keys, values], axis=2)
+        pairs = np.stack([keys, values], axis=2)  # (B, num_pairs, 2)
         tokens = np.full((count, self.length + 1), FILLER, dtype=np.int64)
         tokens[:, : 2 * self.num_pairs] = pairs.reshape(count, -1)
         questions = np.take_along_axis(pairs, asked[:, :, None], axis=1).reshape(count, -1)
@@ -135,11 +130,11 @@ class Recall(SyntheticData):
 
 @part
 class DistantRecall(SyntheticData):
-    """A symbol, noise, and the question of what the symbol was, so many tokens after it.
+    """Recall of one symbol after a distance filled with noise.
 
     Attributes:
-        distances: from the symbol to the question, one of them in each row.
-        length: tokens of a row.
+        distances: distances from the symbol to the query; each sequence uses one of them.
+        length: tokens per sequence.
     """
 
     kind: Literal["distant_recall"] = "distant_recall"
@@ -158,16 +153,16 @@ class DistantRecall(SyntheticData):
 
     @property
     def num_answers(self) -> int:
-        """Half of the symbols; noise is made of the other half."""
+        # the other half of the symbols are noise
         return self.symbols // 2
 
     def rows(self, generator: np.random.Generator, count: int) -> Rows:
-        """The question stands at the end of a row; before the symbol there is noise too."""
+        # the query is the last token read; noise fills the rest, before the symbol too
         half = self.symbols // 2
         tokens = generator.integers(half, self.symbols, size=(count, self.length + 1)) + FIRST
         answers = generator.integers(half, size=count) + FIRST
         distances = generator.choice(self.distances, size=count)
-        tokens[:, self.length - 1] = QUERY
+        tokens[:, self.length - 1] = QUERY  # the answer follows it, and is not read
         tokens[np.arange(count), self.length - 1 - distances] = answers
         tokens[:, self.length] = answers
         is_target = np.zeros((count, self.length), dtype=bool)
@@ -177,11 +172,11 @@ class DistantRecall(SyntheticData):
 
 @part
 class Facts(SyntheticData):
-    """Random facts to store: keys of three symbols, values of two; what is measured is what was learned.
+    """Random facts to memorize: keys of three symbols, values of two. Validation measures what was memorized.
 
     Attributes:
-        num_facts: how many there are.
-        facts_seed: of the facts.
+        num_facts: number of facts.
+        facts_seed: seed of the facts.
     """
 
     kind: Literal["facts"] = "facts"
@@ -190,28 +185,28 @@ class Facts(SyntheticData):
 
     @property
     def row_length(self) -> int:
-        """Keys, and the first value."""
+        """Key tokens and the first value token."""
         return 4
 
     @property
     def bits(self) -> float:
-        """Bits of all values together."""
+        """Information content of all values."""
         return self.num_facts * 2 * math.log2(self.symbols)
 
     def all_facts(self) -> Ids:
-        """(N, 5): three symbols that no other fact begins with, and two values."""
+        """Return all facts, (N, 5): a unique key of three symbols, and two values."""
         generator = np.random.default_rng(self.facts_seed)
         keys = generator.choice(self.symbols**3, size=self.num_facts, replace=False)
-        places = self.symbols ** np.arange(3)
+        powers = self.symbols ** np.arange(3)  # to write a key in base `symbols`
         values = generator.integers(self.symbols, size=(self.num_facts, 2))
-        return np.concatenate([keys[:, None] // places % self.symbols, values], axis=1) + FIRST
+        return np.concatenate([keys[:, None] // powers % self.symbols, values], axis=1) + FIRST
 
     def rows(self, generator: np.random.Generator, count: int) -> Rows:
-        """So many of the facts."""
+        """Sample `count` facts with replacement."""
         return _facts(self.all_facts()[generator.integers(self.num_facts, size=count)])
 
     def held_out(self) -> Rows:
-        """All facts, once."""
+        """Return each fact once."""
         return _facts(self.all_facts())
 
 
@@ -223,11 +218,11 @@ def _facts(tokens: Ids) -> Rows:
 
 @part
 class Reverse(SyntheticData):
-    """Random symbols, to be written again from the last to the first, by an encoder-decoder.
+    """Reversal of random symbols by an encoder-decoder.
 
     Attributes:
-        lengths: the least and the most symbols of a row.
-        copies: whether they are written in their own order.
+        lengths: minimal and maximal number of symbols.
+        copies: whether to copy the symbols instead of reversing them.
     """
 
     reads_source: ClassVar[bool] = True
@@ -237,16 +232,15 @@ class Reverse(SyntheticData):
 
     @property
     def row_length(self) -> int:
-        """Tokens of the longest row, with the one that starts it."""
+        """Tokens of the longest target, with the start token."""
         return self.lengths[1] + 1
 
     def rows(self, generator: np.random.Generator, count: int) -> Rows:
-        """Rows that are padded at their ends."""
         low, high = self.lengths
         lengths = generator.integers(low, high + 1, size=count)
-        is_symbol = np.arange(high) < lengths[:, None]
+        is_symbol = np.arange(high) < lengths[:, None]  # (B, S); padding follows
         source = np.where(is_symbol, generator.integers(self.symbols, size=(count, high)) + FIRST, FILLER)
         order = np.where(is_symbol, np.arange(high) if self.copies else lengths[:, None] - 1 - np.arange(high), 0)
         target = np.where(is_symbol, np.take_along_axis(source, order, axis=1), FILLER)
         tokens = np.concatenate([np.full((count, 1), QUERY), target], axis=1)
-        return Rows(tokens, is_symbol, source, lengths)
+        return Rows(tokens, is_symbol, source, lengths)  # (B, S + 1), (B, S), (B, S), (B,)

@@ -203,7 +203,7 @@ def test_what_the_template_of_a_conversation_does_not_read_is_refused(server: Se
         for key, value in unread.items():
             refused = server.call(path, {"messages": [question | {key: value}], "max_tokens": 1})
             assert (refused.status, refused.error["code"]) == (400, "invalid_value"), key
-            assert refused.error["message"].startswith(f"messages[0].{key}: is nowhere in the model's chat template")
+            assert refused.error["message"].startswith(f"messages[0].{key}: is not used by the model's chat template")
         empty = dict.fromkeys(unread) | {"refusal": None, "annotations": [], "tool_call_id": "1"}
         assert server.call(path, {"messages": [question | empty], "max_tokens": 1}).status == 200
     tools = {"messages": [question], "tools": [{"type": "function", "function": {"name": "add"}}]}

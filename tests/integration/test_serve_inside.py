@@ -247,7 +247,7 @@ def test_what_cannot_be_inspected_says_why(server: Served) -> None:
             assert message in server.call("/api/inspect", body).error["message"]
     id = ask(server, "/api/inspect", {"text": "a cat"})["id"]
     for query, message in {
-        "layer=9": "layer: 9 is none of 2", "head=9": "head: 9 is none of 4", "head=x": "head: 'x' is not a number",
+        "layer=9": "layer: 9 is out of range", "head=9": "9 is out of range", "head=x": "head: 'x' is not a number",
         "stage=logits": "stage: there is no 'logits'; use one of scores, masked, weights", "max=0": "max: '0'",
     }.items():  # fmt: skip
         with case(query):

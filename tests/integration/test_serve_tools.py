@@ -191,7 +191,7 @@ def test_the_next_turn_has_the_calls_and_their_results(client: "openai.OpenAI", 
     ("model", "fields", "status", "message"),
     [
         ("plain", {}, 400, "tools: the model's chat template does not read tool"),
-        ("unreadable", {}, 400, "tools: the form in which the model's chat template writes calls cannot be read"),
+        ("unreadable", {}, 400, "tools: the format in which the model's chat template writes calls cannot be inferred"),
         ("bare", {}, 400, "bare has no chat template"),
         ("hermes", {"tools": [], "tool_choice": "required"}, 400, "tool_choice: needs tools; give them, or leave"),
         ("hermes", {"tool_choice": {"type": "function", "function": {"name": "wether"}}}, 400,

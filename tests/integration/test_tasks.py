@@ -134,7 +134,7 @@ def test_data_that_do_not_fit_are_one_line_and_leave_nothing(archetype: Command,
     to = ("--to", tmp_path / "run")
     pairs = ("--source", folder / "a.txt", "--target")
     assert refused(archetype, "train", "--spec", "transformer-tiny", *pairs, tmp_path / "short.txt", *to) == (
-        "data.source, data.target: the source has 60 lines and the target 1; give files whose lines belong together"
+        "data.source, data.target: the source has 60 lines and the target 1; give parallel files, line by line"
     )
     assert refused(archetype, "train", "--spec", "vit-tiny", "--images", tmp_path / "bad.npz", *to) == (
         f"{tmp_path / 'bad.npz'}: is not an .npz file of plain numbers; write it with numpy.savez"

@@ -196,6 +196,6 @@ def test_a_column_is_chosen_by_name_or_by_its_texts(place: Path) -> None:
     done = call(train.split(), place)
     assert _is_alphabet(_alphabet(place, done), ["xyz", "w"]), done.error
     done = call(["tokenizer", "show", "run", "--text", "two.csv"], place)
-    assert done.status == 2 and "name the one with the text, such as --column one" in done.error
+    assert done.status == 2 and "select the text column, such as --column one" in done.error
     done = call(["tokenizer", "show", "run", "--text", "a.txt", "--column", "text"], place)
     assert done.status == 2 and "a.txt is plain text" in done.error

@@ -161,7 +161,7 @@ def test_thoughts_that_a_template_opens_in_the_prompt_are_learned() -> None:
     ):
         answers = [{"role": "assistant", "content": content}]
         assert prompt_and_answer([user], answers, template) == (prompt, prompt + answer)
-    with pytest.raises(DataError, match="does not begin where its prompt ends"):
+    with pytest.raises(DataError, match="does not render the answer right after its prompt"):
         prompt_and_answer([user], answers, ChatTemplate("{{ messages | length }}", {}))
 
 
@@ -180,12 +180,12 @@ def test_what_a_template_does_not_read_is_refused_by_its_place(key: str, value: 
     message = {"role": "user", "content": "2+2"}
     with pytest.raises(DataError) as caught:
         template.render([message, message | {key: value}])
-    assert str(caught.value) == f"messages[1].{key}: is nowhere in the model's chat template; leave it out"
+    assert str(caught.value) == f"messages[1].{key}: is not used by the model's chat template; leave it out"
     plain = template.render([message])
     assert template.render([message | {key: None, "tool_call_id": "1"}]) == plain
     reading = ChatTemplate(THINKING + "{{ messages[0]." + key + " }}", TOKENS)
     assert reading.render([message | {key: value}]) == plain + str(value)
-    with pytest.raises(DataError, match=r"^tools: is nowhere"):
+    with pytest.raises(DataError, match=r"^tools: is not used by"):
         template.render([message], tools=TOOLS)
 
 

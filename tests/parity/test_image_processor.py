@@ -188,7 +188,7 @@ def test_grey_of_16_bits_is_grey_and_of_32_is_refused(tmp_path: Path) -> None:
             pixels = decode_picture((tmp_path / "grey.png").read_bytes(), channels)
         assert np.array_equal(pixels, np.broadcast_to(grey >> 8, (channels, 8, 8)))
     Image.fromarray(grey.astype(np.int32)).save(tmp_path / "grey.tif")
-    with pytest.raises(DataError, match=r"grey.tif: has numbers of 32 bits, of which nothing says which is white"):
+    with pytest.raises(DataError, match=r"grey.tif: has 32-bit pixels, whose range is unknown"):
         decode_picture((tmp_path / "grey.tif").read_bytes(), 3, "grey.tif")
 
 
@@ -255,7 +255,7 @@ def test_files_are_refused_where_nothing_says_how_they_become_numbers(tmp_path: 
     Image.new("L", (8, 8)).save(tmp_path / "a.png")
     spec = archetype.load_spec("vit-tiny")
     lm = archetype.LanguageModel(spec, archetype.build(spec))
-    with pytest.raises(DataError, match=r"a.png: the model does not say how pictures become numbers"):
+    with pytest.raises(DataError, match=r"a.png: the model has no image processor"):
         lm.images(tmp_path / "a.png")
     np.savez(tmp_path / "numbers.npz", images=np.zeros((30, 8, 8)), labels=np.arange(30) % 10)
     lm.image_processor = {"image_processor_type": "EfficientNetImageProcessor"}
@@ -263,6 +263,6 @@ def test_files_are_refused_where_nothing_says_how_they_become_numbers(tmp_path: 
         lm.images(tmp_path / "a.png")
     assert lm.images(tmp_path / "numbers.npz").shape == (30, 1, 8, 8)  # which that class may have made
     assert lm.evaluate(tmp_path / "numbers.npz")
-    with pytest.raises(ArchetypeError, match=r"data.image_processor: numbers.npz holds numbers, which a"):
+    with pytest.raises(ArchetypeError, match=r"data.image_processor: numbers.npz holds model inputs, not pixels"):
         command("train", "--spec", "vit-tiny", "--images", tmp_path / "numbers.npz", "--steps", 1, "--to",
                 tmp_path / "run", "--set", "data.image_processor={do_resize: false}")  # fmt: skip

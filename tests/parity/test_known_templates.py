@@ -45,7 +45,7 @@ def test_a_known_template_writes_what_the_published_one_does(name: str, shared: 
                 if name == "phi-3" and not add:
                     theirs = theirs.removesuffix("</s>")  # of an example to train on
                 assert ours.render(messages, add) == theirs, (place, length)
-    with pytest.raises(DataError, match="this form of conversations has no role tool"):
+    with pytest.raises(DataError, match="this chat template has no role tool"):
         ours.render([{"role": "tool", "content": "x"}])
 
 

@@ -69,13 +69,13 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ('"first": weights[..., 0].mean(-1)', '"first": weights[..., -1].mean(-1)'),
     ],
     "inspection/patching.py": [
-        ("y[torch.arange(len(places)), places] = source[0, places]",
-         "y[torch.arange(len(places)), places % ROWS] = source[0, places]"),
+        ("y[torch.arange(len(positions)), positions] = source[0, positions]",
+         "y[torch.arange(len(positions)), positions % ROWS] = source[0, positions]"),
         ("((difference(logits) - start) / (end - start))", "((difference(logits) - start) / end)"),
     ],
     "inspection/attribution.py": [
-        ("for number, y in enumerate(heads[:, position].double() * scale):",
-         "for number, y in enumerate(heads[:, position].double()):"),
+        ("for head, y in enumerate(heads[:, position].double() * scale):",
+         "for head, y in enumerate(heads[:, position].double()):"),
         ("rest = x[0, position].double() - heads[:, position].double().sum(0) * scale",
          "rest = x[0, position].double() - heads[:, position].double().sum(0)"),
         ("    position %= length\n", ""),
@@ -90,9 +90,10 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("best = logits[:, : tokenizer.vocab_size].softmax(-1)", "best = logits.softmax(-1)"),
     ],
     "evaluation/score.py": [
-        ("own = logits[len(row) - len(targets) : len(row)].float()", "own = logits[-len(targets) :].float()"),
+        ("answer_logits = logits[len(row) - len(targets) : len(row)].float()",
+         "answer_logits = logits[-len(targets) :].float()"),
         ("first = scored - start", "first = max(0, scored - start - 1)"),
-        ("bool((own.argmax(-1) == targets).all())", "bool((own.argmax(-1) == targets).any())"),
+        ("bool((answer_logits.argmax(-1) == targets).all())", "bool((answer_logits.argmax(-1) == targets).any())"),
     ],
     "training/report_page.py": [
         ('samples = [(f"{line[\'step\']:,}", line["sample"])',
@@ -115,7 +116,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
          "return offset + start - 1, self.length"),
         ("offset = permutation(self.stream.num_tokens, self.seed, epoch)(0)",
          "offset = permutation(self.stream.num_tokens, self.seed, 0)(0)"),
-        ("turn = permutation(self.documents.cycle, self.seed, cycle, 1)(place)", "turn = place"),
+        ("turn = permutation(self.documents.cycle, self.seed, cycle, 1)(turn)", "turn = int(turn)"),
     ],
     "apps/cli/prompt_file.py": [
         ("continues=continues, **settings | prompt.settings)", "continues=continues, **prompt.settings | settings)"),
@@ -147,7 +148,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("recipe = arm.recipe.replace(seed=seed + arm.seed_offset)", "recipe = arm.recipe.replace(seed=seed)"),
     ],
     "data/order.py": [
-        ("while place >= self.n:", "while place > self.n:"),
+        ("while image >= self.n:", "while image > self.n:"),
         ("(n - 1).bit_length() + 1) // 2", "n.bit_length() + 1) // 2"),
     ],
     "data/records.py": [
@@ -159,7 +160,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
     ],
     "data/conversations.py": [
         ("default=len(new) - 1)", "default=-1)"),
-        ("is_answer and place <= last for", "is_answer for"),
+        ("is_answer and index <= last for", "is_answer for"),
         ("if not prompt.startswith(row.text):", "if False:"),
     ],
     "training/objectives/dpo.py": [

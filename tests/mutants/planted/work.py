@@ -45,7 +45,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ('state.step, recipe.steps)\n', 'state.step + 1, recipe.steps)\n'),
     ],
     "training/stop_signal.py": [
-        ("and number == signal.SIGINT", ""),
+        ("and signum == signal.SIGINT", ""),
     ],
     "training/optimizers/groups.py": [
         ("weight_decay if name in decayed else 0.0", "0.0"),

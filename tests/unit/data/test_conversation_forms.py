@@ -49,15 +49,15 @@ def test_tools_as_json_become_schemas() -> None:
 
 
 @pytest.mark.parametrize(("record", "cause"), [
-    ({"conversations": [turn("alien", "x")]}, "conversations[0]: from 'alien' is none of human"),
-    ({"conversations": [{"from": "human"}]}, "conversations[0]: value is None, which is not a text"),
+    ({"conversations": [turn("alien", "x")]}, "conversations[0]: unknown speaker 'alien' in from; use one of human"),
+    ({"conversations": [{"from": "human"}]}, "conversations[0]: value is not a string: None"),
     ({"conversations": "text"}, "conversations is not a list of turns"),
-    ({"conversations": [turn("function_call", "add(1)")]}, "conversations[0]: value is 'add(1)', which is not JSON"),
+    ({"conversations": [turn("function_call", "add(1)")]}, "conversations[0]: value is not JSON: 'add(1)'"),
     ({"conversations": [turn("function_call", "[1]")]}, "is not a call with a name and arguments"),
-    ({"instruction": "1?", "output": ["2", "3"]}, "output is ['2', '3'], which is not a text"),
+    ({"instruction": "1?", "output": ["2", "3"]}, "output is not a string: ['2', '3']"),
     ({"instruction": "1?", "output": ""}, "has no output"),
     ({"instruction": "", "input": "", "output": "2"}, "has no instruction"),
-    ({"instruction": "1?", "output": "2", "history": ["x"]}, "history has 'x', which is not a question and its answer"),
+    ({"instruction": "1?", "output": "2", "history": ["x"]}, "history: 'x' is not a question and its answer"),
 ])  # fmt: skip
 def test_what_is_wrong_is_named(record: dict[str, Any], cause: str) -> None:
     with pytest.raises(ValueError, match=re.escape(cause)):

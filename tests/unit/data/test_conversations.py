@@ -209,7 +209,7 @@ def test_preparation_is_told_once_it_takes_long(monkeypatch: pytest.MonkeyPatch)
     [
         ([{"role": "user"}], "is not a list of messages with a role and a content"),
         ("hello", "is not a list of messages"),
-        ([{"role": "user", "content": "a"}], "has no answer of the role assistant"),
+        ([{"role": "user", "content": "a"}], "has no message of role assistant"),
     ],
 )
 def test_what_is_wrong_is_said(messages: Any, message: str, tokenizer: Tokenizer) -> None:

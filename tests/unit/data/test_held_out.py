@@ -60,7 +60,7 @@ def test_a_text_with_the_period_of_the_stretches_is_held_out_by_the_shares_of_it
 @pytest.mark.parametrize("where", ["everywhere", "end"])
 def test_a_short_text_is_cut_at_its_end_and_one_too_short_refused(where: str) -> None:
     assert split("abcdefghij" * 100, 0.1, where)[1] == "abcdefghij" * 10  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="text: has 2 characters, too few to hold some out"):
+    with pytest.raises(DataError, match="text: has 2 characters, too few for a validation part"):
         split("ab", 0.1, where)  # type: ignore[arg-type]
 
 

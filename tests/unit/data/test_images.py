@@ -139,7 +139,7 @@ def test_other_shapes_and_types_are_refused(tmp_path: Path, images: Any, labels:
     ("pixel", "label", "cause"),
     [
         *((pixel, 0, "holds a number that is not finite") for pixel in (np.nan, np.inf, 1e300)),
-        *((0.0, label, "holds a class below 0") for label in (-1, np.uint64(2**64 - 1))),
+        *((0.0, label, "holds a label below 0") for label in (-1, np.uint64(2**64 - 1))),
     ],
 )
 def test_numbers_that_cannot_be_learned_are_refused(tmp_path: Path, pixel: float, label: int, cause: str) -> None:
@@ -159,7 +159,7 @@ def test_a_share_is_held_out_by_the_seed() -> None:
 
 
 def test_too_few_to_hold_some_out_are_refused() -> None:
-    with pytest.raises(DataError, match="images: 1 are too few to hold some out; give more"):
+    with pytest.raises(DataError, match="images: 1 are too few for training and validation; give more"):
         images(1).split(0.1, 0)
 
 

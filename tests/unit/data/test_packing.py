@@ -53,7 +53,7 @@ def test_each_token_is_predicted_once_an_epoch_after_the_one_before_it(
     )
     packed = PackedStream(stream, length, seed)
     for epoch in range(2):
-        places = [packed._place(epoch, index) for index in range(packed.num_rows)]
+        places = [packed._window(epoch, index) for index in range(packed.num_rows)]
         predicted = [(start + 1 + n) % stream.num_tokens for start, count in places for n in range(count)]
         assert sorted(predicted) == list(range(stream.num_tokens))
         rows = packed.rows(range(epoch * packed.num_rows, (epoch + 1) * packed.num_rows))
@@ -114,10 +114,10 @@ def test_held_out_rows_are_all_or_evenly_spread(tmp_path: Path) -> None:
 
 def test_weights_and_sources_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     one = written(tmp_path, ["one"])
-    with pytest.raises(DataError, match=r"its 1 documents make . and . to learn from and to hold out; give more"):
+    with pytest.raises(DataError, match=r"its 1 documents split into . and . for training and validation; give"):
         Documents([one], 0.1)
     many = written(tmp_path, [str(n) for n in range(100)], "b")
-    with pytest.raises(SpecError, match="parts: their weights are exact after 100,000,001 rows; use fewer digits"):
+    with pytest.raises(SpecError, match="parts: these weights need a cycle of 100,000,001 rows; use fewer digits"):
         Documents([many, many], 0.1, [Fraction("0.00000001"), Fraction(1)])
 
 
@@ -125,7 +125,7 @@ def test_every_epoch_is_cut_at_other_places(tmp_path: Path) -> None:
     """So that what is cut from its context in one epoch has it in another; and in another order."""
     stream, _ = written(tmp_path, ["abcdefghij" * n for n in range(2, 30)]).split(1e-18)
     packed = PackedStream(stream, 16, seed=3)
-    epochs = [[packed._place(epoch, index)[0] for index in range(packed.num_rows)] for epoch in range(6)]
+    epochs = [[packed._window(epoch, index)[0] for index in range(packed.num_rows)] for epoch in range(6)]
     assert len({starts[0] % stream.num_tokens for starts in epochs}) == 6
     assert len({min(starts) for starts in epochs}) == 6  # the offsets
     assert len({tuple(np.argsort(starts).tolist()) for starts in epochs}) == 6  # the orders

@@ -48,10 +48,10 @@ def test_what_is_not_a_text_is_refused_with_its_line_in_json_lines(value: object
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("a, b,x", "line 3: has 3 fields, and the first line names 2; put fields that hold commas in quotes"),
-        ("a", "line 3: has 1 field, and the first line names 2; give it all columns"),
+        ("a, b,x", "line 3: has 3 fields, but the header has 2; put fields that hold commas in quotes"),
+        ("a", "line 3: has 1 field, but the header has 2; add the others"),
         (",x", "line 3: has no text; give it a text"),
-        ('"a\nb",x,y', "line 4: has 3 fields, and the first line names 2"),
+        ('"a\nb",x,y', "line 4: has 3 fields, but the header has 2"),
         ('"a\nb",x\n,x', "line 5: has no text; give it a text"),
     ],
 )

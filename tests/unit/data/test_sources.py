@@ -98,7 +98,7 @@ def alone_parquet_and_data_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     parquet.write_table(pyarrow.table({"text": ["a", "b", "", "c", None]}), tmp_path / "null.parquet", row_group_size=2)
     (tmp_path / "null.jsonl").write_text('{"text": "a"}\n\n{"text": ""}\n{"text": null}\n')
     for name, place in (("null.parquet", "row 5"), ("null.jsonl", "line 4")):
-        assert refusal(tmp_path / name).startswith(f"{tmp_path / name}: {place}: has no text under 'text'")
+        assert refusal(tmp_path / name).startswith(f"{tmp_path / name}: {place}: has nothing in column 'text'")
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 no")
     assert refusal(tmp_path / "bad.parquet").startswith(f"{tmp_path / 'bad.parquet'}: is not a Parquet file: ")
     with pytest.raises(DataError, match=r"hf:owner/name: is not a local folder, and its revision cannot"):
@@ -137,7 +137,7 @@ def test_what_cannot_be_read_is_named_with_its_place(tmp_path: Path) -> None:
     (tmp_path / "c.txt").write_bytes(b"text \xff")
     (tmp_path / "d.txt.gz").write_bytes(gzip.compress(b"text " * 999)[:-9])
     for name, message in {
-        "a.jsonl": f"line 2: has no text under 'text'; it has body; {NAME_COLUMN}",
+        "a.jsonl": f"line 2: has no column 'text'; it has body; {NAME_COLUMN}",
         "b.jsonl": "line 2: is not a JSON object: Expecting value",
         "c.txt": "is not UTF-8 at byte 5; save it as UTF-8",
         "d.txt.gz": "is not a whole gzip file; download it again",

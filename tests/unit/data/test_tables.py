@@ -54,7 +54,7 @@ def test_every_form_says_the_same(name: str, tmp_path: Path) -> None:
 
 BAD = {  # of a file: its records, of which some are bad, and what is said of each
     "a.csv": (b'text,label\na,1\nb,c,2\n,1\nd\xff,1\n"e"f,1\ng,1\n', "ag", {
-        "line 3": "has 3 fields, and the first line names 2", "line 4": "has no text", "line 5": "is not UTF-8",
+        "line 3": "has 3 fields, but the header has 2", "line 4": "has no text", "line 5": "is not UTF-8",
         "line 6": "is not CSV: ',' expected after '\"'"}),
     "a.jsonl": (b'{"text": "a", "label": 1}\nno\n{"text": "b"}\n{"text": 3, "label": 1}\n'
         b'{"text": "c\xff", "label": 1}\n' b'{"text": "\\ud83d", "label": 1}\n[]\n{"text": "g", "label": 1}', "ag", {
@@ -80,7 +80,7 @@ def test_bad_records_are_left_out_with_a_count_and_no_more(name: str, tmp_path: 
     for limit in range(len(bad)):
         with skipping(limit), pytest.raises(DataError) as caught:
             read_counting(lambda: read_records(file, TEXT_AND_LABEL))
-        assert str(caught.value).endswith(f", or leave out all that are bad: --skip-bad {len(bad)}")
+        assert str(caught.value).endswith(f", or leave out all bad records: --skip-bad {len(bad)}")
         assert limit or caught.value.place == f"{file}: {first}"
     with pytest.raises(DataError) as caught:  # where nobody can ask for it, nobody is told to
         read_records(file, TEXT_AND_LABEL)
@@ -111,14 +111,14 @@ def test_what_all_rows_lack_is_not_left_out(tmp_path: Path) -> None:
     with skipping(99), pytest.raises(DataError) as caught:
         read_counting(lambda: read_records(file, TEXT_AND_LABEL, columns={}))
     assert str(caught.value) == (
-        f"{file}: line 2: has no text; it has id, review, stars; name its columns: "
+        f"{file}: line 2: has no text; it has id, review, stars; select the columns: "
         "--column text=review --column label=stars"
     )
     read = read_records(file, TEXT_AND_LABEL, columns={"text": "review", "label": "stars"})
     assert read[0] == {"text": "fine day", "label": "5"}
     with pytest.raises(DataError, match=r"has no column 'reviews'; it has id, review, stars; did you mean review\?"):
         read_records(file, TEXT_AND_LABEL, columns={"text": "reviews"})
-    with skipping(99), pytest.raises(DataError, match="line 2: has no text under 'text'; it has id, review, stars"):
+    with skipping(99), pytest.raises(DataError, match="line 2: has no column 'text'; it has id, review, stars"):
         documents(file)
     (lines := tmp_path / "a.jsonl").write_text('{"id": 1}\n{"id": 2}\n')
     with skipping(0), pytest.raises(DataError) as caught:
@@ -128,12 +128,12 @@ def test_what_all_rows_lack_is_not_left_out(tmp_path: Path) -> None:
 
 def test_a_first_line_that_is_no_names_is_named(tmp_path: Path) -> None:
     (file := tmp_path / "a.csv").write_text("a day,1\nb day,0\n")
-    with pytest.raises(DataError, match="it has a day, 1; write a first line of names, such as text,label"):
+    with pytest.raises(DataError, match="it has a day, 1; add a header line, such as text,label"):
         read_records(file, TEXT_AND_LABEL, columns={})
 
 
-@pytest.mark.parametrize(("text", "cause"), [("[", "is not JSON"), ('[{"text": "a"}', "neither a comma nor the end"),
-    ('[{"text": "a"}] x', "neither a comma nor the end"), ("[]", "holds no record")])  # fmt: skip
+@pytest.mark.parametrize(("text", "cause"), [("[", "is not JSON"), ('[{"text": "a"}', "followed by a comma or the end"),
+    ('[{"text": "a"}] x', "not followed by a comma or the end"), ("[]", "holds no record")])  # fmt: skip
 def test_a_list_that_is_not_whole_is_refused(text: str, cause: str, tmp_path: Path) -> None:
     (file := tmp_path / "a.json").write_text(text)
     with skipping(99), pytest.raises(DataError, match=cause):

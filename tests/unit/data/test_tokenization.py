@@ -126,7 +126,7 @@ def test_a_damaged_shard_is_named_and_made_again_alone(
             shard.write_bytes(damage(shard.read_bytes()))
             with pytest.raises(DataError) as caught:
                 tokenized(Sources((str(file),)), tokenizer, tmp_path / "cache")
-            cause = "is damaged: its SHA-256 is not the manifest's; remove it, and it is tokenised again"
+            cause = "is damaged: its SHA-256 differs from the manifest; remove it to tokenize it again"
             assert str(caught.value) == f"{shard}: {cause}"
             shard.unlink()
             with monkeypatch.context() as patch:
@@ -134,7 +134,7 @@ def test_a_damaged_shard_is_named_and_made_again_alone(
                 assert all_tokens(tokenized(Sources((str(file),)), tokenizer, tmp_path / "cache")) == before
             assert 0 < len(encoded) < len(TEXTS) / 3
     (whole.folder / "manifest.json").write_text("{}")
-    with pytest.raises(DataError, match=r"manifest.json: is damaged; remove it, and it is tokenised again"):
+    with pytest.raises(DataError, match=r"manifest.json: is damaged; remove it to tokenize it again"):
         tokenized(Sources((str(file),)), tokenizer, tmp_path / "cache")
 
 
@@ -150,7 +150,7 @@ def test_a_kind_of_tokenizer_from_outside_is_used_in_this_process(file: Path, tm
 
 def test_what_holds_no_text_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
     write(tmp_path / "a.jsonl", ["", " \n"])
-    with pytest.raises(DataError, match=r"a.jsonl: holds no text; choose sources that hold some"):
+    with pytest.raises(DataError, match=r"a.jsonl: holds no text; choose sources with text"):
         tokenized(Sources((str(tmp_path / "a.jsonl"),)), tokenizer, tmp_path / "cache")
 
 

@@ -119,7 +119,7 @@ def test_classes_of_images_are_reported_from_files_and_folders(tmp_path: Path) -
     assert report["accuracy"] == pytest.approx((best == labels)[some].mean())
     assert report["classes"]["bird"]["support"] == 0 < report["classes"]["dog"]["support"]
     np.savez(tmp_path / "more.npz", images=pixels, labels=labels + 1)
-    with pytest.raises(ArchetypeError, match=r"'3' is none of the model's classes, bird, cat, dog; name the classes"):
+    with pytest.raises(ArchetypeError, match=r"'3' is not one of the model's classes, bird, cat, dog; name"):
         lm.evaluate(tmp_path / "more.npz")
 
 
@@ -132,7 +132,7 @@ def test_a_text_is_scored_with_its_accuracy_and_cut_where_it_has_a_class(tmp_pat
     assert report.macro.support == 2 and "texts: 1 of all cut to 12 tokens" in str(report)
     assert report.accuracy == lm.classify(["the cat", "a long texta"]).argmax(1).eq(torch.tensor([0, 1])).float().mean()
     (tmp_path / "texts.csv").write_text("text,label\nthe cat,good\n")
-    with pytest.raises(ArchetypeError, match="'good' is none of the model's classes, 0, 1; name the classes as in"):
+    with pytest.raises(ArchetypeError, match="'good' is not one of the model's classes, 0, 1; name the classes as"):
         lm.evaluate(tmp_path / "texts.csv")
     with pytest.raises(ArchetypeError, match="pairs and beam search need an encoder-decoder"):
         archetype.evaluate(lm, data=tmp_path / "texts.csv", num_beams=2)

@@ -105,10 +105,10 @@ def test_pairs_and_folders_are_read(tmp_path: Path) -> None:
 
 
 WRONG = {
-    "q1\tsix\t1\n": "names 'six', which corpus.jsonl has not",
-    "q9\tone\t1\n": "names 'q9', which queries.jsonl has not",
+    "q1\tsix\t1\n": "names 'six', which corpus.jsonl lacks",
+    "q9\tone\t1\n": "names 'q9', which queries.jsonl lacks",
     "q1\tone\tgood\n": "the score 'good' is not a number",
-    "q1\tone\t0\n": "no question has an answer",
+    "q1\tone\t0\n": "no query has a relevant document",
 }
 
 
@@ -118,7 +118,7 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
             read_retrieval(beir(tmp_path / str(number), qrels))
     file = tmp_path / "pairs.jsonl"
     file.write_text('{"anchor": "a", "positive": "b", "negative": [1]}')
-    with pytest.raises(DataError, match="negative is neither a text nor texts"):
+    with pytest.raises(DataError, match="negative is not a text or a list of texts"):
         read_retrieval(file)
 
 

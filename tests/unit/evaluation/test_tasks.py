@@ -87,8 +87,8 @@ def test_continuations_are_scored_as_one_by_one() -> None:
         assert is_greedy == bool((logits.argmax(-1) == targets).all())
     assert results[-1][1] and not all(is_greedy for _, is_greedy in results)
     for pair, cause in (
-        (([], [1]), "has no token before it to be predicted from; give it a context"),
-        (([1], []), "has no token; give it a text"),
+        (([], [1]), "has an empty context; give it a context"),
+        (([1], []), "has no token; give it some text"),
         (([1], [1] * 13), "has 13 tokens, and the model's context holds 12; shorten it"),
     ):
         with pytest.raises(DataError, match=f"^continuation 1: {cause}"):
@@ -151,7 +151,7 @@ def alone_a_file_of_a_task(tmp_path: Path, capfd: pytest.CaptureFixture[str], mo
         right += max(range(4), key=sums.__getitem__) == question["answer"]
     assert report["tasks"]["choices"]["acc"] == right / 5
     for tasks, message in (
-        (str(tmp_path / "model"), f"{tmp_path / 'model'}: holds no task; write one as a YAML file of lm-eval"),
+        (str(tmp_path / "model"), f"{tmp_path / 'model'}: holds no task; add a YAML file of lm-eval"),
         (str(tmp_path / "wrong.yaml"), "check the task and its data set"),
     ):
         data = f"{{data_files: {{test: {tmp_path}/none.jsonl}}}}"
@@ -216,9 +216,9 @@ def alone_equal_settings(tmp_path: Path) -> None:
     for wrong, message in (
         ({"do_sample": True}, "do_sample: is True and the temperature is 0; give a temperature above 0"),
         ({"until": ["a", ""]}, "until: holds an empty text"),
-        ({"num_beams": 4}, "num_beams: 4 is not done here; leave it out"),
-        ({"seed": 4}, "seed: 4 is not done here"),
-        ({"max_length": 40}, "max_length: 40 is not done here"),
+        ({"num_beams": 4}, "num_beams: 4 is not supported; leave it out"),
+        ({"seed": 4}, "seed: 4 is not supported"),
+        ({"max_length": 40}, "max_length: 40 is not supported"),
     ):
         with pytest.raises(DataError, match=f"^generation_kwargs: {message}"):
             ask(ours, {"until": []} | wrong)
@@ -268,7 +268,7 @@ def alone_empty_contexts(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"^answer '': has no token after 'a model'; give each answer"):
         ask(ours, "loglikelihood", ("a model", ""))
     bare = LanguageModel(lm.spec, lm.model, train_tokenizer("characters", TEXT, None))
-    with pytest.raises(DataError, match=r"^tokenizer: has no token that starts or ends a text"):
+    with pytest.raises(DataError, match=r"^tokenizer: has neither bos nor eos"):
         ask(adapter(bare), "loglikelihood", ("", "words"))
 
 

@@ -65,7 +65,7 @@ def test_what_cannot_answer_is_refused(folder: Path) -> None:
         lm.answer(QUESTION, "cat " * 75)
     with pytest.raises(DataError, match="text: has no token"):
         lm.answer(QUESTION, " ")
-    with pytest.raises(DataError, match="a tokenizer of kind bytes does not say how two texts stand in one row"):
+    with pytest.raises(DataError, match="a tokenizer of kind bytes does not define how to encode a pair"):
         replace(lm, tokenizer=train_tokenizer("bytes", "", None)).answer(QUESTION, TEXT)
     other = archetype.load_spec("bert-tiny")
     without = LanguageModel(other, archetype.build(other), open_tokenizer(folder))

@@ -116,8 +116,8 @@ def test_a_source_is_seen_and_set() -> None:
         ),
         (lambda t: t.record("blocks.*.mixr.q"), "there is no such activation"),
         (lambda t: t.set("blocks.1.out", 0.0, heads=0), r"blocks.1.out: its shape \(B T D\) has no heads"),
-        (lambda t: t.set("blocks.1.mixer.q", 0.0, heads=9), "heads 9 are not among its 4; use 0 to 3"),
-        (lambda t: t.set("blocks.1.out", torch.ones(3)), "does not take this value"),
+        (lambda t: t.set("blocks.1.mixer.q", 0.0, heads=9), "heads 9 are out of range; use 0 to 3"),
+        (lambda t: t.set("blocks.1.out", torch.ones(3)), "does not fit this value"),
         (lambda t: t.set("embedding.token_type.out", 0.0), "there is no such activation"),
     ],
 )
@@ -132,7 +132,7 @@ def test_what_was_not_computed_is_one_line() -> None:
     model.blocks[0].add_module("unused", nn.Linear(2, 2))
     with pytest.raises(SpecError, match=r"blocks.0.unused.out: is not computed in this pass"):
         tracer(model).set("blocks.0.unused.out", 0.0).run()
-    with pytest.raises(SpecError, match=r"blocks.0.unusd.out: is not among what was recorded"):
+    with pytest.raises(SpecError, match=r"blocks.0.unusd.out: was not recorded"):
         tracer(model).run()["blocks.0.unusd.out"]
 
 
@@ -227,12 +227,12 @@ def test_a_change_holds_in_every_pass_of_a_generation() -> None:
     trace = lm.trace(HELLO).set("blocks.0.out", note("all")).set("blocks.0.out", note("last"), positions=-1)
     trace.set("blocks.0.out", note("from"), positions=slice(3, None)).generate(**settings)
     assert lengths == {"all": [5] + [1] * 11, "last": [1], "from": [2] + [1] * 11}
-    with pytest.raises(SpecError, match="is not computed while text is generated"):
+    with pytest.raises(SpecError, match="is not computed during generation"):
         lm.trace(HELLO).set("blocks.0.mixer.q", 0.0).generate(**settings)
     with pytest.raises(SpecError, match="does not continue texts"):
         lm_of_classes = bytes_model("bert-tiny")
         lm_of_classes.trace(HELLO).generate()
-    with pytest.raises(SpecError, match="of patches are others than those of the text"):
+    with pytest.raises(SpecError, match="positions: differ between patches and text"):
         bytes_model("megabyte-tiny").trace(HELLO).set("global_model.blocks.0.out", 0.0, positions=1).generate()
 
 

@@ -58,7 +58,7 @@ def test_a_view_is_written_in_the_format_of_its_name(tmp_path: Path) -> None:
         head.save(tmp_path / f"head{suffix}")
         assert (tmp_path / f"head{suffix}").read_bytes().startswith(beginning)
     assert torch.equal(load_file(tmp_path / "head.safetensors")["weights"], head.tensors()["weights"])
-    with pytest.raises(SpecError, match="its name says no format; end it in"):
+    with pytest.raises(SpecError, match="has an unknown suffix; use one of"):
         head.save(tmp_path / "head.pdf")
 
 
@@ -92,14 +92,14 @@ def test_attention_is_chosen_by_layer_and_head() -> None:
 @pytest.mark.parametrize(
     ("name", "look", "message"),
     [
-        ("llama-tiny", lambda i: i.attention(9), "layer: 9 is none of 2; use 0 to 1"),
+        ("llama-tiny", lambda i: i.attention(9), "layer: 9 is out of range; use 0 to 1"),
         ("llama-tiny", lambda i: i.attention("blocks.1x"), "layer: there is no blocks.1x; did you mean blocks.1?"),
-        ("llama-tiny", lambda i: i.attention(0, 9), "head: 9 is none of 4; use 0 to 3"),
+        ("llama-tiny", lambda i: i.attention(0, 9), "head: 9 is out of range; use 0 to 3"),
         ("llama-tiny", lambda i: i.view("lenz"), "view: there is no lenz; did you mean lens?"),
         ("llama-tiny", lambda i: i.view("lens", head=1), "the view lens has no heads"),
         ("llama-tiny", lambda i: i.experts(), "the model has no mixture of experts"),
-        ("llama-tiny", lambda i: i.recurrent(), "all that is remembered here are keys and values"),
-        ("llama-tiny", lambda i: i.attribution(position=99), "position: 99 is none of 9"),
+        ("llama-tiny", lambda i: i.recurrent(), "the only memory is keys and values"),
+        ("llama-tiny", lambda i: i.attribution(position=99), "position: 99 is out of range; use 0 to 8"),
         ("mamba-tiny", lambda i: i.attention(), "this model has no attention"),
         ("bert-tiny", lambda i: i.attribution(), "attribution: "),
         ("ngram-tiny", lambda i: i.lens(), "has no layers before a head"),
@@ -197,7 +197,7 @@ def test_patching_restores_where_the_texts_differ() -> None:
     assert view.effects[-1, -1] == pytest.approx(1, abs=1e-4) and view.effects[-1, :-1].abs().max() < 1e-5
     assert view.effects[0, 4:].abs().max() > 1e-3
     assert str(view) and json.dumps(view.record()) and view.draw()
-    with pytest.raises(SpecError, match="both texts are answered by"):
+    with pytest.raises(SpecError, match="both texts have the answer"):
         clean.patching(clean.trace.inputs)
 
 
@@ -220,8 +220,8 @@ def test_a_language_model_inspects_texts_ids_and_pictures() -> None:
     [
         (lambda lm: lm.inspect(""), "text: has 0 tokens and the model's context holds 1 to"),
         (lambda lm: lm.inspect("a" * 5000), "text: has 5000 tokens"),
-        (lambda lm: lm.inspect([7, 999]), "text: has an id that is not below vocab_size 256"),
-        (lambda lm: lm.inspect("a", "b"), "target: is for encoder-decoders alone"),
+        (lambda lm: lm.inspect([7, 999]), "text: has an id outside 0 to 255"),
+        (lambda lm: lm.inspect("a", "b"), "target: is for encoder-decoders only"),
         (lambda lm: lm.inspect("abc").attribution("ab"), "token: 'ab' is 2 tokens"),
     ],
 )

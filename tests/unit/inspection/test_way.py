@@ -152,5 +152,5 @@ def test_a_part_from_outside_has_its_stations() -> None:
 
 def test_a_position_that_is_none_is_refused() -> None:
     model, inputs = a_pass("llama-tiny")
-    with pytest.raises(SpecError, match="position: 9 is none of 9; use 0 to 8"):
+    with pytest.raises(SpecError, match="position: 9 is out of range; use 0 to 8"):
         next(way(model, inputs, 9))

@@ -146,7 +146,7 @@ def test_each_flag_counts(flag: str, described: Path) -> None:
         ({"9": {"content": 1}}, "added_tokens_decoder: 9: does not map"),
         ({"9": entry("x") | {"lstrip": "yes"}}, "added_tokens_decoder: 9: does not map"),
         ({"8": entry("x"), "9": entry("x")}, "added_tokens_decoder: does not map"),
-        ({"9": entry("x") | {"of_tomorrow": 1}}, "added_tokens_decoder: 9: of_tomorrow: is not understood"),
+        ({"9": entry("x") | {"of_tomorrow": 1}}, "added_tokens_decoder: 9: of_tomorrow: is unknown"),
     ],
 )
 def test_a_configuration_that_is_wrong_is_named(value: Any, cause: str, folder: Path) -> None:
@@ -159,5 +159,5 @@ def test_a_configuration_that_is_wrong_is_named(value: Any, cause: str, folder: 
 @pytest.mark.parametrize("contents", [{"a": "b"}, {"a": 400, "b": 400}, {"a": -1}])
 def test_what_does_not_map_tokens_to_ids_is_refused(folder: Path, contents: dict[str, object]) -> None:
     (folder / "added_tokens.json").write_text(json.dumps(contents))
-    with pytest.raises(DataError, match=r"added_tokens.json: does not map every token to an id of its own"):
+    with pytest.raises(DataError, match=r"added_tokens.json: does not map each token to a unique id"):
         open_tokenizer(folder)

@@ -189,7 +189,7 @@ def test_the_byte_alphabet_is_the_librarys() -> None:
         ("tokenizer.model", b"\x0a\xff\xff junk", "is not a SentencePiece model"),
         ("tokenizer.model", RANKS[:900], "single bytes have no token|is not"),
         ("ranks.tiktoken", b"", "single bytes have no token"),
-        ("ranks.tiktoken", RANKS, "its 256 ranks belong to no published tokenizer; put a tiktoken.json beside it"),
+        ("ranks.tiktoken", RANKS, "no published tokenizer has 256 ranks; add a tiktoken.json next to it"),
         ("ranks.tiktoken", RANKS + b"!!! 256\n", "line 257: is not a"),
         ("ranks.tiktoken", RANKS + b"YWI= -1\n", "line 257: is not a"),
         ("ranks.tiktoken", RANKS + b"YWI=\n", "line 257: is not a"),
@@ -217,7 +217,7 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, name: str, data: 
         ({"pattern": "("}, "its pattern cannot be used"),
         ({"pattern": "a", "special_tokens": {"x": "y"}}, "special_tokens: is not a mapping"),
         ({"pattern": "a", "special_tokens": {"x": 5}}, "special_tokens: 'x' has the id of a rank"),
-        ({"pattern": "a", "special_tokens": {"x": 500, "y": 500}}, "special_tokens: two of them have the same id"),
+        ({"pattern": "a", "special_tokens": {"x": 500, "y": 500}}, "special_tokens: two have the same id"),
         ({"pattern": "a", "eos": ["x"]}, "bos, eos: are not names"),
     ],
 )

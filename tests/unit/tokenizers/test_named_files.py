@@ -53,9 +53,9 @@ def test_a_file_serves_wherever_a_tokenizer_is_named(tmp_path: Path) -> None:
         ("a.json", "[]", "is not a JSON object"),
         ("a.json", "{", "not JSON"),
         ("a.model", "text", "is not a SentencePiece model"),
-        ("text.txt", TEXT, "is there twice"),
-        ("text.txt", "one line", "no line begins with ##, so that it is no vocabulary of WordPiece"),
-        ("vocab.txt", "the\n##s", "lacks the token [UNK]; is it the vocabulary of a BERT?"),
+        ("text.txt", TEXT, "line 2: repeats"),
+        ("text.txt", "one line", "has no line that begins with ##, as a WordPiece vocabulary has"),
+        ("vocab.txt", "the\n##s", "lacks the token [UNK]; is it a BERT vocabulary?"),
         ("vocab.txt", "a\xff", "is not UTF-8 at byte 1"),
         ("tekken.json", json.dumps({"model": {}}), "config: is missing"),
         ("tekken.json", json.dumps(TEKKEN | {"config": CONFIG | {"pattern": ""}}), "config: is not a mapping with"),
@@ -84,7 +84,7 @@ def test_bert_is_lower_case_where_its_vocabulary_or_its_configuration_says_so(tm
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
     assert open_tokenizer(file).encode("The cats A") == [5, 6, 7, 8]
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "EsmTokenizer"}')
-    with pytest.raises(DataError, match="is for EsmTokenizer, which reads it in another way than BERT; save"):
+    with pytest.raises(DataError, match="is for EsmTokenizer, which pre-tokenizes differently from BERT; save"):
         open_tokenizer(file)
 
 

@@ -59,5 +59,5 @@ def test_an_adapter_learns_alone_resumes_to_the_bit_and_is_merged(tmp_path: Path
 
 
 def test_an_adapter_needs_a_trained_model(tmp_path: Path, recipe: Recipe) -> None:
-    with pytest.raises(SpecError, match="adapter: stands beside a trained model, and there is none; name one with"):
+    with pytest.raises(SpecError, match="adapter: needs a pretrained model; pass one with"):
         start(tmp_path / "run", recipe.replace(adapter=DoRA()), CPU)

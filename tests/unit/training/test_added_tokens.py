@@ -62,6 +62,6 @@ def test_every_kind_that_has_a_tokenizer_json_takes_tokens() -> None:
         wider = add_tokens(tokenizer, NAMES)
         assert wider.encode(text) == tokenizer.encode(text)
         assert wider.encode("<|end|>") == [tokenizer.vocab_size + 1] and wider.eos == tokenizer.eos
-        for names, message in (("",), "a name is empty"), ((NAMES[0],), "'<|user|>' is a token already"):
+        for names, message in (("",), "a name is empty"), ((NAMES[0],), "'<|user|>' is already a token"):
             with pytest.raises(ArchetypeError, match=message.replace("|", r"\|")):
                 add_tokens(wider, names)

@@ -166,7 +166,7 @@ def test_a_model_is_trained_further(tmp_path: Path, recipe: Recipe, text_file: P
     ):  # fmt: skip
         with pytest.raises(SpecError) as error:
             assemble(file, fields | more, assignments, pretrained=first)
-        assert str(error.value) == f"{place}: {tmp_path / 'first'} brings its own; leave out one of them"
+        assert str(error.value) == f"{place}: {tmp_path / 'first'} already determines it; leave out one of them"
     same = {"spec": first.model.spec.dump(), "data.tokenizer": str(tmp_path / "first")}  # what it brings may be said
     assert assemble(None, fields | same, pretrained=first)[0].spec == first.model.spec.dump()
 

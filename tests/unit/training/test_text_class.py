@@ -94,14 +94,14 @@ def test_a_value_is_estimated(labelled: dict[str, Path], tmp_path: Path, capsys:
     evaluate(tmp_path / "run", data=labelled["values"], as_json=True)
     report = json.loads(capsys.readouterr().out)
     assert report["mean_squared_error"] < 0.5 and min(report["pearson"], report["spearman"]) > 0.7
-    with pytest.raises(ArchetypeError, match="the label 'good' is not a number; the model estimates values"):
+    with pytest.raises(ArchetypeError, match="the label 'good' is not a number; give numbers: the model is a"):
         evaluate(tmp_path / "run", data=labelled["classes"])
 
 
 @pytest.mark.parametrize(
     ("text", "fields", "message"),
     [
-        ("text,label\n", {}, "holds no record; write one with text, label on each line"),
+        ("text,label\n", {}, "holds no record; write one record with text, label per line"),
         ("text,label\na,\nb,c\n", {}, r"line 2: has no label; give it a label: \{\"text\": ..., \"label\": ...\}"),
         ("text,label\na,b\nc,b\n", {}, "has one class, 'b'; give texts of at least two classes"),
         ("text,label\na,b\n", {}, "holds one record"),

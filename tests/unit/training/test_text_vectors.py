@@ -177,7 +177,7 @@ def test_negatives_are_those_of_a_micro_batch(without_dropout: Recipe, tmp_path:
     for rows in (None, 4):
         run(start(tmp_path / str(rows), without_dropout.replace(micro_batch_size=rows), CPU), lambda event: None)
     assert losses_of(tmp_path / "None")[0] > losses_of(tmp_path / "4")[0]  # more texts to be told from
-    with pytest.raises(ArchetypeError, match="micro_batch_size: a row alone has no others to be compared with"):
+    with pytest.raises(ArchetypeError, match="micro_batch_size: the loss compares the rows of a micro-batch"):
         start(tmp_path / "one", without_dropout.replace(micro_batch_size=1), CPU)
 
 
@@ -236,7 +236,7 @@ def test_the_longest_text_and_small_letters_of_a_pretrained_model_are_obeyed(
 
 BAD = {
     '{"anchor": "a"}': "line 1: has no positive",
-    '{"anchor": "a", "positive": "b", "negative": [""]}': "line 1: negative is neither a text nor texts",
+    '{"anchor": "a", "positive": "b", "negative": [""]}': "line 1: negative is not a text or a list of texts",
     '{"anchor": "a", "positive": "b"}\n{"anchor": "c", "positive": "d", "negative": "e"}': "some rows have 0 negatives",
     '{"text1": "a", "text2": "b", "score": "x"}': "line 1: the score 'x' is not a number",
 }

@@ -27,8 +27,8 @@ from archetype.training.setup import start
 
 CPU = torch.device("cpu")
 WRONG = {
-    '{"tokens": ["the"], "labels": ["verb"]}': "'verb' is none of the model's classes, name, word",
-    '{"tokens": ["the"], "labels": []}': "line 1: 1 tokens need as many labels",
+    '{"tokens": ["the"], "labels": ["verb"]}': "'verb' is not one of the model's classes, name, word",
+    '{"tokens": ["the"], "labels": []}': "line 1: has 1 tokens and 0 labels",
     '{"tokens": "the", "labels": ["word"]}': "line 1: tokens: 'the' is not a list of words",
 }
 NAMES, WORDS = ("Ada", "Bob"), ("the", "sea")
@@ -106,7 +106,7 @@ def test_the_class_of_a_word_stands_at_its_first_token_between_special_ones() ->
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"tokens": ["a", "b"], "labels": ["x"]}, "file.jsonl: line 1: 2 tokens need as many labels"),
+        ({"tokens": ["a", "b"], "labels": ["x"]}, "file.jsonl: line 1: has 2 tokens and 1 labels"),
         ({"tokens": ["a", ""], "labels": ["x", "y"]}, "line 1: tokens has no words, or an empty one"),
         ({"tokens": [], "labels": []}, "line 1: tokens has no words, or an empty one"),
         ({"tokens": "a b", "labels": ["x"]}, "line 1: tokens: 'a b' is not a list of words"),

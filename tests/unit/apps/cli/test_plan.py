@@ -63,5 +63,5 @@ def test_an_adapter_is_planned_without_the_weights_beside_it(tmp_path: Path) -> 
     adapted, whole = json.loads(planned(*arguments, "--adapter", "lora")), json.loads(planned(*arguments))
     assert adapted["trained"] < whole["trained"] / 100 and adapted["memory"]["optimizer"] < 2**30
     assert 0.6 * whole["flops"] < adapted["flops"] < 0.75 * whole["flops"]  # without the gradients of weights
-    with pytest.raises(SpecError, match="adapter: stands beside a trained model, and there is none; name one with --f"):
+    with pytest.raises(SpecError, match="adapter: needs a pretrained model; pass one with --f"):
         planned(*arguments[:3], "--adapter", "lora", "--to", str(tmp_path / "run"))
