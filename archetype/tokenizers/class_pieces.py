@@ -74,7 +74,7 @@ def open_pieces(file: Path) -> HuggingFaceTokenizer:
     taken = {key: config.get(key, value) for key, value in row["defaults"].items()}
     count = config.get("extra_ids", SENTINELS)
     if type(count) is not int or not 0 <= count <= MOST_SENTINELS:
-        raise DataError(f"{CONFIG}: extra_ids", f"{count!r:.80} is not a number up to {MOST_SENTINELS}", FIX)
+        raise DataError(f"{CONFIG}: extra_ids", f"{count!r:.80} is not an integer from 0 to {MOST_SENTINELS}", FIX)
     definition = _definition(pieces, CLASSES[name], row, taken | {"extra_ids": count})
     tokens = {key: value for key, value in taken.items() if key.endswith("_token")}
     return HuggingFaceTokenizer(json.dumps(definition).encode(), tokens | config)
@@ -94,7 +94,7 @@ def _definition(
     unknown = int(pieces.processor.unk_id()) + len(layout.first) - layout.dropped
     is_replaced = unknown < len(layout.first)  # by the class's own unknown token
     if pieces.settings.kind != UNIGRAM or len(ids) < len(vocabulary) or not (is_replaced or unknown == layout.unknown):
-        raise DataError("", "is not a model of the class that the folder names", REMEDY)
+        raise DataError("", "does not fit the class that the folder names", REMEDY)
     text = json.dumps({name: steps[name] for name in STEPS})
     map = b64encode(pieces.settings.charsmap).decode()
     added = [*_added(vocabulary, layout, row, taken, ids)]
@@ -123,7 +123,7 @@ def _added(
 ) -> Iterator[dict[str, Any]]:
     """Yield the model's own symbols and the class's tokens; tokens that are not pieces get the next ids."""
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    own = {piece.text: piece.type == CONTROL for piece in vocabulary if piece.type in (CONTROL, USER_DEFINED)}
+    symbols = {piece.text: piece.type == CONTROL for piece in vocabulary if piece.type in (CONTROL, USER_DEFINED)}
     written = {name: value for key, value in taken.items() if key.endswith("_token") and (name := content(value))}
     named = [*written]
     if SENTINEL.format(0) in row["added"]:

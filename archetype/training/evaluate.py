@@ -57,12 +57,12 @@ def evaluate(
         for index in range(num_batches):
             if stop():
                 return None
-            batch = objective.validation_batch(number * total // taken)
+            batch = objective.validation_batch(index * total // num_batches)
             for part, share, counts in processes.parts(objective, batch, rows):
                 part = tuple(tensor.to(model.device) for tensor in part)
                 with torch.autocast(model.device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
                     output = processes.compute_loss(objective, model, part, counts)
-                if share:
+                if share:  # a part may hold no targets
                     num_targets = int(output.num_targets)
                     nats += float(output.loss) * num_targets
                     count += num_targets

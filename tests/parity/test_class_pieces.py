@@ -90,11 +90,11 @@ def test_alberts_own_file(shared: Path, tmp_path: Path) -> None:
 
 def test_other_files_are_named(tmp_path: Path) -> None:
     for number, (file, config, cause) in enumerate((
-        ("spiece.model", {}, "which no file of the folder names"),
-        ("spiece.model", {"tokenizer_class": "PegasusTokenizer"}, "(PegasusTokenizer)"),
-        ("spiece.model", {"tokenizer_class": "XLNetTokenizer"}, "is not a model of the class that the folder names"),
-        ("sentencepiece.bpe.model", {"tokenizer_class": "MBartTokenizer"}, "(MBartTokenizer)"),
-        ("sentencepiece.bpe.model", {"tokenizer_class": "BarthezTokenizer"}, "(BarthezTokenizer)"),
+        ("spiece.model", {}, "a class that no file of the folder names"),
+        ("spiece.model", {"tokenizer_class": "PegasusTokenizer"}, "by the class PegasusTokenizer;"),
+        ("spiece.model", {"tokenizer_class": "XLNetTokenizer"}, "does not fit the class that the folder names"),
+        ("sentencepiece.bpe.model", {"tokenizer_class": "MBartTokenizer"}, "by the class MBartTokenizer;"),
+        ("sentencepiece.bpe.model", {"tokenizer_class": "BarthezTokenizer"}, "by the class BarthezTokenizer;"),
         ("spm.model", {}, "the model's own class"),
     )):  # fmt: skip
         (folder := tmp_path / str(number)).mkdir()
