@@ -56,11 +56,8 @@ class Seq2SeqLM(TextGenerator):
             data: the files of source and target lines, or one file of JSON lines with both.
             beam: fields of `Beam`, such as num_beams=1.
         """
-        sources, targets = read_pairs(data)
-        settings = self.beam(**beam)
-        return evaluation.translation_score(
-            self.model, self._tokenizer(), sources, targets, settings, self.target_start
-        )
+        tokenizer, settings = self._tokenizer(), self.beam(**beam)
+        return evaluation.translation_score(self.model, tokenizer, *read_pairs(data), settings, self.target_start)
 
     def beam(self, **fields: Any) -> Beam:
         """Return the model's default settings of beam search with some fields replaced.
