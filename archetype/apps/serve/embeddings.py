@@ -65,20 +65,22 @@ async def embeddings(exchange: Exchange, body: EmbeddingRequest) -> Embeddings:
     async with exchange.app.models.use(body.model) as model:
         model.check("embeddings")
         inputs = _check_inputs(as_list(body.input))
-        rows = await model.worker.text(lambda: _rows(model, inputs, body.pooling))
+        sequences = await model.worker.text(lambda: _tokenize(model, inputs, body.pooling))
         head, width = model.lm.spec.head, getattr(model.lm.spec, "d_model", 0)
         width = head.width(width) if head.embeds and body.pooling is None else width
-        nbytes = len(rows) * width * (BASE64_BYTES if body.encoding_format == "base64" else NUMBER_BYTES)
-        check_answer(nbytes, f"{len(rows):,} vectors of {width:,} numbers", "input")
+        nbytes = len(sequences) * width * (BASE64_BYTES if body.encoding_format == "base64" else NUMBER_BYTES)
+        check_answer(nbytes, f"{len(sequences):,} vectors of {width:,} numbers", "input")
         with model.memory.hold(MEMORY_OF_JSON * nbytes, "the answer", "input"):
             vectors = await _in_slices(
-                model, rows, lambda places: model.lm.embed([rows[n] for n in places], body.pooling, body.normalize)
+                model,
+                sequences,
+                lambda batch: model.lm.embed([sequences[n] for n in batch], body.pooling, body.normalize),
             )
     data: list[Embedding] = [
         {"object": "embedding", "index": index, "embedding": _vector(vector, body.encoding_format)}
         for index, vector in enumerate(vectors)
     ]
-    return {"object": "list", "data": data, "model": model.name, "usage": _usage(sum(map(len, rows)))}
+    return {"object": "list", "data": data, "model": model.name, "usage": _usage(sum(map(len, sequences)))}
 
 
 async def classify(exchange: Exchange, body: ClassifyRequest) -> Classes:
@@ -89,15 +91,15 @@ async def classify(exchange: Exchange, body: ClassifyRequest) -> Classes:
         _check_inputs(inputs)
         count = 0
         if model.lm.spec.reads_images:
-            urls = [one.image_url.url if isinstance(one, ImagePart) else str(one) for one in inputs]
+            urls = [item.image_url.url if isinstance(item, ImagePart) else str(item) for item in inputs]
             answers = await _classes_of_pictures(model, urls)
         else:
-            if not all(isinstance(one, str) for one in inputs):
+            if not all(isinstance(item, str) for item in inputs):
                 raise ApiError("invalid_value", "input: this model classifies texts; send texts", "input")
-            texts = [str(one) for one in inputs]
+            texts = [str(item) for item in inputs]
             tokens = await model.worker.text(lambda: [_encode_text(model, text) for text in texts])
             count = sum(map(len, tokens))
-            answers = await _in_slices(model, tokens, lambda places: model.lm.classify([texts[n] for n in places]))
+            answers = await _in_slices(model, tokens, lambda batch: model.lm.classify([texts[n] for n in batch]))
     envelope = Envelope(model, "classify", "list")
     data = list[ClassProbabilities]()
     for index, row in enumerate(answers.tolist()):
@@ -107,35 +109,33 @@ async def classify(exchange: Exchange, body: ClassifyRequest) -> Classes:
     return {**envelope.fields, "data": data, "usage": _usage(count)}
 
 
-async def _in_slices(model: ServedModel, rows: list[list[int]], work: Callable[[list[int]], Tensor]) -> Tensor:
+async def _in_slices(model: ServedModel, sequences: list[list[int]], work: Callable[[list[int]], Tensor]) -> Tensor:
     """Run a model over many sequences in batches of similar lengths, with engine steps in between.
 
     Args:
-        model: that reads them.
-        rows: token ids of each text.
-        work: returns the results of the texts at the given indices.
+        work: returns the results of the sequences at the given indices.
 
     Raises:
-        ApiError: a text is wrong.
+        ApiError: a sequence cannot be read.
     """
     order, results = list[int](), list[Tensor]()
     assert isinstance(model.lm.model, Encoder | Decoder | EncoderDecoder)
     try:
-        check_lengths(model.lm.model, rows)
-        for places in of_like_lengths(list(map(len, rows))):
-            order += places
-            results.append((await model.worker.run(partial(work, places))).float().cpu())
+        check_lengths(model.lm.model, sequences)
+        for indices in of_like_lengths(list(map(len, sequences))):
+            order += indices
+            results.append((await model.worker.run(partial(work, indices))).float().cpu())
     except Exception as error:
         raise api_error(error, "input") from None
-    return torch.cat(results)[torch.tensor(order).argsort()]
+    return torch.cat(results)[torch.tensor(order).argsort()]  # (N, D), back in the order of the request
 
 
 async def _classes_of_pictures(model: ServedModel, urls: list[str]) -> Tensor:
-    """Return the class probabilities of images, of which only a few are in memory at once."""
+    """Return the class probabilities of images, (N, num_classes); only a few images are in memory at once."""
     results = []
     for start in range(0, len(urls), PICTURES_AT_ONCE):
-        some = urls[start : start + PICTURES_AT_ONCE]
-        batch = await model.worker.text(lambda: torch.stack([picture(model, url) for url in some]))  # noqa: B023
+        part = urls[start : start + PICTURES_AT_ONCE]
+        batch = await model.worker.text(lambda: torch.stack([picture(model, url) for url in part]))  # noqa: B023
         try:
             results.append((await model.worker.run(partial(model.lm.classify, batch))).float().cpu())
         except Exception as error:
@@ -145,13 +145,13 @@ async def _classes_of_pictures(model: ServedModel, urls: list[str]) -> Tensor:
 
 def _check_inputs(inputs: list[Any]) -> list[Any]:
     if len(inputs) > MAX_INPUTS:
-        raise ApiError("invalid_value", f"input: {len(inputs)} are too many; send at most {MAX_INPUTS}", "input")
-    if not inputs or not all(isinstance(one, ImagePart) or one for one in inputs):
+        raise ApiError("invalid_value", f"input: has {len(inputs)} items; send at most {MAX_INPUTS}", "input")
+    if not inputs or not all(isinstance(item, ImagePart) or item for item in inputs):
         raise ApiError("invalid_value", "input: is empty; give some text", "input")
     return inputs
 
 
-def _rows(model: ServedModel, texts: list[str | Ids], pooling: Pooling | None) -> list[list[int]]:
+def _tokenize(model: ServedModel, texts: list[str | Ids], pooling: Pooling | None) -> list[list[int]]:
     """Tokenize texts as `LanguageModel.embed` does."""
     checked = [encode(model, text) if isinstance(text, list) else text for text in texts]
     try:
@@ -186,7 +186,7 @@ def picture(model: ServedModel, url: str) -> Tensor:
     """
     head, comma, text = url.partition(",")
     if not comma or not head.startswith("data:image/") or not head.endswith(";base64"):
-        message = "input: an image is sent as data:image/png;base64,...; nothing is fetched from elsewhere"
+        message = "input: is not a data URL, and the server fetches nothing; send data:image/png;base64,..."
         raise ApiError("invalid_value", message, "input")
     try:
         data = base64.b64decode(text, validate=True)
@@ -199,5 +199,5 @@ def picture(model: ServedModel, url: str) -> Tensor:
             raise ApiError("invalid_value", f"input: {cause}; make it smaller", "input")
         with model.memory.hold(width * height * BYTES_OF_PIXEL, f"a picture of {width:,} x {height:,}", "input"):
             return model.lm.image(data)
-    except ArchetypeError as error:  # of the picture, or of how the model says that it is prepared
+    except ArchetypeError as error:  # in the file, or in the model's image preprocessing
         raise ApiError("invalid_value", str(error), "input") from None

@@ -32,7 +32,7 @@ async def fill(exchange: Exchange, body: FillRequest) -> Filled:
     """Answer with the predictions of each [MASK], in order."""
     async with exchange.app.models.use(body.model) as model:
         if model.lm.spec.kind != "encoder":
-            raise ApiError("invalid_value", f"model: {model.name} is no encoder, and fills no masks", "model")
+            raise ApiError("invalid_value", f"model: {model.name} is not an encoder; name one", "model")
         count = body.text.count(MASK) * body.top
         check_answer(count * FILLED_BYTES, f"{count:,} predictions", "top")
         try:
