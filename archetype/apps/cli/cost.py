@@ -1,4 +1,4 @@
-"""The verb `cost`; loads no torch, unless this machine is to be measured or tensors differ in their types."""
+"""The verb `cost`; loads torch only to measure this machine, or if the dtypes of tensors differ."""
 
 import re
 from collections.abc import Iterator
@@ -64,8 +64,8 @@ def cost(
 ) -> None:
     """Print the cost of a specification, by module and with formulas.
 
-    Parameters, FLOPs, state (KV cache or recurrent state), and memory of training with and without activation
-    checkpointing; with --fit what fits into a memory, with --device how long it takes.
+    Parameters, FLOPs, state (KV cache or recurrent state), and training memory with and without activation
+    checkpointing. --fit adds what fits into a memory, --device adds predicted times.
     """
     from archetype.convert.source import open_spec
     from archetype.convert.weight_types import weight_types
@@ -78,7 +78,7 @@ def cost(
         raise SpecError("cost", f"{len(sources)} specifications are given", "compare them with --compare")
     memory = None if fit is None else devices * parse_size(fit)
     place = fit if devices == 1 else f"{devices} x {fit}"
-    pairs = cast("AttentionPairs", attention)  # others are refused by `cost_report`
+    pairs = cast("AttentionPairs", attention)  # `cost_report` refuses other values
     models = [open_spec(source) for source in sources]
     lengths = _lengths(length) if length is not None else [common_length(models) if compare else None]
     columns = [
@@ -115,18 +115,18 @@ def cost(
 
 
 def _lengths(text: str) -> list[int]:
-    """The numbers of tokens in a list such as `1024,4096`, each once."""
+    """Parse a list of lengths such as `1024,4096`, without repetitions."""
     from archetype.errors import SpecError
 
     numbers = text.split(",")
     if wrong := [number for number in numbers if not re.fullmatch(r"0*[1-9][0-9]{0,14}", number.strip())]:
         cause = f"{wrong[0]!r} is not a number of tokens"
-        raise SpecError("--length", cause, "give a whole number from 1 on, or several with commas, such as 1024,4096")
+        raise SpecError("--length", cause, "give positive integers separated by commas, such as 1024,4096")
     return list(dict.fromkeys(map(int, numbers)))
 
 
 class Prediction(NamedTuple):
-    """A table of what a report predicts, and the same numbers as plain data."""
+    """A prediction from a cost report, as a table and as plain data."""
 
     title: str
     table: "Table"
@@ -178,12 +178,11 @@ def _times(report: "CostReport", device: "Device | None") -> Iterator[Prediction
         data["launches"] = {"number": number, "seconds": overhead}
         note = f"usual: {usual}" if usual else ""
         if not device.flops:
-            unpublished = f"the maker publishes no peak of FLOPs for {device.name}: only decoding is timed"
+            unpublished = f"the vendor publishes no peak FLOPs for {device.name}, so only decoding is predicted"
             note = f"{unpublished}; {note}" if note else unpublished
         if small := [time.phase for time in times if time.seconds < overhead]:
             note = (
-                f"launch overhead: to start the {number} products of a pass takes {overhead:.2g} s more "
-                f"({1e6 * device.launch_seconds:.1f} µs each), which is longer than {enumeration(small)} of so small "
-                "a model"
+                f"launch overhead: starting the {number} products of a pass takes another {overhead:.2g} s "
+                f"({1e6 * device.launch_seconds:.1f} µs each), longer than {enumeration(small)} of such a small model"
             )
         yield Prediction(title, time_table(times, missing), data, note)

@@ -129,7 +129,7 @@ def answer(
 
 
 def _print_token_classes(lm: "LanguageModel", texts: list[str], as_json: bool) -> None:
-    """A line for each token; an empty one between texts."""
+    """Print one token per line, with an empty line between texts."""
     answers = lm.classify_tokens(texts)
     if as_json:
         rows = zip(texts, answers, strict=True)

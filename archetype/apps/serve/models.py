@@ -215,7 +215,7 @@ class Models:
         others = [loaded for loaded in self._entries.values() if loaded.model is not None]
         needed, budget = entry.nbytes, self.memory.total - self.memory.used
         if others and needed > self.memory.total:
-            cause = f"{entry.source.name} needs {needed >> 20:,} MiB of {self.memory.total >> 20:,} MiB"
+            cause = f"{entry.source.name} needs {needed >> 20:,} MiB, more than the {self.memory.total >> 20:,} MiB"
             raise ApiError("invalid_value", f"model: {cause}; start the server with a larger --memory", "model")
         for other in sorted(others, key=lambda loaded: loaded.last_used):
             if sum(loaded.nbytes for loaded in others) + needed <= budget:

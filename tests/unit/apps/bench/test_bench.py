@@ -133,7 +133,7 @@ def test_a_deterministic_model_is_timed_as_an_engine_runs_it() -> None:
 
 def test_the_table_says_what_the_object_says() -> None:
     result = CliRunner().invoke(app, ["bench", "batch", *COMMANDS["batch"], "--repeat", "1"], catch_exceptions=False)
-    for words in ("batch llama-tiny, float32, 4 x 16 tokens read, 8 written", "prefill", "of equal lengths",
+    for words in ("batch llama-tiny, float32, 4 x 16 input tokens, 8 new", "prefill", "to equal lengths",
                   "GB/s", "GFLOP/s", "of the limit", "threads"):  # fmt: skip
         assert words in result.stdout, words
 
