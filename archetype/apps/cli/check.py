@@ -43,18 +43,18 @@ def check(
     from archetype.checking.run import check_kind
     from archetype.machine.device import resolve_device
 
-    place = resolve_device(device)
+    target = resolve_device(device)
     torch.set_num_threads(1)  # small models run faster on one thread
     torch.backends.cudnn.allow_tf32 = False  # float32 is float32, in convolutions too
     kinds = kinds_of_file(Path(part)) if part.endswith(".py") else kinds_named(part)
     fields = _fields(assignments or [], kinds)
     if not as_json:
-        print_device(place)
+        print_device(target)
     reports = []
     with _progress() as tell:
         for role, kind in kinds:
-            own = {name: value for name, value in fields.items() if name in kind.model_fields}
-            reports.append(check_kind(role, kind, own, device=place, tell=tell))
+            settings = {name: value for name, value in fields.items() if name in kind.model_fields}
+            reports.append(check_kind(role, kind, settings, device=target, tell=tell))
     if as_json:
         print_json({"kinds": [_as_data(report) for report in reports]})
     else:
@@ -69,15 +69,15 @@ def _progress(clock: Callable[[], float] = time.monotonic) -> Iterator[Callable[
     from rich.markup import escape
 
     err = console(stderr=True)
-    said = clock()
+    printed = clock()
     with err.status("checking") as status:
 
         def tell(example: str, invariant: str) -> None:
-            nonlocal said
+            nonlocal printed
             text = f"checking {example}: {invariant}"
             status.update(escape(text))
-            if not err.is_terminal and clock() - said > SECONDS_BETWEEN_LINES:
-                said = clock()
+            if not err.is_terminal and clock() - printed > SECONDS_BETWEEN_LINES:
+                printed = clock()
                 err.print(text, markup=False)
 
         yield tell

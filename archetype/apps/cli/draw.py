@@ -46,6 +46,6 @@ def draw(
     if as_json:
         print_json(drawing.scene.to_json())
         return
-    places = [Path(one) for one in (source, other) if one]
-    names = [place.stem if place.suffix in SUFFIXES else place.name for place in places]
+    paths = [Path(name) for name in (source, other) if name]
+    names = [path.stem if path.suffix in SUFFIXES else path.name for path in paths]
     print(drawing.save(to or Path(f"{'-'.join(names)}.svg")))

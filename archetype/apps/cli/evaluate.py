@@ -106,7 +106,7 @@ def evaluate(
     from archetype.errors import SpecError
     from archetype.evaluation import RECALL_AT
 
-    if sum(bool(one) for one in (files, text, data, source, tasks, retrieval, correlation)) != 1:
+    if sum(bool(given) for given in (files, text, data, source, tasks, retrieval, correlation)) != 1:
         remedy = "give FILE, --text, --data, --source with --target, --retrieval, --correlation, or --tasks"
         raise SpecError("evaluate", "takes one kind of data", remedy)
     beam = values_of(BEAM, options)
@@ -135,7 +135,7 @@ def evaluate(
         show(scores.record(), scores)
     elif texts:
         with preparation_bar("reading", "windows"):
-            records = {name: _score(lm, name, one, stride, length).record() for name, one in texts.items()}
+            records = {name: _score(lm, name, documents, stride, length).record() for name, documents in texts.items()}
         show({"texts": [{"file": name} | record for name, record in records.items()]}, _table(records))
     else:
         report: Any  # with a record() and a table

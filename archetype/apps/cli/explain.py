@@ -24,7 +24,7 @@ ASSIGNMENTS = {
 }
 
 
-class Place(NamedTuple):
+class Usage(NamedTuple):
     """Where a preset uses a part of a kind.
 
     Attributes:
@@ -85,12 +85,12 @@ def explain(
         return
     print(describe.explain(kind))
     parts, _ = describe.classes_of(kind)
-    place = first_place(str(parts[0][1].model_fields["kind"].default), tuple(cls for _, cls in parts))
-    if place is not None:
-        print("\n" + example(place))
+    usage = first_usage(str(parts[0][1].model_fields["kind"].default), tuple(cls for _, cls in parts))
+    if usage is not None:
+        print("\n" + example(usage))
 
 
-def first_place(kind: str, parts: "tuple[type[Spec], ...]") -> Place | None:
+def first_usage(kind: str, parts: "tuple[type[Spec], ...]") -> Usage | None:
     """Return the first block of a preset with a part of one of these classes; published decoders come first."""
     from archetype.families import preset
     from archetype.families.index import preset_facts
@@ -100,34 +100,34 @@ def first_place(kind: str, parts: "tuple[type[Spec], ...]") -> Place | None:
         return None
     if kind in ASSIGNMENTS:
         changed = assign(preset(SHOWN_IN), [ASSIGNMENTS[kind]])
-        return next(_places(f"{SHOWN_IN} with {ASSIGNMENTS[kind]}", changed, parts), None)
+        return next(_usages(f"{SHOWN_IN} with {ASSIGNMENTS[kind]}", changed, parts), None)
     facts = preset_facts()
     names = sorted(facts, key=lambda name: (name != SHOWN_IN, facts[name].kind != "decoder", name.endswith("-tiny")))
-    return next((place for name in names for place in _places(name, preset(name), parts)), None)
+    return next((usage for name in names for usage in _usages(name, preset(name), parts)), None)
 
 
-def example(place: Place) -> str:
+def example(usage: Usage) -> str:
     """Return a part's YAML, its tensors, and their formulas with values."""
     from archetype.cost.formula import symbol_names
     from archetype.io.yaml import mapping_to_yaml
     from archetype.table import Table
 
-    field = place.path.rpartition(".")[2]
-    written = mapping_to_yaml({field: getattr(place.stack.layers[place.layer], field).dump()})
-    lines = [f"In {place.source}, at {place.path}:", "", written.rstrip()]
-    if modules := modules_of(place):
+    field = usage.path.rpartition(".")[2]
+    written = mapping_to_yaml({field: getattr(usage.stack.layers[usage.layer], field).dump()})
+    lines = [f"In {usage.source}, at {usage.path}:", "", written.rstrip()]
+    if modules := modules_of(usage):
         names = symbol_names(formula for module in modules for formula in (module.parameters, module.flops))
         cells = [
             [module.name, module.shapes, *(_number(formula, names) for formula in (module.parameters, module.flops))]
             for module in modules
         ]
-        heading = "FLOPs per token" if place.stack.causal else "FLOPs per sequence"
+        heading = "FLOPs per token" if usage.stack.causal else "FLOPs per sequence"
         lines += ["", str(Table(("module", "tensors", "parameters", heading), cells, text_columns=2)), ""]
         lines += [f"{name} = {size.value:,}: {size.meaning}" for size, name in names.items()]
-    return "\n".join([*lines, *_state(place)])
+    return "\n".join([*lines, *_state(usage)])
 
 
-def modules_of(place: Place) -> list[Module]:
+def modules_of(usage: Usage) -> list[Module]:
     """Return the modules of a part, with the tensors of its block built on the meta device."""
     import torch
 
@@ -136,12 +136,12 @@ def modules_of(place: Place) -> list[Module]:
     from archetype.models.block.module import build_block
     from archetype.models.stack.module import place_of
 
-    stack, cost, length = place.stack, place.cost, symbol("T", place.length)
+    stack, cost, length = usage.stack, usage.cost, symbol("T", usage.length)
     with torch.device("meta"):
-        block = build_block(stack.layers[place.layer], place_of(stack, place.layer))
-    work = Work(symbol("B", 1), length, "decode" if stack.causal else "forward", source=length, layer=place.layer)
+        block = build_block(stack.layers[usage.layer], place_of(stack, usage.layer))
+    work = Work(symbol("B", 1), length, "decode" if stack.causal else "forward", source=length, layer=usage.layer)
     parameters, flops = cost.parameters(), cost.flops(work)
-    names = [name for name in dict.fromkeys([*parameters, *flops]) if _belongs(name, place.content)]
+    names = [name for name in dict.fromkeys([*parameters, *flops]) if _belongs(name, usage.content)]
     names = [name for name in names if parameters.get(name) or flops.get(name)]
     shapes: dict[str, list[str]] = {name: [] for name in names}
     for tensor, value in block.named_parameters():
@@ -151,20 +151,20 @@ def modules_of(place: Place) -> list[Module]:
     return [Module(name, ", ".join(shapes[name]), parameters.get(name, ZERO), flops.get(name, ZERO)) for name in names]
 
 
-def _state(place: Place) -> list[str]:
+def _state(usage: Usage) -> list[str]:
     """Return a sentence on the state of a mixer or of cross-attention, per sequence."""
     from archetype.cost.registry import MixerCost
     from archetype.table import size
 
-    content = place.cost.contents.get(place.content)
-    if not isinstance(content, MixerCost) or not place.stack.causal:
+    content = usage.cost.contents.get(usage.content)
+    if not isinstance(content, MixerCost) or not usage.stack.causal:
         return []
-    whole, more = content.state(place.length), content.state(place.length + 1)
+    whole, more = content.state(usage.length), content.state(usage.length + 1)
     grows = f", plus {size(2 * (more - whole))} per token" if more > whole else ""
-    return ["", f"State of a sequence of {place.length:,} tokens: {size(2 * whole)} in bfloat16{grows}."]
+    return ["", f"State of a sequence of {usage.length:,} tokens: {size(2 * whole)} in bfloat16{grows}."]
 
 
-def _places(source: str, model: Any, parts: "tuple[type[Spec], ...]") -> Iterator[Place]:
+def _usages(source: str, model: Any, parts: "tuple[type[Spec], ...]") -> Iterator[Usage]:
     """Iterate over the blocks of a model with parts of these classes; equal blocks are visited once."""
     for stack in model.stacks:
         seen = set()
@@ -176,7 +176,7 @@ def _places(source: str, model: Any, parts: "tuple[type[Spec], ...]") -> Iterato
             for content, field in contents.items():
                 if _has(getattr(block, field), parts):
                     path = f"{stack.prefix}layers[{layer}].{field}"
-                    yield Place(source, stack, layer, content, path, model.context_length)
+                    yield Usage(source, stack, layer, content, path, model.context_length)
 
 
 def _has(value: Any, parts: "tuple[type[Spec], ...]") -> bool:

@@ -119,13 +119,13 @@ class Verbs(TyperGroup):
             single = typer.Typer(add_completion=False, **PLAIN)
             single.command(cmd_name, cls=Verb)(verb)
         command = typer.main.get_command(single)
-        for one in getattr(command, "commands", {"": command}).values():
-            one.sections = getattr(source, "SECTIONS", {})
-            one.optional_values = getattr(source, "OPTIONAL_VALUES", {})
-            one.needs, one.excludes = getattr(source, "NEEDS", {}), getattr(source, "EXCLUDES", {})
-            one.reads_texts, one.ends_soon = module in READERS, module in QUICK
-            one.params += _common_options()
-        if command is not one:
+        for verb_command in getattr(command, "commands", {"": command}).values():
+            verb_command.sections = getattr(source, "SECTIONS", {})
+            verb_command.optional_values = getattr(source, "OPTIONAL_VALUES", {})
+            verb_command.needs, verb_command.excludes = getattr(source, "NEEDS", {}), getattr(source, "EXCLUDES", {})
+            verb_command.reads_texts, verb_command.ends_soon = module in READERS, module in QUICK
+            verb_command.params += _common_options()
+        if command is not verb_command:
             command.params += _common_options()
         return command
 

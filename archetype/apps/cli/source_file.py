@@ -71,13 +71,13 @@ def translate_file(
     def of(source: Source) -> MadeWith:
         return made_with(model, source.text, beam)
 
-    said = output.with_name(f".{output.name}.made_with.json")
-    whole = made_with(model, [source.text for source in sources], beam)
+    made_with_file = output.with_name(f".{output.name}.made_with.json")
+    hashes = made_with(model, [source.text for source in sources], beam)
     records = output if output.suffix in JSON_LINES else output.with_name(f"{output.name}.partial.jsonl")
     if records != output and output.exists() and not records.exists():
         if read_text(output).count("\n") != len(sources):
             raise DataError(str(output), "does not contain translations of this input", REMEDY)
-        if (cause := difference(read_json(said) if said.is_file() else None, whole)) is not None:
+        if (cause := difference(read_json(made_with_file) if made_with_file.is_file() else None, hashes)) is not None:
             raise DataError(str(output), cause, REMEDY)
         return {"before": len(sources), "finished": 0, "targets_per_second": 0.0}
     started, num_done = time.perf_counter(), 0
@@ -101,7 +101,7 @@ def translate_file(
     if records != output:
         targets = finished_records(records, sources, "target", of)
         lines = [" ".join(targets[source.id]["target"].splitlines()) for source in sources]
-        write_json(said, whole)
+        write_json(made_with_file, hashes)
         write_bytes(output, "".join(f"{line}\n" for line in lines).encode())
         records.unlink(missing_ok=True)
     return {"before": before, "finished": finished, "targets_per_second": round(speed(), 1)}

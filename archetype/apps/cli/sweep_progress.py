@@ -10,7 +10,7 @@ SECONDS_BETWEEN_LINES = 30.0  # if stderr is not a terminal
 class SweepProgress:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self.total, self.begun, self.done_before, self.said = 0, 0.0, 0.0, 0.0
+        self.total, self.begun, self.done_before, self.printed = 0, 0.0, 0.0, 0.0
 
     def __call__(self, done: float, total: int) -> None:
         """Show the progress of a stage.
@@ -21,11 +21,11 @@ class SweepProgress:
         """
         now, is_end = self.clock(), done >= total
         if total != self.total:
-            self.total, self.begun, self.done_before, self.said = total, now, done, now
+            self.total, self.begun, self.done_before, self.printed = total, now, done, now
         elsewhere = not sys.stderr.isatty()
-        if elsewhere and not is_end and now - self.said < SECONDS_BETWEEN_LINES:
+        if elsewhere and not is_end and now - self.printed < SECONDS_BETWEEN_LINES:
             return
-        self.said = now
+        self.printed = now
         line = f"{int(done)} of {total} runs, {(now - self.begun) / 60:.1f} minutes"
         if not is_end and done > self.done_before:
             line += f", about {(now - self.begun) / (done - self.done_before) * (total - done) / 60:.1f} left"

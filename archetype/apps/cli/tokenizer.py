@@ -41,7 +41,7 @@ def train(
     from archetype.data.text_files import read_texts
     from archetype.io.atomic import new_folder
 
-    texts = [one for file in text for one in read_texts(file, column)]
+    texts = [document for file in text for document in read_texts(file, column)]
     with new_folder(to) as folder:
         tokenizer = _trained(kind, texts, vocab_size, growing)
         tokenizer.save(folder)

@@ -61,7 +61,7 @@ def train(
     if plan == opts.HERE and gpu is not None:
         raise SpecError("--gpu", "needs a cluster size; --plan alone is for this machine", "add its size: --plan 1x8")
     if plan is not None or find_rate:
-        here, (pretrained, chosen, said) = resolve_device(device), assembled()
+        here, (pretrained, chosen, reasons) = resolve_device(device), assembled()
         if plan not in (None, opts.HERE):
             print_plan(chosen, plan, gpu or opts.GPU, budget, as_json)
             return
@@ -69,7 +69,7 @@ def train(
         if find_rate:
             print_rates(resolved, here, to, as_json)
         else:
-            print_plan_here(resolved, here, said, as_json)
+            print_plan_here(resolved, here, reasons, as_json)
         return
     with launched(resolve_device(device)) as (processes, own_device):
 
@@ -77,9 +77,9 @@ def train(
             if resume is not None:
                 steps = fields.get("steps")
                 return setup.resume(resume, own_device, steps, allow_changes, force, assignments or (), processes)
-            pretrained, chosen, said = assembled()
+            pretrained, chosen, reasons = assembled()
             state = setup.start(folder, chosen, own_device, None, force, budget, pretrained, processes)
-            state.notes = (*([f"chosen: {said}"] if said else []), *state.notes)
+            state.notes = (*([f"chosen: {reasons}"] if reasons else []), *state.notes)
             return state
 
         with tokenization_bar(), preparation_bar():

@@ -89,7 +89,7 @@ def recipe_of(models: Models, body: RecipeRequest) -> RecipeAnswer | Problems:
     fields = recipe.dump()
     text = mapping_to_yaml({key: fields[key] for key in sorted(fields, key=lambda key: key == "spec")})
     name = re.sub(r"[^\w.-]+", "-", spec.name or spec.kind).strip("-.") or spec.kind
-    extensions = "".join(f" --extension {one.name}" for one in extensions_of([spec]))
+    extensions = "".join(f" --extension {extension.name}" for extension in extensions_of([spec]))
     return {
         "ok": True,
         "problems": [],
@@ -98,7 +98,7 @@ def recipe_of(models: Models, body: RecipeRequest) -> RecipeAnswer | Problems:
         "kinds": list(by_kind),
         "recipe": with_schema_line(text, "recipe"),
         "command": f"archetype train --recipe {name}.recipe.yaml --to runs/{name}{extensions}",
-        "files": [file for one in FILES[kind].values() for file in ([one] if isinstance(one, str) else one)],
+        "files": [file for names in FILES[kind].values() for file in ([names] if isinstance(names, str) else names)],
         "steps": recipe.steps,
         "batch": rows,
         "length": None if kind == "images" else length,

@@ -168,7 +168,7 @@ def read(models: Models, origin: Origin | SpecRequest) -> ModelSpec:
         return preset(origin.preset)
     if origin.model is not None or models.sources:
         source = models.source(origin.model)
-        model = next((one for one in models.loaded if one.name == source.name), None)
+        model = next((loaded for loaded in models.loaded if loaded.name == source.name), None)
         return open_spec(source.place) if model is None else model.lm.spec
     raise SpecError("source", "no specification is named", "give source, preset or model")
 
@@ -181,7 +181,7 @@ def fitting(report: CostReport) -> list[dict[str, Any]]:
     costs = [group.cost for stack in report.memory_cost.cost.stacks for group in stack.groups]
     if any(part.is_measured for cost in costs for part in cost.contents.values()):
         return []
-    return [{"memory": f"{size} GiB"} | one._asdict() for size in (8, 24, 80) for one in fits(report, size * 2**30)]
+    return [{"memory": f"{size} GiB"} | fit._asdict() for size in (8, 24, 80) for fit in fits(report, size * 2**30)]
 
 
 def times(report: CostReport, name: str) -> dict[str, Any] | None:
@@ -202,7 +202,7 @@ def times(report: CostReport, name: str) -> dict[str, Any] | None:
 
 def form(spec: ModelSpec) -> list[dict[str, Any]]:
     """Return all fields with their values for a form: the model's, then those of each distinct layer."""
-    whole = spec.dump(full=True)
+    fields = spec.dump(full=True)
     groups = []
     for stack in spec.stacks:
         kinds: dict[Any, list[int]] = {}
@@ -212,11 +212,11 @@ def form(spec: ModelSpec) -> list[dict[str, Any]]:
             path = f"{stack.prefix}layers[{index_text(layers, len(stack.layers))}]"
             value = block.dump(full=True)
             groups.append({"path": path, "definition": type(block).__name__, "layers": len(layers), "value": value})
-    for name, value in whole.items():
+    for name, value in fields.items():
         if isinstance(value, dict) and "layers" in value:
-            whole[name] = {key: inner for key, inner in value.items() if key != "layers"}
-    whole.pop("layers", None)
-    return [{"path": "", "definition": type(spec).__name__, "layers": 0, "value": whole}, *groups]
+            fields[name] = {key: inner for key, inner in value.items() if key != "layers"}
+    fields.pop("layers", None)
+    return [{"path": "", "definition": type(spec).__name__, "layers": 0, "value": fields}, *groups]
 
 
 def diagram(scene: Scene) -> dict[str, Any]:
@@ -237,15 +237,15 @@ def diagram(scene: Scene) -> dict[str, Any]:
     ]
     containers = [
         {
-            "id": one.id,
-            "label": one.label,
-            "kind": one.kind,
-            "lines": one.lines,
-            "repeat": one.repeat,
-            "field": one.field,
-            "change": one.change,
+            "id": container.id,
+            "label": container.label,
+            "kind": container.kind,
+            "lines": container.lines,
+            "repeat": container.repeat,
+            "field": container.field,
+            "change": container.change,
         }
-        for one in scene.containers
+        for container in scene.containers
     ]
     legend = [{"letter": letter, "value": value, "meaning": meaning} for letter, value, meaning in scene.legend]
     named = {"name": scene.name, "description": scene.description, "measure": scene.measure, "unit": scene.unit}
@@ -277,7 +277,7 @@ def _value_at(spec: Spec, field: str) -> Any:
         elif isinstance(value, tuple):
             first = re.match(r"\d+", index)
             value = value[int(first[0]) if first else 0]
-    return [str(one) for one in value] if isinstance(value, tuple) else value
+    return [str(item) for item in value] if isinstance(value, tuple) else value
 
 
 @cache

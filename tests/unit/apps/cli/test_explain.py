@@ -6,7 +6,7 @@ import re
 
 from typer.testing import CliRunner
 
-from archetype.apps.cli.explain import first_place, modules_of
+from archetype.apps.cli.explain import first_usage, modules_of
 from archetype.apps.cli.main import app
 from archetype.spec import describe
 from tests.helpers.cases import case
@@ -23,8 +23,8 @@ def test_every_part_of_a_block_has_an_example_whose_tensors_are_its_parameters()
     examples = set()
     for kind in sorted(parts):
         with case(kind):
-            place = first_place(kind, tuple(cls for _, cls in describe.classes_of(kind)[0]))
-            for module in modules_of(place) if place else ():
+            usage = first_usage(kind, tuple(cls for _, cls in describe.classes_of(kind)[0]))
+            for module in modules_of(usage) if usage else ():
                 shapes = map(ast.literal_eval, re.findall(r"[(][^)]+[)]", module.shapes))
                 assert sum(map(math.prod, shapes)) == module.parameters.value, module.name
                 examples.add(kind)
