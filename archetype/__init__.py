@@ -44,7 +44,7 @@ __all__ = [
     "load", "load_spec", "plain_operations", "presets", "register", "tokenizer", "train",
 ]  # fmt: skip
 
-if not TYPE_CHECKING:  # a type checker would take any name for an attribute otherwise
+if not TYPE_CHECKING:  # otherwise a type checker would accept any attribute
 
     def __getattr__(name: str) -> object:
         from importlib import import_module

@@ -1,22 +1,22 @@
-"""The name under which Archetype is installed, where it came from, and the addresses that its owner gives it."""
+"""Name, origin and published addresses of the installed package."""
 
 import json
 import re
 from pathlib import Path
 
-CHECKOUT = Path(__file__).parents[1]  # of an installed package the folder of all packages
+CHECKOUT = Path(__file__).parents[1]  # site-packages, if installed
 DISTRIBUTION = "archetype-lm"  # the name `archetype` on PyPI belongs to another project
-# Nobody has published the repository or the site yet. An address that nobody owns could be taken by anyone, so both
-# stay None until their owner writes them here.
+# The repository and the site are not published yet. Anyone could register an address that nobody owns, so both stay
+# None until they exist.
 REPOSITORY: str | None = None
-SITE: str | None = None  # of the documentation, with the JSON Schemas under schemas/; ends with a slash
+SITE: str | None = None  # documentation, with the JSON Schemas under schemas/; ends with a slash
 
 
 def install_command(extra: str) -> str:
     """Return the pip command that installs the packages of an extra.
 
-    In a checkout it names the checkout. Of an installed Archetype it names the packages themselves, so that pip never
-    asks an index for our own distribution.
+    In a checkout it names the checkout; otherwise the packages of the extra, so that pip never looks for our own
+    distribution on an index.
 
     Args:
         extra: a name under `[project.optional-dependencies]` in pyproject.toml.
@@ -37,7 +37,7 @@ def _requirements(extra: str) -> list[str]:
 
 
 def installed_from() -> str:
-    """Return where this Archetype was installed from, without a path of this machine, for files that others read."""
+    """Return where the package was installed from, without local paths, for files that are shared."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:
@@ -52,9 +52,9 @@ def installed_from() -> str:
 
 
 def schema_url(kind: str) -> str | None:
-    """Return the address at which the documentation publishes a JSON Schema, or None while it has no site.
+    """Return the published URL of a JSON Schema; None while there is no site.
 
     Args:
-        kind: of the files that the schema describes: specification, recipe or experiment.
+        kind: specification, recipe or experiment.
     """
     return f"{SITE}schemas/{kind}.json" if SITE else None

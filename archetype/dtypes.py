@@ -1,4 +1,4 @@
-"""Sizes of numbers in bytes, by data type."""
+"""Sizes of weights and states, by data type."""
 
 import re
 from collections import defaultdict
@@ -10,11 +10,11 @@ from archetype.errors import SpecError
 
 Bits = Mapping[str, int | Fraction]
 
-# Types that the numbers of products and of a state may have.
+# Bits per element of computations and states.
 NUMBERS: Bits = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 16, "fp8": 8}
-# Types of weights, with the scales that some numbers share: 32 numbers one of 16 bits (int8, int4), 128 x 128 numbers
-# one of 32 bits (fp8, DeepSeek-AI 2024), 32 numbers one of 8 bits (mxfp4, Rouhani 2023), 16 numbers one of 8 bits
-# (nvfp4). lossless is bfloat16 in 12 bits, whose exceptions are not counted.
+# Bits per weight, including the shared scales: a 16-bit scale per 32 weights (int8, int4), 32 bits per 128 x 128
+# weights (fp8, DeepSeek-AI 2024), 8 bits per 32 weights (mxfp4, Rouhani 2023), 8 bits per 16 weights (nvfp4).
+# lossless is bfloat16 in 12 bits; its rare exceptions are not counted.
 WEIGHTS: Bits = {
     **NUMBERS,
     "fp8": 8 + Fraction(32, 128 * 128),
@@ -24,20 +24,20 @@ WEIGHTS: Bits = {
     "mxfp4": 4 + Fraction(8, 32),
     "nvfp4": 4 + Fraction(8, 16),
 }
-# What further types of weights are, which differ from tensor to tensor: for errors.
+# For error messages: types that differ from tensor to tensor.
 FURTHER = "a type of GGUF files such as q4_k_m, or published"
 
 
 @dataclass(frozen=True)
 class WeightTypes:
-    """The type of each weight of a model.
+    """Storage types of a model's weights.
 
     Attributes:
-        name: of all together, such as int4 or q4_k_m.
-        numbers: what weights are multiplied in, and the usual type of the state.
-        bits: of a weight, on average.
-        by_module: the same for modules that are known apart, by their names without a layer's number.
-        nbytes: of all weights, where that is known exactly.
+        name: name of the mix, such as int4 or q4_k_m.
+        numbers: dtype of the computation, and default dtype of the state.
+        bits: average bits per weight.
+        by_module: average bits by module name without layer index, if they differ.
+        nbytes: bytes of all weights, if known exactly.
     """
 
     name: str
@@ -48,22 +48,21 @@ class WeightTypes:
 
     @classmethod
     def uniform(cls, name: str) -> "WeightTypes":
-        """All weights have one type.
+        """Return one type for all weights.
 
         Raises:
-            SpecError: there is no such type.
+            SpecError: unknown type.
         """
         bits = _bits(name, WEIGHTS)
         return cls(name, name if bits >= 16 else "bfloat16", bits, {})
 
     @classmethod
     def mixed(cls, name: str, parameters: Iterable[tuple[str, int, int | Fraction]], further: int = 0) -> "WeightTypes":
-        """Types that differ from tensor to tensor.
+        """Return types that differ from tensor to tensor.
 
         Args:
-            name: of all together.
-            parameters: of each its name, its numbers and its bytes.
-            further: bytes that are stored beside them.
+            parameters: (name, number of elements, bytes) of each tensor.
+            further: other stored bytes, such as scales.
         """
         sizes: dict[str, list[int | Fraction]] = defaultdict(lambda: [0, 0])
         for parameter, numbers, nbytes in parameters:
@@ -75,11 +74,11 @@ class WeightTypes:
         return cls(name, "float32" if bits[""] >= 32 else "bfloat16", bits[""], bits, int(nbytes))
 
     def weight_bits(self, numbers: int, module: str) -> int | Fraction:
-        """Bits of so many weights of a module."""
+        """Return the bits of `numbers` weights of a module."""
         return numbers * self.by_module.get(_module(module), self.bits)
 
     def weight_bytes(self, numbers: int) -> int:
-        """Bytes of all weights, which are so many."""
+        """Return the bytes of all `numbers` weights of the model."""
         return int(-(-numbers * self.bits // 8)) if self.nbytes is None else self.nbytes
 
 
@@ -89,17 +88,17 @@ def _module(name: str) -> str:
 
 
 def weight_bytes(numbers: int, dtype: str) -> int:
-    """Bytes of so many weights, with their scales."""
+    """Return the bytes of `numbers` weights with their scales."""
     return _nbytes(numbers, dtype, WEIGHTS)
 
 
 def state_bytes(numbers: int, dtype: str) -> int:
-    """Bytes of so many numbers of a state."""
+    """Return the bytes of `numbers` elements of a state."""
     return _nbytes(numbers, dtype, NUMBERS)
 
 
 def bytes_of(dtype: str) -> int:
-    """Bytes of one number of products, where weights have this type: fewer than 16 bits are multiplied in bfloat16."""
+    """Return the bytes per element of computations with such weights; weights below 16 bits compute in bfloat16."""
     return int(max(16, _bits(dtype, WEIGHTS)) // 8)
 
 

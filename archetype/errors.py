@@ -1,4 +1,4 @@
-"""Errors in one line: where, why, and what to do about it."""
+"""One-line errors with place, cause and remedy, and helpers for their text."""
 
 import difflib
 from collections.abc import Iterable
@@ -11,9 +11,9 @@ class ArchetypeError(Exception):
     """A mistake that the user can fix.
 
     Args:
-        place: where it is: a file and field, an option, a tensor's name.
-        cause: what is wrong there.
-        remedy: what to do; empty where the cause says it.
+        place: file and field, option, or tensor name.
+        cause: what is wrong.
+        remedy: what to do; empty if the cause implies it.
     """
 
     def __init__(self, place: str, cause: str, remedy: str = "") -> None:
@@ -26,25 +26,25 @@ class ArchetypeError(Exception):
         parts = [one_line(part, 2 * MAX_LINE) for part in (self.place, self.cause, self.remedy)]
         limit = max(map(len, parts))
         while sum(min(len(part), limit) for part in parts) > MAX_MESSAGE - len(": ; "):
-            limit -= 1  # the longest are cut first
+            limit -= 1  # truncate the longest parts first
         place, cause, remedy = (shorten(part, limit) for part in parts)
         return (f"{place}: {cause}" if place else cause) + (f"; {remedy}" if remedy else "")
 
     def at(self, place: str) -> "ArchetypeError":
-        """The same error with `place` (a file, say) before its own place."""
+        """Return a copy with `place`, such as a file, put before the error's own place."""
         inner = f"{place}: {self.place}" if self.place else place
         return type(self)(inner, self.cause, self.remedy)
 
 
 class SpecError(ArchetypeError):
-    """A specification, recipe or setting that is not possible."""
+    """Invalid specification, recipe or setting."""
 
 
 class SpecErrors(SpecError):
-    """Several mistakes of one file, a line each.
+    """Several mistakes of one file, one per line.
 
     Args:
-        errors: in the order of the file; the first also gives `place`, `cause` and `remedy`.
+        errors: mistakes in file order; the first one's `place`, `cause` and `remedy` are those of this error.
     """
 
     def __init__(self, errors: "list[SpecError]") -> None:
@@ -58,7 +58,6 @@ class SpecErrors(SpecError):
         return SpecErrors, (self.errors,)
 
     def at(self, place: str) -> "SpecErrors":
-        """The same errors with `place` before each one's own."""
         return SpecErrors([SpecError(f"{place}: {error.place}", error.cause, error.remedy) for error in self.errors])
 
 
@@ -75,35 +74,35 @@ class WrongKind(SpecError, AttributeError):
 
 
 class Notice(UserWarning):
-    """What somebody should know of a file that was read all the same; the message says it in one line."""
+    """One-line warning about a file that could be read nevertheless."""
 
 
 class ChangedExtension(Notice):
-    """Something was made with parts of a file that has been edited since."""
+    """An extension file was edited since a model or run was made with its parts."""
 
 
 class LeftOut(Notice):
-    """Tensors of a checkpoint that the model has no use for, which are kept and written back."""
+    """Tensors of a checkpoint that the model does not use; they are kept and written back."""
 
 
 class NotObeyed(Notice):
-    """A file asks for what is not done here."""
+    """A file requests something that is not supported and was ignored."""
 
 
 class ReadOtherwise(Notice):
-    """A file is read otherwise than the reference library reads it."""
+    """A file is interpreted differently than by the reference library."""
 
 
 class UnknownFamily(Notice):
-    """A model of a family that is not registered was loaded; the message says what was inferred."""
+    """A model of an unregistered family was loaded; the message describes what was inferred."""
 
 
 class UnreadKeys(Notice):
-    """A config.json has keys that no class of its family reads, so that they change nothing."""
+    """Keys of a config.json that its family does not use."""
 
 
 def shorten(text: str, limit: int) -> str:
-    """The text, without its middle where it has more than `limit` characters."""
+    """Truncate a text in the middle to at most `limit` characters."""
     if len(text) <= limit:
         return text
     end = (limit - 3) // 3
@@ -114,8 +113,7 @@ def one_line(text: str, limit: int | None = None) -> str:
     """Make text safe to print in one line: control characters from a file must not reach the terminal.
 
     Args:
-        text: anything.
-        limit: the most characters; a longer text is shown without its middle (absent: no limit).
+        limit: maximal length; longer texts are truncated in the middle.
     """
     line = " ".join((text if limit is None else shorten(text, 4 * limit)).split())
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
@@ -123,13 +121,13 @@ def one_line(text: str, limit: int | None = None) -> str:
 
 
 def enumeration(words: Iterable[str], conjunction: str = "and") -> str:
-    """Join words as a sentence does: `a`, `a and b`, `a, b and c`; nothing of no words."""
+    """Join words as in a sentence: `a`, `a and b`, `a, b and c`."""
     words = list(words)
     return " ".join([", ".join(words[:-1]), conjunction, words[-1]]) if len(words) > 1 else "".join(words)
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """The remedy for a name that is none: the closest one, or all."""
+    """Return the remedy for an unknown name: the closest valid name, or all of them."""
     valid = list(valid)
     close = difflib.get_close_matches(name, valid, n=1, cutoff=0.6)
     return f"did you mean {close[0]}?" if close else f"use one of {', '.join(valid)}"

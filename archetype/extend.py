@@ -1,11 +1,11 @@
-"""What a part from outside is written with: the one module that extensions import, besides `archetype` and its `spec`.
+"""Stable API for extensions: the only module that they import, besides `archetype` and `archetype.spec`.
 
     import archetype
     from archetype import spec
     from archetype.extend import ForwardContext, LayerState, MixerCost, Place
 
 Names stay here when the modules behind them move. `archetype.register` adds a part; `archetype check` tries it.
-`docs/adding_a_part.md` says what each role asks for.
+`docs/adding_a_part.md` describes what each role requires.
 """
 
 from importlib import import_module
@@ -73,7 +73,7 @@ __all__ = [
     "compare", "corpus", "corpus_of", "inside_of", "invalid", "last_tokens", "linear", "paired_interval", "sign_flip_p",
     "split", "summary_text", "symbol",
 ]  # fmt: skip
-_LAZY = {  # what is slow to import is imported when it is first named
+_LAZY = {  # slow imports happen at the first access
     "data.corpus": "Corpus corpus",
     "data.held_out": "split",
     "runs.directory": "Run",

@@ -1,8 +1,8 @@
-"""The letters of sizes, with one meaning each: of shapes in `nn`, of formulas in `cost`, and of diagrams.
+"""Letters for sizes, each with one meaning, in shapes (`nn`), formulas (`cost`) and diagrams.
 
-They stand in the order in which a product is written. A specification whose sizes mean something else, or have letters
-of their own, says so in its `letters`. A size that has no letter is spelled out (`height`, `channels`), and a product
-of sizes is written together (`HP`).
+They are listed in the order in which factors of a product are written. A specification whose sizes have other meanings
+or letters declares them in its `letters`. A size without a letter is spelled out (`height`, `channels`), and a product
+is written without a sign (`HP`).
 """
 
 LEGEND = {

@@ -1,4 +1,4 @@
-"""Tables as plain rows of text, for a terminal and for a notebook."""
+"""Tables as text for terminals and HTML for notebooks."""
 
 import html
 import shutil
@@ -7,16 +7,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 GAP = "  "  # between columns
-MIN_WIDTH = 24  # of a column whose text is wrapped
+MIN_WIDTH = 24  # of a wrapped column
 
 
 class Table(NamedTuple):
-    """Text at the left, numbers at the right.
+    """Text columns aligned left, then number columns aligned right.
 
     Args:
-        headings: of the columns; all empty where there is nothing to say.
-        rows: as many cells each.
-        text_columns: how many columns hold text; of two the second is wrapped where the terminal is narrow.
+        headings: column headings; all empty for a table without a header.
+        text_columns: number of text columns; the last of several is wrapped on a narrow terminal.
     """
 
     headings: Sequence[str]
@@ -24,7 +23,7 @@ class Table(NamedTuple):
     text_columns: int = 1
 
     def text(self, width: int) -> str:
-        """Aligned lines for a terminal of `width` columns."""
+        """Return aligned lines for a terminal of `width` columns."""
         rows = [self.headings, *self.rows] if any(self.headings) else self.rows
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         wrapped = self.text_columns - 1
@@ -34,8 +33,8 @@ class Table(NamedTuple):
         lines = []
         for row in rows:
             pieces = textwrap.wrap(row[wrapped], max(1, widths[wrapped])) or [""]
-            for number, piece in enumerate(pieces):
-                cells = [piece if index == wrapped else "" if number else cell for index, cell in enumerate(row)]
+            for line, piece in enumerate(pieces):
+                cells = [piece if index == wrapped else "" if line else cell for index, cell in enumerate(row)]
                 lines.append(GAP.join(map(self._align, range(len(row)), cells, widths)).rstrip())
         return "\n".join(lines)
 
@@ -43,7 +42,7 @@ class Table(NamedTuple):
         return self.text(shutil.get_terminal_size((140, 0)).columns)
 
     def html(self) -> str:
-        """The table without styles or scripts of others."""
+        """Return an HTML table without external styles or scripts."""
         rows = [("th", self.headings)] if any(self.headings) else []
         rows += [("td", row) for row in self.rows]
         lines = []
@@ -61,7 +60,7 @@ class Table(NamedTuple):
 
 
 def quantity(number: float) -> str:
-    """1234567 as 1.23 M."""
+    """Format 1234567 as 1.23 M."""
     for factor, prefix in ((1e24, "Y"), (1e21, "Z"), (1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
         if abs(number) >= factor:
             return f"{number / factor:.2f} {prefix}"
@@ -69,7 +68,7 @@ def quantity(number: float) -> str:
 
 
 def size(number: int) -> str:
-    """Bytes as KiB, MiB or GiB."""
+    """Format bytes as KiB, MiB or GiB."""
     for factor, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if number >= factor:
             return f"{number / factor:,.2f} {unit}"

@@ -1,7 +1,7 @@
-"""Put what was learned after the runs into the reports: python -m claims.reading [FOLDER].
+"""Add the readings written after the runs to the reports: python -m claims.reading [FOLDER].
 
-`reading.yaml` has the words of the documents, with file and line, the answer to them, and for each part whether it asks
-about them. Numbers and verdicts stay as they are, and so do the experiment files, whose hashes were fixed before.
+`reading.yaml` quotes the source documents with file and line, answers each claim, and tells for each part whether it
+tests the claim. Numbers, verdicts and experiment files, whose hashes were fixed before the runs, do not change.
 """
 
 import json
@@ -20,17 +20,13 @@ REPORTS = HERE / "reports"
 
 
 def readings() -> dict[int, dict[str, Any]]:
-    """Return the reading of each claim by its number."""
+    """Return claim number -> reading."""
     data = read_mapping(READING)
     return {int(number): {"date": data["date"], **reading} for number, reading in data["claims"].items()}
 
 
 def write_readings(folder: Path = REPORTS) -> None:
-    """Write the readings into the JSON and the Markdown of all reports of a folder, and into its overview.
-
-    Args:
-        folder: of reports.
-    """
+    """Add the readings to the JSON and Markdown reports of a folder, and to its overview."""
     by_claim = readings()
     for file in sorted(folder.glob("*.json")):
         outcome = json.loads(file.read_text(encoding="utf-8"))

@@ -142,7 +142,7 @@ def test_what_the_files_do_not_say_is_set(archetype: Command, exported: Path, un
     changed = [("layers[*].mixer.position.interleaved", False, True)]
     assert spec.differences(open_spec(exported), open_spec(run)) == changed
     verdict = archetype("parity", exported, "--dtype", "float32", "--set", "layers[*].mixer.position.theta=100.0")
-    assert verdict.returncode == 1 and "first beyond 1e-05: blocks.0.mixer.o" in verdict.stdout
+    assert verdict.returncode == 1 and "first above 1e-05: blocks.0.mixer.o" in verdict.stdout
 
 
 def test_a_part_that_is_missing_is_named(archetype: Command, unknown: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_signal_leaves_a_run_that_resumes(
     )  # fmt: skip
     process.kill(number)
     assert process.wait() == 128 + number
-    assert f"go on with: archetype train --resume {folder}" in messages.read_text()
+    assert f"resume with: archetype train --resume {folder}" in messages.read_text()
     (checkpoint,) = (folder / "checkpoints").iterdir()
     step = int(checkpoint.name.removeprefix("step-"))
     assert metrics.read_text().count("\n") == step

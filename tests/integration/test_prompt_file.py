@@ -38,7 +38,7 @@ def test_every_prompt_has_its_text(archetype: Command, run_directory: Path, prom
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
     assert (summary["finished"], summary["before"], summary["failed"]) == (40, 0, 0) and summary["tokens"] > 100
-    assert f"{output}: 40 texts now, 0 before; {summary['tokens']:,} tokens, " in done.stderr
+    assert f"{output}: 40 new texts, 0 from before; {summary['tokens']:,} tokens, " in done.stderr
     lm, records = package.load(run_directory), {record["id"]: record for record in lines(output)}
     assert len(records) == 40 == len(lines(output))
     for number, prompt in enumerate(PROMPTS, start=1):
@@ -49,7 +49,7 @@ def test_every_prompt_has_its_text(archetype: Command, run_directory: Path, prom
         assert record["prompt_tokens"] == len(str(prompt["prompt"])) and record["completion_tokens"] >= 1
     assert summary["tokens"] == sum(record["completion_tokens"] for record in records.values())  # cut text included
     again = archetype("generate", run_directory, "--input", prompts, "--output", output, "--temperature", "0")
-    assert again.returncode == 0 and "0 texts now, 40 before; 0 tokens" in again.stderr
+    assert again.returncode == 0 and "0 new texts, 40 from before; 0 tokens" in again.stderr
 
 
 def test_kills_lose_and_double_nothing(archetype: Command, run_directory: Path, prompts: Path, tmp_path: Path) -> None:

@@ -57,7 +57,9 @@ def open_slowly(served: Served, body: Any) -> socket.socket:
 def test_an_answer_that_is_too_large_is_refused(served: Served) -> None:
     reply = served.call("/v1/completions", PLAIN | {"n": 128, "max_tokens": 500, "logprobs": 20})
     assert (reply.status, reply.error["param"]) == (400, "max_tokens")
-    assert "make an answer of 41 MiB, more than 16; ask for less at once, or for a stream" in reply.error["message"]
+    assert (
+        "make a response of 41 MiB; the limit is 16 MiB; ask for less, or stream the response" in reply.error["message"]
+    )
     chat = {"messages": [{"role": "user", "content": "a"}], "logprobs": True, "top_logprobs": 20, "n": 128}
     assert served.call("/v1/chat/completions", chat | {"max_tokens": 100}).error["param"] == "max_tokens"
 
@@ -205,7 +207,7 @@ def test_whose_fault_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
         assert (cut.status, cut.error["param"]) == (400, "model"), cut.body
         assert "model: cut cannot be loaded: " in cut.error["message"] and ".safetensors" in cut.error["message"]
         huge = served.call("/v1/completions", body | {"model": "huge"})
-        assert huge.status == 400 and "start the server with more --memory" in huge.error["message"], huge.body
+        assert huge.status == 400 and "start the server with a larger --memory" in huge.error["message"], huge.body
         [model] = served.app.models.loaded
 
         def broken(*arguments: Any, **settings: Any) -> None:

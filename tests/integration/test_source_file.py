@@ -58,7 +58,7 @@ def test_kills_lose_and_double_nothing(
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
     assert summary["before"] >= 400 - 1 and summary["before"] + summary["finished"] == len(SOURCES)
-    assert f"{output}: {summary['finished']:,} targets now, {summary['before']:,} before; " in done.stderr
+    assert f"{output}: {summary['finished']:,} new targets, {summary['before']:,} from before; " in done.stderr
     expected = [" ".join(text.splitlines()) for text in lm.translate(SOURCES, num_beams=2, max_extra_tokens=3)]
     if is_json:
         written = [json.loads(line) for line in output.read_text().splitlines()]
@@ -69,16 +69,16 @@ def test_kills_lose_and_double_nothing(
         assert output.read_bytes() == "".join(f"{line}\n" for line in expected).encode()
         assert not records.exists()
     again = archetype(*command)
-    assert again.returncode == 0 and "0 targets now, 800 before" in again.stderr
+    assert again.returncode == 0 and "0 new targets, 800 from before" in again.stderr
 
 
 def test_a_wrong_line_is_named_before_anything_runs(archetype: Command, model: Path, tmp_path: Path) -> None:
     for name, line, message in (
         ("a.jsonl", "[1]", "is not a JSON object; write one JSON object, such as"),
         ("a.jsonl", '{"source": 1}', "source: 1 is not a string; write it as a JSON string"),
-        ("a.jsonl", '{"source": "a", "num_beams": 2}', "num_beams: is not a known key; give a source, and an id if"),
+        ("a.jsonl", '{"source": "a", "num_beams": 2}', "num_beams: is not a known key; use source, and optionally id"),
         ("a.jsonl", '{"source": "a", "id": 1}', "id: 1 is also the id of line 1; give each line its own"),
-        ("a.txt", "z" * 40, "has 41 tokens and the model's context holds 30; cut it into sentences"),
+        ("a.txt", "z" * 40, "has 41 tokens, more than the model's context of 30; cut it into sentences"),
     ):
         file, output = tmp_path / name, tmp_path / "b.txt"
         file.write_text(f'{{"source": "a"}}\n\n{line}\n' if name == "a.jsonl" else f"a\n\n{line}\n")
@@ -89,7 +89,10 @@ def test_a_wrong_line_is_named_before_anything_runs(archetype: Command, model: P
     for arguments, message in (
         (["--input", file], "--input: has no effect without --output; add it, or leave this out"),
         (["a text", "--input", file, "--output", output], "TEXT: cannot be combined with --input; give one of them"),
-        (["--input", file, "--output", output], f"{output}: has no translations of this input; choose another"),
+        (
+            ["--input", file, "--output", output],
+            f"{output}: does not contain translations of this input; choose another",
+        ),
     ):
         done = archetype("translate", model, *arguments)
         assert done.returncode == 2 and done.stderr.startswith(f"archetype: {message}"), done.stderr

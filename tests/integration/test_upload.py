@@ -73,7 +73,7 @@ def test_a_dry_run_writes_the_folder_and_says_what_would_be_sent(
     """Without an account and offline."""
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     done = here("upload", run_directory, "me/tiny@v1", "--dry-run", "--private", "--message", "first")
-    assert done.status == 0 and "would be sent to me/tiny@v1, private as 'first'" in done.output
+    assert done.status == 0 and "to upload to me/tiny@v1, private as 'first'" in done.output
     files = {file.name: file for file in (tmp_path / "tiny").iterdir()}
     assert files.keys() > FILES and all(name in done.output for name in files)
     again = here("upload", run_directory, "me/tiny", "--dry-run", "--to", "other", "--json")
@@ -120,7 +120,7 @@ def test_what_is_sent_is_read_back(hybrid: Path, hub: Hub, here: Call) -> None:
     """A repository is made, then a branch of it; each can be loaded by its name."""
     done = here("upload", hybrid, "someone/hybrid", "--private", "-m", "first")
     assert done.status == 0, done.error
-    assert done.output.startswith("sent 8 files, ") and hub.private == {"someone/hybrid"}
+    assert done.output.startswith("uploaded 8 files, ") and hub.private == {"someone/hybrid"}
     _, lines = hub.asked[-1]
     assert lines[0]["value"]["summary"] == "first"
     sent = load_file(hub.models["someone/hybrid"]["main"] / SINGLE)

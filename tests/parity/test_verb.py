@@ -113,8 +113,8 @@ def test_a_difference_is_shown_and_the_status_says_so(
         verb(written("llama", tmp_path), dtype=["float32"])
     assert caught.value.exit_code == 1
     shown = capsys.readouterr().out
-    assert "blocks.1.mixer.q" in shown and "<- beyond" in shown
-    assert "first beyond 1e-05: blocks.1.mixer.q (model.layers.1.self_attn.q_proj)" in shown
+    assert "blocks.1.mixer.q" in shown and "<- exceeds the tolerance" in shown
+    assert "first above 1e-05: blocks.1.mixer.q (model.layers.1.self_attn.q_proj)" in shown
 
 
 def test_bfloat16_is_compared_in_its_own_type(tmp_path: Path) -> None:

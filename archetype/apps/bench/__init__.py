@@ -1,1 +1,1 @@
-"""How fast a model runs on this machine, beside the machine's own limits and beside other libraries."""
+"""Speed of a model on this machine, compared with the hardware limit and with other libraries."""

@@ -30,12 +30,12 @@ from archetype.training.recipe import Recipe
 from archetype.training.state import TrainState
 
 Job = Literal["decode", "prefill", "batch", "train", "embed"]
-START = 0  # the token that a target begins with
-SHORTEST = 4  # of mixed lengths, the shortest is this fraction of the longest
+START = 0  # first token of a target
+SHORTEST = 4  # mixed lengths range from 1/4 of the longest
 
 
 class Sizes(NamedTuple):
-    """Rows, tokens that each reads, and tokens that each writes."""
+    """Batch size, and prompt and new tokens per sequence."""
 
     batch: int
     prompt: int
@@ -56,9 +56,8 @@ class Workload:
     """One repetition of a job.
 
     Attributes:
-        job: what is timed.
-        prompts: the token ids that each row reads, drawn at random; of `train`, the text of a step.
-        new: how many tokens each row writes, the first of them with its prompt; none in `train` and `embed`.
+        prompts: random token ids that each sequence reads; for `train`, the batch of a step.
+        new: number of tokens that each sequence generates, including the one after prefill; 0 in `train` and `embed`.
     """
 
     job: Job
@@ -67,25 +66,22 @@ class Workload:
 
     @classmethod
     def of(cls, job: Job, spec: ModelSpec, batch: int | None, prompt: int | None, new: int | None) -> "Workload":
-        """The rows of a job; sizes that are absent are the job's own, as far as they fit into the context.
+        """Return the workload of a job; missing sizes default to the job's, as far as they fit into the context.
 
         Args:
-            job: what is timed.
-            spec: of the model.
-            batch: rows at once.
-            prompt: tokens that each row reads; of mixed lengths, the most.
-            new: tokens that each row writes; of mixed lengths, the most.
+            prompt: prompt tokens per sequence; the maximum for mixed lengths.
+            new: new tokens per sequence; the maximum for mixed lengths.
 
         Raises:
-            SpecError: they do not fit into the context, or the job writes no tokens, or more than one.
+            SpecError: the sizes do not fit into the context, or the job does not support this model or `new`.
         """
         if job not in (jobs := jobs_of(spec)):
-            remedy = f"use {enumeration(jobs, 'or')}" if jobs else "a model of texts is needed"
-            raise SpecError(f"bench {job}", f"is not for a model of kind {spec.kind}", remedy)
+            remedy = f"use {enumeration(jobs, 'or')}" if jobs else "use a text model"
+            raise SpecError(f"bench {job}", f"does not support a model of kind {spec.kind}", remedy)
         context, sizes, least = spec.context_length, SIZES[job], min(SIZES[job].new, 2)
         if new is not None and sizes.new < 2:
-            raise SpecError("--new", f"{job} writes no more than the first token", "leave it out, or use decode")
-        # what is read and what is written share the context, but for a source and its target
+            raise SpecError("--new", f"{job} generates no more than the first token", "leave it out, or use decode")
+        # prompt and new tokens share the context; a source and its target do not
         shared = sizes.new > 0 and not spec.reads_source
         if prompt is None:
             prompt_room = max(2 * context // 3, context - sizes.new) if new is None else context - new
@@ -93,8 +89,8 @@ class Workload:
         if new is None:
             new = min(sizes.new, context - prompt * shared)
         if prompt < 1 or new < least or max(prompt, prompt * shared + new) > context:
-            cause = f"{prompt} tokens to read and {new} to write do not fit into the context of {context}"
-            raise SpecError("--prompt, --new", cause, f"read at least 1 and write at least {least}, or fewer of both")
+            cause = f"{prompt} prompt tokens and {new} new ones do not fit into the context of {context}"
+            raise SpecError("--prompt, --new", cause, f"use at least 1 and {least}, and fewer in total")
         rows = sizes.batch if batch is None else batch
         prompts, news = [prompt] * rows, [new] * rows
         if job == "batch":
@@ -103,17 +99,17 @@ class Workload:
 
     @property
     def sizes(self) -> Sizes:
-        """Rows, the most tokens that one reads, and the most that one writes."""
+        """Return batch size, and the maximal prompt and new tokens of a sequence."""
         return Sizes(len(self.prompts), max(map(len, self.prompts)), max(self.new))
 
     @property
     def mean(self) -> Sizes:
-        """Rows, and the tokens that one reads and writes on average, rounded."""
+        """Return batch size, and the average prompt and new tokens of a sequence, rounded."""
         rows = len(self.prompts)
         return Sizes(rows, round(sum(map(len, self.prompts)) / rows), round(sum(self.new) / rows))
 
     def equal(self, spec: ModelSpec) -> "Workload":
-        """As many rows, all of the average lengths."""
+        """Return a workload of the same batch size with all sequences of average length."""
         rows, prompt, new = self.mean
         return Workload(self.job, _random_tokens(spec, [prompt] * rows), [new] * rows)
 
@@ -122,10 +118,10 @@ class Timing(NamedTuple):
     """The times of one repetition.
 
     Attributes:
-        seconds: from beginning to end.
-        first: until every row has its first token; None where none is written. Requests of mixed lengths write while
-            others are still read.
-        tokens: what the first row has written.
+        seconds: total time.
+        first: time until every sequence has its first token; None if none is generated. In the job `batch`, some
+            sequences decode while others are still in prefill.
+        tokens: generated tokens of the first sequence.
     """
 
     seconds: float
@@ -134,12 +130,11 @@ class Timing(NamedTuple):
 
 
 def runner(model: Model, workload: Workload, dtype: str) -> Callable[[], Timing]:
-    """A function that runs one repetition of a job and times it.
+    """Return a function that runs one repetition of a job and times it.
 
     Args:
-        model: to time; training changes its weights.
-        workload: of a job for this kind of model.
-        dtype: that training computes in; its weights are float32.
+        model: model to time; training changes its weights.
+        dtype: dtype of the computation in training; the weights are float32.
     """
     if workload.job == "train":
         return _trainer(model, workload, dtype)
@@ -154,7 +149,7 @@ def runner(model: Model, workload: Workload, dtype: str) -> Callable[[], Timing]
 
 
 def jobs_of(spec: ModelSpec) -> tuple[Job, ...]:
-    """The jobs that a model can be timed on."""
+    """Return the jobs that a model supports."""
     if spec.writes_target:
         return ("decode", "prefill")
     writing: tuple[Job, ...] = ("decode", "prefill", "batch", "train") if spec.continues_text else ()
@@ -162,7 +157,7 @@ def jobs_of(spec: ModelSpec) -> tuple[Job, ...]:
 
 
 def _decoding(model: CausalModel, workload: Workload) -> Callable[[], Timing]:
-    """All prompts read together, and then one step after another of all rows, greedily; steps go on in one state."""
+    """Time a batched prefill, then greedy decoding steps of the whole batch."""
     rows, prompt, new = workload.sizes
     step = DecodeStep(model, model.new_state(rows, prompt + new))
 
@@ -183,7 +178,7 @@ def _decoding(model: CausalModel, workload: Workload) -> Callable[[], Timing]:
 
 
 def _requests(model: Decoder | NGram | MegaByte | EncoderDecoder, workload: Workload) -> Callable[[], Timing]:
-    """All rows as requests to an engine that has a slot for each and remembers no prompt."""
+    """Time requests to an engine with a slot per sequence and no prefix cache."""
     lm = LanguageModel(model.spec, model, special={"decoder_start_token_id": START})
     at_once = PREFILL_CHUNK if workload.job == "batch" else sum(map(len, workload.prompts))
     engine = Engine(lm, slots=len(workload.prompts), prefix_bytes=0, prefill_tokens=at_once)
@@ -203,7 +198,7 @@ def _requests(model: Decoder | NGram | MegaByte | EncoderDecoder, workload: Work
 
 
 def _translating(model: EncoderDecoder, workload: Workload) -> Callable[[], Timing]:
-    """All sources read together, and their targets written greedily; steps go on in one state."""
+    """Time encoding the batch of sources, then greedy decoding of the targets."""
     rows, _, new = workload.sizes
     sources = torch.tensor(workload.prompts, device=model.device)
     step = DecodeStep(model, model.new_state(sources, capacity=new))
@@ -224,7 +219,7 @@ def _translating(model: EncoderDecoder, workload: Workload) -> Callable[[], Timi
 
 @torch.inference_mode()
 def embed(model: Encoder | Decoder, workload: Workload) -> Timing:
-    """The vectors of all rows: of every token's, the mean for an encoder, the last for a decoder."""
+    """Time embeddings: mean pooling for an encoder, last token for a decoder."""
     started = time.perf_counter()
     tokens = torch.tensor(workload.prompts, device=model.device)
     if isinstance(model, Decoder):
@@ -236,7 +231,7 @@ def embed(model: Encoder | Decoder, workload: Workload) -> Timing:
 
 
 def _trainer(model: Model, workload: Workload, dtype: str) -> Callable[[], Timing]:
-    """One optimizer step after another, on the same text."""
+    """Time optimizer steps on the same batch."""
     rows, length, _ = workload.sizes
     tokens = np.resize(np.array(workload.prompts, dtype=np.int32), 4 * rows * (length + 1))
     objective = NextTokenObjective(Corpus(tokens, tokens, len(tokens), ""), rows, length, seed=0)
@@ -251,7 +246,7 @@ def _trainer(model: Model, workload: Workload, dtype: str) -> Callable[[], Timin
 
 
 def _mixed(most: int, rows: int, seed: int) -> list[int]:
-    """Lengths from a quarter of `most` to all of it, evenly spaced and shuffled."""
+    """Return lengths from `most` / 4 to `most`, evenly spaced and shuffled."""
     least = max(1, most // SHORTEST)
     lengths = [least + round((most - least) * row / max(1, rows - 1)) for row in range(rows)] if rows > 1 else [most]
     random.Random(seed).shuffle(lengths)

@@ -1,8 +1,8 @@
-"""The program of a peer: another library that runs a job on the same weights. It needs nothing of Archetype.
+"""Program that runs a job in another library on the same weights. It does not import Archetype.
 
-Any Python runs it that has the library, whose name is the argument. It answers with the library's version, takes one
-request in JSON, answers when the weights are loaded, and then runs the job once for every further line: one object in
-JSON each.
+It runs in any Python that has the library named by its argument. It prints the library's version, reads one JSON
+request, prints a line when the weights are loaded, and then runs the job once per input line; each line is one JSON
+object.
 """
 
 import ctypes
@@ -16,11 +16,11 @@ from typing import Any
 
 Request = dict[str, Any]
 Run = Callable[[], dict[str, Any]]
-TOKENS_AT_ONCE = 2048  # of all prompts, in one call of llama.cpp
+TOKENS_AT_ONCE = 2048  # batch size of a llama.cpp call, in tokens
 
 
 def main() -> None:
-    """Speak through the standard output that the program was started with; what libraries print goes elsewhere."""
+    """Reserve standard output for the protocol; whatever libraries print goes to stderr."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -62,7 +62,7 @@ def transformers_run(library: Any, request: Request) -> Run:
 
 
 def _generation(library: Any, torch: Any, model: Any, tokens: Any, mask: Any, request: Request) -> Run:
-    """Greedy; every row stops when it has its own number of tokens, and the batch when all have."""
+    """Generate greedily; each sequence stops at its own number of tokens."""
     counts, times = torch.tensor(request["new"]), []
 
     class Clock(library.StoppingCriteria):  # type: ignore[misc]
@@ -88,7 +88,7 @@ def _generation(library: Any, torch: Any, model: Any, tokens: Any, mask: Any, re
 
 
 def _training(torch: Any, model: Any, tokens: Any, dtype: Any) -> Run:
-    """Steps of AdamW, with the settings of ours."""
+    """Train with AdamW and the same settings as our job."""
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
@@ -106,7 +106,7 @@ def _training(torch: Any, model: Any, tokens: Any, dtype: Any) -> Run:
 
 
 def _embedding(torch: Any, model: Any, tokens: Any, mask: Any) -> Run:
-    """The mean of all tokens' vectors."""
+    """Embed with mean pooling."""
 
     def run() -> dict[str, Any]:
         started = time.perf_counter()
@@ -118,7 +118,7 @@ def _embedding(torch: Any, model: Any, tokens: Any, mask: Any) -> Run:
 
 
 def llama_cpp_run(c: Any, request: Request) -> Run:
-    """Text written by llama.cpp, greedily: all prompts together, then all rows that are not finished."""
+    """Generate greedily with llama.cpp: prefill of all prompts, then steps of all unfinished sequences."""
     import numpy
 
     silent = c.llama_log_callback(lambda level, text, user: None)
@@ -128,7 +128,7 @@ def llama_cpp_run(c: Any, request: Request) -> Run:
     prompts, new = request["prompts"], request["new"]
     settings = c.llama_context_default_params()
     settings.n_ctx = len(prompts) * (max(map(len, prompts)) + max(new) + 8)
-    # sources are read at once, as each of their tokens sees all
+    # a source must fit into one call, because its attention is bidirectional
     settings.n_batch, settings.n_seq_max = TOKENS_AT_ONCE, len(prompts)
     settings.n_ubatch = TOKENS_AT_ONCE if request["is_pair"] else 512
     settings.n_threads = settings.n_threads_batch = request["threads"]
@@ -138,14 +138,14 @@ def llama_cpp_run(c: Any, request: Request) -> Run:
     vocab_size = c.llama_vocab_n_tokens(c.llama_model_get_vocab(model))
 
     def feed(places: list[tuple[int, int, int, bool]], pass_tokens: Any = c.llama_decode) -> dict[int, int]:
-        """The likeliest next token of each row whose (token, position, row, is_last) is the last of its prompt."""
+        """Return the most likely next token of each sequence; entries are (token, position, sequence, is_last)."""
         batch = c.llama_batch_init(len(places), 0, 1)
         batch.n_tokens = len(places)
         for i, (token, position, row, is_last) in enumerate(places):
             batch.token[i], batch.pos[i], batch.n_seq_id[i] = token, position, 1
             batch.seq_id[i][0], batch.logits[i] = row, is_last
         if pass_tokens(context, batch) != 0:
-            raise RuntimeError("llama.cpp cannot compute these rows together")
+            raise RuntimeError("llama.cpp cannot process this batch")
         if pass_tokens is c.llama_encode:
             c.llama_batch_free(batch)
             return {}

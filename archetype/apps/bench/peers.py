@@ -1,4 +1,4 @@
-"""Other libraries on the same weights, in processes of their own that take turns with ours."""
+"""Other libraries on the same weights, each in its own process, timed in alternation with ours."""
 
 import contextlib
 import json
@@ -27,14 +27,14 @@ GGUF_TYPES: dict[str, FileType] = {
     "int8": "q8_0",
     "int4": "q4_0",
 }
-# what our command line sets, and a peer's own does not
+# environment variables that our command line sets; a peer should run with its own defaults
 OURS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "THP_MEM_ALLOC_ENABLE")
 KEPT_MEMORY = {"THP_MEM_ALLOC_ENABLE": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1)}
 WRITING: tuple[Job, ...] = ("decode", "prefill", "batch")
 
 
 class Kind(NamedTuple):
-    """A peer that there may be: its library, the jobs that it is asked for, and its environment."""
+    """Kind of peer: its library, its jobs, and its environment."""
 
     library: str
     jobs: tuple[Job, ...]
@@ -43,20 +43,19 @@ class Kind(NamedTuple):
 
 KINDS = {
     "transformers": Kind("transformers", (*WRITING, "train", "embed"), {}),
-    # steps that keep what they free are faster in any library; so it stands beside ours with that as well
+    # training is faster in any library if freed memory is kept, so transformers is timed with our setting, too
     "transformers, memory kept": Kind("transformers", ("train",), KEPT_MEMORY),
     "llama.cpp": Kind("llama.cpp", WRITING, {}),
 }
 
 
 class Peer:
-    """A library in a process of its own.
+    """Another library in its own process.
 
     Args:
-        name: of the peer.
-        python: the interpreter that has its library.
-        threads: that it may use.
-        folder: for its messages.
+        python: interpreter that has the library.
+        threads: number of threads that it may use.
+        folder: folder for its messages.
 
     Raises:
         DataError: the library is not installed there, or the process ends.
@@ -70,7 +69,7 @@ class Peer:
         environment |= KINDS[name].environment
         source = Path(peer_program.__file__).read_text(encoding="utf-8")
         if (program := shutil.which(python)) is None:
-            raise DataError("--peer-python", f"{python} is not a program", "give the path of a Python")
+            raise DataError("--peer-python", f"{python} is not a program", "give the path of a Python interpreter")
         with self.messages.open("wb") as messages:
             self.process = subprocess.Popen(
                 [Path(program).absolute(), "-c", source, KINDS[name].library],
@@ -89,22 +88,19 @@ class Peer:
             raise DataError(package, f"is not installed in {python}", "install it, or give --peer-python")
 
     def load(self, **request: Any) -> None:
-        """Have it load the weights."""
         self._ask(json.dumps(request))
 
     def run(self) -> Timing:
-        """One repetition."""
         answer = self._ask("")
         return Timing(answer["seconds"], answer.get("first"), tuple(answer.get("tokens", ())))
 
     def close(self) -> None:
-        """End the process."""
         self.process.kill()
         self.process.communicate()
 
     def _ask(self, line: str) -> dict[str, Any]:
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # its end is told by the answer
+        with contextlib.suppress(BrokenPipeError):  # the missing answer reports that it has ended
             self.process.stdin.write(f"{line}\n")
             self.process.stdin.flush()
         return self._answer()
@@ -116,8 +112,8 @@ class Peer:
             return answer
         self.process.wait()
         self.close()
-        said = self.messages.read_text(encoding="utf-8", errors="replace").splitlines() or ["without a word"]
-        cause = f"ended with status {self.process.returncode}: {one_line(said[-1], 160)}"
+        messages = self.messages.read_text(encoding="utf-8", errors="replace").splitlines() or ["no message"]
+        cause = f"ended with status {self.process.returncode}: {one_line(messages[-1], 160)}"
         raise DataError(KINDS[self.name].library, cause)
 
 
@@ -125,17 +121,15 @@ class Peer:
 def opened(
     lm: LanguageModel, workload: Workload, dtype: str, weights: str | None, threads: int, python: str | None
 ) -> Iterator[tuple[list[Peer], dict[str, str]]]:
-    """The peers of a job with the model's weights, and for each one that cannot take part, why.
+    """Start the peers of a job on the model's exported weights; return them and, for the others, the reasons.
 
     Args:
-        lm: whose weights are exported for them.
-        workload: one repetition.
-        dtype: that transformers computes in.
-        weights: type of the weights, where it differs; llama.cpp has them in the block format of the same width.
-        threads: that each may use.
-        python: the interpreter that has the libraries; None for no peers.
+        dtype: dtype of the computation in transformers.
+        weights: weight format; llama.cpp uses its block format of the same width.
+        threads: number of threads that each may use.
+        python: interpreter that has the libraries; None for no peers.
     """
-    plain = replace(lm, tokenizer=None, template=None)  # a job goes from ids to ids
+    plain = replace(lm, tokenizer=None, template=None)  # the jobs read and write ids only
     kind = GGUF_TYPES.get(weights or dtype)
     request = {
         "job": workload.job,
@@ -164,7 +158,7 @@ def opened(
                     export(plain, place)
                 peer.dtype = (kind or dtype) if for_llama_cpp else dtype
                 peer.load(**request, folder=str(place), file=str(place / FILE))
-                peer.run()  # one that cannot run this job ends here
+                peer.run()  # warm-up; fails if the library cannot run this job
                 peers.append(peer)
             except ArchetypeError as error:
                 left_out[name] = str(error)

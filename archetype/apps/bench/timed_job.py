@@ -1,4 +1,4 @@
-"""A job timed on a model, and set beside what the machine can do at most: the numbers of `archetype bench`."""
+"""Timing of a job, and its comparison with the hardware limit: the numbers of `archetype bench`."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -23,11 +23,11 @@ from archetype.runs.peaks import Peak
 from archetype.weights.packing import check_type
 
 TimedPhase = Phase | Literal["train"]
-NUM_TOKENS = 32  # of the first row's text that are printed
+NUM_TOKENS = 32  # tokens of the first sequence in the output
 
 
 class Peaks(NamedTuple):
-    """The peaks of the machine: bytes read and FLOPs, each a second; and the pages that were read."""
+    """Peak memory bandwidth (bytes/s) and compute (FLOP/s) of the machine, and the page size that was read."""
 
     bandwidth: Peak
     flops: Peak
@@ -35,39 +35,38 @@ class Peaks(NamedTuple):
 
     @classmethod
     def measured(cls, device: torch.device, dtype: str, weights: str | None = None) -> "Peaks":
-        """Measure them; products in the type or in float32, whichever is faster, for numbers can be converted."""
+        """Measure the peaks; products in `dtype` or float32, whichever is faster, since weights can be converted."""
         bandwidth, page_bytes = peaks.read_peak(device)
         flops = max(peaks.product_peak(device, getattr(torch, name), weights) for name in {dtype, "float32"})
         return cls(bandwidth, flops, page_bytes)
 
     def raised(self, bandwidth: float, flops: float) -> "Peaks":
-        """The peaks after a job has reached these rates."""
+        """Return the peaks, raised to rates that a job has reached."""
         return self._replace(bandwidth=self.bandwidth.raised(bandwidth), flops=self.flops.raised(flops))
 
     @property
     def device(self) -> Device:
-        """These peaks as a device that times are predicted for."""
+        """Return a device with these peaks, for the roofline model."""
         flops = {"bfloat16": self.flops.rate, "float32": self.flops.rate}
         return Device("here", self.bandwidth.rate, flops, None, "measured")
 
 
 def open_model(source: str, job: str, dtype: str | None, weights: str | None, device: str) -> LanguageModel:
-    """A model that is loaded, or a preset or a specification's file with random weights.
+    """Load a model, or build a preset or specification file with random weights.
 
     Args:
-        source: a preset, a file, a folder, or a name of huggingface.co.
-        job: training holds float32 weights, whatever it computes in.
-        dtype: type of the weights (absent: as stored; float32 of a preset).
-        weights: int8, int4 or lossless, which the matrices become once peers have their own.
-        device: where the model goes.
+        source: a preset, a file, a folder, or a name on huggingface.co.
+        job: training keeps float32 weights in any dtype.
+        dtype: dtype of the weights (default: as stored, float32 for a preset).
+        weights: int8, int4 or lossless; only checked here, because peers get the unquantized weights.
 
     Raises:
-        SpecError: the weights cannot be stored in this type.
+        SpecError: the job does not support this weight format.
     """
     if weights is not None:
         check_type(weights)
         if job == "train":
-            raise SpecError("--weights", "of few bits cannot be trained", "leave it out")
+            raise SpecError("--weights", "quantized weights cannot be trained", "leave it out")
     stored = dtype_of("float32" if job == "train" else dtype)
     return load(source, stored, device) if names_weights(source) else build_untrained(source, dtype=stored).to(device)
 
@@ -80,15 +79,12 @@ def measure(
     repeat: int = 5,
     peers: Sequence[Peer] = (),
 ) -> dict[str, Any]:
-    """Time a job, beside its peers, and the machine's peaks before and after it.
+    """Time a job in alternation with its peers, and measure the machine's peaks before and after it.
 
     Args:
-        lm: the model.
-        workload: one repetition.
-        dtype: that is computed in.
-        weights: type of the weights, where it differs.
-        repeat: repetitions that are timed, after one that warms up.
-        peers: other libraries that take turns with ours.
+        dtype: dtype of the computation.
+        weights: weight format, if it differs from `dtype`.
+        repeat: number of timed repetitions, after one warm-up.
 
     Returns:
         The numbers, as `archetype bench --json` prints them.
@@ -112,7 +108,7 @@ def measure(
 
 
 def beside(ours: dict[str, Any], peer: Peer, theirs: dict[str, Any]) -> dict[str, Any]:
-    """A peer's numbers, whether it writes our tokens, and how many times as fast as it we are."""
+    """Return a peer's numbers, whether its tokens equal ours, and our speed relative to it."""
     speeds = ("decode_tokens_per_s", "tokens_per_s")
     ratios = {name: ours[name] / theirs[name] for name in speeds if theirs[name]}
     if theirs["prefill_ms"]:
@@ -122,7 +118,7 @@ def beside(ours: dict[str, Any], peer: Peer, theirs: dict[str, Any]) -> dict[str
 
 
 def take_turns(sides: Mapping[str, Callable[[], Timing]], repeat: int) -> dict[str, list[Timing]]:
-    """The times of each side, which run one after the other in every round; a first round warms up."""
+    """Return the times of each library; they alternate in every round, after a warm-up round."""
     for run in sides.values():
         run()
     timings: dict[str, list[Timing]] = {name: [] for name in sides}
@@ -133,14 +129,14 @@ def take_turns(sides: Mapping[str, Callable[[], Timing]], repeat: int) -> dict[s
 
 
 def rates(workload: Workload, timings: list[Timing]) -> dict[str, Any]:
-    """Medians of a job's times, and the tokens that it reads or writes in a second.
+    """Return the medians of a job's times, and its tokens per second.
 
-    `seconds` is the time of what the job is named after: of decoding without the prompt, of prefill alone.
+    `seconds` is the time of the named phase only: decoding without prefill, or prefill without decoding.
     """
     rows, job = len(workload.prompts), workload.job
     first = [timing.first for timing in timings if timing.first is not None]
     steps = [timing.seconds - (timing.first or 0.0) for timing in timings]
-    written = 0 if job == "batch" else sum(workload.new) - rows  # of a batch, some while other prompts were read
+    written = 0 if job == "batch" else sum(workload.new) - rows  # `batch` decodes during prefill
     times = {"decode": steps, "prefill": first}.get(job, [timing.seconds for timing in timings])
     tokens = {"decode": written, "batch": sum(workload.new)}.get(job, sum(map(len, workload.prompts)))
     return {
@@ -156,18 +152,15 @@ def rates(workload: Workload, timings: list[Timing]) -> dict[str, Any]:
 def against_limit(
     spec: ModelSpec, workload: Workload, dtype: str, weights: str | None, peaks: Peaks, seconds: float
 ) -> dict[str, Any]:
-    """The least that a job has to read and to multiply, how fast it did so, and its share of the machine's peaks.
+    """Return the memory traffic and FLOPs that a job requires, its rates, and its share of the machine's peaks.
 
-    Requests of mixed lengths are counted as equal ones of their average lengths. A job that is faster than a peak is
-    the new peak, so that no share is above 1; the path of the peak says so.
+    Requests of mixed lengths are counted with their average length. A job that exceeds a measured peak becomes the new
+    peak, so that no share exceeds 1; the path of the peak tells so.
 
     Args:
-        spec: of the model.
-        workload: one repetition.
-        dtype: that is computed in.
-        weights: type of the weights, where it differs.
-        peaks: of the machine.
-        seconds: that a repetition took.
+        dtype: dtype of the computation.
+        weights: weight format, if it differs from `dtype`.
+        seconds: time of a repetition.
     """
     sizes = workload.mean
     phases: dict[Job, list[tuple[TimedPhase, int]]] = {
@@ -175,7 +168,7 @@ def against_limit(
         "prefill": [("prefill", 1)],
         "batch": [("prefill", 1), ("decode", sizes.new - 1)],
         "train": [("train", 1)],
-        "embed": [("prefill" if isinstance(spec, CausalSpec) else "forward", 1)],  # the head of no other token
+        "embed": [("prefill" if isinstance(spec, CausalSpec) else "forward", 1)],  # one logit row only
     }
     if workload.job == "embed" and not isinstance(spec, CausalSpec):
         spec = spec.replace(head=NoHead())
@@ -187,7 +180,7 @@ def against_limit(
     raised = peaks.raised(read_rate, flops_rate)
     work = [(_at_peaks(time, raised.device), times) for time, times in counted]
     share = sum(time.seconds * times for time, times in work) / seconds
-    if share > 1 + 1e-9:  # of several phases: one reads faster than the peak, or another multiplies faster
+    if share > 1 + 1e-9:  # with several phases, one may exceed the bandwidth and another the compute peak
         raised = peaks.raised(share * raised.bandwidth.rate, share * raised.flops.rate)
     return {
         "read_gb_per_s": read_rate / 1e9,
@@ -205,15 +198,11 @@ def against_limit(
 def least_time(
     spec: ModelSpec, phase: TimedPhase, sizes: Sizes, dtype: str, weights: str | None, device: Device
 ) -> PhaseTime:
-    """The bytes and FLOPs of one pass of a phase, and how long that takes at least; of decoding, half way.
+    """Return the bytes, FLOPs and minimal time of one pass; for decoding, of a step halfway through.
 
     Args:
-        spec: of the model.
-        phase: decode, prefill, forward or train.
-        sizes: rows, and the tokens that each reads and writes.
-        dtype: that is computed in, and that the state has.
-        weights: type of the weights, where it differs.
-        device: its peaks.
+        dtype: dtype of the computation and the state.
+        weights: weight format, if it differs from `dtype`.
     """
     rows, prompt, new = sizes
     is_pair = spec.reads_source
@@ -221,7 +210,7 @@ def least_time(
     report = cost_report(spec, rows, length, dtype)
     time = next(time for time in phase_times(report, device) if time.phase == phase)
     flops, traffic, state = time.flops, time.traffic, report.state["bytes"]
-    if is_pair and phase == "prefill":  # the source, its keys and values, and the first step of the target
+    if is_pair and phase == "prefill":  # encoding the source, its keys and values, and the first step of the target
         flops = sum(row.prefill for row in report.rows if not row.decode) + report.flops["decode"]
     if is_pair and phase == "decode":
         numbers = report.cost.stacks[1].state(max(1, new // 2), source=prompt)
@@ -234,6 +223,6 @@ def least_time(
 
 
 def _at_peaks(time: PhaseTime, device: Device) -> PhaseTime:
-    """The least time of a phase's FLOPs and traffic on a device."""
+    """Return the roofline time of a phase on a device."""
     compute, memory = time.flops / device.peak("float32"), time.traffic / device.bandwidth
     return time._replace(seconds=max(compute, memory), bound="compute" if compute > memory else "memory")

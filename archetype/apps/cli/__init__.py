@@ -3,7 +3,7 @@
 import os
 import sys
 
-# a search for installed plugins that specifications do not use; it takes as long as a whole verb may
+# pydantic's search for installed plugins can take as long as a whole verb; specifications use none
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 # Threads that wait for each other sleep rather than spin while a model is trained: spinning, a step took many times as

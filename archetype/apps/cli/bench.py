@@ -1,4 +1,4 @@
-"""The verb `bench`: how fast a model runs here, and what share that is of this machine's limit."""
+"""The verb `bench`: speed of a model on this machine, and its share of the hardware limit."""
 
 import sys
 from typing import Annotated, Any, Literal
@@ -50,8 +50,8 @@ def bench(
 ) -> None:
     """Benchmark a model on this machine: tokens per second, and the share of the hardware limit.
 
-    A preset or a specification's file is built with random weights. The limit is the memory traffic that the job
-    needs, or its FLOPs, at what this machine reads and multiplies in the same run.
+    A preset or a specification file is built with random weights. The limit is the time that the job's memory traffic
+    or its FLOPs take at the peak rates of this machine, which are measured in the same run.
     """
     import torch
 
@@ -119,12 +119,12 @@ SPEEDS = {"prefill": ("prefill_ms", "{:,.1f} ms"), "decode": ("decode_tokens_per
 
 
 def _print(result: dict[str, Any]) -> None:
-    """The numbers as a table, a column for each library, and below it what they were measured on."""
+    """Print the results, one column per library, and the machine below the table."""
     from rich.table import Table
 
     peers = result.get("peers", [])
-    title = "{job} {model}, {dtype}, {batch} x {prompt} tokens read".format(**result)
-    title += f", {result['new']} written" * bool(result["new"]) + ", deterministic" * result["deterministic"]
+    title = "{job} {model}, {dtype}, {batch} x {prompt} input tokens".format(**result)
+    title += f", {result['new']} new" * bool(result["new"]) + ", deterministic" * result["deterministic"]
     table = Table(box=None, show_header=bool(peers))
     table.add_column("")
     table.add_column("archetype")
@@ -137,12 +137,12 @@ def _print(result: dict[str, Any]) -> None:
             theirs = (f"{text.format(peer[field])} ({ratio:.2f} x)" for peer, ratio in zip(peers, ratios, strict=True))
             table.add_row(name, text.format(result[field]), *theirs)
     if "of_equal_lengths" in result:
-        table.add_row("of equal lengths", f"{result['of_equal_lengths']:.2f}")
+        table.add_row("relative to equal lengths", f"{result['of_equal_lengths']:.2f}")
     bandwidth, flops = result["peak_bandwidth_gb_per_s"], result["peak_flops_per_s"] / 1e9
     reading, computing = result["peak_bandwidth_path"], result["peak_flops_path"]
-    table.add_row("read", f"{result['read_gb_per_s']:,.2f} of {bandwidth:,.1f} GB/s ({reading})")
-    table.add_row("computed", f"{result['flops_per_s'] / 1e9:,.1f} of {flops:,.1f} GFLOP/s ({computing})")
-    table.add_row("of the limit", f"{result['fraction_of_limit']:.0%} ({result['bound']})")
+    table.add_row("memory traffic", f"{result['read_gb_per_s']:,.2f} of {bandwidth:,.1f} GB/s ({reading})")
+    table.add_row("compute", f"{result['flops_per_s'] / 1e9:,.1f} of {flops:,.1f} GFLOP/s ({computing})")
+    table.add_row("share of the limit", f"{result['fraction_of_limit']:.0%} ({result['bound']})")
     if result["tokens"] and peers:
         table.add_row("same tokens", "", *("yes" if peer["same_tokens"] else "no" for peer in peers))
     out, about = console(), result["machine"]

@@ -72,7 +72,7 @@ def chat(
     if template is not None:
         lm.use_template(template)
     if lm.template is None:
-        remedy = "name one with --chat-template, or teach it answers with `archetype train --chat`"
+        remedy = "give one with --chat-template, or fine-tune with `archetype train --chat`"
         raise DataError(str(model), "has no chat template, so it is not a chat model", remedy)
     talk = Conversation(lm, Engine(lm, slots=1), settings, system)
     print_device(lm.model.device)
@@ -89,16 +89,14 @@ def chat(
 
 
 class Conversation:
-    """Messages so far, and what is done with each line.
+    """Messages so far, and the handling of each input line.
 
     Args:
-        lm: the model.
-        engine: of it, which remembers how a conversation began.
+        engine: the model's engine, whose prefix cache keeps the earlier turns.
         settings: fields of `Sampling`.
-        system: the system message.
 
     Raises:
-        ArchetypeError: the model does not answer, or its template refuses the system message.
+        ArchetypeError: the model's template rejects the system message.
     """
 
     def __init__(self, lm: "CausalLM", engine: "Engine", settings: dict[str, Any], system: str | None) -> None:
@@ -107,10 +105,10 @@ class Conversation:
         self._begin(system)
 
     def take(self, line: str) -> None:
-        """Obey a command, or answer a message.
+        """Run a command, or answer a message.
 
         Raises:
-            ArchetypeError: there is no such command, or the conversation does not fit; it stays as it was.
+            ArchetypeError: unknown command, or the conversation is too long; it stays unchanged.
         """
         command, _, rest = line.strip().partition(" ")
         match command:
@@ -131,13 +129,13 @@ class Conversation:
                 self._answer(line)
 
     def _begin(self, system: str | None) -> None:
-        """Forget the messages, and take this system message."""
+        """Restart the conversation with a system message."""
         messages: list[Message] = [] if system is None else [{"role": "system", "content": system}]
-        self._lm.encode_chat([*messages, {"role": "user", "content": "Hi"}])  # or the template refuses it
+        self._lm.encode_chat([*messages, {"role": "user", "content": "Hi"}])  # fails now rather than later
         self._system, self.messages = system, messages
 
     def _answer(self, text: str) -> None:
-        """Print the answer to a message as it comes; of one that is stopped what was said stays."""
+        """Stream the answer to a message; an interrupted answer stays in the conversation as far as it got."""
         messages: list[Message] = [*self.messages, {"role": "user", "content": text}]
         ids = self._lm.encode_chat(messages)
         request = self._engine.submit(ids, continues=False, **self._settings)
@@ -162,7 +160,7 @@ class Conversation:
 
 @contextmanager
 def _on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
-    """Call something at Ctrl-C, once; a second one ends the program."""
+    """Call `stop` at the first Ctrl-C; a second one ends the program."""
     before = signal.getsignal(signal.SIGINT)
 
     def interrupted(*_: object) -> None:
@@ -177,7 +175,7 @@ def _on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def _typed_lines() -> Iterator[str]:
-    """Lines as somebody types them, with the keys of a shell where this Python has them."""
+    """Yield typed lines, with line editing if this Python has readline."""
     with suppress(ImportError):
         import readline  # noqa: F401  # input() uses it
     while True:
@@ -189,7 +187,7 @@ def _typed_lines() -> Iterator[str]:
 
 
 def _lines() -> Iterator[str]:
-    """Lines of a file or a pipe, each as it comes."""
+    """Yield the lines of a file or a pipe as they arrive."""
     from archetype.io.text import decode_text
 
     for line in sys.stdin.buffer:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from archetype.checking.kinds import Kind
     from archetype.checking.run import Report
 
-WIDTH = 100  # characters of a heading's line
-SECONDS_BETWEEN_LINES = 5.0  # where nobody watches a terminal
+WIDTH = 100  # characters
+SECONDS_BETWEEN_LINES = 5.0  # if stderr is not a terminal
 
 
 def check(
@@ -34,8 +34,8 @@ def check(
 ) -> None:
     """Check the invariants of a part and print the results.
 
-    The part is put into small models of random weights: with its defaults, in an encoder too where it can stand there,
-    with small sizes, and with each of its fields changed. Exit status 1 where something does not hold.
+    The part is tested in small models with random weights: with its defaults (in an encoder too, if it supports one),
+    with small sizes, and with each of its fields changed. The exit status is 1 if an invariant fails.
     """
     import torch
 
@@ -43,18 +43,18 @@ def check(
     from archetype.checking.run import check_kind
     from archetype.machine.device import resolve_device
 
-    place = resolve_device(device)
-    torch.set_num_threads(1)  # small models are faster so
+    target = resolve_device(device)
+    torch.set_num_threads(1)  # small models run faster on one thread
     torch.backends.cudnn.allow_tf32 = False  # float32 is float32, in convolutions too
     kinds = kinds_of_file(Path(part)) if part.endswith(".py") else kinds_named(part)
     fields = _fields(assignments or [], kinds)
     if not as_json:
-        print_device(place)
+        print_device(target)
     reports = []
     with _progress() as tell:
         for role, kind in kinds:
-            own = {name: value for name, value in fields.items() if name in kind.model_fields}
-            reports.append(check_kind(role, kind, own, device=place, tell=tell))
+            settings = {name: value for name, value in fields.items() if name in kind.model_fields}
+            reports.append(check_kind(role, kind, settings, device=target, tell=tell))
     if as_json:
         print_json({"kinds": [_as_data(report) for report in reports]})
     else:
@@ -65,26 +65,26 @@ def check(
 
 @contextmanager
 def _progress(clock: Callable[[], float] = time.monotonic) -> Iterator[Callable[[str, str], None]]:
-    """Show, within the block, what is being checked: on a terminal always, elsewhere a line now and then."""
+    """Show which check is running: live on a terminal, otherwise a line every few seconds."""
     from rich.markup import escape
 
     err = console(stderr=True)
-    said = clock()
+    printed = clock()
     with err.status("checking") as status:
 
         def tell(example: str, invariant: str) -> None:
-            nonlocal said
+            nonlocal printed
             text = f"checking {example}: {invariant}"
             status.update(escape(text))
-            if not err.is_terminal and clock() - said > SECONDS_BETWEEN_LINES:
-                said = clock()
+            if not err.is_terminal and clock() - printed > SECONDS_BETWEEN_LINES:
+                printed = clock()
                 err.print(text, markup=False)
 
         yield tell
 
 
 def _fields(assignments: list[str], kinds: "list[Kind]") -> dict[str, Any]:
-    """The fields that are set, each of which one of the kinds has."""
+    """Parse --set; each field must belong to one of the kinds."""
     from archetype.errors import SpecError, nearest
     from archetype.io.yaml import yaml_value
 
@@ -102,7 +102,6 @@ def _fields(assignments: list[str], kinds: "list[Kind]") -> dict[str, Any]:
 
 
 def _as_text(report: "Report") -> str:
-    """The heading of a kind, and its rows."""
     from archetype.table import Table
 
     heading = f"{report.role} {report.kind}, {len(report.examples)} models: {', '.join(report.examples)}"

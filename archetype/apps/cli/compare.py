@@ -24,10 +24,10 @@ EXCLUDES = {mode: MODES[:number] for number, mode in enumerate(MODES)} | {"exact
 
 
 class Comparisons(TyperGroup):
-    """The verbs of comparing; models in the place of a verb are compared as they are."""
+    """Subcommands of `compare`; `compare A B` means `compare models A B`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put `models` before arguments that begin with a model, or with an option of `models`."""
+        """Insert `models` if the first argument is a model or an option of `models`."""
         is_option = args[:1] and args[0].startswith("-") and not set(args) & {*self.commands, "-h", "--help"}
         if args and args[0] not in self.commands and (is_option or _is_model(args[0])):
             args = ["models", *args]
@@ -49,7 +49,7 @@ app = typer.Typer(
     epilog="`archetype compare A B --data FILE` is short for `archetype compare models`.",
 )
 File = Annotated[str, typer.Argument(metavar="FILE", help="Experiment file, or the number of a claim.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Run for up to a minute; no verdict on trained parts.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Run for up to a minute; trained parts get no verdict.")]
 Full = Annotated[bool, typer.Option("--full", help="Run everything that a verdict needs (default).")]
 Extended = Annotated[bool, typer.Option("--extended", help="Like --full, with further corpora and sizes.")]
 Gpu = Annotated[bool, typer.Option("--gpu", help="Larger experiments, on a GPU.")]
@@ -82,7 +82,7 @@ def models(
     to: To = None,
     as_json: Json = False,
 ) -> None:
-    """Compare models as they are with the first; tokens, rates, seeds and margin are chosen, and printed with why."""
+    """Compare models with the first; tokens, learning rates, seeds and margin are chosen and printed with reasons."""
     from archetype.studies.chosen import choose_experiment
     from archetype.studies.sweep import engine as open_engine
 
@@ -106,7 +106,7 @@ def plan(
     workers: Workers = 1,
     as_json: Json = False,
 ) -> None:
-    """Print runs, tokens, minutes and what is matched; trains nothing but 20 steps of each arm."""
+    """Print runs, tokens, minutes and matched quantities; trains only 20 steps of each arm."""
     from archetype.studies.report import plan_text
 
     planned = _study(file, _mode(quick, full, extended, gpu), store, data_dir).plan(workers)
@@ -127,7 +127,7 @@ def run(
     to: To = None,
     as_json: Json = False,
 ) -> None:
-    """Make every run of an experiment that is not there yet, and print its verdicts."""
+    """Train all missing runs of an experiment, and print its verdicts."""
     study = _study(file, _mode(quick, full, extended, gpu), store, data_dir)
     if study.without_verdict:
         _say(study.without_verdict)
@@ -173,12 +173,12 @@ def report(
     to: To = None,
     as_json: Json = False,
 ) -> None:
-    """Print the outcome of an experiment whose runs are there; --to writes Markdown, JSON and pictures."""
+    """Print the outcome of a completed experiment; --to writes Markdown, JSON and plots."""
     from archetype.errors import DataError
 
     study = _study(file, _mode(quick, full, extended, gpu), store, data_dir)
     if left := study.status()["left"]:
-        raise DataError(file, f"{left} runs are left", f"make them with `archetype compare run {ctx.meta[WRITTEN]}`")
+        raise DataError(file, f"{left} runs are missing", f"run `archetype compare run {ctx.meta[WRITTEN]}`")
     _report(study, to, as_json)
 
 
@@ -193,7 +193,7 @@ def extend(
     to: To = None,
     as_json: Json = False,
 ) -> None:
-    """Run the other corpora and sizes of a report's experiment, with its tuned arms, and print its verdicts anew."""
+    """Run the other corpora and sizes of a report's experiment with its tuned arms, and print the new verdicts."""
     from archetype.studies.extend import ReportExtension
 
     study = ReportExtension(report_file, corpus or (), _data_folder(data_dir), _store(store))
@@ -211,7 +211,7 @@ def calibrate(
     to: To = None,
     as_json: Json = False,
 ) -> None:
-    """Show that equal models differ in nothing here, and wider ones do; needed once a machine for trained verdicts."""
+    """Verify that equal models tie on this machine and wider ones win; required once before trained verdicts."""
     from archetype.errors import DataError
     from archetype.studies.calibration import MUST_GIVE, calibration_file, read_calibration
 
@@ -247,7 +247,7 @@ def claim(
     to: To = None,
     as_json: Json = False,
 ) -> None:
-    """Settle one claim, part by part."""
+    """Evaluate one claim, part by part."""
     from archetype.studies.claims import claim_file
 
     run(str(claim_file(number, folder)), quick, full, extended, gpu, store, data_dir, workers, engine, to, as_json)
@@ -268,7 +268,7 @@ def all_(
     exact: Annotated[bool, typer.Option("--exact", help="Train nothing; report which parts have no runs.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Settle all claims of a folder."""
+    """Evaluate all claims of a folder."""
     from archetype.studies.claims import find_claims
     from archetype.studies.overview import overview_text
 
@@ -291,7 +291,7 @@ def search(
     to: To = None,
     as_json: Json = False,
 ) -> None:
-    """Search a space of changes by successive halving, within limits of the cost model; a Pareto picture."""
+    """Search a space of changes by successive halving within cost limits, and plot the Pareto front."""
     from archetype.studies.search import Search, read_search
 
     study = Search(read_search(file), _data_folder(data_dir), _store(store))
@@ -336,7 +336,7 @@ def _data_folder(folder: Path | None) -> Path:
 
 
 def _check_mode(files: Sequence[Path], mode: str) -> None:
-    """Refuse a mode that is none of these experiments': it would be full by another name."""
+    """Refuse a mode that no experiment defines: it would equal --full."""
     from archetype.errors import SpecError
     from archetype.studies.experiment import read_experiment
 
@@ -368,7 +368,7 @@ def _study(
 
 
 def _run(study: "Study | ReportExtension | Search", workers: int, engine: str) -> None:
-    """Make all runs; where a signal came, say that they can be taken up."""
+    """Train all runs; after a signal, print how to continue."""
     from archetype.machine.allocation import keep_freed_memory
     from archetype.studies.execute import Stopped
     from archetype.studies.sweep import engine as open_engine
@@ -377,7 +377,7 @@ def _run(study: "Study | ReportExtension | Search", workers: int, engine: str) -
     try:
         study.run(open_engine(engine, workers), _say, SweepProgress())
     except Stopped:
-        _say("stopped; the same command goes on where it stopped")
+        _say("stopped; run the same command to continue")
         raise typer.Exit(130) from None
 
 

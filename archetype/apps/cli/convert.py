@@ -1,4 +1,4 @@
-"""Verbs that carry a model from one kind of folder to another, and that compare the two libraries on one."""
+"""The verbs `import`, `export` and `parity`: other libraries' formats, and the comparison with them."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -99,7 +99,7 @@ def export(
 ) -> None:
     """Export a model for transformers, llama.cpp, torch or ONNX, and verify the result.
 
-    A preset or a specification's file is written with random weights. A run's adapter is merged.
+    A preset or a specification file is exported with random weights. A run's adapter is merged into its base.
     """
     from archetype.api.exporting import export, export_adapter
     from archetype.api.loading import build_untrained, load, names_weights
@@ -147,7 +147,7 @@ def export(
     )
     names = {"gguf": f"GGUF of {written.name}", "torch-export": "a torch.export program", "onnx": "an ONNX program"}
     name = names.get(format) or written.format.architecture_of(lm.spec)
-    fresh = "" if trained else f"; {model} has no weights: these are random, of seed {seed}"
+    fresh = "" if trained else f"; {model} has no weights, so these are random (seed {seed})"
     print(f"wrote {to} as {name}, reloaded and compared{fresh}")
 
 
@@ -171,7 +171,7 @@ def parity(
 ) -> None:
     """Compare outputs with transformers, module by module, or with llama.cpp for a GGUF file.
 
-    Exit status 1 where they differ.
+    The exit status is 1 if they differ.
     """
     from archetype.convert.gguf.header import is_gguf
     from archetype.convert.parity import compare
@@ -200,15 +200,15 @@ def _print_parity(result: "Parity") -> None:
 
     rows = []
     for module in result.modules:
-        mark = "" if module.difference <= result.tolerance else "  <- beyond"
+        mark = "" if module.difference <= result.tolerance else "  <- exceeds the tolerance"
         rows.append((module.module, module.reference, f"{module.difference:.1e}{mark}"))
     if rows:
-        print(Table((f"module, {result.dtype}", "of transformers", "difference"), rows, text_columns=3))
+        print(Table((f"module, {result.dtype}", "transformers", "difference"), rows, text_columns=3))
     if result.left_out:
         print(f"not compared: {'; '.join(result.left_out)}")
-    summary = f"logits: largest difference {result.difference:.1e} of the largest magnitude"
+    summary = f"logits: largest difference {result.difference:.1e}, relative to the largest magnitude"
     if result.kl is not None and result.top1 is not None:
-        summary += f", KL {result.kl:.1e} nats, the same likeliest token at {result.top1:.1%}"
+        summary += f", KL {result.kl:.1e} nats, same most likely token at {result.top1:.1%} of positions"
     print(summary)
     if result.first is not None:
-        print(f"first beyond {result.tolerance:g}: {result.first.module} ({result.first.reference})")
+        print(f"first above {result.tolerance:g}: {result.first.module} ({result.first.reference})")

@@ -1,4 +1,4 @@
-"""The verb `cost`; loads no torch, unless this machine is to be measured or tensors differ in their types."""
+"""The verb `cost`; loads torch only to measure this machine, or if the dtypes of tensors differ."""
 
 import re
 from collections.abc import Iterator
@@ -64,8 +64,8 @@ def cost(
 ) -> None:
     """Print the cost of a specification, by module and with formulas.
 
-    Parameters, FLOPs, state (KV cache or recurrent state), and memory of training with and without activation
-    checkpointing; with --fit what fits into a memory, with --device how long it takes.
+    Parameters, FLOPs, state (KV cache or recurrent state), and training memory with and without activation
+    checkpointing. --fit adds what fits into a memory, --device adds predicted times.
     """
     from archetype.convert.source import open_spec
     from archetype.convert.weight_types import weight_types
@@ -77,32 +77,32 @@ def cost(
     if len(sources) > 1 and not compare:
         raise SpecError("cost", f"{len(sources)} specifications are given", "compare them with --compare")
     memory = None if fit is None else devices * parse_size(fit)
-    place = fit if devices == 1 else f"{devices} x {fit}"
-    pairs = cast("AttentionPairs", attention)  # others are refused by `cost_report`
+    memory_name = fit if devices == 1 else f"{devices} x {fit}"
+    pairs = cast("AttentionPairs", attention)  # `cost_report` refuses other values
     models = [open_spec(source) for source in sources]
     lengths = _lengths(length) if length is not None else [common_length(models) if compare else None]
     columns = [
-        (source, model, one, tokens)
+        (source, model, name, tokens)
         for source, model in zip(sources, models, strict=True)
-        for one in dtypes
+        for name in dtypes
         for tokens in lengths
     ]
     reports = [
-        cost_report(model, batch, tokens, weight_types(one, model, source), pairs, source_length, state_dtype)
-        for source, model, one, tokens in columns
+        cost_report(model, batch, tokens, weight_types(name, model, source), pairs, source_length, state_dtype)
+        for source, model, name, tokens in columns
     ]
     varied = len(models) > 1 or compare, len(dtypes) > 1, len(lengths) > 1
     if any(varied):
-        names = ((source, one, f"{tokens:,} tokens" if tokens else "") for source, _, one, tokens in columns)
-        sources = [" ".join(compress(name, varied)) for name in names]
+        names = ((source, name, f"{tokens:,} tokens" if tokens else "") for source, _, name, tokens in columns)
+        sources = [" ".join(compress(words, varied)) for words in names]
         compare = True
     hardware = None if device is None else _device(device).times(devices)
-    predictions = [[*_fit(report, place, memory), *_times(report, hardware)] for report in reports]
+    predictions = [[*_fit(report, memory_name, memory), *_times(report, hardware)] for report in reports]
     if as_json:
         data = [report.to_json() for report in reports]
-        for one, predicted in zip(data, predictions, strict=True):
+        for entry, predicted in zip(data, predictions, strict=True):
             for prediction in predicted:
-                one |= prediction.data
+                entry |= prediction.data
         print_json({"specifications": data} if compare else data[0])
         return
     print(comparison_table(sources, reports) if compare else reports[0])
@@ -115,18 +115,18 @@ def cost(
 
 
 def _lengths(text: str) -> list[int]:
-    """The numbers of tokens in a list such as `1024,4096`, each once."""
+    """Parse a list of lengths such as `1024,4096`, without repetitions."""
     from archetype.errors import SpecError
 
     numbers = text.split(",")
     if wrong := [number for number in numbers if not re.fullmatch(r"0*[1-9][0-9]{0,14}", number.strip())]:
         cause = f"{wrong[0]!r} is not a number of tokens"
-        raise SpecError("--length", cause, "give a whole number from 1 on, or several with commas, such as 1024,4096")
+        raise SpecError("--length", cause, "give positive integers separated by commas, such as 1024,4096")
     return list(dict.fromkeys(map(int, numbers)))
 
 
 class Prediction(NamedTuple):
-    """A table of what a report predicts, and the same numbers as plain data."""
+    """A prediction from a cost report, as a table and as plain data."""
 
     title: str
     table: "Table"
@@ -150,7 +150,7 @@ def _fit(report: "CostReport", text: str | None, memory: int | None) -> Iterator
 
     if memory is not None:
         largest = fits(report, memory)
-        data = {one.use: {"batch": one.batch, "length": one.length} for one in largest}
+        data = {fit.use: {"batch": fit.batch, "length": fit.length} for fit in largest}
         title = f"what fits into {text}"
         yield Prediction(title, fit_table(report, largest), {"fit": {"memory": text, **data}})
 
@@ -172,18 +172,17 @@ def _times(report: "CostReport", device: "Device | None") -> Iterator[Prediction
         bound = "at least, if tokens choose experts evenly," if even else "at least,"
         title = f"{bound} on {device.name} ({device.source})"
         timed = [(time.phase, device.usual[time.phase]) for time in times if time.phase in device.usual]
-        usual = "; ".join(f"{phase} {one.share:.0%} ({one.source})" for phase, one in timed)
+        usual = "; ".join(f"{phase} {share.share:.0%} ({share.source})" for phase, share in timed)
         number = launches(report)
         overhead = number * device.launch_seconds
         data["launches"] = {"number": number, "seconds": overhead}
         note = f"usual: {usual}" if usual else ""
         if not device.flops:
-            unpublished = f"the maker publishes no peak of FLOPs for {device.name}: only decoding is timed"
+            unpublished = f"the vendor publishes no peak FLOPs for {device.name}, so only decoding is predicted"
             note = f"{unpublished}; {note}" if note else unpublished
         if small := [time.phase for time in times if time.seconds < overhead]:
             note = (
-                f"launch overhead: to start the {number} products of a pass takes {overhead:.2g} s more "
-                f"({1e6 * device.launch_seconds:.1f} µs each), which is longer than {enumeration(small)} of so small "
-                "a model"
+                f"launch overhead: starting the {number} products of a pass takes another {overhead:.2g} s "
+                f"({1e6 * device.launch_seconds:.1f} µs each), longer than {enumeration(small)} of such a small model"
             )
         yield Prediction(title, time_table(times, missing), data, note)

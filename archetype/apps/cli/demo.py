@@ -75,19 +75,18 @@ def demo(
 
 
 def _program() -> str:
-    """How this program is called: by its path where a shell would not find its name, as after `make demo`."""
+    """Return how to call this program: by its path if it is not in PATH, as after `make demo`."""
     return "archetype" if shutil.which("archetype") else sys.argv[0]
 
 
 def _web_ui() -> str:
-    """Where the web UI will be, or what has to be done for it first."""
+    """Return the web UI's address, or how to build it first."""
     from archetype.apps.serve.page import HOW_TO_BUILD, is_built
 
     return "the web UI, at http://127.0.0.1:8000/" if is_built() else f"the web UI; first {HOW_TO_BUILD}"
 
 
 def _print_cost(out: "Console", report: "CostReport") -> None:
-    """Print the sums and the largest modules."""
     from archetype.table import Table, quantity, size
 
     flops, memory, total = report.flops["train"], report.memory["training_peak"], report.parameters["total"]
@@ -119,7 +118,7 @@ def demo_spec() -> "Decoder":
 
 
 def demo_recipe(spec: "Decoder", minutes: float) -> "Recipe":
-    """As many steps as this machine takes in the time."""
+    """Return a recipe with as many steps as this machine takes in the given time."""
     import torch
 
     from archetype.machine.allocation import keep_freed_memory
@@ -130,7 +129,7 @@ def demo_recipe(spec: "Decoder", minutes: float) -> "Recipe":
     from archetype.training.schedules import Cosine
     from archetype.training.throughput import seconds_per_step
 
-    keep_freed_memory()  # as while training, so that what is measured is what will be
+    keep_freed_memory()  # as training does, so that the measured speed is that of the run
     recipe = Recipe(
         spec=spec.dump(),
         data=TextData(tokenizer="byte_bpe", vocab_size=VOCABULARY),

@@ -1,4 +1,4 @@
-"""The verb `draw`: an architecture, or two beside each other, as a picture; loads no torch."""
+"""The verb `draw`: an architecture, or the difference of two, as a picture; loads no torch."""
 
 from typing import Annotated
 
@@ -33,9 +33,9 @@ def draw(
 ) -> None:
     """Draw an architecture, or the difference of two, as SVG, PNG or PDF, with shapes and costs.
 
-    Repeated blocks are folded, and the residual stream is the thick line. Writes NAME.svg, or the file that -o names:
-    .svg, .png, .pdf, or .json with every box and wire. Of two specifications
-    what was added, removed or of another kind is coloured, what differs in size is tinted, and each field is listed.
+    Repeated blocks are folded; the thick line is the residual stream. Writes NAME.svg, or the file given by -o: .svg,
+    .png, .pdf, or .json with every box and wire. For two specifications, parts that were added, removed or replaced
+    are coloured, changed sizes are tinted, and each differing field is listed.
     """
     from pathlib import Path
 
@@ -46,6 +46,6 @@ def draw(
     if as_json:
         print_json(drawing.scene.to_json())
         return
-    places = [Path(one) for one in (source, other) if one]
-    names = [place.stem if place.suffix in SUFFIXES else place.name for place in places]
+    paths = [Path(name) for name in (source, other) if name]
+    names = [path.stem if path.suffix in SUFFIXES else path.name for path in paths]
     print(drawing.save(to or Path(f"{'-'.join(names)}.svg")))

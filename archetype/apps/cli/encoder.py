@@ -139,8 +139,10 @@ def _print_token_classes(lm: "TextEncoder", texts: list[str], as_json: bool) -> 
     answers = lm.classify_tokens(texts)
     if as_json:
         rows = zip(texts, answers, strict=True)
-        print_json({"texts": [{"text": text, "tokens": [one._asdict() for one in classes]} for text, classes in rows]})
+        print_json(
+            {"texts": [{"text": text, "tokens": [token._asdict() for token in classes]} for text, classes in rows]}
+        )
         return
     print_device(lm.model.device)
     for number, classes in enumerate(answers):
-        print("\n" * (number > 0) + "\n".join(f"{one.token} {one.label} {one.probability:.1%}" for one in classes))
+        print("\n" * (number > 0) + "\n".join(f"{row.token} {row.label} {row.probability:.1%}" for row in classes))

@@ -1,4 +1,4 @@
-"""The verb `evaluate`: how good a model is on texts, on labelled examples, on pairs of texts, or on known tasks."""
+"""The verb `evaluate`: quality of a model on texts, labelled examples, text pairs, or lm-eval tasks."""
 
 import contextlib
 import sys
@@ -109,20 +109,20 @@ def evaluate(
     from archetype.errors import SpecError
     from archetype.evaluation import RECALL_AT
 
-    if sum(bool(one) for one in (files, text, data, source, tasks, retrieval, correlation)) != 1:
+    if sum(bool(given) for given in (files, text, data, source, tasks, retrieval, correlation)) != 1:
         remedy = "give FILE, --text, --data, --source with --target, --retrieval, --correlation, or --tasks"
         raise SpecError("evaluate", "takes one kind of data", remedy)
     beam = values_of(BEAM, options)
-    Beam.parse(beam)  # a wrong setting is refused before a large model is read
+    Beam.parse(beam)  # invalid settings fail before a large model is loaded
     texts = {str(file): read_texts(file, column) for file in text or ()}
     lm = load(model, dtype, device, overrides=overrides or (), weights=weights, accept_unproved=accept_unproved)
     if files and lm.spec.continues_text:
         text, texts = files, {str(file): read_texts(file, column) for file in files}
     elif files and column is not None:
-        raise SpecError("--column", f"a model of kind {lm.spec.kind} is not measured on plain text", "leave it out")
+        raise SpecError("--column", f"a model of kind {lm.spec.kind} reads no plain text files", "leave it out")
     elif files:
         if len(files) > 1:
-            raise SpecError(str(files[1]), f"a model of kind {lm.spec.kind} is measured on one file", "leave it out")
+            raise SpecError(str(files[1]), f"a model of kind {lm.spec.kind} is evaluated on one file", "leave it out")
         data = files[0]
 
     def show(record: dict[str, Any], report: object) -> None:
@@ -165,14 +165,14 @@ def _score(lm: "CausalLM", file: str, texts: list[str], stride: int | None, leng
         try:
             scores.append(lm.score(text, stride, length))
         except ArchetypeError as error:
-            if error.place != "text":  # a setting, which is wrong for every text
+            if error.place != "text":  # an invalid setting, the same for every text
                 raise
             raise error.at(file if len(texts) == 1 else f"{file}: text {number}") from None
     return together(scores)
 
 
 def _table(records: dict[str, dict[str, Any]]) -> "Table":
-    """The scores of texts, a line each."""
+    """Return a table with one line per text."""
     from archetype.table import Table
 
     rows = [

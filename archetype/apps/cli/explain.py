@@ -1,4 +1,4 @@
-"""The verb that explains a kind: what it is, its fields, and what one of it consists of and costs in a preset."""
+"""The verb `explain`: what a kind is, its fields, and its modules and cost in a preset."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from archetype.models.stack.spec import StackView
     from archetype.spec.base import Spec
 
-SHOWN_IN = "llama-3-8b"  # first of all; changed so for kinds that no preset has
+SHOWN_IN = "llama-3-8b"  # the preset searched first, with these changes for kinds that no preset has
 ASSIGNMENTS = {
     "gated_delta_net": "layers[*].mixer={kind: gated_delta_net, num_heads: 32}",
     "short_convolution": "layers[*].mixer={kind: short_convolution}",
@@ -24,16 +24,15 @@ ASSIGNMENTS = {
 }
 
 
-class Place(NamedTuple):
-    """Where a preset has a part of a kind.
+class Usage(NamedTuple):
+    """Where a preset uses a part of a kind.
 
     Attributes:
-        source: the preset.
-        stack: of its model.
-        layer: the first that has one.
-        content: of the block: mixer, cross, feedforward, or wiring, which is the norms around them.
-        path: of the content in the specification.
-        length: tokens of a row.
+        source: name of the preset, with changes if any.
+        layer: index of the first layer that uses it.
+        content: mixer, cross, feedforward, or wiring (the norms around them).
+        path: path of the content in the specification.
+        length: tokens of a sequence.
     """
 
     source: str
@@ -45,7 +44,6 @@ class Place(NamedTuple):
 
     @property
     def cost(self) -> "BlockCost":
-        """The cost of the block."""
         from archetype.cost.formula import symbol
         from archetype.models.block.cost import BlockCost
 
@@ -54,7 +52,7 @@ class Place(NamedTuple):
 
 
 class Module(NamedTuple):
-    """A module of a block, or a product without parameters: names and shapes of its tensors, and its formulas."""
+    """A module of a block, or a product without parameters, with the shapes of its tensors and its formulas."""
 
     name: str
     shapes: str
@@ -66,34 +64,34 @@ def explain(
     kind: Annotated[
         str | None,
         typer.Argument(
-            metavar="[KIND]",
+            metavar="KIND",
             help="Kind such as rotary, or role such as pattern (lists its kinds).  [default: list all]",
         ),
     ] = None,
 ) -> None:
     """Explain a kind: its fields, modules and cost.
 
-    A part of a block is shown in a preset: how it is written there, the shapes of its tensors, its parameters and the
-    FLOPs of one more token by their formulas, and the state that it keeps of each row.
+    A part of a block is shown in a preset: its YAML, the shapes of its tensors, the formulas of its parameters and of
+    its FLOPs per token, and the size of its state.
     """
     from archetype.spec import describe
 
     if kind is None:
-        print(f"{describe.all_kinds()}\n\n`archetype explain KIND` says what it is and has the fields of each.")
+        print(f"{describe.all_kinds()}\n\n`archetype explain KIND` describes a kind and its fields.")
         return
     names = {str(cls.model_fields["kind"].default) for _, cls in describe.kinds()}
     if kind not in names and (listed := describe.kinds_of(kind)):
-        print(f"{listed}\n\n`archetype explain KIND` has the fields of each.")
+        print(f"{listed}\n\n`archetype explain KIND` lists its fields.")
         return
     print(describe.explain(kind))
     parts, _ = describe.classes_of(kind)
-    place = first_place(str(parts[0][1].model_fields["kind"].default), tuple(cls for _, cls in parts))
-    if place is not None:
-        print("\n" + example(place))
+    usage = first_usage(str(parts[0][1].model_fields["kind"].default), tuple(cls for _, cls in parts))
+    if usage is not None:
+        print("\n" + example(usage))
 
 
-def first_place(kind: str, parts: "tuple[type[Spec], ...]") -> Place | None:
-    """The first block of a preset that has a part of one of these classes; published decoders come first."""
+def first_usage(kind: str, parts: "tuple[type[Spec], ...]") -> Usage | None:
+    """Return the first block of a preset with a part of one of these classes; published decoders come first."""
     from archetype.families import preset
     from archetype.families.index import preset_facts
     from archetype.spec.edit import assign
@@ -102,35 +100,35 @@ def first_place(kind: str, parts: "tuple[type[Spec], ...]") -> Place | None:
         return None
     if kind in ASSIGNMENTS:
         changed = assign(preset(SHOWN_IN), [ASSIGNMENTS[kind]])
-        return next(_places(f"{SHOWN_IN} with {ASSIGNMENTS[kind]}", changed, parts), None)
+        return next(_usages(f"{SHOWN_IN} with {ASSIGNMENTS[kind]}", changed, parts), None)
     facts = preset_facts()
     names = sorted(facts, key=lambda name: (name != SHOWN_IN, facts[name].kind != "decoder", name.endswith("-tiny")))
-    return next((place for name in names for place in _places(name, preset(name), parts)), None)
+    return next((usage for name in names for usage in _usages(name, preset(name), parts)), None)
 
 
-def example(place: Place) -> str:
-    """How a part is written, its tensors, and their formulas with their numbers."""
+def example(usage: Usage) -> str:
+    """Return a part's YAML, its tensors, and their formulas with values."""
     from archetype.cost.formula import symbol_names
     from archetype.io.yaml import mapping_to_yaml
     from archetype.table import Table
 
-    field = place.path.rpartition(".")[2]
-    written = mapping_to_yaml({field: getattr(place.stack.layers[place.layer], field).dump()})
-    lines = [f"In {place.source} it stands in {place.path}:", "", written.rstrip()]
-    if modules := modules_of(place):
+    field = usage.path.rpartition(".")[2]
+    written = mapping_to_yaml({field: getattr(usage.stack.layers[usage.layer], field).dump()})
+    lines = [f"In {usage.source}, at {usage.path}:", "", written.rstrip()]
+    if modules := modules_of(usage):
         names = symbol_names(formula for module in modules for formula in (module.parameters, module.flops))
         cells = [
             [module.name, module.shapes, *(_number(formula, names) for formula in (module.parameters, module.flops))]
             for module in modules
         ]
-        heading = "FLOPs of one more token" if place.stack.causal else "FLOPs of a row"
+        heading = "FLOPs per token" if usage.stack.causal else "FLOPs per sequence"
         lines += ["", str(Table(("module", "tensors", "parameters", heading), cells, text_columns=2)), ""]
         lines += [f"{name} = {size.value:,}: {size.meaning}" for size, name in names.items()]
-    return "\n".join([*lines, *_state(place)])
+    return "\n".join([*lines, *_state(usage)])
 
 
-def modules_of(place: Place) -> list[Module]:
-    """The modules of a part of a block, with the tensors of the block as it is built on the meta device."""
+def modules_of(usage: Usage) -> list[Module]:
+    """Return the modules of a part, with the tensors of its block built on the meta device."""
     import torch
 
     from archetype.cost.formula import ZERO, symbol
@@ -138,12 +136,12 @@ def modules_of(place: Place) -> list[Module]:
     from archetype.models.block.module import build_block
     from archetype.models.stack.module import place_of
 
-    stack, cost, length = place.stack, place.cost, symbol("T", place.length)
+    stack, cost, length = usage.stack, usage.cost, symbol("T", usage.length)
     with torch.device("meta"):
-        block = build_block(stack.layers[place.layer], place_of(stack, place.layer))
-    work = Work(symbol("B", 1), length, "decode" if stack.causal else "forward", source=length, layer=place.layer)
+        block = build_block(stack.layers[usage.layer], place_of(stack, usage.layer))
+    work = Work(symbol("B", 1), length, "decode" if stack.causal else "forward", source=length, layer=usage.layer)
     parameters, flops = cost.parameters(), cost.flops(work)
-    names = [name for name in dict.fromkeys([*parameters, *flops]) if _belongs(name, place.content)]
+    names = [name for name in dict.fromkeys([*parameters, *flops]) if _belongs(name, usage.content)]
     names = [name for name in names if parameters.get(name) or flops.get(name)]
     shapes: dict[str, list[str]] = {name: [] for name in names}
     for tensor, value in block.named_parameters():
@@ -153,21 +151,21 @@ def modules_of(place: Place) -> list[Module]:
     return [Module(name, ", ".join(shapes[name]), parameters.get(name, ZERO), flops.get(name, ZERO)) for name in names]
 
 
-def _state(place: Place) -> list[str]:
-    """The bytes that a mixer, or attention to a source, keeps of each row."""
+def _state(usage: Usage) -> list[str]:
+    """Return a sentence on the state of a mixer or of cross-attention, per sequence."""
     from archetype.cost.registry import MixerCost
     from archetype.table import size
 
-    content = place.cost.contents.get(place.content)
-    if not isinstance(content, MixerCost) or not place.stack.causal:
+    content = usage.cost.contents.get(usage.content)
+    if not isinstance(content, MixerCost) or not usage.stack.causal:
         return []
-    whole, more = content.state(place.length), content.state(place.length + 1)
-    grows = f", {size(2 * (more - whole))} more for each further token" if more > whole else ""
-    return ["", f"State of a row of {place.length:,} tokens: {size(2 * whole)} in bfloat16{grows}."]
+    whole, more = content.state(usage.length), content.state(usage.length + 1)
+    grows = f", plus {size(2 * (more - whole))} per token" if more > whole else ""
+    return ["", f"State of a sequence of {usage.length:,} tokens: {size(2 * whole)} in bfloat16{grows}."]
 
 
-def _places(source: str, model: Any, parts: "tuple[type[Spec], ...]") -> Iterator[Place]:
-    """Where a model's blocks have parts of these classes; equal blocks are looked at once."""
+def _usages(source: str, model: Any, parts: "tuple[type[Spec], ...]") -> Iterator[Usage]:
+    """Iterate over the blocks of a model with parts of these classes; equal blocks are visited once."""
     for stack in model.stacks:
         seen = set()
         for layer, block in enumerate(stack.layers):
@@ -178,11 +176,11 @@ def _places(source: str, model: Any, parts: "tuple[type[Spec], ...]") -> Iterato
             for content, field in contents.items():
                 if _has(getattr(block, field), parts):
                     path = f"{stack.prefix}layers[{layer}].{field}"
-                    yield Place(source, stack, layer, content, path, model.context_length)
+                    yield Usage(source, stack, layer, content, path, model.context_length)
 
 
 def _has(value: Any, parts: "tuple[type[Spec], ...]") -> bool:
-    """Whether a part is of one of these classes, or has one that is."""
+    """Return whether a part, or a part nested in it, is an instance of these classes."""
     from archetype.spec.base import Spec
 
     fields = (getattr(value, name) for name in type(value).model_fields) if isinstance(value, Spec) else ()
@@ -190,7 +188,7 @@ def _has(value: Any, parts: "tuple[type[Spec], ...]") -> bool:
 
 
 def _belongs(name: str, content: str) -> bool:
-    """Whether a module of a block is of its mixer, say, or one of the norms that its wiring puts around them."""
+    """Return whether a module of a block belongs to a content, or to the wiring (the norms around contents)."""
     return name.endswith("_norm") and "." not in name if content == "wiring" else name.startswith(f"{content}.")
 
 

@@ -1,4 +1,4 @@
-"""Options that set fields: their types, choices, defaults and help are those of the classes of settings."""
+"""Options generated from the fields of settings classes, with their types, choices, defaults and descriptions."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -11,40 +11,40 @@ from pydantic.fields import FieldInfo
 from archetype.apps.cli.options import complete_presets
 from archetype.spec.base import Spec
 
-SECOND_NAMES = {"learning_rate": "--lr"}  # that users bring along
+SECOND_NAMES = {"learning_rate": "--lr"}  # names that users know from other programs
 COMPLETIONS = {"spec": complete_presets}
 Verb = TypeVar("Verb", bound=Callable[..., None])
 
 
 class SettingOption(NamedTuple):
-    """A field that an option sets, and its path, such as optimizer.learning_rate."""
+    """Field set by an option, with its path, such as optimizer.learning_rate."""
 
     path: str
     field: FieldInfo
 
 
 def settings_of(cls: type[Spec], *names: str, **paths: str) -> dict[str, SettingOption]:
-    """Return fields of a class by the names of their options.
+    """Return fields of a settings class by option name.
 
     Args:
-        names: fields whose options have their name.
-        paths: paths of the others, by option; each begins with the name of the field.
+        names: fields whose option has the same name.
+        paths: option name -> path, which begins with a field of the class.
     """
     by_option = dict(zip(names, names, strict=True)) | paths
     return {option: SettingOption(path, cls.model_fields[path.partition(".")[0]]) for option, path in by_option.items()}
 
 
 def setting(path: str, annotation: Any) -> SettingOption:
-    """Return the field at a path from its type, where its class needs more than a type (data, optimizers)."""
+    """Return the field at a path, for unions of classes (data, optimizers) whose member is not known yet."""
     return SettingOption(path, FieldInfo.from_annotation(annotation))
 
 
 def takes(settings: Mapping[str, SettingOption], defaults: Mapping[str, str] | None = None) -> Callable[[Verb], Verb]:
-    """Decorate a verb whose `**options` are settings: each becomes an option, which is None if it is not given.
+    """Decorate a verb whose `**options` are settings: each becomes an option with the default None.
 
     Args:
-        settings: by the names of their options.
-        defaults: what applies if an option is not given, where that is not the default of the field.
+        settings: fields by option name.
+        defaults: defaults for the help that differ from the fields' own.
     """
 
     def decorate(verb: Verb) -> Verb:

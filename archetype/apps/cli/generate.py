@@ -1,4 +1,4 @@
-"""The verbs that write text: `generate` with a decoder, `translate` with an encoder-decoder."""
+"""The verbs `generate` and `translate`."""
 
 import sys
 from pathlib import Path
@@ -42,7 +42,7 @@ SAMPLING = settings_of(
     "json_whitespace",
     "regex",
 )
-OWN = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")  # a model's files may say them
+OWN = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")  # generation_config.json may set them
 BEAM = settings_of(Beam, "num_beams", "length_penalty", "max_extra_tokens")
 SECTIONS = {  # of the options, in the help
     "Text": ("max_new_tokens", "stop", "ignore_eos", "json_schema", "json_whitespace", "regex", "lark"),
@@ -61,8 +61,8 @@ NEEDS = {
     "json_whitespace": ("json_schema", "input"),
 }
 EXCLUDES = {"input": ("prompts", "texts", "chat"), "chat": ("draft", "lookup")}
-SELF = Path("self")  # the draft of a model that predicts further tokens
-LINES_AT_ONCE = 512  # of standard input, read before the first is translated
+SELF = Path("self")  # --draft self: the model's own multi-token prediction layers
+LINES_AT_ONCE = 512  # lines of standard input translated as one batch
 
 
 @takes(SAMPLING, dict.fromkeys(OWN, "the model's"))
@@ -121,7 +121,7 @@ def generate(
     from archetype.api.text_generator import TextGenerator
     from archetype.generate import Engine
 
-    Sampling.parse(settings)  # a wrong setting is refused before a large model is read
+    Sampling.parse(settings)  # invalid settings fail before a large model is loaded
 
     def open_model() -> "TextGenerator":
         lm = TextGenerator.load(
@@ -193,7 +193,7 @@ def translate(
     from archetype.api.seq2seq_lm import Seq2SeqLM
 
     settings = values_of(BEAM, options)
-    Beam.parse(settings)  # a wrong setting is refused before a model is read
+    Beam.parse(settings)  # invalid settings fail before a model is loaded
     if input is not None and output is not None:
         _translate_file(model, input, output, settings, (dtype, weights, device), as_json)
         return
@@ -214,9 +214,9 @@ def translate(
 def _print_stream(
     lm: "TextGenerator", engine: "Engine", prompt: str | list[int], settings: dict[str, Any], shown: str = ""
 ) -> None:
-    """Print what is shown of the prompt, and its continuation as it comes."""
+    """Print the shown part of the prompt, then stream the continuation."""
     first = not engine.stats().finished
-    request = engine.submit(prompt, **settings)  # refuses a wrong prompt before anything is printed
+    request = engine.submit(prompt, **settings)  # an invalid prompt fails before anything is printed
     if first:
         print_device(lm.model.device)
     print(shown, end="", flush=True)
@@ -226,7 +226,7 @@ def _print_stream(
 
 
 def _print_speed(engine: "Engine") -> None:
-    """Print the tokens of all texts, and how many there were in a second; prompts are read in that time too."""
+    """Print the number of generated tokens and their rate, prefill included."""
     stats = engine.stats()
     print(f"({stats.generated_tokens:,} tokens, {stats.tokens_per_second:,.1f} tokens/s)", file=sys.stderr)
 
@@ -246,8 +246,8 @@ def _generate_file(
         print_json({"output": str(output)} | summary)
     failed = f", {summary['failed']} failed" if summary["failed"] else ""
     print(
-        f"{output}: {summary['finished']:,} texts now, {summary['before']:,} before{failed}; "
-        f"{summary['tokens']:,} tokens, {summary['tokens_per_second']:,.0f} a second",
+        f"{output}: {summary['finished']:,} new texts, {summary['before']:,} from before{failed}; "
+        f"{summary['tokens']:,} tokens, {summary['tokens_per_second']:,.0f} tokens/s",
         file=sys.stderr,
     )
 
@@ -270,8 +270,8 @@ def _translate_file(
     if as_json:
         print_json({"output": str(output)} | summary)
     print(
-        f"{output}: {summary['finished']:,} targets now, {summary['before']:,} before; "
-        f"{summary['targets_per_second']:,.1f} a second",
+        f"{output}: {summary['finished']:,} new targets, {summary['before']:,} from before; "
+        f"{summary['targets_per_second']:,.1f} targets/s",
         file=sys.stderr,
     )
 
@@ -285,7 +285,7 @@ def _draft(draft: Path | None, dtype: str | None, device: str) -> "Draft | None"
 
 
 def _conversation(system: str | None, text: str) -> list["Message"]:
-    """One message of the user, after the system message if there is one."""
+    """Return a conversation of one user message, after the system message if there is one."""
     before = [] if system is None else [{"role": "system", "content": system}]
     return [*before, {"role": "user", "content": text}]
 
@@ -310,6 +310,6 @@ def _standard_input() -> str:
 
 
 def _lines() -> list[str]:
-    """The lines of standard input, split as a training file's are."""
+    """Return the lines of standard input, split like those of a training file."""
     text = _standard_input().replace("\r\n", "\n")
     return text.removesuffix("\n").split("\n") if text else []

@@ -1,4 +1,4 @@
-"""What the lines of an output were made with, by which a later start sees whether they are still what is asked for."""
+"""Hashes of the model, input and settings of each output line, so that a resumed job keeps only matching lines."""
 
 import hashlib
 import json
@@ -10,32 +10,32 @@ from archetype.spec.base import fingerprint
 from archetype.spec.extensions import extensions_of
 from archetype.weights.fingerprint import weights_fingerprint
 
-MADE_WITH = "made_with"  # the key of a record
+MADE_WITH = "made_with"  # key in a record
 REMEDY = "choose another --output"
-MadeWith = dict[str, str]  # hashes by what they are of: model, input, settings
+MadeWith = dict[str, str]  # hashes under the keys model, input and settings
 
 
 def made_with(model: str, text: Any, settings: dict[str, Any]) -> MadeWith:
-    """The hashes of what one text is made with.
+    """Return the hashes of one output line.
 
     Args:
-        model: its `model_hash`.
-        text: the prompt, messages or source.
-        settings: every one, also those that the model says.
+        model: from `model_hash`.
+        text: prompt, messages or source.
+        settings: all settings, including the model's defaults.
     """
     return {"model": model, "input": _hash(text), "settings": _hash(settings)}
 
 
 def difference(before: Any, now: MadeWith) -> str | None:
-    """What has changed since a record was made; None where nothing has."""
+    """Return what has changed since a record was made; None if nothing has."""
     if not isinstance(before, dict):
-        return "does not say what it was made with"
+        return "does not record its model and settings"
     changed = [name for name, hash in now.items() if before.get(name) != hash]
-    return f"was made with another {' and another '.join(changed)}" if changed else None
+    return f"was made with a different {' and '.join(changed)}" if changed else None
 
 
 def model_hash(lm: LanguageModel) -> str:
-    """A hash of a model's specification, weights, tokenizer, chat template, and parts from outside."""
+    """Return a hash of a model's specification, weights, tokenizer, chat template and extensions."""
     tokenizer = None if lm.tokenizer is None else tokenizer_files(lm.tokenizer)[1]
     template = None if lm.template is None else [lm.template.source, dict(lm.template.tokens), dict(lm.template.named)]
     outside = [extension.sha256 for extension in extensions_of([lm.spec])]

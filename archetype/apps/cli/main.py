@@ -1,4 +1,4 @@
-"""`archetype VERB ...`: the table of verbs, and what happens when one fails."""
+"""`archetype VERB ...`: the table of verbs, and the handling of their errors."""
 
 import atexit
 import codecs
@@ -22,7 +22,7 @@ from archetype.apps.cli.verb import Verb
 from archetype.errors import MAX_MESSAGE, ArchetypeError, Notice, one_line
 
 HELP = "The architecture workbench for language models: one specification, from its cost to its text."
-# verb: its module, its function, and the first line of its help; only the verb that runs is imported
+# verb: (module, function, first line of the help); only the verb that runs is imported
 VERBS = {
     "demo": ("demo", "demo", "Train a small model on text from this machine, show its cost and loss, and generate."),
     "list": ("specs", "list_", "List the presets with their family, size and source."),
@@ -88,8 +88,8 @@ VERBS = {
         "Compare outputs with transformers, module by module, or with llama.cpp for a GGUF file.",
     ),
 }
-READERS = ("generate", "chat", "evaluate", "encoder", "inspect", "serve", "bench")  # modules of verbs that read texts
-QUICK = ("specs", "cost", "draw")  # modules of verbs that end before there is much garbage
+READERS = ("generate", "chat", "evaluate", "encoder", "inspect", "serve", "bench")  # modules of verbs that run models
+QUICK = ("specs", "cost", "draw")  # modules of verbs too short for garbage collection
 OF_EXPORT = ("--format", "--family", "--type", "--seed", "--adapter-only", "--with-code", "--allow-different-tokens")
 PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
 
@@ -102,14 +102,14 @@ class Verbs(TyperGroup):
         self.commands = dict.fromkeys(VERBS)  # type: ignore[assignment]  # names only, for suggestions
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """`convert` is `export` of what is ours or where a format is named, else `import`."""
+        """Resolve `convert`: `export` for a run, specification or preset, or with --format; otherwise `import`."""
         if args[0] == "convert":
             ours = any(word.partition("=")[0] in OF_EXPORT or _is_ours(word) for word in args[1:])
             args = ["export" if ours else "import", *args[1:]]
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of a verb; None where there is none of this name."""
+        """Return the command of a verb; None for an unknown name."""
         if cmd_name not in VERBS:
             return None
         module, name, _ = VERBS[cmd_name]
@@ -119,25 +119,25 @@ class Verbs(TyperGroup):
             single = typer.Typer(add_completion=False, **PLAIN)
             single.command(cmd_name, cls=Verb)(verb)
         command = typer.main.get_command(single)
-        for one in getattr(command, "commands", {"": command}).values():
-            one.sections = getattr(source, "SECTIONS", {})
-            one.optional_values = getattr(source, "OPTIONAL_VALUES", {})
-            one.needs, one.excludes = getattr(source, "NEEDS", {}), getattr(source, "EXCLUDES", {})
-            one.reads_texts, one.ends_soon = module in READERS, module in QUICK
-            one.params += _common_options()
-        if command is not one:
+        for verb_command in getattr(command, "commands", {"": command}).values():
+            verb_command.sections = getattr(source, "SECTIONS", {})
+            verb_command.optional_values = getattr(source, "OPTIONAL_VALUES", {})
+            verb_command.needs, verb_command.excludes = getattr(source, "NEEDS", {}), getattr(source, "EXCLUDES", {})
+            verb_command.reads_texts, verb_command.ends_soon = module in READERS, module in QUICK
+            verb_command.params += _common_options()
+        if command is not verb_command:
             command.params += _common_options()
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The verbs with their one-line helps, without importing any."""
+        """List the verbs with their one-line help, without importing them."""
         with formatter.section("Verbs"):
             convert = ("convert", "Export a run or a specification (or with --format); otherwise import.")
             formatter.write_dl([*((name, line) for name, (_, _, line) in VERBS.items()), convert])
 
 
 def _is_ours(word: str) -> bool:
-    """Whether a word names a run directory, a specification's file or a preset."""
+    """Return whether a word names a run directory, a specification file or a preset."""
     if (Path(word) / "spec.yaml").is_file() or word.endswith((".yaml", ".yml")):
         return True
     from archetype.families.index import preset_facts
@@ -203,7 +203,7 @@ def options(version: Annotated[bool, VERSION] = False, verbose: Annotated[bool, 
 
 
 def _common_options() -> list[Any]:
-    """Options of every verb, and of every verb within a group of them."""
+    """Return the options that every verb has."""
 
     def common(
         extension: Annotated[list[Path] | None, EXTENSION] = None, verbose: Annotated[bool, VERBOSE] = False
@@ -216,15 +216,15 @@ def _common_options() -> list[Any]:
 
 
 def main() -> None:
-    """Exit 0 when done, 2 with one line for the user's mistake, 130 when interrupted; a trace is our fault."""
-    gc.disable()  # what a verb imports stays: looking for garbage among it takes a seventh of the start
-    atexit.register(gc.freeze)  # and a third of a second at the end
+    """Run a verb. Exit status: 0 done, 2 user error (one line), 130 interrupted; anything else is a bug."""
+    gc.disable()  # imports stay in memory; collecting among them takes a seventh of the start-up time
+    atexit.register(gc.freeze)  # and a third of a second at exit
     warnings.simplefilter("default", Notice)
     warnings.showwarning = _print_warning
     _open_streams()
     try:
         result = app(standalone_mode=False)
-        sys.stdout.flush()  # a reader that has seen enough, or a full disk, shows here at the latest
+        sys.stdout.flush()  # a closed pipe or a full disk fails here at the latest
     except ArchetypeError as error:
         _fail(str(error), 2)
     except typer.TyperException as error:
@@ -244,8 +244,8 @@ def main() -> None:
             _fail(one_line(f"{error.filename}: this name is too long", MAX_MESSAGE), 2)
         if error.filename or error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to write is dropped
-        if error.errno == errno.EPIPE:  # the reader of our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # drop unwritten output
+        if error.errno == errno.EPIPE:  # the reader closed the pipe, such as `head`
             sys.exit(0)
         _fail(f"standard output: cannot be written: {error.strerror}", 2)
     except Exception as error:
@@ -266,7 +266,7 @@ def _fail_of_cut_module(error: EOFError) -> None:
 
 
 def _fail_of_extension(error: Exception) -> None:
-    """End with one line where a part from outside has raised this, after its trace with --verbose."""
+    """Exit with one line if an extension raised the error, after its traceback with --verbose."""
     if (extension := sys.modules.get("archetype.api.extension")) is None:
         return
     if (failure := extension.failure_of_extension(error)) is not None:
@@ -287,7 +287,7 @@ def _fail_of_memory(error: Exception) -> None:
 
 
 def _verb_of(error: typer.TyperException) -> list[str]:
-    """The words of the verb whose arguments are wrong; none where there is no such verb."""
+    """Return the words of the verb whose arguments are wrong; empty for an unknown verb."""
     context = getattr(error, "ctx", None)
     words: list[str] = []
     while context is not None and context.parent is not None:
@@ -297,20 +297,20 @@ def _verb_of(error: typer.TyperException) -> list[str]:
 
 
 def _usage(error: typer.TyperException) -> str:
-    """The mistake in the arguments, as one or two sentences."""
+    """Describe a mistake in the arguments in one or two sentences."""
     message, invalid = error.format_message(), error.__cause__
-    if type(invalid).__name__ != "ValidationError":  # by which typer converts values
+    if type(invalid).__name__ != "ValidationError":  # from typer's conversion of a value
         return message
     from archetype.spec.errors import in_words
 
     detail: Any = invalid.errors(include_url=False)[0]  # type: ignore[union-attr]
-    if detail["type"] == "value_error":  # no member of a choice: typer's own words
+    if detail["type"] == "value_error":  # not one of the choices: typer's message is clear
         return message.replace("Value error, ", "")
     return f"{message.partition(': ')[0]}: {'; '.join(in_words(detail))}."
 
 
 def _open_streams() -> None:
-    """Let no character and no closed stream end a verb: what a stream cannot encode is drawn plainly or escaped."""
+    """Make output robust: closed streams, and characters that a stream cannot encode."""
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # until the program ends
     if sys.stdout is None:
@@ -322,7 +322,7 @@ def _open_streams() -> None:
 
 
 def _print_warning(message: Warning | str, category: type[Warning], *place: Any, **rest: Any) -> None:
-    """Print our own warnings in one line, as errors are; those of libraries with their place."""
+    """Print our warnings on one line like errors; those of libraries with file and line."""
     ours = issubclass(category, Notice)
     text = str(message) if ours else f"{category.__name__}: {message} ({place[0]}:{place[1]})"
     print(f"archetype: {text}", file=sys.stderr)

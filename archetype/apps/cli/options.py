@@ -15,7 +15,7 @@ def complete_presets(incomplete: str) -> list[str]:
 
 def _check_device(context: typer.Context, name: str) -> str:
     """Refuse a device that this machine does not have before a verb begins; auto and cpu need no check."""
-    if name not in ("auto", "cpu") and not context.resilient_parsing:  # which is when the shell completes
+    if name not in ("auto", "cpu") and not context.resilient_parsing:  # during shell completion
         from archetype.machine.device import resolve_device
 
         resolve_device(name)

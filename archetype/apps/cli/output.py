@@ -15,7 +15,7 @@ CURVES = dict.fromkeys("▀▄▌▐█▖▗▘▝▚▞▙▛▜▟", "*")
 
 
 def replace_drawing(error: UnicodeError) -> tuple[str, int]:
-    """The handler of characters that a stream cannot encode: curves are drawn in ASCII, all else is escaped."""
+    """Handle characters that a stream cannot encode: curves in ASCII, everything else escaped."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     plain = FRAMES | CURVES
@@ -24,7 +24,7 @@ def replace_drawing(error: UnicodeError) -> tuple[str, int]:
 
 
 def print_json(data: Mapping[str, Any], to: Path | None = None) -> None:
-    """Print one JSON object on standard output, and nothing else there, or write it to a file."""
+    """Print one JSON object as the only standard output, or write it to a file."""
     if to is None:
         print(json.dumps(data, indent=2))
         return
@@ -34,7 +34,7 @@ def print_json(data: Mapping[str, Any], to: Path | None = None) -> None:
 
 
 def show_warnings() -> None:
-    """Print what the library warns of on standard error, a line each, also where its log was not asked for."""
+    """Print the library's warnings on standard error, one per line, even without --verbose."""
     import logging
 
     logger = logging.getLogger("archetype")
@@ -46,19 +46,19 @@ def show_warnings() -> None:
 
 
 def print_device(device: "torch.device") -> None:
-    """Name the device that a verb computes on: the first line that the verb prints for people."""
+    """Print the device as the first line of a verb's output."""
     print(f"device: {device_name(device)}", file=sys.stderr, flush=True)
 
 
 def device_name(device: "torch.device") -> str:
-    """A device with the name of its processor."""
+    """Return a device with the name of its processor."""
     from archetype.machine.environment import processor
 
     return f"{device} ({processor(device)})"
 
 
 def console(*, stderr: bool = False) -> "Console":
-    """A rich console; where the stream is no terminal, wide enough that no line is cut."""
+    """Return a rich console, wide enough not to wrap lines if the stream is not a terminal."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout

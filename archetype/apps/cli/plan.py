@@ -1,4 +1,4 @@
-"""The output of `train --plan` and `--find-rate`: how a recipe would train here or on a cluster."""
+"""Output of `train --plan` and `--find-rate`."""
 
 import math
 from pathlib import Path
@@ -20,22 +20,21 @@ from archetype.training.rate_finder import find_rate
 from archetype.training.recipe import Recipe
 from archetype.training.resolve import ResolvedRecipe
 
-MOST = 12  # layouts that are shown
+MOST = 12  # layouts shown
 
 
 def print_plan(recipe: Recipe, cluster: str, gpu: str, budget: Budget, as_json: bool) -> None:
-    """Print memory, throughput and time of the fastest layouts, and what the best of them is in a recipe.
+    """Print memory, throughput and time of the fastest layouts, and the recipe options of the best one.
 
     Args:
-        recipe: of which model, batch, length and steps count.
-        cluster: machines and devices of each, such as 16x8.
-        gpu: name of the devices.
+        recipe: its model, batch, length and steps are used.
+        cluster: machines x devices per machine, such as 16x8.
+        gpu: device type.
         budget: tokens or FLOPs in place of the steps.
-        as_json: print one JSON object.
 
     Raises:
-        SpecError: no layout fits or has the sizes that the recipe says, the recipe says what a plan chooses or leaves
-            the vocabulary to a tokenizer, or the budget is of time or data.
+        SpecError: no layout fits, the recipe sets what a plan chooses or leaves the vocabulary to a tokenizer, or the
+            budget is in minutes or epochs.
     """
     if budget.minutes is not None:
         raise SpecError("--minutes", "is measured on this machine, not on a cluster", "give --tokens or --flops")
@@ -68,21 +67,21 @@ def print_plan(recipe: Recipe, cluster: str, gpu: str, budget: Budget, as_json: 
             {"cluster": cluster, "device": gpu, "num_steps": count, "steps": layouts, "recipe": recipe.dump()} | options
         )
         return
-    print(f"{recipe.batch_size} rows of {length:,} tokens a step, in {dtype}, on {cluster} {gpu}")
+    print(f"batch of {recipe.batch_size} x {length:,} tokens, in {dtype}, on {cluster} {gpu}")
     print(plan_table(planner, steps[:MOST]))
     if chosen is None:
-        print(f"chosen: none, {why}")
+        print(f"no layout chosen: {why}")
         return
-    again = ", activations computed again" if chosen.recomputes else ""
+    again = ", with recomputation" if chosen.recomputes else ""
     print(
-        f"chosen: {chosen.layout}, {chosen.rows} {'row' if chosen.rows == 1 else 'rows'} at once{again}: {why}; "
+        f"chosen: {chosen.layout}, micro-batch {chosen.rows}{again}: {why}; "
         f"{count:,} steps take {duration(count * chosen.seconds)}"
     )
     print(f"as options: {' '.join(f'--set {field}' for field in _fields(chosen))}")
 
 
 def _choose(steps: list[Step], recipe: Recipe, model: ModelSpec) -> tuple[Step | None, str]:
-    """The fastest layout that `train` accepts, and why that one."""
+    """Return the fastest layout that `train` supports, and the reason for the choice."""
     refused = ""
     for step in steps:
         data = recipe.dump()
@@ -91,9 +90,9 @@ def _choose(steps: list[Step], recipe: Recipe, model: ModelSpec) -> tuple[Step |
         try:
             changed.parallel.check(model, changed)
         except SpecError as error:
-            refused = refused or f"{step.layout} is not trained: {error.place}: {error.cause}"
+            refused = refused or f"{step.layout} is not supported: {error.place}: {error.cause}"
             continue
-        return step, f"the fastest of {len(steps)} layouts that fit{refused and f' and are trained ({refused})'}"
+        return step, f"the fastest of {len(steps)} layouts that fit{refused and f' and are supported ({refused})'}"
     return None, refused
 
 
@@ -107,7 +106,7 @@ def _data(step: Step) -> dict[str, object]:
 
 
 def print_plan_here(resolved: ResolvedRecipe, device: torch.device, chosen: str, as_json: bool) -> None:
-    """Print what was chosen, cost, memory and time of a run on this machine, and whether it fits."""
+    """Print the chosen settings, cost, memory and time of a run on this machine, and whether it fits."""
     planned = plan(resolved, device)
     if as_json:
         print_json(planned.to_json() | {"recipe": resolved.recipe.dump()})
@@ -121,10 +120,10 @@ def print_plan_here(resolved: ResolvedRecipe, device: torch.device, chosen: str,
 
 
 def print_rates(resolved: ResolvedRecipe, device: torch.device, file: Path | None, as_json: bool) -> None:
-    """Print the curve of a learning-rate range test and the rate that it suggests.
+    """Run a learning-rate range test, and print its curve and the suggested rate.
 
     Args:
-        file: where to draw the curve as a picture (absent: nowhere).
+        file: picture of the curve to write.
     """
     if file is not None:
         check_ending(file)
@@ -135,10 +134,10 @@ def print_rates(resolved: ResolvedRecipe, device: torch.device, file: Path | Non
         print_json(sweep.to_json())
         return
     print_device(device)
-    title = f"{label} by the logarithm of the learning rate, base 10"
+    title = f"{label} by log10 of the learning rate"
     logarithms = [math.log10(rate) for rate in sweep.rates]
     print(draw_in_terminal({"mean": (logarithms, sweep.means)}, title, 90))
     if sweep.suggested is None:
-        print(f"no rate lowers the loss in {len(sweep.rates)} steps, so that none is suggested")
+        print(f"no learning rate lowers the loss in {len(sweep.rates)} steps, so there is no suggestion")
     else:
         print(f"suggested: --learning-rate {sweep.suggested:.1e}")

@@ -1,4 +1,4 @@
-"""A training run as a person watches it: one live line on a terminal, a line now and then elsewhere."""
+"""Progress of a training run: a live line on a terminal, otherwise a line every few seconds."""
 
 import time
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ from archetype.training.state import TrainState
 from archetype.training.throughput import flops_of_step
 
 SECONDS_BETWEEN_LINES = 30.0
-SECONDS_BEFORE_PEAK = 10.0  # of training, before half a second is spent on measuring what the machine can do
+SECONDS_BEFORE_PEAK = 10.0  # of training, before half a second is spent on measuring the peak
 
 
 def run_with_progress(state: TrainState, curve_height: int = 12, samples: bool = True) -> Interrupted | None:
@@ -47,8 +47,8 @@ def run_with_progress(state: TrainState, curve_height: int = 12, samples: bool =
 
     Args:
         state: from `start` or `resume`.
-        curve_height: lines of the curve; 1 is a line of bars.
-        samples: whether to show at each evaluation what the model writes.
+        curve_height: lines of the curve; 1 draws a line of bars.
+        samples: whether to print a sample at each evaluation.
     """
     keep_freed_memory()
     if not state.processes.is_main:
@@ -58,10 +58,10 @@ def run_with_progress(state: TrainState, curve_height: int = 12, samples: bool =
     parameters = list(state.model.parameters())
     num_trained = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
     is_partial = not all(parameter.requires_grad for parameter in parameters)
-    trained = f", {num_trained:,} of them trained" if is_partial else ""
+    trained = f" ({num_trained:,} trained)" if is_partial else ""
     err.print(
         f"{spec.name or spec.kind}: {total_parameters(spec):,} parameters{trained}; {state.objective.description}; "
-        f"{recipe.steps} steps of {recipe.batch_size} rows, in {recipe.dtype} on {device_name(device)}, "
+        f"{recipe.steps} steps of batch size {recipe.batch_size}, in {recipe.dtype} on {device_name(device)}, "
         f"from step {state.step}",
         markup=False,
         soft_wrap=True,
@@ -73,7 +73,7 @@ def run_with_progress(state: TrainState, curve_height: int = 12, samples: bool =
     if measured := read(state.run.metrics_file):
         training, held_out, _ = curves(measured)
         title = f"{state.objective.loss_label} by step"
-        labelled = {"training": training, "held out": held_out}
+        labelled = {"training": training, "validation": held_out}
         bars = loss_bars(training, encoding=err.encoding)
         drawn = draw_in_terminal(labelled, title, err.width, curve_height) if curve_height > 1 else bars
         err.print(drawn, markup=False)
@@ -82,7 +82,7 @@ def run_with_progress(state: TrainState, curve_height: int = 12, samples: bool =
 
 
 def loss_bars(curve: Curve, width: int = 60, encoding: str = "utf-8") -> str:
-    """The training loss by step as one line of bars."""
+    """Return the training loss by step as one line of bars."""
     _, losses = curve
     if not losses:
         return ""
@@ -94,16 +94,16 @@ def loss_bars(curve: Curve, width: int = 60, encoding: str = "utf-8") -> str:
 
 
 def raise_if_interrupted(state: TrainState, interrupted: Interrupted | None) -> None:
-    """End with the signal's status, and say how to go on."""
+    """Exit with the signal's status, and print how to resume."""
     if interrupted is not None:
-        message = f"stopped after step {interrupted.step}; go on with: archetype train --resume {state.run.folder}"
+        message = f"stopped after step {interrupted.step}; resume with: archetype train --resume {state.run.folder}"
         console(stderr=True).print(message, soft_wrap=True, markup=False)
         raise typer.Exit(128 + interrupted.signal)
 
 
 @contextmanager
 def tokenization_bar() -> Iterator[None]:
-    """Show, within the block, how much of the documents is tokenised, where they are not in the cache."""
+    """Show the progress of tokenization if the documents are not in the cache yet."""
     err = console(stderr=True)
     columns = TextColumn("tokenising"), BarColumn(bar_width=10), DownloadColumn(), TransferSpeedColumn()
     bar = Progress(*columns, TimeRemainingColumn(compact=True), console=err, disable=not err.is_terminal)
@@ -126,11 +126,11 @@ def tokenization_bar() -> Iterator[None]:
 
 @contextmanager
 def preparation_bar(doing: str = "preparing", records: str = "records") -> Iterator[None]:
-    """Show, within the block, how many records are done, where that takes longer than a moment.
+    """Show how many records are done, if that takes longer than a moment.
 
     Args:
-        doing: what is done with them.
-        records: what they are.
+        doing: name of the work.
+        records: name of the items.
     """
     err = console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(bar_width=10), MofNCompleteColumn()
@@ -154,21 +154,21 @@ def preparation_bar(doing: str = "preparing", records: str = "records") -> Itera
 
 
 class ProgressLine:
-    """Shows the events of a run as they come.
+    """Shows the events of a run as they happen.
 
-    MFU is the share of the FLOPs that matrix products of the run's type reach on this machine, measured once after some
-    seconds; memory is the most that the process has held.
+    MFU is relative to the matrix product rate of this machine in the run's dtype, measured once after some seconds;
+    memory is the peak of the process.
     """
 
     def __init__(self, console: Console, state: TrainState) -> None:
         self.console, self.state = console, state
         self.first, self.steps, self.unit = state.step, state.recipe.steps, state.objective.unit
         self.started = self.last_line = time.monotonic()
-        self.waited = 0.0  # the share of time that steps wait for data, smoothed
-        self.rate = self.loss = 0.0  # predictions a second, and the training loss, both smoothed
+        self.waited = 0.0  # share of the time spent waiting for data, smoothed
+        self.rate = self.loss = 0.0  # predictions per second, and training loss, both smoothed
         self.validation, self.utilization = "", ""
         self.flops = flops_of_step(state.recipe, state.model.spec, state.objective)
-        self.peak: Peak | None = None  # FLOPs a second of all processes together, once it is measured
+        self.peak: Peak | None = None  # FLOP/s of all processes together; None until measured
         self.bar = Progress(
             TextColumn("step {task.completed:>5.0f}/{task.total:.0f}"),
             BarColumn(bar_width=10),
@@ -189,19 +189,18 @@ class ProgressLine:
         self.bar.stop()
 
     def show(self, event: Event) -> None:
-        """Show one event."""
         if isinstance(event, Step):
             self._step(event)
         elif isinstance(event, Evaluated):
             step, evaluation = event.step, event.evaluation
-            self.validation = f"  held out {evaluation.loss:.3f}"
+            self.validation = f"  validation {evaluation.loss:.3f}"
             if evaluation.accuracy is None:
                 measured = f"{self.state.objective.loss_name or 'loss'} {evaluation.loss:.4f}"
             else:
-                measured = f"loss {evaluation.loss:.4f} nats/{self.unit}, {evaluation.accuracy:.1%} right"
+                measured = f"loss {evaluation.loss:.4f} nats/{self.unit}, accuracy {evaluation.accuracy:.1%}"
             bits = f", {evaluation.bits_per_byte:.4f} bits/byte" if evaluation.bits_per_byte is not None else ""
-            place = "all held out" if event.on_all else "held out"
-            self.console.print(f"step {step:>5}  {place}: {measured}{bits}")
+            split = "full validation set" if event.on_all else "validation"
+            self.console.print(f"step {step:>5}  {split}: {measured}{bits}")
         elif isinstance(event, Sampled):
             self.console.print(f"step {event.step:>5}  writes: {event.text}", markup=False, soft_wrap=True)
         elif isinstance(event, Notice):
@@ -210,13 +209,13 @@ class ProgressLine:
     def _step(self, event: Step) -> None:
         self.rate = event.per_second if not self.rate else 0.9 * self.rate + 0.1 * event.per_second
         self.waited = 0.9 * self.waited + 0.1 * event.data_seconds * event.per_second / max(1, event.num_targets)
-        data = f"  {self.waited:.0%} of the time waits for data" if self.waited >= 0.01 else ""
+        data = f"  {self.waited:.0%} of the time waiting for data" if self.waited >= 0.01 else ""
         if not event.skipped:
             self.loss = event.loss if not self.loss else 0.95 * self.loss + 0.05 * event.loss
         memory, device = peak_memory(self.state.model.device), self.state.model.device
         if self.flops and self.peak is None and time.monotonic() - self.started > SECONDS_BEFORE_PEAK:
-            of_one = product_peak(device, getattr(torch, self.state.recipe.dtype))
-            self.peak = of_one._replace(rate=self.state.recipe.parallel.num_processes * of_one.rate)
+            per_process = product_peak(device, getattr(torch, self.state.recipe.dtype))
+            self.peak = per_process._replace(rate=self.state.recipe.parallel.num_processes * per_process.rate)
             append(self.state.run.metrics_file, PeakMeasured(event.step, self.peak))
         if self.flops and self.peak is not None:
             rate = self.flops * self.rate / event.num_targets
@@ -235,7 +234,7 @@ class ProgressLine:
 
 
 class _Measures(ProgressColumn):
-    """Loss, learning rate and speed, cut where the terminal is narrow."""
+    """Loss, learning rate and speed, truncated on a narrow terminal."""
 
     def render(self, task: Any) -> Text:
         return Text(str(task.fields["measures"]), overflow="ellipsis", no_wrap=True)

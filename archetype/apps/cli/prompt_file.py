@@ -1,4 +1,4 @@
-"""`archetype generate --input prompts.jsonl --output texts.jsonl`: a prompt a line, and a line for each text."""
+"""`archetype generate --input prompts.jsonl --output texts.jsonl`: one prompt or result per line."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,11 +19,10 @@ OWN_KEYS = {"id", "prompt", "messages"}
 
 @dataclass
 class Prompt(Line):
-    """A text to be continued, or a conversation to be answered.
+    """A prompt to continue, or a conversation to answer.
 
     Attributes:
-        text: to be continued; None where there are `messages` to be answered.
-        messages: a conversation.
+        text: the prompt; None for a conversation.
         settings: fields of `Sampling`.
     """
 
@@ -35,7 +34,7 @@ class Prompt(Line):
         """Its tokens, once they and the settings are checked.
 
         Raises:
-            ArchetypeError: it is too long, the model's template refuses it, or a grammar is wrong.
+            ArchetypeError: the prompt is too long, the template rejects it, or a setting is invalid.
         """
         try:
             engine.grammar(lm.settings(**settings | self.settings))
@@ -47,10 +46,10 @@ class Prompt(Line):
 
 
 def read_prompts(file: Path) -> list[Prompt]:
-    """All prompts of a file; empty lines are passed over.
+    """Read all prompts of a file, skipping empty lines.
 
     Raises:
-        DataError: names the first line that is wrong.
+        DataError: a line is invalid; names the first.
     """
     return read_records_with_ids(file, _prompt, '{"prompt": "Once"}')
 
@@ -89,20 +88,17 @@ def _is_conversation(messages: Any) -> bool:
 def generate_file(
     lm: TextGenerator, engine: Engine, prompts: list[Prompt], output: Path, settings: dict[str, Any]
 ) -> dict[str, int | float]:
-    """Continue the prompts that the output does not have yet; append a line for each as it finishes.
+    """Generate for the prompts that the output does not have yet; append each result as it finishes.
 
     Args:
-        lm: the model.
-        engine: of it.
-        prompts: of the input.
-        output: the file; what it has stays.
-        settings: fields of `Sampling` that a prompt may replace.
+        output: file to append to.
+        settings: fields of `Sampling`, which a prompt may override.
 
     Returns:
-        How many were done before, now, and failed; tokens, and tokens a second.
+        Numbers of earlier, new and failed results, tokens, and tokens per second.
 
     Raises:
-        ArchetypeError: a prompt is too long, or a file cannot be used; nothing was generated then.
+        ArchetypeError: a prompt is too long, or a file cannot be used; nothing has been generated then.
     """
     model = model_hash(lm)
 
@@ -133,7 +129,7 @@ def generate_file(
 def _finished_requests(
     lm: TextGenerator, engine: Engine, prompts: list[Prompt], settings: dict[str, Any]
 ) -> Iterator[Request]:
-    """Each request as it ends; of those to come, few are encoded in advance."""
+    """Yield requests as they finish; only a few prompts are encoded in advance."""
     upcoming, unfinished = iter(prompts), 0
     while True:
         while unfinished < 2 * engine.slots and (prompt := next(upcoming, None)) is not None:
@@ -145,13 +141,13 @@ def _finished_requests(
         for event in engine.step():
             if event.finish_reason is not None:
                 if isinstance(event.request.error, Exception) and not isinstance(event.request.error, ArchetypeError):
-                    raise event.request.error  # a fault of ours
+                    raise event.request.error  # a bug, not a fault of the prompt
                 unfinished -= 1
                 yield event.request
 
 
 def _record(request: Request) -> dict[str, Any]:
-    """The line of the output for a request."""
+    """Return the output line of a request."""
     record = {
         "id": request.id,
         "text": request.text,

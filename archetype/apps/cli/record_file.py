@@ -1,4 +1,4 @@
-"""Files of lines with ids, and files that get a record for each, once however often the process is killed."""
+"""Input lines with ids, and output files with one record per line, even if the process is killed and restarted."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -22,8 +22,8 @@ class Line:
     """One line of an input.
 
     Attributes:
-        place: its file and line, for messages.
-        id: what it is called in the output: its `id`, or the number of its line.
+        place: file and line, for messages.
+        id: id in the output: the record's `id`, or the line number.
     """
 
     place: str
@@ -34,15 +34,15 @@ L = TypeVar("L", bound=Line)
 
 
 def read_records_with_ids(file: Path, parse: Callable[[dict[str, Any], int | str, str], L], example: str) -> list[L]:
-    """The lines of a file of JSON lines; empty ones are passed over.
+    """Read a file of JSON lines, skipping empty ones.
 
     Args:
-        file: its lines may have an `id` each, which no two share.
-        parse: makes a line of a JSON object, its id and its place.
-        example: of a line, for messages.
+        file: each line may have an `id`, which must be unique.
+        parse: called with the JSON object, the id and the place of a line.
+        example: a valid line, for messages.
 
     Raises:
-        DataError: names the first line that is wrong.
+        DataError: a line is invalid; names the first.
     """
     lines: dict[int | str, L] = {}
     for number, text in enumerate(read_bytes(file, MAX_TEXT_BYTES).split(b"\n"), start=1):
@@ -62,30 +62,29 @@ def read_records_with_ids(file: Path, parse: Callable[[dict[str, Any], int | str
                 cause = f"{id!r:.80} is also the id of {other.place.rpartition(': ')[2]}"
                 raise DataError(f"{place}: id", cause, "give each line its own")
     if not lines:
-        raise DataError(str(file), f"holds no {next(iter(json.loads(example)))}", f"write lines such as {example}")
+        raise DataError(str(file), f"contains no {next(iter(json.loads(example)))}", f"write lines such as {example}")
     return [*lines.values()]
 
 
 def finished_records(
     file: Path, lines: Sequence[L], key: str, made_with: Callable[[L], MadeWith]
 ) -> dict[int | str, dict[str, Any]]:
-    """The records by id that the output has already; a last line that a kill has torn is removed.
+    """Return the records that the output has already, by id; an incomplete last line is removed.
 
     Args:
-        file: the output.
-        lines: of the input.
-        key: which every record has.
-        made_with: what the record of a line is to be made with.
+        lines: lines of the input.
+        key: a key that every record has.
+        made_with: returns the expected hashes of a line's record.
 
     Raises:
-        DataError: a record is of none of the lines, or was made with something else.
+        DataError: a record matches no input line, or was made with another model or other settings.
     """
     if not file.exists():
         return {}
     known, records = {line.id: line for line in lines}, dict[int | str, dict[str, Any]]()
     data = read_bytes(file, MAX_TEXT_BYTES)
-    whole = data[: data.rfind(b"\n") + 1]
-    for number, text in enumerate(whole.split(b"\n")[:-1], start=1):
+    complete = data[: data.rfind(b"\n") + 1]  # the process may have been killed while writing the last line
+    for number, text in enumerate(complete.split(b"\n")[:-1], start=1):
         try:
             record = json_object(text, "line")
         except DataError:
@@ -96,8 +95,8 @@ def finished_records(
         if (cause := difference(record.get(MADE_WITH), made_with(known[id]))) is not None:
             raise DataError(f"{file}: line {number}", cause, REMEDY)
         records[id] = record
-    if whole != data:
-        write_bytes(file, whole)
+    if complete != data:
+        write_bytes(file, complete)
     return records
 
 
@@ -109,21 +108,19 @@ def append_records(
     compute: Callable[[list[L]], Iterator[dict[str, Any]]],
     speed: Callable[[], str],
 ) -> tuple[int, int, int]:
-    """Append a record for each line that the output does not have yet, as it is ready, below a progress bar.
+    """Append a record for each line that the output does not have yet, with a progress bar.
 
     Args:
-        lines: of the input.
-        output: the file; what it has stays.
-        key: which every record has.
-        made_with: what the record of a line is made with, which is written into it.
-        compute: makes the records of the lines that are left, in any order.
-        speed: for the bar.
+        key: a key that every record has.
+        made_with: returns the hashes to write into a line's record.
+        compute: yields the records of the remaining lines, in any order.
+        speed: returns the text beside the bar.
 
     Returns:
-        How many there were before, came now, and of these failed.
+        Numbers of earlier, new, and failed new records.
 
     Raises:
-        ArchetypeError: a line or a file cannot be used; where `compute` checks first, nothing was written then.
+        ArchetypeError: a line or a file cannot be used.
     """
     with locked(output.parent, f".{output.name}.lock", f"writing {output.name}"):
         finished, by_id = finished_records(output, lines, key, made_with), {line.id: line for line in lines}

@@ -1,4 +1,4 @@
-"""Verbs on runs: a list of them, and their curves in one picture."""
+"""The verbs `runs`, `plot` and `report`."""
 
 import hashlib
 import warnings
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from archetype.table import Table
     from archetype.training.plot import Axis, Curves
 
-MAX_CELL = 40  # characters of a value, such as the layers of an encoder where another model has none
+MAX_CELL = 40  # characters of a value; some, such as a list of layers, are long
 UNITS = {"steps": "step", "tokens": "tokens", "flops": "FLOPs", "seconds": "seconds"}
 
 
@@ -42,7 +42,7 @@ def runs(
     if not rows:
         raise DataError(str(folder), "contains no run directories", "name the folder that has them")
     if problems:
-        warnings.warn(f"left out what cannot be read: {problems[0]}{others}", Notice, stacklevel=1)
+        warnings.warn(f"skipped unreadable runs: {problems[0]}{others}", Notice, stacklevel=1)
     _warn_of_texts([row.pop("texts") for row in rows])
     recipes = [row.pop("recipe") for row in rows]
     for row, changes in zip(rows, differences_of_runs(recipes), strict=True):
@@ -51,7 +51,7 @@ def runs(
 
 
 def _table(rows: list[dict[str, Any]]) -> "Table":
-    """Each run with a column for every field in which the runs differ."""
+    """Return a table of runs with a column for each field in which they differ."""
     from archetype.table import Table
 
     paths = [*dict.fromkeys(path for row in rows for path in row["changes"])]
@@ -76,7 +76,7 @@ def _cell(value: Any) -> str:
 
 
 def shortest_names(paths: list[str]) -> list[str]:
-    """The shortest end of each path that no other path has."""
+    """Return the shortest unique suffix of each path."""
     ends = {path: [path.split(".", count)[-1] for count in range(path.count("."), -1, -1)] for path in paths}
     return [
         next((end for end in ends[path] if not any(end in ends[other] for other in paths if other != path)), path)
@@ -85,11 +85,7 @@ def shortest_names(paths: list[str]) -> list[str]:
 
 
 def _row(run: "Run") -> dict[str, Any]:
-    """One run: its size, steps and best validation loss, and its recipe with its specification.
-
-    Raises:
-        ArchetypeError: it cannot be read.
-    """
+    """Return a run's size, steps, best validation loss, and recipe with its specification."""
     from archetype.estimate.report import total_parameters
     from archetype.runs.directory import read_run_spec
     from archetype.training import metrics
@@ -99,7 +95,7 @@ def _row(run: "Run") -> dict[str, Any]:
 
     recipe, lines = read_recipe(run.recipe_file), metrics.read(run.metrics_file)
     spec = read_run_spec(run)
-    _, (_, losses), _ = curves(lines)  # on the same part of the validation examples, not on all of them at the end
+    _, (_, losses), _ = curves(lines)  # on the same subset of the validation data; the last evaluation uses all of it
     return {
         "run": str(run.folder),
         "parameters": total_parameters(spec),
@@ -113,7 +109,7 @@ def _row(run: "Run") -> dict[str, Any]:
 
 
 def _texts_of(run: "Run") -> tuple[str, str]:
-    """Hashes of a run's tokenizer, which decides what the loss of a token means, and of its data; empty if unknown."""
+    """Return hashes of a run's tokenizer and data, without which losses cannot be compared; empty if unknown."""
     from archetype.training.provenance import read_provenance
 
     digest = hashlib.sha256()
@@ -124,16 +120,16 @@ def _texts_of(run: "Run") -> tuple[str, str]:
 
 
 def _warn_of_texts(texts: list[tuple[str, str]]) -> None:
-    """Warn where losses of different runs cannot be compared: of other tokens, or of other validation data."""
+    """Warn if the losses of runs cannot be compared: different tokenizers, or different validation data."""
     from archetype.errors import Notice
 
     tokenizers, data = ({*hashes} for hashes in zip(*texts, strict=True))
     if len(tokenizers) > 1:
         cause = "these runs use different tokenizers, so their losses per token are not comparable"
-        warnings.warn(f"{cause}; validation bits per byte can, which report.html has", Notice, stacklevel=2)
+        warnings.warn(f"{cause}; compare the validation bits per byte in report.html", Notice, stacklevel=2)
     elif len(data - {""}) > 1:
         cause = "these runs use different data or validation data"
-        warnings.warn(f"{cause}: their losses are of different examples", Notice, stacklevel=2)
+        warnings.warn(f"{cause}, so their losses are not comparable", Notice, stacklevel=2)
 
 
 def plot(
@@ -154,7 +150,7 @@ def plot(
         curves = _curves(Run(folder), x)
         labelled[str(folder)] = curves.held_out if loss == "validation" else curves.training
     if not any(xs for xs, _ in labelled.values()):
-        remedy = "train further, or draw --loss training" if loss == "validation" else "train further"
+        remedy = "train longer, or plot --loss training" if loss == "validation" else "train longer"
         raise SpecError(", ".join(map(str, folders)), f"no {loss} loss has been recorded yet", remedy)
     _warn_of_texts([_texts_of(Run(folder)) for folder in folders])
     title = f"{loss} loss (nats)"

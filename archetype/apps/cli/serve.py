@@ -48,55 +48,55 @@ NEEDS = dict.fromkeys(
 )
 KEY = "ARCHETYPE_API_KEY"
 REPORTS = [Path("claims/reports"), Path("studies")]
-ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # hosts that listen everywhere, and where a browser finds them
+ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # all interfaces: address for a browser
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MODELS = typer.Argument(
     metavar="MODEL...",
-    help="Folders of models, or owner/name[@revision] of huggingface.co; NAME=FOLDER gives one a name.",
+    help="Model folders, or owner/name[@revision] on huggingface.co; NAME=FOLDER sets the name in the API.",
 )
 
 
 def serve(
     models: Annotated[list[str] | None, MODELS] = None,
-    host: Annotated[
-        str, typer.Option(help="The address to listen on; 0.0.0.0 is all of this machine's.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes any free port.")] = 8000,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all interfaces.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free port.")] = 8000,
     api_key: Annotated[
-        list[str] | None, typer.Option(help=f"A key that requests must bring; may be repeated.  [default: ${KEY}]")
+        list[str] | None, typer.Option(help=f"API key that requests must send; may be repeated.  [default: ${KEY}]")
     ] = None,
     allow_host: Annotated[
-        list[str] | None, typer.Option(help="A name by which clients reach this machine; may be repeated.")
+        list[str] | None, typer.Option(help="Host name by which clients reach this machine; may be repeated.")
     ] = None,
     allow_origin: Annotated[
         list[str] | None,
-        typer.Option(help="An origin whose pages may ask, such as https://example.org; may be repeated, * is any."),
+        typer.Option(help="Origin allowed for CORS, such as https://example.org, or * for all; may be repeated."),
     ] = None,
     in_browser: Annotated[bool, typer.Option("--open", help="Open the web UI in this machine's browser.")] = False,
     alias: Annotated[
-        list[str] | None, typer.Option(metavar="ALIAS=NAME", help="Another name of a model; may be repeated.")
+        list[str] | None, typer.Option(metavar="ALIAS=NAME", help="Additional name of a model; may be repeated.")
     ] = None,
     memory: Annotated[
         float | None,
-        typer.Option(min=0, help="GiB for all models and requests.  [default: 9/10 of what the device has free]"),
+        typer.Option(min=0, help="Memory for models and requests, in GiB.  [default: 90% of the device's free memory]"),
     ] = None,
     chat_template: Annotated[Path | None, typer.Option(help=TEMPLATE_HELP)] = None,
     generation_config: Annotated[
         Literal["model", "none"],
-        typer.Option(help="Defaults of the settings that a request leaves out: the model's, or none."),
+        typer.Option(help="Default sampling settings: the model's generation_config.json, or none."),
     ] = "model",
-    runs: Annotated[Path, typer.Option(help="Folder of training runs that the web UI shows.")] = Path("runs"),
+    runs: Annotated[Path, typer.Option(help="Folder of training runs shown in the web UI.")] = Path("runs"),
     reports: Annotated[
         list[Path] | None,
-        typer.Option(help="A folder of reports of studies; may be repeated.  [default: claims/reports and studies]"),
+        typer.Option(help="Folder of study reports; may be repeated.  [default: claims/reports and studies]"),
     ] = None,
-    slots: Annotated[int, typer.Option(min=1, help="Requests of a model that are decoded in one batch.")] = 16,
-    max_queue: Annotated[int, typer.Option(min=0, help="Requests that may queue when all slots are busy.")] = 256,
+    slots: Annotated[int, typer.Option(min=1, help="Number of requests per model decoded in one batch.")] = 16,
+    max_queue: Annotated[
+        int, typer.Option(min=0, help="Number of requests that may queue when all slots are busy.")
+    ] = 256,
     prefix_cache: Annotated[int, typer.Option(min=0, help="Prefix cache size in MiB.")] = 256,
-    max_body: Annotated[int, typer.Option(min=1, help="Largest request body in KiB.")] = 1024,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds after which a request fails.")] = 600.0,
+    max_body: Annotated[int, typer.Option(min=1, help="Maximum size of a request body, in KiB.")] = 1024,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Time limit of a request, in seconds.")] = 600.0,
     grace: Annotated[
-        float, typer.Option(min=0, help="Seconds that running requests get when the server stops.")
+        float, typer.Option(min=0, help="Time for running requests to finish when the server stops, in seconds.")
     ] = 30.0,
     dtype: Dtype = None,
     weights: Weights = None,
@@ -106,9 +106,9 @@ def serve(
 ) -> None:
     """Serve models over OpenAI's HTTP API.
 
-    Completions, chat completions, embeddings, classes, tokenize and detokenize, health and metrics, on this machine
-    alone unless --host says otherwise. Without MODEL a small example model is served. Ctrl-C or SIGTERM stops it: what
-    runs is finished, what is new is refused.
+    Completions, chat completions, embeddings, classification, tokenization, health and metrics. The server listens only
+    on this machine unless --host is given. Without MODEL it serves a small example model. On Ctrl-C or SIGTERM it
+    finishes running requests and refuses new ones.
     """
     show_warnings()
     from archetype.api.functions import load
@@ -153,29 +153,29 @@ def serve(
     web_ui, api = addresses(host, listening.getsockname()[1])
     shown = f"web UI at {web_ui}" if page.is_built() else f"the web UI is not built: {page.HOW_TO_BUILD}"
     if not keys and host not in LOOPBACK:
-        print("archetype: without --api-key whoever reaches this machine can use its models", file=sys.stderr)
+        print("archetype: without --api-key anyone who can reach this machine can use its models", file=sys.stderr)
 
     def tell() -> None:
         place = ""
-        if models:  # else nothing has loaded torch yet, and nothing has to
+        if models:  # the example is loaded by its first request; torch is not imported yet
             from archetype.machine.device import resolve_device
 
             place = f" on {device_name(resolve_device(device))}"
         print(f"archetype: {names}{place}; {shown}\narchetype: API at {api}", file=sys.stderr, flush=True)
-        if in_browser:  # in a thread: a browser in a terminal runs until it is closed
+        if in_browser:  # in a thread: a terminal browser blocks until it is closed
             Thread(target=open_browser, args=[web_ui], daemon=True).start()
 
     run(app, listening, grace, tell)
 
 
 def addresses(host: str, port: int) -> tuple[str, str]:
-    """The addresses of the web UI, for a browser on this machine, and of the API, as --host says it."""
+    """Return the addresses of the web UI, for a browser on this machine, and of the API."""
     shown = f"[{host}]" if ":" in host else host
     return f"http://{ANY_ADDRESS.get(host, shown)}:{port}/", f"http://{shown}:{port}/v1"
 
 
 def open_browser(address: str) -> None:
-    """Open an address in this machine's browser, or print that there is none."""
+    """Open an address in the browser, or print that there is none."""
     try:
         is_open = webbrowser.open(address)
     except webbrowser.Error:
@@ -185,10 +185,10 @@ def open_browser(address: str) -> None:
 
 
 def sources_of(models: list[str], aliases: list[str]) -> list["Source"]:
-    """The models of the command line by name, each with its aliases.
+    """Return the models of the command line with their aliases.
 
     Raises:
-        SpecError: an alias is not of a model, or a folder is none.
+        SpecError: an alias names an unknown model, or a folder contains no model.
     """
     from archetype.apps.serve.models import Source
     from archetype.convert.gguf.header import is_gguf
@@ -212,5 +212,5 @@ def sources_of(models: list[str], aliases: list[str]) -> list["Source"]:
         name = name or Path(place).resolve().name if here else name or place
         sources.append(Source(name, place, tuple({place, *others.pop(name, [])} - {name})))
     if others:
-        raise SpecError("--alias", f"there is no model {next(iter(others))!r:.80}", "use a name from MODEL")
+        raise SpecError("--alias", f"there is no model {next(iter(others))!r:.80}", "use the name of a served MODEL")
     return sources

@@ -1,4 +1,4 @@
-"""`archetype translate --input FILE --output FILE`: a source a line, and a target for each."""
+"""`archetype translate --input FILE --output FILE`: one source and one target per line."""
 
 import time
 from collections.abc import Iterator
@@ -16,33 +16,31 @@ from archetype.io.atomic import write_bytes, write_json
 from archetype.io.files import read_json
 from archetype.io.text import read_text
 
-JSON_LINES = (".jsonl", ".ndjson")  # names of files that hold a JSON object a line; others hold texts
-LINES_AT_ONCE = 256  # translated together; what a kill can cost
+JSON_LINES = (".jsonl", ".ndjson")  # suffixes of JSON lines; other files have one text per line
+LINES_AT_ONCE = 256  # translated together; at most these are lost if the process is killed
 
 
 @dataclass
 class Source(Line):
-    """A text to be translated."""
-
     text: str
 
 
 def read_sources(file: Path) -> list[Source]:
-    """The sources of JSON lines, or of a file with a text on each line.
+    """Read the sources from JSON lines, or from a file with one text per line.
 
     Raises:
-        DataError: names the first line that is wrong.
+        DataError: a line is invalid; names the first.
     """
     if file.suffix in JSON_LINES:
         return read_records_with_ids(file, _source, '{"source": "Hello."}')
-    remedy = "write its sources as JSON lines (.jsonl), or one on each line of a text file"
+    remedy = "write JSON lines (.jsonl), or a text file with one source per line"
     text = read_lines_text(file, remedy).replace("\r\n", "\n").removesuffix("\n")
     return [Source(f"{file}: line {n}", n, line) for n, line in enumerate(text.split("\n"), start=1)]
 
 
 def _source(data: dict[str, Any], id: int | str, place: str) -> Source:
     if unknown := sorted(data.keys() - {"id", "source", "target"}):
-        raise DataError(f"{place}: {unknown[0]:.40}", "is not a known key", "give a source, and an id if you like")
+        raise DataError(f"{place}: {unknown[0]:.40}", "is not a known key", "use source, and optionally id")
     if not isinstance(text := data.get("source"), str):
         raise DataError(f"{place}: source", f"{text!r:.80} is not a string", "write it as a JSON string")
     return Source(place, id, text)
@@ -51,22 +49,21 @@ def _source(data: dict[str, Any], id: int | str, place: str) -> Source:
 def translate_file(
     lm: Seq2SeqLM, sources: list[Source], output: Path, settings: dict[str, Any]
 ) -> dict[str, int | float]:
-    """Translate the sources that the output does not have yet, those of like lengths together.
+    """Translate the sources that the output does not have yet, in batches of similar lengths.
 
-    JSON lines get a record for each as it is ready. A file of texts has the target of each source in its line; until
-    all are there, they stand as JSON lines beside it, and then a hidden file says what they were made with.
+    A JSON lines output gets a record per source as it is ready. A text output, with one target per line, is written
+    when all are ready, from a JSON lines file next to it; a hidden file records model and settings.
 
     Args:
         lm: an encoder-decoder.
-        sources: of the input.
-        output: the file; what it has stays.
+        output: file to append to.
         settings: fields of `Beam`.
 
     Returns:
-        How many were done before and now, and targets a second.
+        Numbers of earlier and new targets, and targets per second.
 
     Raises:
-        ArchetypeError: a source is too long, or a file cannot be used; nothing was translated then.
+        ArchetypeError: a source is too long, or a file cannot be used; nothing has been translated then.
     """
     lm.translate([])  # refuses a model without a tokenizer
     model, beam = model_hash(lm), lm.beam(**settings).dump(full=True)
@@ -74,13 +71,13 @@ def translate_file(
     def of(source: Source) -> MadeWith:
         return made_with(model, source.text, beam)
 
-    said = output.with_name(f".{output.name}.made_with.json")
-    whole = made_with(model, [source.text for source in sources], beam)
+    made_with_file = output.with_name(f".{output.name}.made_with.json")
+    hashes = made_with(model, [source.text for source in sources], beam)
     records = output if output.suffix in JSON_LINES else output.with_name(f"{output.name}.partial.jsonl")
     if records != output and output.exists() and not records.exists():
         if read_text(output).count("\n") != len(sources):
-            raise DataError(str(output), "has no translations of this input", REMEDY)
-        if (cause := difference(read_json(said) if said.is_file() else None, whole)) is not None:
+            raise DataError(str(output), "does not contain translations of this input", REMEDY)
+        if (cause := difference(read_json(made_with_file) if made_with_file.is_file() else None, hashes)) is not None:
             raise DataError(str(output), cause, REMEDY)
         return {"before": len(sources), "finished": 0, "targets_per_second": 0.0}
     started, num_done = time.perf_counter(), 0
@@ -104,7 +101,7 @@ def translate_file(
     if records != output:
         targets = finished_records(records, sources, "target", of)
         lines = [" ".join(targets[source.id]["target"].splitlines()) for source in sources]
-        write_json(said, whole)
+        write_json(made_with_file, hashes)
         write_bytes(output, "".join(f"{line}\n" for line in lines).encode())
         records.unlink(missing_ok=True)
     return {"before": before, "finished": finished, "targets_per_second": round(speed(), 1)}
@@ -114,11 +111,11 @@ def _length(lm: Seq2SeqLM, source: Source) -> int:
     """Tokens of a source.
 
     Raises:
-        DataError: it is longer than the model's context.
+        DataError: the source is longer than the model's context.
     """
     assert lm.tokenizer is not None
     length = len(lm.tokenizer.encode(source.text)) + 1
     if length > lm.spec.context_length:
-        cause = f"has {length} tokens and the model's context holds {lm.spec.context_length}"
+        cause = f"has {length} tokens, more than the model's context of {lm.spec.context_length}"
         raise DataError(source.place, cause, "cut it into sentences")
     return length

@@ -1,4 +1,4 @@
-"""Verbs on specifications alone; none of them loads torch."""
+"""The verbs `list`, `show`, `diff`, `set` and `schema`; none of them loads torch."""
 
 import sys
 import warnings
@@ -57,19 +57,19 @@ def show(
 
 
 def _explain(place: Path, as_json: bool) -> None:
-    """Print what was recognized, assumed, not understood and left out of a family that is not registered."""
+    """Print the recognized, assumed, unknown and ignored keys of a model folder."""
     from dataclasses import asdict
 
     from archetype.convert.source import find_config, read_config
     from archetype.errors import SpecError
 
     if (config := find_config(place)) is None:
-        raise SpecError(str(place), "is not a model folder with a config.json", "leave --explain out")
+        raise SpecError(str(place), "is not a model folder with a config.json", "leave out --explain")
     family, _ = read_config(config, warn=False)
     if as_json:
         print_json({"family": family.name, "reading": family.reading and asdict(family.reading)})
     elif family.reading is None:
-        print(f"{family.name} is a registered family: every key is used, or ignored on purpose")
+        print(f"{family.name} is a registered family: each key is used, or known to have no effect")
     else:
         print(family.reading.table(family.name))
 
@@ -94,7 +94,7 @@ def diff(
 
 
 def _recipe_differences(first: Path, second: Path) -> list[tuple[str, Any, Any]]:
-    """Where the recipes of two runs differ, but for the model, which is compared by itself."""
+    """Return the differences between the recipes of two runs, except for their models."""
     if not all((folder / "recipe.yaml").is_file() for folder in (first, second)):
         return []
     from archetype.spec.edit import differences
@@ -156,7 +156,7 @@ def set_(
         spec = result.spec
         change = f"{result.before} -> {result.after}"
         if result.before == result.after:
-            change = f"stays {result.before}, no other value is nearer"
+            change = f"{result.before} unchanged (no other value is closer)"
         whose = f"{match[0]} has" if budget is None else "the budget is"
         print(
             f"{result.path}: {change}; {match[1]} {result.amount:,}, {whose} {result.target:,}",
@@ -182,7 +182,7 @@ def _edited_file(source: str, before: "ModelSpec", after: "ModelSpec") -> str | 
     from archetype.errors import Notice
     from archetype.models.file import edited
 
-    written = file.read_bytes().decode()  # keeps the line ends
+    written = file.read_bytes().decode()  # keep the line endings
     text = edited(written, before, after)
     if (text or "").count("#") < written.count("#"):
         warnings.warn(f"{file}: comments on replaced values are lost", Notice, stacklevel=1)

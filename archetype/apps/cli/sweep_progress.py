@@ -1,37 +1,35 @@
-"""How far the runs of a comparison are: a live line on a terminal, and a line now and then elsewhere."""
+"""Progress of the runs of a comparison: a live line on a terminal, otherwise a line every half minute."""
 
 import sys
 import time
 from collections.abc import Callable
 
-SECONDS_BETWEEN_LINES = 30.0  # where nobody watches a terminal
+SECONDS_BETWEEN_LINES = 30.0  # if stderr is not a terminal
 
 
 class SweepProgress:
-    """Says how many runs of a stage are made, and about how long the others take."""
-
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self.total, self.begun, self.done_before, self.said = 0, 0.0, 0.0, 0.0
+        self.total, self.begun, self.done_before, self.printed = 0, 0.0, 0.0, 0.0
 
     def __call__(self, done: float, total: int) -> None:
-        """Take note of where a stage is.
+        """Show the progress of a stage.
 
         Args:
-            done: runs that are complete, with the share that is done of those being made.
+            done: completed runs, plus the completed shares of the running ones.
             total: runs of the stage.
         """
         now, is_end = self.clock(), done >= total
         if total != self.total:
-            self.total, self.begun, self.done_before, self.said = total, now, done, now
+            self.total, self.begun, self.done_before, self.printed = total, now, done, now
         elsewhere = not sys.stderr.isatty()
-        if elsewhere and not is_end and now - self.said < SECONDS_BETWEEN_LINES:
+        if elsewhere and not is_end and now - self.printed < SECONDS_BETWEEN_LINES:
             return
-        self.said = now
+        self.printed = now
         line = f"{int(done)} of {total} runs, {(now - self.begun) / 60:.1f} minutes"
         if not is_end and done > self.done_before:
             line += f", about {(now - self.begun) / (done - self.done_before) * (total - done) / 60:.1f} left"
-        live = f"\r{line:<60}"  # over the line before, which may be longer
+        live = f"\r{line:<60}"  # padded, to overwrite a longer line
         print(line if elsewhere else live, end="\n" if elsewhere or is_end else "", file=sys.stderr, flush=True)
         if is_end:
             self.total = 0

@@ -20,7 +20,7 @@ app = typer.Typer(
 )
 
 FOLDER = typer.Argument(help="A tokenizer's folder, a run directory or a model folder.")
-SHOWN = 8  # special tokens; Llama 3 has 256
+SHOWN = 8  # special tokens shown; Llama 3 has 256
 SHOWN_MERGES = 20
 NEEDS = {"column": ("text",)}
 
@@ -41,12 +41,12 @@ def train(
     from archetype.data.text_files import read_texts
     from archetype.io.atomic import new_folder
 
-    texts = [one for file in text for one in read_texts(file, column)]
+    texts = [document for file in text for document in read_texts(file, column)]
     with new_folder(to) as folder:
         tokenizer = _trained(kind, texts, vocab_size, growing)
         tokenizer.save(folder)
     if vocab_size is not None and tokenizer.vocab_size < vocab_size:
-        print(f"{kind}: {tokenizer.vocab_size:,} ids, as these texts call for no more", file=sys.stderr)
+        print(f"{kind}: only {tokenizer.vocab_size:,} ids, because these texts have no more merges", file=sys.stderr)
     if as_json:
         print_json({"folder": str(to), "kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size})
     else:
@@ -57,7 +57,7 @@ def train(
 def show(
     folder: Annotated[Path, FOLDER],
     merges: Annotated[int | None, typer.Option(min=0, help="Number of merges to print.  [default: 20]")] = None,
-    text: Annotated[Path | None, typer.Option(help="File to count merges and bytes per token on.")] = None,
+    text: Annotated[Path | None, typer.Option(help="File on which to count merges and bytes per token.")] = None,
     column: Column = None,
     as_json: Json = False,
 ) -> None:
@@ -69,7 +69,7 @@ def show(
 
     tokenizer = open_tokenizer(folder)
     if merges is not None and not isinstance(tokenizer, HuggingFaceTokenizer):
-        raise DataError("--merges", f"a tokenizer of kind {tokenizer.kind} has none", "leave it out")
+        raise DataError("--merges", f"a tokenizer of kind {tokenizer.kind} has no merges", "leave it out")
     sample = None if text is None else read_texts(text, column)
     rows = _merges(tokenizer, SHOWN_MERGES if merges is None else merges, sample)
     facts: dict[str, Any] = {
@@ -138,13 +138,13 @@ def _trained(kind: str, texts: list[str], vocab_size: int | None, growing: bool)
     tokenizer = train_tokenizer(kind, texts, vocab_size)
     if growing:
         if not isinstance(tokenizer, WordTokenizer):
-            raise DataError("--growing", f"{kind} has no unknown words", "use it with --kind words")
+            raise DataError("--growing", f"has no effect on kind {kind}", "use it with --kind words")
         tokenizer.growing = True
     return tokenizer
 
 
 def _merges(tokenizer: "Tokenizer", limit: int, texts: list[str] | None) -> list[dict[str, Any]]:
-    """The first merges in readable form, counted where there is a text; empty for other kinds than BPE."""
+    """Return the first merges, with counts if there is a text; empty for kinds other than BPE."""
     from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
     from archetype.tokenizers.merges import merge_counts
 
@@ -159,7 +159,7 @@ def _merges(tokenizer: "Tokenizer", limit: int, texts: list[str] | None) -> list
 
 
 def _compression(tokenizer: "Tokenizer", texts: list[str]) -> dict[str, Any]:
-    """UTF-8 bytes and tokens of texts."""
+    """Return the UTF-8 bytes and the tokens of texts."""
     size, tokens = (sum(map(len, parts)) for parts in (map(str.encode, texts), map(tokenizer.encode, texts)))
     return {"bytes": size, "tokens": tokens, "bytes_per_token": size / tokens if tokens else None}
 

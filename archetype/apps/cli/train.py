@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from archetype.apps.cli import train_options as own
+from archetype.apps.cli import train_options as opts
 from archetype.apps.cli.fields import takes, values_of
 from archetype.apps.cli.options import Device, Json, OptionalOutput
 from archetype.apps.cli.output import print_json
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     from archetype.training.recipe import Recipe
     from archetype.training.state import TrainState
 
-SECTIONS, OPTIONAL_VALUES, NEEDS, EXCLUDES = own.SECTIONS, own.OPTIONAL_VALUES, own.NEEDS, own.EXCLUDES
+SECTIONS, OPTIONAL_VALUES, NEEDS, EXCLUDES = opts.SECTIONS, opts.OPTIONAL_VALUES, opts.NEEDS, opts.EXCLUDES
 
 
-@takes(own.FIELDS | own.BUDGET, own.DEFAULTS)
+@takes(opts.FIELDS | opts.BUDGET, opts.DEFAULTS)
 def train(
-    texts: own.Texts = None,
-    recipe: own.RecipeFile = None,
+    texts: opts.Texts = None,
+    recipe: opts.RecipeFile = None,
     to: OptionalOutput = None,
-    resume: own.Resume = None,
-    allow_changes: own.AllowChanges = False,
-    assignments: own.Assignments = None,
-    start_from: own.From = None,
-    new_tokens: own.AddTokens = None,
+    resume: opts.Resume = None,
+    allow_changes: opts.AllowChanges = False,
+    assignments: opts.Assignments = None,
+    start_from: opts.From = None,
+    new_tokens: opts.AddTokens = None,
     device: Device = "auto",
-    force: own.Force = False,
-    plan: own.Plan = None,
-    gpu: own.Gpu = None,
-    find_rate: own.FindRate = False,
+    force: opts.Force = False,
+    plan: opts.Plan = None,
+    gpu: opts.Gpu = None,
+    find_rate: opts.FindRate = False,
     as_json: Json = False,
     **options: Any,
 ) -> None:
@@ -51,25 +51,25 @@ def train(
     from archetype.training.processes import launched
     from archetype.training.resolve import resolve_recipe
 
-    folder = resume or to or Path("run")  # a plan only reads beside it
-    fields, budget = own.recipe_fields(options, texts, new_tokens), Budget.parse(values_of(own.BUDGET, options))
+    folder = resume or to or Path("run")  # a plan writes nothing there
+    fields, budget = opts.recipe_fields(options, texts, new_tokens), Budget.parse(values_of(opts.BUDGET, options))
 
     def assembled() -> tuple["Pretrained | None", "Recipe", str]:
         pretrained = None if start_from is None else open_pretrained(start_from)
         return pretrained, *assemble(recipe, fields, assignments or [], budget, pretrained)
 
-    if plan == own.HERE and gpu is not None:
+    if plan == opts.HERE and gpu is not None:
         raise SpecError("--gpu", "needs a cluster size; --plan alone is for this machine", "add its size: --plan 1x8")
     if plan is not None or find_rate:
-        here, (pretrained, chosen, said) = resolve_device(device), assembled()
-        if plan not in (None, own.HERE):
-            print_plan(chosen, plan, gpu or own.GPU, budget, as_json)
+        here, (pretrained, chosen, reasons) = resolve_device(device), assembled()
+        if plan not in (None, opts.HERE):
+            print_plan(chosen, plan, gpu or opts.GPU, budget, as_json)
             return
         resolved = resolve_recipe(folder, chosen, here, None, True, budget, pretrained, is_plan=not find_rate)
         if find_rate:
             print_rates(resolved, here, to, as_json)
         else:
-            print_plan_here(resolved, here, said, as_json)
+            print_plan_here(resolved, here, reasons, as_json)
         return
     with launched(resolve_device(device)) as (processes, own_device):
 
@@ -77,9 +77,9 @@ def train(
             if resume is not None:
                 steps = fields.get("steps")
                 return setup.resume(resume, own_device, steps, allow_changes, force, assignments or (), processes)
-            pretrained, chosen, said = assembled()
+            pretrained, chosen, reasons = assembled()
             state = setup.start(folder, chosen, own_device, None, force, budget, pretrained, processes)
-            state.notes = (*([f"chosen: {said}"] if said else []), *state.notes)
+            state.notes = (*([f"chosen: {reasons}"] if reasons else []), *state.notes)
             return state
 
         with tokenization_bar(), preparation_bar():

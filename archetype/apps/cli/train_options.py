@@ -1,4 +1,4 @@
-"""The options of `train`: fields of a recipe, fields of a budget, and those that are neither."""
+"""Options of `train`: fields of a recipe, fields of a budget, and others."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,12 +8,12 @@ import typer
 from archetype.apps.cli.fields import setting, settings_of, values_of
 from archetype.settings import training as settings
 
-HERE = "here"  # what --plan alone stands for
+HERE = "here"  # the value of --plan without an argument
 GPU = "H100-SXM"
-OPTIONAL_VALUES = {"--plan": (HERE, r"\d+x\d+")}  # of options: what one without a value means, and what a value is
+OPTIONAL_VALUES = {"--plan": (HERE, r"\d+x\d+")}  # option: (value if none is given, pattern of a value)
 
 TO_FIT = "chosen to fit the text"
-DEFAULTS = {  # what applies if neither an option nor a recipe file sets a field
+DEFAULTS = {  # shown in the help, if neither an option nor a recipe file sets the field
     "tokenizer": TO_FIT,
     "vocab_size": TO_FIT,
     "steps": TO_FIT,
@@ -72,7 +72,7 @@ FIELDS = {
     "track": setting("trackers", Annotated[tuple[str, ...], settings.TRACKERS]),
 }
 BUDGET = settings_of(settings.Limits, "epochs", "tokens", "flops", "minutes")
-KINDS = {  # of data that an option names; of --text its files decide
+KINDS = {  # kind of the data that an option names; for --text the files decide
     "source": "pairs",
     "target": "pairs",
     "images": "images",
@@ -145,12 +145,12 @@ FindRate = Annotated[
 
 
 def recipe_fields(options: dict[str, Any], texts: list[str] | None, new_tokens: str | None) -> dict[str, Any]:
-    """The fields of a recipe that the command line gives, by their paths.
+    """Return the recipe fields set on the command line, by path.
 
     Args:
         options: values of `FIELDS`.
-        texts: further values of --text.
-        new_tokens: what --add-tokens names.
+        texts: positional arguments, added to --text.
+        new_tokens: value of --add-tokens.
 
     Raises:
         SpecError: options name data of several kinds.
@@ -167,8 +167,8 @@ def recipe_fields(options: dict[str, Any], texts: list[str] | None, new_tokens: 
 
 
 def _names(value: str) -> tuple[str, ...]:
-    """Names by commas, or the lines of a file."""
+    """Split names at commas, or read them from the lines of a file."""
     from archetype.data.text_files import read_lines_text
 
-    file, remedy = Path(value), "write one token on each line of a text file"
+    file, remedy = Path(value), "write a text file with one token per line"
     return tuple(filter(None, read_lines_text(file, remedy).splitlines() if file.is_file() else value.split(",")))

@@ -1,4 +1,4 @@
-"""The verb `upload`: a model as a folder with its card, sent to huggingface.co."""
+"""The verb `upload`: a model with a model card for huggingface.co."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -40,8 +40,8 @@ def upload(
 ) -> None:
     """Upload a model to huggingface.co with a model card.
 
-    The card has the drawing, held-out loss, costs, specification, and how to load the model. The token is that of
-    huggingface_hub: HF_TOKEN, or `hf auth login`. A run's adapter is merged.
+    The card has a drawing, the validation loss, costs, the specification and how to load the model. Access tokens are
+    those of huggingface_hub: HF_TOKEN, or `hf auth login`. A run's adapter is merged into its base.
     """
     from archetype import __version__
     from archetype.api.exporting import export, fitting_format
@@ -54,7 +54,7 @@ def upload(
 
     target = destination(name, revision, private)
     if not dry_run:
-        check_account()  # before a large model is read
+        check_account()  # fails before a large model is loaded
     lm = load(model, dtype_of(dtype), mapped=True)
     card = ModelCard(target.repository, target.revision, last_evaluation(Run(model).metrics_file))
     message = message or f"Upload with Archetype {__version__}"
@@ -72,7 +72,7 @@ def upload(
     elif address is None:
         _print_plan(folder, target, message, sizes)
     else:
-        print(f"sent {len(sizes)} files, {sum(sizes.values()):,} bytes, to {target}: {address}")
+        print(f"uploaded {len(sizes)} files, {sum(sizes.values()):,} bytes, to {target}: {address}")
 
 
 def _print_plan(folder: Path, target: "Destination", message: str, sizes: dict[str, int]) -> None:
@@ -80,4 +80,4 @@ def _print_plan(folder: Path, target: "Destination", message: str, sizes: dict[s
 
     print(Table(("file", "bytes"), [(name, f"{size:,}") for name, size in sizes.items()]))
     access = {None: "", True: ", private", False: ", public"}[target.private]
-    print(f"wrote {folder}; would be sent to {target}{access} as {message!r}, {sum(sizes.values()):,} bytes")
+    print(f"wrote {folder}; to upload to {target}{access} as {message!r}, {sum(sizes.values()):,} bytes")

@@ -1,4 +1,4 @@
-"""A verb of the command line: its help in sections, and what may not be chosen together."""
+"""Commands with sectioned help, and checks of options that exclude or need each other."""
 
 import gc
 import math
@@ -11,22 +11,22 @@ from typer.core import TyperCommand
 
 from archetype.errors import SpecError, enumeration
 
-WRITTEN = "archetype.written"  # of a context: what stands behind the verb
-METAVARS = {"int": "N", "float": "X", "str": "TEXT", "path": "PATH"}  # of values, by typer's names of their types
+WRITTEN = "archetype.written"  # context key: the arguments after the verb
+METAVARS = {"int": "N", "float": "X", "str": "TEXT", "path": "PATH"}  # placeholders of values, by typer's type names
 LARGEST = {bool: 1, int: 2**63 - 1, float: 3.4e38}  # int64, float32
-KEPT = 2**30  # bytes of freed memory that stay with verbs that read: each layer takes what the one before gave back
+KEPT = 2**30  # bytes of freed memory kept by verbs that run models: each layer reuses what the previous one freed
 
 
 class Verb(TyperCommand):
-    """A verb, as constants of its module describe it.
+    """A verb with the constants of its module.
 
     Attributes:
-        sections: of its help, with the names of their options; the others come last (`SECTIONS`).
-        optional_values: what an option without a value means, and the form of a value (`OPTIONAL_VALUES`).
-        needs: options that have an effect only with one of some others (`NEEDS`).
-        excludes: options that leave some others without an effect (`EXCLUDES`).
-        reads_texts: whether freed memory is kept.
-        ends_soon: whether garbage is never collected.
+        sections: heading -> names of its options; other options come last (`SECTIONS`).
+        optional_values: option -> (value if none is given, pattern of a value) (`OPTIONAL_VALUES`).
+        needs: option -> options of which it needs at least one (`NEEDS`).
+        excludes: option -> options that it cannot be combined with (`EXCLUDES`).
+        reads_texts: whether to keep freed memory.
+        ends_soon: whether to disable garbage collection.
     """
 
     sections: Mapping[str, tuple[str, ...]] = {}
@@ -37,13 +37,13 @@ class Verb(TyperCommand):
     ends_soon = False
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments, and be ready to run; an option that may stand alone gets what it means then."""
+        """Parse the arguments; an option without its optional value gets the default value."""
         ctx.meta[WRITTEN] = shlex.join(args)
         for option, (alone, form) in self.optional_values.items():
             if option in args and not re.fullmatch(form, (*args, "")[args.index(option) + 1]):
                 args = [*args]
                 args.insert(args.index(option) + 1, alone)
-        rest = super().parse_args(ctx, args)  # the help ends here
+        rest = super().parse_args(ctx, args)  # --help exits here
         self._refuse_extreme_numbers(ctx)
         self._refuse_without_effect(ctx)
         if not self.ends_soon:
@@ -55,10 +55,10 @@ class Verb(TyperCommand):
         return rest
 
     def _refuse_extreme_numbers(self, ctx: Any) -> None:
-        """Refuse numbers that are not finite, and those beyond what torch and the file formats hold.
+        """Refuse numbers that are not finite, or exceed the range of int64 or float32.
 
         Raises:
-            SpecError: names the option and the number.
+            SpecError: a number is out of range.
         """
         for parameter in self.params:
             written = _written(parameter)
@@ -74,17 +74,17 @@ class Verb(TyperCommand):
                 raise SpecError(written, cause, remedy)
 
     def _refuse_without_effect(self, ctx: Any) -> None:
-        """Refuse an option that changes nothing beside the others, or without another.
+        """Refuse options that need another option, or that exclude each other.
 
         Raises:
-            SpecError: names both.
+            SpecError: names both options.
         """
         written = {str(parameter.name): _written(parameter) for parameter in self.params}
         chosen = [name for name in written if ctx.get_parameter_source(name).name == "COMMANDLINE"]
         for name in chosen:
-            partners = [one for one in self.needs.get(name, ()) if one in written]
-            if partners and not any(one in chosen for one in partners):
-                cause = f"has no effect without {enumeration((written[one] for one in partners), 'or')}"
+            partners = [partner for partner in self.needs.get(name, ()) if partner in written]
+            if partners and not any(partner in chosen for partner in partners):
+                cause = f"has no effect without {enumeration((written[partner] for partner in partners), 'or')}"
                 raise SpecError(written[name], cause, "add it, or leave this out")
             for other in self.excludes.get(name, ()):
                 if other in chosen:
@@ -97,7 +97,7 @@ class Verb(TyperCommand):
         return ["[OPTIONS]", *(_name(each) if each.required else f"[{_name(each)}]" for each in arguments)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Arguments, sections, and options that belong to none."""
+        """Write arguments, sections, and the remaining options."""
         section_of = {name: section for section, names in self.sections.items() for name in names}
         places = {name: place for place, name in enumerate(section_of)}
         records: dict[str, list[Any]] = {name: [] for name in ("Arguments", *self.sections, "Options")}
@@ -125,6 +125,6 @@ def _name(argument: Any) -> str:
 
 
 def _metavar(kind: str) -> str:
-    """Return the placeholder of a value; choices name themselves."""
+    """Return the placeholder of a value; a choice is its own placeholder."""
     kind = kind.removesuffix(" range").removeprefix("list[").removesuffix("]").lower() if "|" not in kind else kind
     return METAVARS.get(kind, kind)

@@ -22,12 +22,11 @@ class Answering:
     """Response to one request: records the status and adds the common headers.
 
     Args:
-        send: of ASGI.
         headers: added to every response, in addition to the request id.
 
     Attributes:
-        status: of HTTP; 499 as long as nothing was sent.
-        id: of the request, which every answer bears.
+        status: HTTP status; 499 until the response has started.
+        id: value of the x-request-id header.
     """
 
     def __init__(self, send: Send, headers: Headers) -> None:
@@ -64,10 +63,12 @@ def refusal(error: Exception, id: str) -> ApiError:
         allowed = (error.headers or {}).get("Allow", "")
         message = f"this method is not allowed here; use {allowed}"
         return ApiError("method_not_allowed", message, headers={"allow": allowed})
-    said = api_error(error)
-    if said.code == "internal_error":
-        cause = error if said.cause is None else said.cause
-        places = (f"{one.filename}:{one.lineno} {one.name}" for one in traceback.extract_tb(cause.__traceback__))
-        log.error("%s: %s at\n  %s", id, type(cause).__name__, "\n  ".join(places))
-        said.message = f"{said.message} ({id})"
-    return said
+    answer = api_error(error)
+    if answer.code == "internal_error":
+        cause = error if answer.cause is None else answer.cause
+        # file and line only: the exception's text may quote the request
+        frames = traceback.extract_tb(cause.__traceback__)
+        lines = (f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames)
+        log.error("%s: %s at\n  %s", id, type(cause).__name__, "\n  ".join(lines))
+        answer.message = f"{answer.message} ({id})"
+    return answer

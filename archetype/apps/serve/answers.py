@@ -59,9 +59,8 @@ class Envelope:
     """Fields shared by all objects of one response.
 
     Args:
-        model: the model that answers.
-        prefix: of the id.
-        object: what the objects are called.
+        prefix: prefix of the id, such as "chatcmpl".
+        object: value of the field `object`.
     """
 
     def __init__(self, model: ServedModel, prefix: str, object: str) -> None:
@@ -89,9 +88,8 @@ class CompletionLogprobs:
     """Log-probabilities of a sequence in the format of the completions API.
 
     Args:
-        model: whose tokens they are.
         count: number of alternatives per token.
-        offset: characters of the answer's text before them.
+        offset: length of the text before the first token, in characters.
     """
 
     def __init__(self, model: ServedModel, count: int, offset: int = 0) -> None:
@@ -127,7 +125,6 @@ class CompletionLogprobs:
 
 
 def joined(first: LogprobColumns, second: LogprobColumns) -> LogprobColumns:
-    """Return the tokens of both."""
     return {
         "tokens": first["tokens"] + second["tokens"],
         "token_logprobs": first["token_logprobs"] + second["token_logprobs"],

@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # imported by the first request that needs them
 KEYLESS = ("/", "/health")  # and the files of the web UI
 HEADER_BYTES = 2**15
 CLOSE = {"connection": "close"}  # after a body that was not read to its end
-PATHS = {route.path for route in ROUTES}  # without those that have parameters, as a request writes them
+PATHS = {route.path for route in ROUTES}  # a path with {parameters} matches none
 LOOPBACK = ("localhost", "ip6-localhost")
 # paths of other servers, and their equivalents here
 INSTEAD = {
@@ -82,34 +82,29 @@ class App:
 
     @cached_property
     def captures(self) -> "Captures":
-        """Return the traced passes that clients inspect."""
         from archetype.apps.serve.captures import Captures
 
         return Captures(self.models)
 
     @cached_property
     def engine_bar(self) -> "EngineBar":
-        """Return the state and throughput of the engines."""
         from archetype.apps.serve.engine_bar import EngineBar
 
         return EngineBar(self.models, lambda: self.stopping)
 
     @cached_property
     def runs(self) -> "Runs":
-        """Return the training runs."""
         from archetype.apps.serve.runs import Runs
 
         return Runs(self._runs)
 
     @cached_property
     def reports(self) -> "Reports":
-        """Return the reports of studies."""
         from archetype.apps.serve.reports import Reports
 
         return Reports(self._reports)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         if scope["type"] != "http":
             return
         headers = dict(scope["headers"])

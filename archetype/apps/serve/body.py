@@ -11,7 +11,7 @@ from archetype.errors import nearest
 from archetype.spec.errors import in_words, path
 
 TAGS = ("str", "int", "list", "dict", "bool")  # pydantic's names of the types of a union
-# What stands where one of several types may: pydantic names an error of each.
+# Descriptions of fields with several types: pydantic reports one error per type.
 EXPECTED = {
     "prompt": "a text, a list of texts, a list of token ids, or a list of such lists",
     "input": "a text, a list of texts, or lists of token ids",
@@ -24,7 +24,7 @@ EXPECTED = {
 
 
 class Fields(BaseModel):
-    """A JSON object in a body: JSON types as they are, no key that is unknown."""
+    """JSON object in a body: no type conversion, and no unknown keys."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -36,7 +36,7 @@ class Fields(BaseModel):
         """Refuse unsupported fields, in nested objects too.
 
         Args:
-            place: of this object in the body, such as "messages[0].".
+            place: path of this object in the body, such as "messages[0].".
 
         Raises:
             ApiError: a field is not supported; names the first.
@@ -50,7 +50,7 @@ class Fields(BaseModel):
     def without_effect(self) -> list[str]:
         """Return the fields without effect, in nested objects too, for the header that names them."""
         names = sorted(self.model_fields_set & (self.ignored | self.neutral.keys()))
-        names += [f"{name}.{one}" for name, _, inner in self._inner() for one in inner.without_effect()]
+        names += [f"{name}.{field}" for name, _, inner in self._inner() for field in inner.without_effect()]
         return list(dict.fromkeys(names))
 
     def _inner(self) -> Iterator[tuple[str, str, "Fields"]]:
@@ -60,7 +60,7 @@ class Fields(BaseModel):
             if isinstance(value, Fields):
                 yield name, "", value
             elif isinstance(value, list):
-                yield from ((name, f"[{index}]", one) for index, one in enumerate(value) if isinstance(one, Fields))
+                yield from ((name, f"[{index}]", item) for index, item in enumerate(value) if isinstance(item, Fields))
 
 
 class Body(Fields):
@@ -87,9 +87,8 @@ def unknown(place: str, name: str, known: Iterable[str]) -> ApiError:
     """Return the error of an unknown key.
 
     Args:
-        place: of the key in the body.
-        name: of the key.
-        known: names that it could have.
+        place: path of the key in the body.
+        known: valid names, for a suggestion.
     """
     param = re.split(r"[.\[]", place)[0]
     return ApiError("unknown_parameter", f"{place}: is not a known parameter; {nearest(name, known)}", param)
@@ -114,7 +113,7 @@ def _classes(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def _refusal(error: ValidationError, cls: type[Body]) -> ApiError:
     details = error.errors(include_url=False)
-    detail: Any = next((one for one in details if one["type"] in ("extra_forbidden", "value_error")), details[0])
+    detail: Any = next((item for item in details if item["type"] in ("extra_forbidden", "value_error")), details[0])
     if detail["type"] == "extra_forbidden":
         *before, name = detail["loc"]
         before = [key for key in before if isinstance(key, int) or (re.fullmatch(r"\w+", key) and key.islower())]

@@ -68,7 +68,6 @@ class Capture:
 
     @property
     def trace(self) -> Trace:
-        """Return the trace of the pass."""
         return self.inspection.trace
 
     async def summarize(self) -> Summary:

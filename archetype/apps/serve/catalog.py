@@ -26,18 +26,16 @@ class Presets(TypedDict):
 
 
 async def presets(exchange: Exchange) -> Presets:
-    """Answer with all presets."""
     presets = [{"name": name} | facts._asdict() for name, facts in preset_facts().items()]
     return {"presets": presets, "devices": list(DEVICES)}
 
 
 async def schema(exchange: Exchange) -> dict[str, Any]:
-    """Answer with the JSON Schema of specifications."""
     return await asyncio.to_thread(json_schema)
 
 
 async def served_models(exchange: Exchange) -> ServedModels:
-    """Answer with the facts of each model that follow from its specification; no model is loaded for it."""
+    """Answer with facts of each model from its specification, without loading any model."""
     models = exchange.app.models
     return {"models": await asyncio.to_thread(lambda: [facts_of(models, source) for source in models.sources])}
 

@@ -48,7 +48,6 @@ class RenderedPrompt(TypedDict):
 
 
 async def chat_completions(exchange: Exchange, body: ChatRequest) -> ChatCompletion | None:
-    """Answer a conversation."""
     count = body.num_logprobs()
     async with exchange.app.models.use(body.model) as model:
         model.check("chat completions")
@@ -92,13 +91,13 @@ async def _use_of_tools(model: ServedModel, body: ChatRequest) -> ToolUse | None
         return None
     use = await model.worker.text(lambda: tool_use(model, body.tools, body.tool_choice, body.parallel_tool_calls))
     if use is not None and body.grammar():
-        cause = "and a form of the answer cannot both be asked for"
+        cause = "cannot be combined with a response format or grammar"
         raise ApiError("invalid_value", f"tools: {cause}; leave one out, or set tool_choice to none", "tools")
     return use
 
 
 def _prompt(model: ServedModel, body: ChatRequest) -> Callable[[], tuple[str, list[int]]]:
-    """The conversation of a request; without its tools where none may be called: a model calls what it knows of."""
+    # with tool_choice "none" the template gets no tools either: a model calls the tools that it knows
     tools = None if body.tool_choice == "none" else body.tools
     return conversation(model, body.messages, body.add_generation_prompt, body.continue_final_message, tools)
 
@@ -113,23 +112,21 @@ def conversation(
     """Return a function that renders messages with the chat template and tokenizes them, to be called in a text thread.
 
     Args:
-        model: whose template it is.
-        messages: of the conversation.
-        add_generation_prompt: whether the text ends with what stands before an answer (default: yes).
-        continue_final: whether it ends within the last message instead, which is to be continued.
-        tools: that the model may call.
+        add_generation_prompt: whether the text ends with the header of the assistant's turn (default: yes).
+        continue_final: whether to leave the last message open, for the model to continue.
+        tools: tools that the model may call.
 
     Raises:
-        ApiError: there is no template; what is returned raises it where the template refuses these messages.
+        ApiError: the model has no template. The returned function raises it if the template rejects the messages.
     """
     if continue_final and add_generation_prompt:
-        message = "continue_final_message: and add_generation_prompt cannot both be true; give one of them"
+        message = "continue_final_message: cannot be combined with add_generation_prompt; set only one of them"
         raise ApiError("invalid_value", message, "continue_final_message")
     template, tokenizer = model.lm.template, model.tokenizer
     if template is None:
         message = (
-            f"{model.name} has no chat template: it continues texts; use /v1/completions, or start the server with "
-            "--chat-template FILE or a known form's name, such as chatml"
+            f"{model.name} has no chat template; use /v1/completions, or start the server with "
+            "--chat-template FILE, or with the name of a known template such as chatml"
         )
         raise ApiError("no_chat_template", message, "messages")
 
@@ -160,12 +157,12 @@ async def _answer(
     contents: list[list[TokenLogprob]] = [[] for _ in answers]
 
     def add(events: list[Event]) -> None:
-        for one in events:
-            index = index_of(one)
-            answers[index].push(one.text, one.finish_reason is not None)
-            reasons[index] = answers[index].reason(one.finish_reason)
-            if count is not None and one.logprobs is not None and not only_ends(model, body, one):
-                contents[index].append(chat_logprobs(model, one, count))
+        for step in events:
+            index = index_of(step)
+            answers[index].push(step.text, step.finish_reason is not None)
+            reasons[index] = answers[index].reason(step.finish_reason)
+            if count is not None and step.logprobs is not None and not only_ends(model, body, step):
+                contents[index].append(chat_logprobs(model, step, count))
 
     await choices.read(add)
     items = list[ChatChoice]()
@@ -196,25 +193,26 @@ async def _stream(
     make = envelope.chunks(body.include_usage)
 
     def chunk(index: int, delta: str, logprobs: Any = None, reason: str | None = None, rest: str = "") -> bytes:
-        said = "null" if logprobs is None else encode_json(logprobs)
+        # only the changing fields are encoded; `make` adds the fields that all chunks share
+        values = "null" if logprobs is None else encode_json(logprobs)
         end = "null" if reason is None else f'"{reason}"'
-        return make(f'{{"index":{index},"delta":{delta},"logprobs":{said},"finish_reason":{end}{rest}}}')
+        return make(f'{{"index":{index},"delta":{delta},"logprobs":{values},"finish_reason":{end}{rest}}}')
 
     def send(events: list[Event]) -> None:
         pieces = []
-        for one in events:
-            index, logprobs = index_of(one), None
-            if count is not None and one.logprobs is not None and not only_ends(model, body, one):
-                logprobs = {"content": [chat_logprobs(model, one, count)], "refusal": None}
-            ids = f',"token_ids":[{one.token}]' if body.return_token_ids and one.token is not None else ""
-            deltas = answers[index].push(one.text, one.finish_reason is not None)
+        for step in events:
+            index, logprobs = index_of(step), None
+            if count is not None and step.logprobs is not None and not only_ends(model, body, step):
+                logprobs = {"content": [chat_logprobs(model, step, count)], "refusal": None}
+            ids = f',"token_ids":[{step.token}]' if body.return_token_ids and step.token is not None else ""
+            deltas = answers[index].push(step.text, step.finish_reason is not None)
             if not deltas and (logprobs or ids):
                 deltas = [{"content": ""}]
             for delta in deltas:
                 pieces.append(chunk(index, encode_json(delta), logprobs, rest=ids))
-                logprobs, ids = None, ""  # which stand with the first
-            if one.finish_reason is not None:
-                pieces.append(chunk(index, "{}", reason=answers[index].reason(one.finish_reason)))
+                logprobs, ids = None, ""  # sent with the first delta only
+            if step.finish_reason is not None:
+                pieces.append(chunk(index, "{}", reason=answers[index].reason(step.finish_reason)))
         if pieces:
             stream.write(b"".join(pieces))
 
@@ -227,6 +225,6 @@ async def _stream(
             stream.write(event({**envelope.fields, "choices": [], "usage": choices.usage}))
 
 
-def only_ends(model: ServedModel, body: ChatRequest, one: Event) -> bool:
-    """Whether a token ends the text and stands for none of it; chat completions do not list it."""
-    return one.finish_reason == "stop" and one.token in (*model.lm.ends, *(body.stop_token_ids or ()))
+def only_ends(model: ServedModel, body: ChatRequest, step: Event) -> bool:
+    """Return whether a token only ends the text; chat completions do not list such tokens."""
+    return step.finish_reason == "stop" and step.token in (*model.lm.ends, *(body.stop_token_ids or ()))

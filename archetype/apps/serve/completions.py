@@ -41,8 +41,7 @@ class Echo:
     """Prompt repeated before each of its completions; empty unless `echo` is set.
 
     Attributes:
-        text: of the prompt.
-        logprobs: of its tokens, in the columns of `CompletionLogprobs`.
+        logprobs: log-probabilities of the prompt's tokens.
     """
 
     text: str
@@ -50,13 +49,12 @@ class Echo:
 
 
 async def completions(exchange: Exchange, body: CompletionRequest) -> Completion | None:
-    """Answer a request for completions."""
     async with exchange.app.models.use(body.model) as model:
         model.check("completions")
         if body.use_beam_search:
             return await _translate(model, body, exchange)
         if model.translates and body.echo:
-            raise unsupported("echo", "the prompt of a translator is a source, which its text does not go on from")
+            raise unsupported("echo", "an encoder-decoder reads the prompt as its source; leave it out")
         texts = body.prompts()
         envelope = Envelope(model, "cmpl", "text_completion")
         choices = await begin(
@@ -79,15 +77,10 @@ async def completions(exchange: Exchange, body: CompletionRequest) -> Completion
 
 
 def encode(model: ServedModel, text: str | Ids, add_special_tokens: bool = True) -> list[int]:
-    """Tokenize a prompt, or the whole text that an encoder reads.
-
-    Args:
-        model: that reads it.
-        text: a text; or ids, to which nothing is added.
-        add_special_tokens: those around a text.
+    """Tokenize a prompt, or the whole text that an encoder reads; token ids are only checked.
 
     Raises:
-        ApiError: there are none, or one is no token.
+        ApiError: there are no tokens, or an id is outside the vocabulary.
     """
     if isinstance(text, list):
         return check_tokens(model, text, "prompt")
@@ -109,8 +102,8 @@ async def _echoes(
     assert engine is not None
 
     async def echo(text: str | Ids, ids: list[int]) -> Echo:
-        rows = None if count is None else (await model.worker.run(lambda: engine.score([ids], count)))[0]
-        return await model.worker.text(lambda: _echo(model, text, ids, rows, count))
+        logprobs = None if count is None else (await model.worker.run(lambda: engine.score([ids], count)))[0]
+        return await model.worker.text(lambda: _echo(model, text, ids, logprobs, count))
 
     if not body.echo:
         return [Echo("", CompletionLogprobs(model, 0).take()) for _ in prompts]
@@ -118,7 +111,7 @@ async def _echoes(
 
 
 def _echo(
-    model: ServedModel, text: str | Ids, ids: list[int], rows: list[Logprobs | None] | None, count: int | None
+    model: ServedModel, text: str | Ids, ids: list[int], scores: list[Logprobs | None] | None, count: int | None
 ) -> Echo:
     if model.lm.tokenizer is None:
         pieces = [""] * len(ids)
@@ -127,8 +120,8 @@ def _echo(
         pieces = [stream.push(id) for id in ids]
         pieces[-1] += stream.finish()
     logprobs = CompletionLogprobs(model, count or 0)
-    for id, piece, row in zip(ids, pieces, rows or (), strict=rows is not None):
-        logprobs.add(id, piece, row)
+    for id, piece, score in zip(ids, pieces, scores or (), strict=scores is not None):
+        logprobs.add(id, piece, score)
     return Echo(text if isinstance(text, str) else "".join(pieces), logprobs.take())
 
 
@@ -142,12 +135,12 @@ async def _answer(
     lists = [CompletionLogprobs(model, body.logprobs or 0, len(echo.text)) for echo in before]
 
     def add(events: list[Event]) -> None:
-        for one in events:
-            index = index_of(one)
-            texts[index] += one.text
-            reasons[index] = "stop" if one.finish_reason == "stop" else "length"
-            if body.logprobs is not None and one.token is not None:
-                lists[index].add(one.token, one.text, one.logprobs)
+        for step in events:
+            index = index_of(step)
+            texts[index] += step.text
+            reasons[index] = "stop" if step.finish_reason == "stop" else "length"
+            if body.logprobs is not None and step.token is not None:
+                lists[index].add(step.token, step.text, step.logprobs)
 
     await choices.read(add)
     items = list[CompletionChoice]()
@@ -183,20 +176,20 @@ async def _stream(
 
     def chunk(index: int, text: str, logprobs: LogprobColumns | None, reason: str | None, ids: list[int]) -> bytes:
         rest = f',"token_ids":{ids}' if body.return_token_ids else ""
-        said = "null" if logprobs is None else encode_json(logprobs)
+        values = "null" if logprobs is None else encode_json(logprobs)
         end = "null" if reason is None else f'"{reason}"'
-        return make(f'{{"index":{index},"text":{encode_json(text)},"logprobs":{said},"finish_reason":{end}{rest}}}')
+        return make(f'{{"index":{index},"text":{encode_json(text)},"logprobs":{values},"finish_reason":{end}{rest}}}')
 
     def send(events: list[Event]) -> None:
         pieces = []
-        for one in events:
-            index, logprobs = index_of(one), None
-            if body.logprobs is not None and one.token is not None:
-                lists[index].add(one.token, one.text, one.logprobs)
+        for step in events:
+            index, logprobs = index_of(step), None
+            if body.logprobs is not None and step.token is not None:
+                lists[index].add(step.token, step.text, step.logprobs)
                 logprobs = lists[index].take()
-            if one.text or one.finish_reason or logprobs or body.return_token_ids:
-                ids = [] if one.token is None else [one.token]
-                pieces.append(chunk(index, one.text, logprobs, one.finish_reason, ids))
+            if step.text or step.finish_reason or logprobs or body.return_token_ids:
+                ids = [] if step.token is None else [step.token]
+                pieces.append(chunk(index, step.text, logprobs, step.finish_reason, ids))
         if pieces:
             stream.write(b"".join(pieces))
 
@@ -212,9 +205,9 @@ async def _stream(
             stream.write(event({**envelope.fields, "choices": [], "usage": choices.usage}))
 
 
-def index_of(one: Event) -> int:
-    """Return the index of the choice that an event belongs to."""
-    index: int = one.request.id.index  # type: ignore[attr-defined]
+def index_of(step: Event) -> int:
+    """Return the index of an event's choice."""
+    index: int = step.request.id.index  # type: ignore[attr-defined]
     return index
 
 
@@ -229,27 +222,27 @@ async def _translate(model: ServedModel, body: CompletionRequest, exchange: Exch
         raise unsupported("use_beam_search", "only a translator searches with beams")
     sources = [source for source in body.prompts() if isinstance(source, str)]
     if len(sources) < len(body.prompts()):
-        raise ApiError("invalid_value", "prompt: a translator reads texts and no token ids; send a text", "prompt")
-    said = (name for name in body.model_fields_set - body.ignored if getattr(body, name) not in (None, False))
-    for name in sorted(said):
+        raise ApiError("invalid_value", "prompt: beam search reads text, not token ids; send a text", "prompt")
+    given = (name for name in body.model_fields_set - body.ignored if getattr(body, name) not in (None, False))
+    for name in sorted(given):
         if name not in OF_BEAMS and not (name in NEUTRAL and getattr(body, name) == NEUTRAL[name]):
-            raise unsupported(name, "a search with beams gives the likeliest target alone; leave it out")
-    most, envelope = body.most_tokens(), Envelope(model, "cmpl", "text_completion")
-    beam = {} if most is None else {"max_new_tokens": most}
+            raise unsupported(name, "beam search returns only the likeliest target; leave it out")
+    limit, envelope = body.most_tokens(), Envelope(model, "cmpl", "text_completion")
+    beam = {} if limit is None else {"max_new_tokens": limit}
     targets = [Translation(is_cut=True) for _ in sources]
     try:
         if most != 0:
             steps = lm.translations(sources, **beam)
             while (step := await model.worker.run(lambda: next(steps))) is None:
-                pass
+                pass  # one decoding step at a time, so that other requests get their turns
             targets = step
-        rows = await model.worker.text(lambda: [encode(model, text) for text in sources])
+        source_ids = await model.worker.text(lambda: [encode(model, text) for text in sources])
     except Exception as error:
         raise api_error(error, "prompt") from None
-    numbers = usage(sum(map(len, rows)), sum(target.num_tokens for target in targets))
+    numbers = usage(sum(map(len, source_ids)), sum(target.num_tokens for target in targets))
     items: list[CompletionChoice] = [
-        {"index": index, "text": one.text, "logprobs": None, "finish_reason": "length" if one.is_cut else "stop"}
-        for index, one in enumerate(targets)
+        {"index": index, "text": target.text, "logprobs": None, "finish_reason": "length" if target.is_cut else "stop"}
+        for index, target in enumerate(targets)
     ]
     if not body.stream:
         return {**envelope.fields, "choices": items, "usage": numbers}

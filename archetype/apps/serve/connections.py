@@ -7,23 +7,23 @@ from typing import Any
 from archetype.apps.serve.limits import ALL_WAITING_BYTES
 
 HEADER_SECONDS = 10.0  # until the head of a request has arrived
-SEND_SECONDS = 60.0  # in which a client has to read some of the bytes that wait for it
+SEND_SECONDS = 60.0  # within which a client has to read some of its unsent bytes
 
 
 class Connections:
     """Watch over the open connections of a server.
 
     Args:
-        connections: uvicorn's protocols, one for each connection; a set that changes.
+        connections: uvicorn's protocols, one per connection; read again at each check.
     """
 
     def __init__(self, connections: Collection[Any]) -> None:
         self._connections = connections
-        self._states: dict[Any, tuple[int, float]] = {}  # bytes that wait, and since when just as many do
+        self._states: dict[Any, tuple[int, float]] = {}  # unsent bytes, and since when their number is unchanged
 
     @property
     def waiting_bytes(self) -> int:
-        """Return the bytes that clients have not read yet."""
+        """Return the bytes not yet read by clients."""
         return sum(map(_waiting_bytes, [*self._connections]))
 
     def check(self) -> None:

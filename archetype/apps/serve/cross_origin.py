@@ -25,7 +25,7 @@ class Origins:
         self._allowed = {origin.rstrip("/").lower() for origin in allowed}
         for origin in sorted(self._allowed):
             if not ORIGIN.fullmatch(origin):
-                raise SpecError("--allow-origin", f"{origin!r:.80} is no origin", "write it as https://example.org")
+                raise SpecError("--allow-origin", f"{origin!r:.80} is not an origin", "write it as https://example.org")
 
     def headers(self, request: Mapping[bytes, bytes]) -> Headers:
         """Return the CORS headers of the response to a request; none if its origin is not allowed."""

@@ -66,11 +66,11 @@ async def embeddings(exchange: Exchange, body: EmbeddingRequest) -> Embeddings:
         model.check("embeddings")
         lm = model.lm.expect(TextEmbedder)
         inputs = _check_inputs(as_list(body.input))
-        rows = await model.worker.text(lambda: _rows(model, inputs, body.pooling))
+        sequences = await model.worker.text(lambda: _tokenize(model, inputs, body.pooling))
         head, width = model.lm.spec.head, getattr(model.lm.spec, "d_model", 0)
         width = head.width(width) if head.embeds and body.pooling is None else width
-        nbytes = len(rows) * width * (BASE64_BYTES if body.encoding_format == "base64" else NUMBER_BYTES)
-        check_answer(nbytes, f"{len(rows):,} vectors of {width:,} numbers", "input")
+        nbytes = len(sequences) * width * (BASE64_BYTES if body.encoding_format == "base64" else NUMBER_BYTES)
+        check_answer(nbytes, f"{len(sequences):,} vectors of {width:,} numbers", "input")
         with model.memory.hold(MEMORY_OF_JSON * nbytes, "the answer", "input"):
             vectors = await _in_slices(
                 model, rows, lambda places: lm.embed([rows[n] for n in places], body.pooling, body.normalize)
@@ -79,7 +79,7 @@ async def embeddings(exchange: Exchange, body: EmbeddingRequest) -> Embeddings:
         {"object": "embedding", "index": index, "embedding": _vector(vector, body.encoding_format)}
         for index, vector in enumerate(vectors)
     ]
-    return {"object": "list", "data": data, "model": model.name, "usage": _usage(sum(map(len, rows)))}
+    return {"object": "list", "data": data, "model": model.name, "usage": _usage(sum(map(len, sequences)))}
 
 
 async def classify(exchange: Exchange, body: ClassifyRequest) -> Classes:
@@ -97,7 +97,7 @@ async def classify(exchange: Exchange, body: ClassifyRequest) -> Classes:
             lm = lm.expect(TextClassifier)
             if not all(isinstance(one, str) for one in inputs):
                 raise ApiError("invalid_value", "input: this model classifies texts; send texts", "input")
-            texts = [str(one) for one in inputs]
+            texts = [str(item) for item in inputs]
             tokens = await model.worker.text(lambda: [_encode_text(model, text) for text in texts])
             count = sum(map(len, tokens))
             answers = await _in_slices(model, tokens, lambda places: lm.classify([texts[n] for n in places]))
@@ -110,35 +110,33 @@ async def classify(exchange: Exchange, body: ClassifyRequest) -> Classes:
     return {**envelope.fields, "data": data, "usage": _usage(count)}
 
 
-async def _in_slices(model: ServedModel, rows: list[list[int]], work: Callable[[list[int]], Tensor]) -> Tensor:
+async def _in_slices(model: ServedModel, sequences: list[list[int]], work: Callable[[list[int]], Tensor]) -> Tensor:
     """Run a model over many sequences in batches of similar lengths, with engine steps in between.
 
     Args:
-        model: that reads them.
-        rows: token ids of each text.
-        work: returns the results of the texts at the given indices.
+        work: returns the results of the sequences at the given indices.
 
     Raises:
-        ApiError: a text is wrong.
+        ApiError: a sequence cannot be read.
     """
     order, results = list[int](), list[Tensor]()
     assert isinstance(model.lm, TextEmbedder | TextClassifier)
     try:
-        check_lengths(model.lm.model, rows)
-        for places in of_like_lengths(list(map(len, rows))):
-            order += places
-            results.append((await model.worker.run(partial(work, places))).float().cpu())
+        check_lengths(model.lm.model, sequences)
+        for indices in of_like_lengths(list(map(len, sequences))):
+            order += indices
+            results.append((await model.worker.run(partial(work, indices))).float().cpu())
     except Exception as error:
         raise api_error(error, "input") from None
-    return torch.cat(results)[torch.tensor(order).argsort()]
+    return torch.cat(results)[torch.tensor(order).argsort()]  # (N, D), back in the order of the request
 
 
 async def _classes_of_pictures(model: ServedModel, urls: list[str]) -> Tensor:
-    """Return the class probabilities of images, of which only a few are in memory at once."""
+    """Return the class probabilities of images, (N, num_classes); only a few images are in memory at once."""
     results = []
     for start in range(0, len(urls), PICTURES_AT_ONCE):
-        some = urls[start : start + PICTURES_AT_ONCE]
-        batch = await model.worker.text(lambda: torch.stack([picture(model, url) for url in some]))  # noqa: B023
+        part = urls[start : start + PICTURES_AT_ONCE]
+        batch = await model.worker.text(lambda: torch.stack([picture(model, url) for url in part]))  # noqa: B023
         try:
             results.append(
                 (await model.worker.run(partial(model.lm.expect(ImageEncoder).classify, batch))).float().cpu()
@@ -150,8 +148,8 @@ async def _classes_of_pictures(model: ServedModel, urls: list[str]) -> Tensor:
 
 def _check_inputs(inputs: list[Any]) -> list[Any]:
     if len(inputs) > MAX_INPUTS:
-        raise ApiError("invalid_value", f"input: {len(inputs)} are too many; send at most {MAX_INPUTS}", "input")
-    if not inputs or not all(isinstance(one, ImagePart) or one for one in inputs):
+        raise ApiError("invalid_value", f"input: has {len(inputs)} items; send at most {MAX_INPUTS}", "input")
+    if not inputs or not all(isinstance(item, ImagePart) or item for item in inputs):
         raise ApiError("invalid_value", "input: is empty; give some text", "input")
     return inputs
 
@@ -191,7 +189,7 @@ def picture(model: ServedModel, url: str) -> Tensor:
     """
     head, comma, text = url.partition(",")
     if not comma or not head.startswith("data:image/") or not head.endswith(";base64"):
-        message = "input: an image is sent as data:image/png;base64,...; nothing is fetched from elsewhere"
+        message = "input: is not a data URL, and the server fetches nothing; send data:image/png;base64,..."
         raise ApiError("invalid_value", message, "input")
     try:
         data = base64.b64decode(text, validate=True)

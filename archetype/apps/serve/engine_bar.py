@@ -1,4 +1,4 @@
-"""GET /api/events and /api/state: what the engines do now, and what their slots' state takes beside what is counted."""
+"""GET /api/events and /api/state: the engines' load, and the memory of their slots next to the predicted one."""
 
 import asyncio
 import time
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 SECONDS = 0.25  # between two events
 IDLE_SECONDS = 1.0  # of all models, before the bandwidth is measured
-BANDWIDTH_TRIES = 2
+BANDWIDTH_TRIES = 2  # the faster one counts
 PING_SECONDS = 10.0  # of silence
-NUM_POINTS = 64  # of the line of predicted bytes
+NUM_POINTS = 64  # of the curve of predicted bytes
 
 
 class EngineState(TypedDict):
@@ -55,14 +55,14 @@ class EngineBar:
     """State and throughput of the engines, for the web UI's status bar.
 
     Args:
-        models: that are served.
+        models: the served models.
         is_stopping: whether the server stops, which ends all streams.
     """
 
     def __init__(self, models: Models, is_stopping: Callable[[], bool]) -> None:
         self.models, self.is_stopping = models, is_stopping
         self._step_bytes: dict[str, int] = {}  # by the model's fingerprint
-        self._bandwidth: dict[str, float] = {}  # bytes a second that a device reads at most; 0 while it is measured
+        self._bandwidth: dict[str, float] = {}  # peak bytes per second of each device; 0 while it is measured
 
     async def events(self) -> AsyncGenerator[bytes]:
         """Yield the numbers of all models as events."""
@@ -84,10 +84,8 @@ class EngineBar:
             await asyncio.sleep(SECONDS)
 
     async def _measure(self) -> None:
-        """Read memory for some hundredths of a second in the thread of an idle model, once for each device.
-
-        Nobody waits for this before the page shows something; a request that comes meanwhile waits for its end.
-        """
+        # Reads memory for some hundredths of a second in the thread of an idle model, once per device. The web UI does
+        # not wait for it; a request that arrives meanwhile does.
         for model in self.models.loaded:
             device = model.lm.model.device
             if str(device) in self._bandwidth or model.worker.engine is None:
@@ -101,7 +99,7 @@ class EngineBar:
                     measured = peak.rate
             finally:
                 self._bandwidth[str(device)] = measured
-                if not measured:  # the reader has gone
+                if not measured:  # the client has disconnected; the next one measures
                     del self._bandwidth[str(device)]
 
     def _row(self, model: "ServedModel", before: dict[str, tuple[float, int, int]]) -> dict[str, Any]:
@@ -126,7 +124,7 @@ class EngineBar:
             "slots": engine.slots,
             "tokens_per_second": round((stats.generated_tokens - tokens) / seconds, 1),
             "bytes_per_second": round(traffic),
-            "bandwidth": round(max(bandwidth, traffic) if bandwidth else 0.0),  # no share of it is above 1
+            "bandwidth": round(max(bandwidth, traffic) if bandwidth else 0.0),  # utilization stays within 1
             "generated_tokens": stats.generated_tokens,
             "state_bytes": stats.state_bytes,
             "prefix_bytes": stats.prefix_bytes,
@@ -184,6 +182,6 @@ def state_of(model: "ServedModel") -> dict[str, Any]:
 
 
 def bytes_of_step(spec: Any, nbytes: int) -> int:
-    """Return the bytes of weights read by one decoding step, of a model whose weights take `nbytes` bytes."""
+    """Return the bytes of weights that one decoding step reads, for a model of `nbytes` bytes (quantized or not)."""
     report = cost_report(spec, 1, 1, "float32")
     return weights_read(report, 1, "decode") * nbytes // max(1, report.memory["weights"])

@@ -9,7 +9,7 @@ from archetype.errors import ArchetypeError, CheckpointError, one_line, shorten
 
 INVALID, SERVER, LIMIT = "invalid_request_error", "server_error", "rate_limit_exceeded"
 MAX_CHARACTERS = 2000  # of a message; a whole error has at most 4 KB
-# code: status and type. OpenAI's clients repeat a request after 408, 409, 429 and all from 500 on, unless told not to.
+# code: status and type. OpenAI's clients retry after 408, 409, 429 and every 5xx, unless a header says not to.
 CODES = {
     "invalid_json": (400, INVALID),
     "invalid_value": (400, INVALID),
@@ -63,9 +63,9 @@ class ApiError(Exception):
 
     Args:
         code: a key of `CODES`.
-        message: what is wrong, and what to do.
-        param: the field of the body that is meant.
-        headers: of the answer, beside those of the code.
+        message: cause and remedy.
+        param: field of the body.
+        headers: response headers, in addition to those of the code.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ApiError(Exception):
         super().__init__(message)
         self.status, self.type = CODES[code]
         self.code, self.message, self.param = code, message, param
-        self.cause: BaseException | None = None  # a fault of ours
+        self.cause: BaseException | None = None  # exception behind an internal error, for the log
         self.headers = HEADERS.get(code, {}) | (headers or {})
 
     @property
@@ -87,11 +87,10 @@ class ApiError(Exception):
 
 
 def api_error(error: BaseException, param: str | None = None) -> ApiError:
-    """Any error as one of the table; what is a fault of ours says nothing of the request's contents.
+    """Convert an exception to an error of the table; internal errors reveal nothing of the request's contents.
 
     Args:
-        error: that was raised while a request was read or answered.
-        param: the field of the body that is meant, where it is the caller's mistake.
+        param: field of the body, if the mistake is the caller's (default: from the error's place).
     """
     if isinstance(error, ApiError):
         return error
@@ -108,7 +107,7 @@ def unsupported(param: str, remedy: str) -> ApiError:
     return ApiError("unsupported_parameter", f"{param}: is not supported; {remedy}", param.partition(".")[0])
 
 
-# settings of `Sampling` that are called otherwise in the API
+# settings of `Sampling` with another name in the API
 FIELDS = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "llguidance": "response_format"}
 
 
@@ -124,7 +123,7 @@ def event(data: Any) -> bytes:
     """Encode one server-sent event.
 
     Args:
-        data: bytes of JSON, or what is to be written as JSON.
+        data: JSON bytes, or a value to encode as JSON.
     """
     body = data if isinstance(data, bytes) else encode_json(data).encode()
     return b"data: " + body + b"\n\n"

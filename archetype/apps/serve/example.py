@@ -1,4 +1,4 @@
-"""The example: a small trained model in the package, served where the command line names none."""
+"""The example: a small trained model in the package, served if the command line names no model."""
 
 from pathlib import Path
 
@@ -10,5 +10,4 @@ PROMPT = "The model reads"
 
 
 def example() -> Source:
-    """Return the example as a model to serve."""
     return Source(NAME, str(FOLDER), on_demand=True, prompt=PROMPT)

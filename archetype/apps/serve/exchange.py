@@ -23,12 +23,7 @@ EVENT_STREAM = {"content-type": "text/event-stream", "cache-control": "no-cache"
 
 @dataclass(frozen=True)
 class Raw:
-    """Answer that is not JSON.
-
-    Attributes:
-        data: response body.
-        headers: with the content type.
-    """
+    """Answer that is not JSON; the headers include its content type."""
 
     data: bytes
     headers: Mapping[str, str]
@@ -37,15 +32,8 @@ class Raw:
 class Exchange:
     """Request whose body has arrived, and its response.
 
-    Args:
-        scope: ASGI scope.
-        body: request body.
-        send: ASGI send function.
-
     Attributes:
         app: the application, with its models and metrics.
-        status: HTTP status of the response.
-        headers: of the response.
         cleanup: callbacks that run when the response has been sent, or has failed.
     """
 
@@ -56,13 +44,11 @@ class Exchange:
 
     @property
     def parameters(self) -> Mapping[str, str]:
-        """Return the path parameters."""
         parameters: Mapping[str, str] = self.scope["path_params"]
         return parameters
 
     @property
     def query(self) -> dict[str, str]:
-        """Return the parsed query string."""
         return dict(parse_qsl(self.scope["query_string"].decode("latin-1")))
 
     def number(self, name: str, default: N, least: N, most: N) -> N:

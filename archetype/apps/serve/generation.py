@@ -19,7 +19,7 @@ from archetype.errors import SpecError
 from archetype.generate import Event, Request
 from archetype.generate.grammar import KINDS
 
-PING_SECONDS = 10.0  # of silence, after which a stream says that it is alive
+PING_SECONDS = 10.0  # of silence before a stream sends a comment, so that proxies keep it open
 AT_ONCE = 4  # choices that are submitted by the event loop itself, without settings that need tensors or a grammar
 COSTLY = {"presence_penalty", "frequency_penalty", "repetition_penalty", *KINDS}
 
@@ -29,12 +29,9 @@ class Choices:
     """All choices of one response, ordered by prompt.
 
     Attributes:
-        model: the model that generates.
         prompts: token ids of each prompt.
         n: number of choices per prompt.
-        clock: measures the time between tokens.
         requests: one for each choice; empty if no token is requested.
-        stream: their events.
         cancelled: whether the client has left.
         held: memory reserved for the response.
     """
@@ -50,7 +47,7 @@ class Choices:
 
     @property
     def usage(self) -> Usage:
-        """Return the numbers of prompt and sampled tokens, end tokens included."""
+        """Return the number of prompt tokens and of sampled tokens, end tokens included."""
         prompt, completion = sum(map(len, self.prompts)), sum(len(request.tokens) for request in self.requests)
         cached = sum(request.num_cached for request in self.requests[:: self.n])
         return usage(prompt, completion, cached)
@@ -117,11 +114,9 @@ class Silence:
         self._timer = self._loop.call_later(PING_SECONDS, self._look)
 
     def end(self) -> None:
-        """Restart the timer after an event."""
         self._began = self._loop.time()
 
     def stop(self) -> None:
-        """Stop the timer."""
         self._timer.cancel()
 
     def _look(self) -> None:
@@ -146,13 +141,10 @@ async def begin(
     """Submit the choices of a response to the engine.
 
     Args:
-        model: the model that generates.
-        body: the request.
         encode: returns the token ids of the prompts; called in a text thread.
         num_prompts: number of prompts.
         default_tokens: limit of a choice if neither the body nor the model's files have one; None for the context.
         logprobs: number of alternatives per token; None for no log-probabilities.
-        metrics: metrics of the server.
         param: field of the body with the prompts; a `prompt` is continued, messages are answered.
         at_once: whether `encode` is cheap; then a few choices with plain settings need no other thread.
         more: settings that are not in the body.
@@ -162,10 +154,10 @@ async def begin(
         ApiError: a prompt does not fit, a setting is wrong, the answer is too large, or too many requests wait.
     """
     choices = Choices(model, [], body.n or 1, metrics.clock(model.name))
-    settings, most = body.sampling() | {"continues": param == "prompt", **more}, body.most_tokens()
+    settings, limit = body.sampling() | {"continues": param == "prompt", **more}, body.most_tokens()
     stop_ids = tuple(body.stop_token_ids or ())
     seed = secrets.randbits(62) if body.seed is None else body.seed
-    count = 0 if most == 0 else num_prompts * choices.n
+    count = 0 if limit == 0 else num_prompts * choices.n
     if settings.keys() & set(KINDS) and model.worker.engine is not None:
         grammar = {name: settings[name] for name in settings.keys() & {*KINDS, "json_whitespace"}}
         await model.worker.grammar(model.lm.sampling.replace(**grammar))
@@ -173,7 +165,7 @@ async def begin(
 
     def submit() -> None:
         choices.prompts = prompts = encode()
-        limits = [room(model, prompt, most, default_tokens, param) for prompt in prompts]
+        limits = [room(model, prompt, limit, default_tokens, param) for prompt in prompts]
         admit(choices, body, limits, logprobs, param)
         for index in range(count):
             if choices.cancelled:
@@ -212,8 +204,6 @@ def admit(choices: Choices, body: GenerationRequest, limits: list[int], logprobs
     """Check that a response is not too large, and that memory suffices for it and for the states of its sequences.
 
     Args:
-        choices: choices of the response, with their prompts.
-        body: the request.
         limits: maximal number of new tokens of each prompt.
         logprobs: number of alternatives per token.
         param: field of the body with the prompts.
@@ -240,11 +230,11 @@ def check_answer(nbytes: int, what: str, param: str) -> None:
         ApiError: the response is too large.
     """
     if nbytes > ANSWER_BYTES:
-        cause = f"{what} make an answer of {nbytes >> 20:,} MiB, more than {ANSWER_BYTES >> 20}"
-        raise ApiError("invalid_value", f"{param}: {cause}; ask for less at once, or for a stream", param)
+        cause = f"{what} make a response of {nbytes >> 20:,} MiB; the limit is {ANSWER_BYTES >> 20} MiB"
+        raise ApiError("invalid_value", f"{param}: {cause}; ask for less, or stream the response", param)
 
 
-def room(model: ServedModel, prompt: list[int], most: int | None, default: int | None, param: str) -> int:
+def room(model: ServedModel, prompt: list[int], limit: int | None, default: int | None, param: str) -> int:
     """Return the maximal number of new tokens after a prompt; a target does not share the context with its source.
 
     Raises:
@@ -253,15 +243,15 @@ def room(model: ServedModel, prompt: list[int], most: int | None, default: int |
     context = model.context_length or 0
     before = 1 if model.translates and len(prompt) <= context else len(prompt)
     left = context - before
-    asked = 0 if most is None else most
-    if before + asked > context or (left < 1 and most is None):
+    asked = 0 if limit is None else limit
+    if before + asked > context or (left < 1 and limit is None):
         message = (
             f"This model's maximum context length is {context} tokens. However, you requested {len(prompt) + asked} "
             f"tokens ({len(prompt)} in the prompt, {asked} in the completion). Please shorten the prompt or max_tokens."
         )
         raise ApiError("context_length_exceeded", message, param)
-    if most is not None:
-        return most
+    if limit is not None:
+        return limit
     try:
         configured = model.lm.sampling.said_limit(before)
     except SpecError as error:

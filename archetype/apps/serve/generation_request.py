@@ -35,7 +35,7 @@ class StreamOptions(Fields):
 
     ignored: ClassVar[frozenset[str]] = frozenset({"include_obfuscation"})
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {"continuous_usage_stats": (False,)}
-    instead: ClassVar[dict[str, str]] = {"continuous_usage_stats": "the last chunk alone has the usage"}
+    instead: ClassVar[dict[str, str]] = {"continuous_usage_stats": "only the last chunk has the usage"}
 
 
 class JsonSchema(Fields):
@@ -100,7 +100,7 @@ class GenerationRequest(Body):
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
     json_whitespace: Literal["bounded", "free"] | None = None
-    # accepted, without effect
+    # accepted without effect
     user: Any = None
     metadata: Any = None
     store: Any = None
@@ -112,7 +112,7 @@ class GenerationRequest(Body):
     reasoning_effort: Any = None
     parallel_tool_calls: Any = None
     prediction: Any = None
-    # refused, unless they say nothing
+    # refused, unless the value changes nothing
     tools: Any = None
     tool_choice: Any = None
     functions: Any = None
@@ -165,23 +165,23 @@ class GenerationRequest(Body):
         return names
 
     def most_tokens(self) -> int | None:
-        """The most tokens that are to be generated; None where nothing is said.
+        """Return the maximal number of new tokens; None if the body sets none.
 
         Raises:
-            ApiError: its two names say different things.
+            ApiError: max_tokens and max_completion_tokens differ.
         """
         if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
-            cause = f"{self.max_tokens} and max_completion_tokens {self.max_completion_tokens} are not equal"
+            cause = f"{self.max_tokens} and max_completion_tokens {self.max_completion_tokens} differ"
             raise ApiError("invalid_value", f"max_tokens: {cause}; give one of them", "max_tokens")
         return self.max_completion_tokens if self.max_tokens is None else self.max_tokens
 
     @property
     def include_usage(self) -> bool:
-        """Whether a stream ends with the numbers of its tokens."""
+        """Return whether a stream ends with a usage event."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     def sampling(self) -> dict[str, Any]:
-        """The fields of `Sampling` that this body gives; the others are the model's own."""
+        """Return the fields of `Sampling` that this body sets; the model's defaults apply to the others."""
         names = (
             "temperature",
             "top_p",
@@ -194,7 +194,7 @@ class GenerationRequest(Body):
         )
         settings = {name: value for name in names if (value := getattr(self, name)) is not None}
         if self.top_k is not None:
-            settings["top_k"] = self.top_k if self.top_k > 0 else None  # 0 and -1 say that it is off
+            settings["top_k"] = self.top_k if self.top_k > 0 else None  # 0 and -1 turn it off, as in vLLM
         if self.min_tokens is not None:
             settings["min_new_tokens"] = self.min_tokens
         if self.stop is not None:
@@ -204,19 +204,19 @@ class GenerationRequest(Body):
         return settings | self.grammar()
 
     def grammar(self) -> dict[str, Any]:
-        """The constraint on the text, as a field of `Sampling`.
+        """Return the constraint on the text, as a field of `Sampling`.
 
         Raises:
-            ApiError: more than one thing does.
+            ApiError: there is more than one constraint.
         """
         rules = list(self._rules())
         if len(rules) > 1:
-            message = f"{rules[1][0]}: and {rules[0][0]} cannot both constrain a text; give one of them"
+            message = f"{rules[1][0]}: cannot be combined with {rules[0][0]}; give one of them"
             raise ApiError("invalid_value", message, rules[1][0])
         return {kind: value for _, kind, value in rules}
 
     def _rules(self) -> Iterator[tuple[str, str, Any]]:
-        """The field of the body, the field of `Sampling`, and its value, of all constraints."""
+        """Iterate over all constraints as (field of the body, field of `Sampling`, value)."""
         if self.response_format is not None and self.response_format.type == "json_object":
             yield "response_format", "json_schema", '{"type": "object"}'
         if self.response_format is not None and self.response_format.type == "json_schema":

@@ -1,4 +1,4 @@
-"""The web UI's requests about the KV cache: its bytes by length, and the work of a token with it and without."""
+"""POST /api/spec/cache: bytes of the KV cache by length, and the FLOPs of a token with and without it."""
 
 import asyncio
 from typing import Literal
@@ -33,12 +33,11 @@ class CacheCosts(TypedDict):
 
 
 async def cache(exchange: Exchange, body: CacheRequest) -> CacheCosts | Problems:
-    """Answer with the bytes of the KV cache, and the FLOPs that it saves."""
     return await asyncio.to_thread(cached, exchange.app.models, body)
 
 
 def cached(models: Models, body: CacheRequest) -> CacheCosts | Problems:
-    """Return the state's bytes of one sequence and the FLOPs of its next token, at lengths that double."""
+    """Return the state bytes of one sequence and the FLOPs of its next token, at lengths 1, 2, 4, and so on."""
     try:
         model = read(models, body)
         longest = min(body.length or model.context_length, model.context_length)

@@ -15,7 +15,7 @@ CALL, FUNCTION = ("id", "type", "function", "index"), ("name", "arguments")  # k
 
 
 class Part(Fields):
-    """A part of a message's content; those of other types than text are refused when the model is known."""
+    """A part of a message's content; parts other than text are refused once the model is known."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -32,7 +32,7 @@ class Part(Fields):
 
 
 class Message(Fields):
-    """A message of a conversation; its other keys are for the model's template, which refuses what it does not read."""
+    """A message of a conversation; extra keys go to the model's template, and are refused if it does not read them."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -52,14 +52,14 @@ def plain_messages(messages: list[Message], template: ChatTemplate) -> list[dict
         ApiError: a part is not text, or a message has more calls than the template writes.
     """
     plain: list[dict[str, Any]] = []
-    names: dict[Any, str] = {}  # of the functions that were called, by the ids of calls
-    for number, message in enumerate(messages):
+    names: dict[Any, str] = {}  # call id -> function name
+    for position, message in enumerate(messages):
         content = message.content if isinstance(message.content, list) else []
         for part in content:
             if part.type != "text" or part.text is None:
-                place = f"messages[{number}].content"
+                place = f"messages[{position}].content"
                 cause = "a part has no text" if part.type == "text" else f"a part has the type {part.type!r:.40}"
-                raise ApiError("unsupported_parameter", f"{place}: {cause}, and this model reads text", "messages")
+                raise ApiError("unsupported_parameter", f"{place}: {cause}; this model reads only text", "messages")
         role = message.role
         if role == "developer" and not template.reads(role):
             role = "system"
@@ -67,21 +67,21 @@ def plain_messages(messages: list[Message], template: ChatTemplate) -> list[dict
         more = message.model_extra or {}
         calls = more.get("tool_calls") or []
         if not isinstance(calls, list):
-            raise ApiError("invalid_value", f"messages[{number}].tool_calls: is not a list; send one", "messages")
+            raise ApiError("invalid_value", f"messages[{position}].tool_calls: is not a list; send one", "messages")
         for index, call in enumerate(calls):
-            _check_call(call, f"messages[{number}].tool_calls[{index}]", template)
+            _check_call(call, f"messages[{position}].tool_calls[{index}]", template)
         calls = [_with_arguments(call, template) for call in calls]
         names |= {call.get("id"): _function(call).get("name", "") for call in calls if isinstance(call, dict)}
         if role == "tool" and names.get(more.get("tool_call_id")) and template.reads("name"):
             more = {"name": names[more.get("tool_call_id")]} | more
-        written = {"role": role} if text is None else {"role": role, "content": text}  # null is absent in this API
+        written = {"role": role} if text is None else {"role": role, "content": text}  # in this API null means absent
         plain.append(written | more | {"tool_calls": calls or None})
     check_calls(plain, template)
     return plain
 
 
 def _check_call(call: Any, place: str, template: ChatTemplate) -> None:
-    """Refuse keys of a tool call that neither its form nor the template has.
+    """Refuse keys of a tool call that neither the API nor the template knows.
 
     Raises:
         ApiError: names the first.
@@ -99,14 +99,12 @@ def _function(call: Any) -> dict[str, Any]:
 
 
 def _with_arguments(call: Any, template: ChatTemplate) -> Any:
-    """A tool call as templates are given it: the name first, whatever the client's order, and its arguments, which the
-    API has as a JSON text, as an object unless the template reads texts.
-    """
+    # templates print the call as it is: name first, and the arguments (JSON text in the API) as an object
     function = _function(call)
     if not isinstance(function.get("arguments"), str):
         return call
     arguments: Any = function["arguments"]
     if not takes_text(template):
-        with suppress(ValueError, RecursionError):  # a template may take it as it is
+        with suppress(ValueError, RecursionError):  # invalid JSON stays text; the template decides
             arguments = json.loads(arguments)
     return call | {"function": {"name": function.get("name"), **function, "arguments": arguments}}

@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-# name, what it is, and the field of `Stats`
+# name, help, and the field of `Stats`
 GAUGES = (
-    ("archetype_requests_waiting", "Requests of which nothing was read yet", "waiting"),
-    ("archetype_requests_running", "Requests that are read or decoded", "running"),
-    ("archetype_state_bytes", "Bytes of the slots' state", "state_bytes"),
-    ("archetype_prefix_bytes", "Bytes of remembered states", "prefix_bytes"),
-    ("archetype_cache_use_ratio", "Tokens in the slots, over those for which there is room", "cache_use"),
+    ("archetype_requests_waiting", "Requests in the queue", "waiting"),
+    ("archetype_requests_running", "Requests in prefill or decoding", "running"),
+    ("archetype_state_bytes", "Bytes of the slots' states, such as KV caches", "state_bytes"),
+    ("archetype_prefix_bytes", "Bytes of the prefix cache", "prefix_bytes"),
+    ("archetype_cache_use_ratio", "Tokens in the slots over the tokens that fit", "cache_use"),
 )
 COUNTERS = (
-    ("archetype_prompt_tokens", "Tokens of prompts", "prompt_tokens"),
-    ("archetype_prefix_hit_tokens", "Of these, copied from a text with the same beginning", "cached_tokens"),
-    ("archetype_generated_tokens", "Tokens chosen", "generated_tokens"),
-    ("archetype_steps", "Steps taken", "steps"),
+    ("archetype_prompt_tokens", "Prompt tokens", "prompt_tokens"),
+    ("archetype_prefix_hit_tokens", "Prompt tokens taken from the prefix cache", "cached_tokens"),
+    ("archetype_generated_tokens", "Generated tokens", "generated_tokens"),
+    ("archetype_steps", "Engine steps", "steps"),
 )
 
 
@@ -48,21 +48,19 @@ class Metrics:
     def __init__(self, loaded: "Callable[[], list[ServedModel]]") -> None:
         self._registry = CollectorRegistry()
         self._registry.register(EngineStats(loaded))
-        self._requests = Counter("archetype_requests", "Answers", ("path", "status"), registry=self._registry)
+        self._requests = Counter("archetype_requests", "Responses", ("path", "status"), registry=self._registry)
         name, help = (
             "archetype_time_to_first_token_seconds",
             "Time from a request to its first token",
         )
         self._first = Histogram(name, help, ("model",), registry=self._registry, buckets=SECONDS)
-        name, help = "archetype_inter_token_seconds", "Time between the tokens of an answer"
+        name, help = "archetype_inter_token_seconds", "Time between the tokens of a response"
         self._between = Histogram(name, help, ("model",), registry=self._registry, buckets=SECONDS)
 
     def clock(self, model: str) -> Clock:
-        """Return a clock that starts now."""
         return Clock(self._first.labels(model), self._between.labels(model))
 
     def count(self, path: str, status: int) -> None:
-        """Count a response."""
         self._requests.labels(path, str(status)).inc()
 
     def text(self) -> bytes:

@@ -108,7 +108,7 @@ class Models:
         if options.chat_template is not None:
             from archetype.tokenizers.known_templates import template_source
 
-            template_source(options.chat_template)  # which is refused before a model is loaded
+            template_source(options.chat_template)  # raises before a model is loaded
         self._turn = asyncio.Lock()  # one model is loaded at a time
         self.on_unload: Callable[[ServedModel], None] = lambda model: None
         self.memory = Memory(options.memory_bytes, options.device)
@@ -122,7 +122,6 @@ class Models:
 
     @property
     def loaded(self) -> "list[ServedModel]":
-        """Return the models in memory."""
         return [entry.model for entry in self._entries.values() if entry.model is not None]
 
     def has_chat_template(self, source: Source) -> bool | None:
@@ -152,7 +151,7 @@ class Models:
         if name is None:
             return next(iter(self._entries.values())).source
         if (known := self._names.get(name)) is None:
-            message = f"model: there is no {name!r:.80}; {nearest(name, self._entries)}"
+            message = f"model: there is no model {name!r:.80}; {nearest(name, self._entries)}"
             names = f" ({', '.join(self._entries)})" if "did you mean" in message else ""
             raise ApiError("model_not_found", message + names, "model")
         return self._entries[known].source
@@ -182,7 +181,6 @@ class Models:
             await self._start(next(iter(self._entries.values())))
 
     def close(self) -> None:
-        """Stop all models."""
         for model in self.loaded:
             model.worker.stop()
 
@@ -214,34 +212,31 @@ class Models:
         Raises:
             ApiError: the model never fits, or does not fit beside the models in use.
         """
-        others = [one for one in self._entries.values() if one.model is not None]
+        others = [loaded for loaded in self._entries.values() if loaded.model is not None]
         needed, budget = entry.nbytes, self.memory.total - self.memory.used
         if others and needed > self.memory.total:
-            cause = f"{entry.source.name} takes {needed >> 20:,} MiB, and there are {self.memory.total >> 20:,}"
-            raise ApiError("invalid_value", f"model: {cause} for all; start the server with more --memory", "model")
-        for other in sorted(others, key=lambda one: one.last_used):
-            if sum(one.nbytes for one in others) + needed <= budget:
+            cause = f"{entry.source.name} needs {needed >> 20:,} MiB, more than the {self.memory.total >> 20:,} MiB"
+            raise ApiError("invalid_value", f"model: {cause}; start the server with a larger --memory", "model")
+        for other in sorted(others, key=lambda loaded: loaded.last_used):
+            if sum(loaded.nbytes for loaded in others) + needed <= budget:
                 return
             if other.num_users == 0 and other.model is not None:
                 other.model.worker.stop()
                 self.on_unload(other.model)
-                gc.unfreeze()  # a model of the server's start may have been frozen
+                gc.unfreeze()  # the server froze the objects of its start, the first model among them
                 other.model = None
                 others.remove(other)
         gc.collect()
-        if (used := sum(one.nbytes for one in others)) and used + needed > budget:
-            names = ", ".join(one.source.name for one in others)
-            cause = f"{entry.source.name} takes {needed >> 20:,} of {self.memory.total >> 20:,} MiB"
-            message = f"{cause}: it fits alone, but not beside {names}, in use now; try again later"
+        if (used := sum(loaded.nbytes for loaded in others)) and used + needed > budget:
+            names = ", ".join(loaded.source.name for loaded in others)
+            cause = f"{entry.source.name} needs {needed >> 20:,} of {self.memory.total >> 20:,} MiB"
+            message = f"{cause}, too much together with {names}, now in use; try again later"
             raise ApiError("model_loading", message, "model")
 
 
 async def _in_own_thread(work: "Callable[[], LanguageModel]") -> "LanguageModel":
-    """Load a model in a thread that ends with it.
-
-    A thread that has computed with tensors has helpers as long as it lives. With more of them than cores OpenMP lets
-    all sleep between operations, those of the model's thread as well, which makes each of its steps slower.
-    """
+    # A thread that has computed with tensors keeps its OpenMP helper threads until it ends. With more helpers than
+    # cores, OpenMP puts all of them to sleep between operations, and every step of the model's thread gets slower.
     import torch
 
     from archetype.apps.serve.worker import compute_with

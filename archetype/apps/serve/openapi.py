@@ -22,7 +22,6 @@ class Closed(GenerateJsonSchema):
     """JSON schemas in which answers have no further keys."""
 
     def typed_dict_schema(self, schema: Any) -> dict[str, Any]:
-        """Return the schema of a TypedDict."""
         return super().typed_dict_schema(schema) | {"additionalProperties": False}
 
 
@@ -33,7 +32,6 @@ async def openapi(exchange: Exchange) -> dict[str, Any]:
 
 @cache
 def document() -> dict[str, Any]:
-    """Return the OpenAPI document."""
     bodies = {route.body for route in ROUTES if route.body is not None}
     kinds = {kind: TypeAdapter(kind) for kind in [*bodies, *map(_json_answer, ROUTES), Error] if kind is not None}
     schemas, definitions = TypeAdapter.json_schemas(

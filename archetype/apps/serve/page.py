@@ -1,4 +1,4 @@
-"""The page at /: built assets where there are some, otherwise how to build them."""
+"""GET / and /assets: the built web UI, or how to build it."""
 
 import mimetypes
 import secrets
@@ -12,7 +12,7 @@ HOW_TO_BUILD = "run `make page` in a checkout (wheels have it)"
 MISSING = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Archetype</title>
 <h1>Archetype</h1>
 <p>The API is running: see <a href="/v1/models">/v1/models</a> and <a href="/metrics">/metrics</a>.</p>
-<p>The page is not built. Build it with <code>make page</code> in a checkout, and start the server again.</p></html>
+<p>The web UI is not built. Build it with <code>make page</code> in a checkout, and start the server again.</p></html>
 """
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'nonce-{nonce}'; img-src 'self' blob: data:; "
@@ -22,7 +22,6 @@ IMMUTABLE = "public, max-age=31536000, immutable"
 
 
 def is_built() -> bool:
-    """Return whether the web UI is built."""
     return (FOLDER / "index.html").is_file()
 
 
@@ -45,7 +44,7 @@ async def asset(exchange: Exchange) -> Raw:
     folder = (FOLDER / "assets").resolve()
     file = (folder / exchange.parameters["path"]).resolve()
     if not file.is_relative_to(folder) or not file.is_file():
-        raise ApiError("unknown_url", "there is no such file of the page; load the page again")
+        raise ApiError("unknown_url", "the web UI has no such file; reload the page")
     kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
     headers = {
         "content-type": kind,

@@ -1,4 +1,4 @@
-"""POST /api/spec/recipe: how `archetype train` would train a specification; torch is loaded for the first of these."""
+"""POST /api/spec/recipe: a training recipe for a specification. The first request imports torch."""
 
 import asyncio
 import re
@@ -16,7 +16,7 @@ from archetype.estimate.report import cost_report
 from archetype.io.yaml import mapping_to_yaml, with_schema_line
 from archetype.spec.extensions import extensions_of
 
-FILES: dict[str, dict[str, Any]] = {  # by the kind of the data: files that the reader has to bring along
+FILES: dict[str, dict[str, Any]] = {  # kind of data -> files that the user has to provide
     "corpus": {"text": ["text.txt"]},
     "pairs": {"source": ["source.txt"], "target": ["target.txt"]},
     "images": {"file": "images.npz"},
@@ -53,7 +53,6 @@ class RecipeAnswer(TypedDict):
 
 
 async def recipe(exchange: Exchange, body: RecipeRequest) -> RecipeAnswer | Problems:
-    """Answer with a recipe that trains a specification."""
     return await asyncio.to_thread(recipe_of, exchange.app.models, body)
 
 
@@ -67,7 +66,7 @@ def recipe_of(models: Models, body: RecipeRequest) -> RecipeAnswer | Problems:
         spec = read(models, body)
         source = spec.dump()
         if size := getattr(spec, "vocab_size", None):
-            source["vocab_size"] = size  # also a default one: what is left out follows the tokenizer
+            source["vocab_size"] = size  # a default, too: if absent, the tokenizer decides
         by_kind, error = {}, None
         for kind, files in FILES.items():
             recipe = recipe_for(source, {"kind": kind} | files, body.size)
@@ -90,7 +89,7 @@ def recipe_of(models: Models, body: RecipeRequest) -> RecipeAnswer | Problems:
     fields = recipe.dump()
     text = mapping_to_yaml({key: fields[key] for key in sorted(fields, key=lambda key: key == "spec")})
     name = re.sub(r"[^\w.-]+", "-", spec.name or spec.kind).strip("-.") or spec.kind
-    extensions = "".join(f" --extension {one.name}" for one in extensions_of([spec]))
+    extensions = "".join(f" --extension {extension.name}" for extension in extensions_of([spec]))
     return {
         "ok": True,
         "problems": [],
@@ -99,7 +98,7 @@ def recipe_of(models: Models, body: RecipeRequest) -> RecipeAnswer | Problems:
         "kinds": list(by_kind),
         "recipe": with_schema_line(text, "recipe"),
         "command": f"archetype train --recipe {name}.recipe.yaml --to runs/{name}{extensions}",
-        "files": [file for one in FILES[kind].values() for file in ([one] if isinstance(one, str) else one)],
+        "files": [file for names in FILES[kind].values() for file in ([names] if isinstance(names, str) else names)],
         "steps": recipe.steps,
         "batch": rows,
         "length": None if kind == "images" else length,

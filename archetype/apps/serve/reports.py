@@ -14,7 +14,7 @@ from archetype.io.files import MAX_CONFIG_BYTES, read_bytes, read_json
 
 PICTURES = {".png": "image/png", ".svg": "image/svg+xml"}
 FIELDS = ("claim", "title", "sentence", "headline", "verdict", "mode", "date", "hash")  # of the list
-NO_SCRIPTS = "default-src 'none'; style-src 'unsafe-inline'; sandbox"  # for a picture that is opened by itself
+NO_SCRIPTS = "default-src 'none'; style-src 'unsafe-inline'; sandbox"  # for a picture opened in its own tab
 
 
 class ReportList(TypedDict):
@@ -81,7 +81,7 @@ class Reports:
         return summaries
 
     def _files(self, suffixes: tuple[str, ...]) -> dict[str, Path]:
-        """Return the files of the folders by name; the first folder that has a name counts."""
+        """Return the files of the folders by name; earlier folders take precedence."""
         files: dict[str, Path] = {}
         for folder in self.folders:
             root = folder.resolve()
@@ -108,7 +108,7 @@ def _details(name: str, file: Path) -> ReportDetails:
     return {
         "name": name,
         "report": _finite(read_json(file, MAX_CONFIG_BYTES)),
-        # claim-05-quick-loss.svg belongs to the report claim-05-quick, and not to claim-05
+        # claim-05-quick-loss.svg is a picture of claim-05-quick, not of claim-05
         "pictures": sorted(name for name in pictures if max(filter(name.startswith, reports), key=len) == file.stem),
         "text": read_bytes(text, MAX_CONFIG_BYTES).decode("utf-8", "replace") if text.is_file() else "",
     }
@@ -119,7 +119,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _finite(value: Any) -> Any:
-    """Return the same data with null for NaN and infinities, which JSON lacks."""
+    """Replace NaN and infinities by null, because JSON has no such numbers."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list):

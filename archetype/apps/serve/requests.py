@@ -29,7 +29,7 @@ class CompletionRequest(GenerationRequest):
     }
 
     def prompts(self) -> list[str | Ids]:
-        """One or several texts or lists of ids.
+        """Return the prompts, as texts or lists of ids.
 
         Raises:
             ApiError: there are none, or too many choices.
@@ -38,14 +38,14 @@ class CompletionRequest(GenerationRequest):
 
 
 def as_list(prompts: Prompts) -> list[str | Ids]:
-    """One text, or the ids of one, as a list of texts."""
+    """Return a list of prompts; a single text or list of ids becomes a list of one."""
     if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
         return [prompts]
     return list(prompts)  # type: ignore[arg-type]
 
 
 def check_choices(prompts: list[str | Ids], n: int, param: str) -> list[str | Ids]:
-    """The prompts, if there are some, and not too many."""
+    """Return the prompts if their number is allowed."""
     if not prompts or not all(prompt or isinstance(prompt, str) for prompt in prompts):
         raise ApiError("invalid_value", f"{param}: is empty; give some text", param)
     if len(prompts) * n > MAX_CHOICES:
@@ -81,14 +81,14 @@ class ChatRequest(GenerationRequest):
             return [*names, *sorted(self.model_fields_set & {"tools", "tool_choice", "parallel_tool_calls"})]
         sent: list[Any] = [*self.tools]
         if self.tool_choice in (None, "auto") and any(tool["function"].get("strict") for tool in sent):
-            names.append("tools.function.strict")  # a grammar holds for calls that have to be
+            names.append("tools.function.strict")  # only required calls are constrained by a grammar
         return names
 
     def num_logprobs(self) -> int | None:
-        """Alternatives of each token; None where no log-probabilities are asked for.
+        """Return the number of alternatives per token; None for no log-probabilities.
 
         Raises:
-            ApiError: alternatives without log-probabilities.
+            ApiError: top_logprobs without logprobs.
         """
         if self.top_logprobs and not self.logprobs:
             raise ApiError("invalid_value", "top_logprobs: needs logprobs; set logprobs to true", "top_logprobs")
@@ -111,7 +111,7 @@ class EmbeddingRequest(Body):
 
 
 class ImageUrl(Fields):
-    """Where an image is: in the URL itself."""
+    """Image as a data: URL."""
 
     url: str
     detail: Any = None

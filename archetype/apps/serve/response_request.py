@@ -1,4 +1,4 @@
-"""The body of POST /v1/responses, and the conversation that it means."""
+"""Body of POST /v1/responses, and its translation into a chat request."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -9,12 +9,12 @@ from archetype.apps.serve.errors import ApiError, unsupported
 from archetype.apps.serve.generation_request import Count, Probability, Seed
 from archetype.apps.serve.requests import ChatRequest
 
-LOGPROBS = "message.output_text.logprobs"  # what `include` may name
+LOGPROBS = "message.output_text.logprobs"  # the only value of `include` supported
 CHAT = "send it to /v1/chat/completions"
 
 
 class InputPart(Fields):
-    """A part of a message's content; an answer that is sent back has further keys."""
+    """A part of a message's content; parts of earlier answers have extra keys."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -28,14 +28,14 @@ class InputPart(Fields):
 
     def check(self, place: str = "") -> None:
         if self.type not in ("input_text", "output_text") or self.text is None:
-            cause = f"is a part of type {self.type!r:.40}, and this model reads input_text and output_text"
+            cause = f"is a part of type {self.type!r:.40}; send input_text or output_text"
             raise ApiError("unsupported_parameter", f"{place[:-1]}: {cause}", "input")
         if self.model_extra:
             raise unknown(f"{place}{(key := next(iter(self.model_extra)))}", key, InputPart.model_fields)
 
 
 class InputItem(Fields):
-    """A message of the input; items of other types, such as calls of tools, are refused."""
+    """A message of the input; other items, such as tool calls, are refused."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -50,7 +50,7 @@ class InputItem(Fields):
 
     def check(self, place: str = "") -> None:
         if self.type != "message":
-            cause = f"{self.type!r:.40} is not supported; send messages alone"
+            cause = f"{self.type!r:.40} is not supported; send only messages"
             raise ApiError("unsupported_parameter", f"{place}type: {cause}", "input")
         if self.model_extra:
             raise unknown(f"{place}{(key := next(iter(self.model_extra)))}", key, InputItem.model_fields)
@@ -59,7 +59,7 @@ class InputItem(Fields):
         super().check(place)
 
     def message(self) -> dict[str, Any]:
-        """The message as chat completions have it."""
+        """Return the message in the format of chat completions."""
         parts = self.content if isinstance(self.content, list) else None
         return {"role": self.role, "content": self.content if parts is None else "".join(p.text or "" for p in parts)}
 
@@ -86,7 +86,7 @@ class TextFormat(Fields):
 
 
 class TextConfig(Fields):
-    """How the text is to be."""
+    """Format of the text."""
 
     format: TextFormat | None = None
     verbosity: Any = None
@@ -122,7 +122,7 @@ class ResponseRequest(Body):
     metadata: dict[str, str] | None = None
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
-    # accepted, without effect
+    # accepted without effect
     user: Any = None
     store: Any = None
     service_tier: Any = None
@@ -133,7 +133,7 @@ class ResponseRequest(Body):
     reasoning: Any = None
     parallel_tool_calls: Any = None
     max_tool_calls: Any = None
-    # refused, unless they say nothing
+    # refused, unless the value changes nothing
     tools: Any = None
     tool_choice: Any = None
     previous_response_id: Any = None
@@ -190,7 +190,7 @@ class ResponseRequest(Body):
         super().check(place)
         for name in self.include or ():
             if name != LOGPROBS:
-                raise unsupported("include", f"of its values {LOGPROBS!r} alone is, and not {name!r:.60}")
+                raise unsupported("include", f"{name!r:.60} has no equivalent here; the only value is {LOGPROBS!r}")
         if self.top_logprobs and not self.include:
             raise ApiError("invalid_value", f"top_logprobs: needs include to name {LOGPROBS!r}", "top_logprobs")
 
@@ -201,7 +201,7 @@ class ResponseRequest(Body):
         return names
 
     def chat(self) -> ChatRequest:
-        """The request for chat completions that asks for the same text."""
+        """Return the equivalent request for chat completions."""
         messages = [{"role": "system", "content": self.instructions}] if self.instructions is not None else []
         items = self.input if isinstance(self.input, list) else [InputItem(role="user", content=self.input)]
         messages += [item.message() for item in items]

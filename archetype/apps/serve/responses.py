@@ -1,4 +1,4 @@
-"""POST /v1/responses: one text in answer to a conversation, in the form of OpenAI's newer interface."""
+"""POST /v1/responses: one answer to a conversation, in the format of OpenAI's Responses API."""
 
 import secrets
 import time
@@ -72,7 +72,6 @@ class Response(TypedDict):
 
 
 async def responses(exchange: Exchange, body: ResponseRequest) -> Response | None:
-    """Answer a text or a conversation with one text."""
     chat = body.chat()
     async with exchange.app.models.use(body.model) as model:
         model.check("chat completions")
@@ -97,10 +96,8 @@ class GrowingResponse:
     """Response while its text is generated.
 
     Args:
-        model: the model that answers.
-        body: the request.
-        chat: the same request in the form of chat completions.
-        choices: the only choice.
+        chat: the same request in the format of chat completions.
+        choices: a single choice.
     """
 
     def __init__(self, model: ServedModel, body: ResponseRequest, chat: ChatRequest, choices: Choices) -> None:
@@ -117,24 +114,22 @@ class GrowingResponse:
     def deltas(self, events: list[Event]) -> list[dict[str, Any]]:
         """Add the events of a step, and return them as deltas of a stream."""
         deltas = []
-        for one in events:
+        for step in events:
             logprobs = []
-            if self._count is not None and one.logprobs is not None and not only_ends(self._model, self._chat, one):
-                logprobs = [chat_logprobs(self._model, one, self._count)]
-            self._text += one.text
+            if self._count is not None and step.logprobs is not None and not only_ends(self._model, self._chat, step):
+                logprobs = [chat_logprobs(self._model, step, self._count)]
+            self._text += step.text
             self._logprobs += logprobs
-            if one.text or logprobs:
-                deltas.append({"delta": one.text, "logprobs": logprobs})
-            if one.finish_reason is not None:
-                self._reason, self._completed = one.finish_reason, int(time.time())
+            if step.text or logprobs:
+                deltas.append({"delta": step.text, "logprobs": logprobs})
+            if step.finish_reason is not None:
+                self._reason, self._completed = step.finish_reason, int(time.time())
         return deltas
 
     def part(self) -> OutputText:
-        """Return the content of the message."""
         return {"type": "output_text", "text": self._text, "annotations": [], "logprobs": self._logprobs}
 
     def item(self) -> OutputMessage:
-        """Return the message."""
         content = [self.part()] if self._text or self._reason else []
         return {"id": self.item_id, "type": "message", "role": "assistant", "status": self.status, "content": content}
 
@@ -146,7 +141,7 @@ class GrowingResponse:
         return "incomplete" if self._reason == "length" else "completed"
 
     def usage(self) -> ResponseUsage:
-        """Return the numbers of prompt and generated tokens."""
+        """Return the number of prompt tokens and of generated tokens."""
         usage = self._choices.usage
         cached = usage["prompt_tokens_details"]["cached_tokens"]
         return {

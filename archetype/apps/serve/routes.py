@@ -27,13 +27,12 @@ class Route:
     its answer, or None once it has streamed events.
 
     Attributes:
-        method: of HTTP.
-        path: in Starlette's notation.
+        path: URL path in Starlette's notation.
         function: the handler as "module.name", below `archetype.apps.serve`; imported at its first request.
         summary: one line for the OpenAPI document.
         media: content type of an answer that is not JSON.
         query: JSON schema of each query parameter.
-        uses_model: whether the handler needs a model, and so imports torch.
+        uses_model: whether the handler needs a model, and therefore imports torch.
     """
 
     method: Literal["GET", "POST"]
@@ -46,13 +45,11 @@ class Route:
 
     @cached_property
     def handler(self) -> Any:
-        """Return the handler."""
         module, _, name = self.function.partition(".")
         return getattr(import_module(f"archetype.apps.serve.{module}"), name)
 
     @cached_property
     def types(self) -> dict[str, Any]:
-        """Return the types in the handler's signature."""
         return get_type_hints(self.handler)
 
     @property
@@ -140,7 +137,7 @@ ROUTES = (
 
 
 def load(with_models: bool) -> None:
-    """Import the handlers, so that no request waits for it; those that use models only `with_models`."""
+    """Import the handlers before the first request; those that use a model only `with_models`."""
     for route in ROUTES:
         if with_models or not route.uses_model:
             assert route.types

@@ -1,6 +1,6 @@
-"""GET /api/runs: the runs of a folder, and their curves, which grow while one is trained.
+"""GET /api/runs: the training runs of a folder and their curves, also while a run is being trained.
 
-Nothing loads torch, but for the FLOPs of runs with frozen weights.
+Only the FLOPs of runs with frozen weights need torch.
 """
 
 import asyncio
@@ -90,7 +90,7 @@ class Runs:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._metrics: dict[Path, MetricsFile] = {}
-        self.turn = asyncio.Lock()  # one request reads files at a time
+        self.turn = asyncio.Lock()  # requests read files one after the other
 
     def curves(
         self, name: str, folder: Path, points: int, after: int, smoothing: float, axis: str, only: list[str] | None
@@ -98,15 +98,13 @@ class Runs:
         """Return the curves of a run.
 
         Args:
-            name: name of the run.
-            folder: folder of the run.
             points: maximal number of points of a curve.
             after: step after which the curves begin.
             smoothing: factor of the moving average.
             axis: one of `AXES`, or "flops".
             only: names of the curves; None for all.
         """
-        training = is_training(folder)  # read first: a run that has ended has written everything
+        training = is_training(folder)  # before reading: a run that has ended has written all metrics
         metrics = self._read(folder)
         last = metrics.step - 1 if training else metrics.step  # the newest step may get more measurements
         factor = _flops_per_target(folder, _written(folder)) if axis == "flops" else 1.0
@@ -211,13 +209,13 @@ def _flops_per_target(folder: Path, changed: float) -> float:
 
 
 def _written(folder: Path) -> float:
-    """Return when a run's specification or recipe was last written, in seconds since 1970."""
+    """Return when a run's specification or recipe was last written (Unix time)."""
     files = (folder / "spec.yaml", folder / "recipe.yaml")
     return max(file.stat().st_mtime for file in files if file.is_file())
 
 
 def _changed(folder: Path) -> float:
-    """Return when a run was last measured, in seconds since 1970."""
+    """Return when a run last wrote metrics (Unix time)."""
     return max(
         (file.stat().st_mtime for name in ("recipe.yaml", "metrics.jsonl") if (file := folder / name).is_file()),
         default=0.0,

@@ -1,4 +1,4 @@
-"""Model in memory, and what handlers need to answer requests with it."""
+"""Loaded models as handlers use them."""
 
 import hashlib
 import time
@@ -21,18 +21,11 @@ from archetype.weights.fingerprint import weights_fingerprint
 
 
 class ServedModel:
-    """Loaded model with the worker that runs it.
-
-    Args:
-        source: its name.
-        lm: the model.
-        options: how it is run.
-        memory: of the process.
-    """
+    """Loaded model with the worker that runs it."""
 
     def __init__(self, source: Source, lm: LanguageModel, options: ModelOptions, memory: Memory | None = None) -> None:
         self.memory = memory or Memory()
-        self._state_bytes: dict[tuple[int, int], int] = {}  # of a text, by its length and that of its source
+        self._state_bytes: dict[tuple[int, int], int] = {}  # (target length, source length) -> bytes of the state
         if not options.own_sampling:
             lm = replace(lm, sampling=Sampling())
         if options.chat_template is not None:
@@ -66,7 +59,7 @@ class ServedModel:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer.
+        """Return the tokenizer.
 
         Raises:
             ApiError: the model has no tokenizer.
@@ -77,16 +70,16 @@ class ServedModel:
 
     @cached_property
     def token_bytes(self) -> Callable[[int], bytes]:
-        """The bytes of a token."""
+        """Return a function from a token id to its bytes."""
         return _no_bytes if self.lm.tokenizer is None else TokenBytes(self.lm.tokenizer)
 
     @cached_property
     def special(self) -> dict[int, str]:
-        """The names of tokens that stand for no text."""
+        """Return the names of the special tokens, which have no text, by id."""
         return {} if self.lm.tokenizer is None else {id: name for name, id in self.lm.tokenizer.special_tokens.items()}
 
     def bytes_of(self, token: int) -> bytes:
-        """Return a token's bytes for display; the name of a special token, or of one outside the tokenizer."""
+        """Return a token's bytes for display: for a special token its name, for an unknown id "token_id:ID"."""
         if (name := self.special.get(token)) is not None:
             return name.encode()
         if self.lm.tokenizer is None or token >= self.lm.tokenizer.vocab_size:
@@ -97,25 +90,26 @@ class ServedModel:
         """Check that memory suffices for the state of one more sequence.
 
         Args:
-            length: of the text; of a target, where there is a source.
-            source_length: of the source.
-            param: the field of the body that decides it.
+            length: tokens of the text, or of the target of an encoder-decoder.
+            source_length: tokens of the source.
+            param: field of the body that decides the length.
 
         Raises:
-            ApiError: there is none.
+            ApiError: memory does not suffice.
         """
         engine, context = self.worker.engine, self.context_length or 1
         assert engine is not None
-        length = min(1 << max(length - 1, 0).bit_length(), context)  # as a state grows
+        length = min(1 << max(length - 1, 0).bit_length(), context)  # states grow by doubling
         source = min(1 << max(source_length - 1, 0).bit_length(), context) if self.translates else 0
         if (length, source) not in self._state_bytes:
             itemsize = self.lm.model.dtype.itemsize
             parts = state_parts(self.lm.spec, length, source or None)
             self._state_bytes[length, source] = sum(part.nbytes(itemsize) for part in parts)
         alone = self._state_bytes[length, source]
-        rows = min(engine.slots, 1 << max(self.worker.num_unfinished - 1, 0).bit_length())
-        if rows * alone > engine.state_nbytes:
-            self.memory.check(rows * alone, f"the state of a text of {length:,} tokens", param, alone)
+        # the batch of the engine grows by doubling, too
+        slots = min(engine.slots, 1 << max(self.worker.num_unfinished - 1, 0).bit_length())
+        if slots * alone > engine.state_nbytes:
+            self.memory.check(slots * alone, f"the state of a text of {length:,} tokens", param, alone)
 
     def check(self, task: str) -> None:
         """Check that the model supports a task.
@@ -134,8 +128,8 @@ class ServedModel:
             "classes": head is not None and head.classifies,
         }
         if not able[task]:
-            verbs = ", ".join(name for name, possible in able.items() if possible) or "nothing over this interface"
-            message = f"model: {self.name} is of kind {self.lm.spec.kind} and has no {task}; it has {verbs}"
+            verbs = ", ".join(name for name, possible in able.items() if possible) or "none of the tasks of this API"
+            message = f"model: {self.name} (kind {self.lm.spec.kind}) does not support {task}; it supports {verbs}"
             raise ApiError("invalid_value", message, "model")
 
 
@@ -144,6 +138,6 @@ def _no_bytes(token: int) -> bytes:
 
 
 def _fingerprint(lm: LanguageModel) -> str:
-    """A hash of the specification, of some numbers of every tensor, of its type, and of the version."""
+    """Return a hash of the specification, a sample of every tensor, the dtype and the version."""
     parts = f"{__version__} {fingerprint(lm.spec)} {weights_fingerprint(lm.model)}"
     return f"fp_{hashlib.sha256(parts.encode()).hexdigest()[:16]}"

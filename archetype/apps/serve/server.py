@@ -1,4 +1,4 @@
-"""uvicorn around the application: stalled connections are closed, and a signal to stop loses no response."""
+"""uvicorn server: drops stalled connections, and finishes running responses after a signal to stop."""
 
 import asyncio
 import gc
@@ -16,8 +16,8 @@ from archetype.apps.serve.routes import load
 from archetype.errors import DataError
 
 KEEP_ALIVE_SECONDS = 75
-PARSED_HEADER_BYTES = 2**18  # up to here the application refuses a large head, beyond uvicorn does
-SWITCH_SECONDS = 0.001  # after which a model's thread, between two operations, lets the event loop go on
+PARSED_HEADER_BYTES = 2**18  # a larger head is refused by uvicorn, a smaller one by the application
+SWITCH_SECONDS = 0.001  # the interpreter's switch interval: how soon a model's thread yields to the event loop
 
 
 class Server(uvicorn.Server):
@@ -48,7 +48,7 @@ class Server(uvicorn.Server):
         self.app, self.grace_seconds = app, grace_seconds
         self.connections = Connections(self.server_state.connections)
         app.models.memory.others.append(lambda: self.connections.waiting_bytes)
-        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # its lines may quote requests
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # its messages may quote requests
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop after a signal; at once after a second one."""
@@ -57,7 +57,6 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Load the first model, then listen."""
         await self.app.models.load_first()
         await super().startup(sockets)
 
@@ -75,14 +74,14 @@ class Server(uvicorn.Server):
         self.app.models.close()
 
     async def _refuse_late(self) -> None:
-        """Refuse the unfinished requests when the time is over."""
+        """Refuse the requests that are unfinished after `grace_seconds`."""
         loop = asyncio.get_running_loop()
         stopped = loop.time()
         while loop.time() - stopped < self.grace_seconds:
             await asyncio.sleep(0.05)
         self.app.refuse_all()
         await asyncio.sleep(1.0)
-        for connection in list(self.server_state.connections):  # of stalled clients
+        for connection in list(self.server_state.connections):  # clients that do not read their refusal
             connection.transport.abort()
 
 
@@ -90,14 +89,14 @@ def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens on a port; 0 picks a free port.
 
     Raises:
-        DataError: the address does not belong to this machine, or is in use.
+        DataError: the address is in use, or is not one of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=2048)
     except (OSError, OverflowError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        cause = reason.partition(" (while attempting")[0].lower()  # the address stands before it
+        cause = reason.partition(" (while attempting")[0].lower()  # asyncio adds the address
         raise DataError(f"{host}:{port}", cause, "choose another --host or --port") from None
 
 
@@ -105,7 +104,6 @@ def serve(app: App, listening: socket.socket, grace_seconds: float, on_started: 
     """Answer requests until a signal comes.
 
     Args:
-        app: the application.
         listening: socket from `listen`.
         grace_seconds: time for unfinished requests after the signal.
         on_started: called when the first model is loaded and requests are answered.
@@ -119,7 +117,7 @@ def serve(app: App, listening: socket.socket, grace_seconds: float, on_started: 
         async def tell() -> None:
             while not server.started:
                 await asyncio.sleep(0.01)
-            gc.freeze()  # garbage collections skip the objects that exist now
+            gc.freeze()  # garbage collection skips the objects of the start
             on_started()
             await asyncio.to_thread(load, bool(app.models.loaded))
 
@@ -135,7 +133,7 @@ def serve(app: App, listening: socket.socket, grace_seconds: float, on_started: 
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return uvloop's event loop if installed (it wakes up in half the time)."""
+    """Return uvloop's event loop if it is installed; it wakes up in half the time."""
     try:
         from uvloop import new_event_loop
     except ImportError:

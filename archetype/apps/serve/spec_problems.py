@@ -53,7 +53,7 @@ def position_of(path: str, node: Any) -> tuple[int, int]:
     """Return line and column, counted from 1, of the deepest part of a path found in a YAML tree."""
     mark = getattr(node, "start_mark", None)
     for key in re.findall(r"[^.\[\]]+", path):
-        for wrapper in ("block", "blocks"):  # of layers that repeat
+        for wrapper in ("block", "blocks"):  # `{repeat: N, block: ...}` adds a level that paths leave out
             if (inner := dict(_fields(node)).get(wrapper)) is not None and key != wrapper:
                 node = inner[1]
         entry = dict((*_fields(node), *_items(node))).get(key)

@@ -1,4 +1,4 @@
-"""The page's requests about specifications; nothing here loads torch, and no request names a file."""
+"""POST /api/spec/evaluate: diagram and costs of a specification. No torch, and requests cannot name files."""
 
 import asyncio
 import inspect
@@ -37,7 +37,7 @@ Count = Annotated[int, Field(ge=1, le=2**31)]
 
 
 class Origin(Fields):
-    """Where a specification comes from: one of these."""
+    """Source of a specification; exactly one field is set."""
 
     source: str | None = None
     preset: str | None = None
@@ -45,7 +45,7 @@ class Origin(Fields):
 
 
 class SpecRequest(Body):
-    """A body that names a specification; absent, that of the first model."""
+    """A body that names a specification (default: the first model's)."""
 
     source: str | None = None
     preset: str | None = None
@@ -94,7 +94,6 @@ class Evaluation(TypedDict):
 
 
 async def evaluate(exchange: Exchange, body: EvaluateRequest) -> Evaluation | Problems:
-    """Answer with diagram and costs of a specification."""
     return await asyncio.to_thread(evaluated, exchange.app.models, body)
 
 
@@ -148,7 +147,7 @@ def family_name(spec: ModelSpec) -> str | None:
         return None
 
 
-@lru_cache(maxsize=64)  # what a change is compared with stays the same from one key to the next
+@lru_cache(maxsize=64)  # while the user types, the specification compared with stays the same
 def sums(spec: ModelSpec, batch: int, length: int | None, dtype: str) -> dict[str, Any]:
     """Return the totals of a specification, for comparison with another."""
     report = cost_report(spec, batch, length, dtype)
@@ -169,24 +168,24 @@ def read(models: Models, origin: Origin | SpecRequest) -> ModelSpec:
         return preset(origin.preset)
     if origin.model is not None or models.sources:
         source = models.source(origin.model)
-        model = next((one for one in models.loaded if one.name == source.name), None)
+        model = next((loaded for loaded in models.loaded if loaded.name == source.name), None)
         return open_spec(source.place) if model is None else model.lm.spec
     raise SpecError("source", "no specification is named", "give source, preset or model")
 
 
 def fitting(report: CostReport) -> list[dict[str, Any]]:
-    """The largest batch and the longest text for each use, in memories of usual sizes.
+    """Return the largest batch and the longest text for each use, for common memory sizes.
 
-    Nothing where a part's cost is measured on its module: at the lengths that are tried its passes would take for ever.
+    Empty if a part's cost is measured on its module, which would take too long at the lengths tried.
     """
     costs = [group.cost for stack in report.cost.stacks for group in stack.groups]
     if any(part.is_measured for cost in costs for part in cost.contents.values()):
         return []
-    return [{"memory": f"{size} GiB"} | one._asdict() for size in (8, 24, 80) for one in fits(report, size * 2**30)]
+    return [{"memory": f"{size} GiB"} | fit._asdict() for size in (8, 24, 80) for fit in fits(report, size * 2**30)]
 
 
 def times(report: CostReport, name: str) -> dict[str, Any] | None:
-    """The least time of each phase on a device, from the maker's peaks; none on a device that is not known."""
+    """Return the roofline time of each phase on a device, from the vendor's peaks; None for an unknown device."""
     if (device := DEVICES.get(name)) is None:
         return None
     phases = [time._asdict() for time in predict(report, device)]
@@ -202,8 +201,8 @@ def times(report: CostReport, name: str) -> dict[str, Any] | None:
 
 
 def form(spec: ModelSpec) -> list[dict[str, Any]]:
-    """All fields with their values, for a form: those of the model, then each kind of layer once."""
-    whole = spec.dump(full=True)
+    """Return all fields with their values for a form: the model's, then those of each distinct layer."""
+    fields = spec.dump(full=True)
     groups = []
     for stack in spec.stacks:
         kinds: dict[Any, list[int]] = {}
@@ -213,15 +212,15 @@ def form(spec: ModelSpec) -> list[dict[str, Any]]:
             path = f"{stack.prefix}layers[{index_text(layers, len(stack.layers))}]"
             value = block.dump(full=True)
             groups.append({"path": path, "definition": type(block).__name__, "layers": len(layers), "value": value})
-    for name, value in whole.items():
+    for name, value in fields.items():
         if isinstance(value, dict) and "layers" in value:
-            whole[name] = {key: inner for key, inner in value.items() if key != "layers"}
-    whole.pop("layers", None)
-    return [{"path": "", "definition": type(spec).__name__, "layers": 0, "value": whole}, *groups]
+            fields[name] = {key: inner for key, inner in value.items() if key != "layers"}
+    fields.pop("layers", None)
+    return [{"path": "", "definition": type(spec).__name__, "layers": 0, "value": fields}, *groups]
 
 
 def diagram(scene: Scene) -> dict[str, Any]:
-    """Return the drawing, and the boxes with their costs."""
+    """Return the SVG drawing and its boxes with their costs."""
     boxes = [
         {
             "id": box.id,
@@ -238,15 +237,15 @@ def diagram(scene: Scene) -> dict[str, Any]:
     ]
     containers = [
         {
-            "id": one.id,
-            "label": one.label,
-            "kind": one.kind,
-            "lines": one.lines,
-            "repeat": one.repeat,
-            "field": one.field,
-            "change": one.change,
+            "id": container.id,
+            "label": container.label,
+            "kind": container.kind,
+            "lines": container.lines,
+            "repeat": container.repeat,
+            "field": container.field,
+            "change": container.change,
         }
-        for one in scene.containers
+        for container in scene.containers
     ]
     legend = [{"letter": letter, "value": value, "meaning": meaning} for letter, value, meaning in scene.legend]
     named = {"name": scene.name, "description": scene.description, "measure": scene.measure, "unit": scene.unit}
@@ -254,7 +253,7 @@ def diagram(scene: Scene) -> dict[str, Any]:
 
 
 def parts(spec: ModelSpec, scene: Scene) -> dict[str, Any]:
-    """For each field that a scene draws, its lines of the specification, and what it is, with the paper."""
+    """Return the YAML of each field that a scene draws, and its description with the paper."""
     rows = {}
     items: list[Box | Container] = [*scene.boxes, *scene.containers]
     for field in dict.fromkeys(item.field for item in items if item.field):
@@ -278,11 +277,11 @@ def _value_at(spec: Spec, field: str) -> Any:
         elif isinstance(value, tuple):
             first = re.match(r"\d+", index)
             value = value[int(first[0]) if first else 0]
-    return [str(one) for one in value] if isinstance(value, tuple) else value
+    return [str(item) for item in value] if isinstance(value, tuple) else value
 
 
 @cache
 def _about(cls: type[Spec]) -> str:
-    """The meaning of a class, a line each paragraph, without the list of its attributes."""
+    """Return the docstring of a class without its attributes, one line per paragraph."""
     text = (inspect.getdoc(cls) or "").partition("\nAttributes:")[0].strip()
     return re.sub(r"(?<!\n)\n(?!\n)", " ", text)

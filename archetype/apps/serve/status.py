@@ -38,17 +38,14 @@ async def health(exchange: Exchange) -> Health:
 
 
 async def metrics(exchange: Exchange) -> Raw:
-    """Answer with all metrics in the Prometheus text format."""
     return Raw(exchange.app.metrics.text(), {"content-type": CONTENT_TYPE})
 
 
 async def list_models(exchange: Exchange) -> ModelList:
-    """Answer with all models."""
     return {"object": "list", "data": [_entry(exchange.app, source) for source in exchange.app.models.sources]}
 
 
 async def describe_model(exchange: Exchange) -> ModelEntry:
-    """Answer with one model."""
     return _entry(exchange.app, exchange.app.models.source(exchange.parameters["id"]))
 
 

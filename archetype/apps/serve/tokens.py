@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize, GET /tokenizer_info: what a client needs in place of the model's own tokenizer."""
+"""POST /tokenize and /detokenize, GET /tokenizer_info: for clients without the model's tokenizer."""
 
 from typing import NotRequired
 
@@ -36,7 +36,7 @@ class TokenizerInfo(TypedDict):
 async def tokenize(exchange: Exchange, body: TokenizeRequest) -> Tokens:
     """Answer with the token ids of a text or a conversation."""
     if (body.prompt is None) == (body.messages is None):
-        raise ApiError("invalid_value", "prompt: or messages says what to encode; give one of them", "prompt")
+        raise ApiError("invalid_value", "prompt: give either prompt or messages", "prompt")
     async with exchange.app.models.use(body.model) as model:
         tokenizer, text = model.tokenizer, body.prompt
         if body.messages is not None:

@@ -19,7 +19,7 @@ from archetype.tokenizers.tool_calls import CallPiece, Piece, ToolCallParser
 from archetype.tokenizers.tool_form import ToolForm
 from archetype.tokenizers.tool_rendering import tool_form
 
-ID_SIGNS, ID_LENGTH = string.ascii_letters + string.digits, 9  # as Mistral's templates ask for; others take any
+ID_SIGNS, ID_LENGTH = string.ascii_letters + string.digits, 9  # as Mistral's templates require; others accept any id
 
 
 class Parameters(BaseModel):
@@ -35,7 +35,7 @@ class Parameters(BaseModel):
 
 
 class Function(Fields):
-    """A function that an answer may call."""
+    """A function that the model may call."""
 
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     description: str | None = None
@@ -51,38 +51,38 @@ class Tool(Fields):
 
 
 class FunctionName(Fields):
-    """A function that is to be called."""
+    """Name of the function to call."""
 
     name: str
 
 
 class NamedTool(Fields):
-    """The tool that is to be called."""
+    """The tool to call."""
 
     type: Literal["function"]
     function: FunctionName
 
 
 def _as_sent(value: Any, check: Callable[[Any], Any]) -> Any:
-    """Check a tool, and leave it as its client wrote it, which is how templates show it."""
+    """Check a tool, but keep it as the client wrote it, because templates print it as it is."""
     check(value)
     return value
 
 
-SentTool = Annotated[Tool, WrapValidator(_as_sent)]  # a dict
+SentTool = Annotated[Tool, WrapValidator(_as_sent)]  # a plain dict
 Choice = Literal["none", "auto", "required"] | NamedTool
 
 
 @dataclass(frozen=True)
 class ToolUse:
-    """How answers may call tools.
+    """How a response may call tools.
 
     Attributes:
-        form: in which the model's template writes calls.
-        functions: the schema of the arguments of each function that may be called, by name.
-        has_one: whether there is one call at most.
-        is_forced: whether there has to be one.
-        special: special tokens that the form has, by their names.
+        form: syntax in which the model's template writes calls.
+        functions: function name -> schema of its arguments.
+        has_one: whether at most one call is allowed.
+        is_forced: whether a call is required.
+        special: special tokens in the syntax, by name.
     """
 
     form: ToolForm
@@ -110,13 +110,11 @@ def tool_use(model: ServedModel, tools: list[Any] | None, choice: Any, parallel:
     """Return how responses may call the request's tools; None if they may not. Called in a text thread.
 
     Args:
-        model: that answers.
-        tools: as the request has them.
-        choice: its `tool_choice`.
-        parallel: its `parallel_tool_calls`.
+        choice: the request's `tool_choice`.
+        parallel: the request's `parallel_tool_calls`.
 
     Raises:
-        ApiError: the model's template has no tools, or the function that is to be called is none of them.
+        ApiError: the model's template does not support tools, or the function to call is not among them.
     """
     name = choice.function.name if isinstance(choice, NamedTool) else None
     if not tools or choice == "none":
@@ -125,9 +123,9 @@ def tool_use(model: ServedModel, tools: list[Any] | None, choice: Any, parallel:
         return None
     functions = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}
     if len(functions) < len(tools):
-        raise ApiError("invalid_value", "tools: two of them have one name; give each its own", "tools")
+        raise ApiError("invalid_value", "tools: two functions have the same name; rename one", "tools")
     if name is not None and name not in functions:
-        message = f"tool_choice: {name!r:.80} is none of the tools; {nearest(name, functions)}"
+        message = f"tool_choice: {name!r:.80} is not one of the tools; {nearest(name, functions)}"
         raise ApiError("invalid_value", message, "tool_choice")
     assert model.lm.template is not None
     try:
@@ -136,7 +134,7 @@ def tool_use(model: ServedModel, tools: list[Any] | None, choice: Any, parallel:
         raise ApiError("unsupported_parameter", str(error), "tools") from None
     tokenizer = model.tokenizer
     form = form.until([model.special.get(id) or tokenizer.token(id) for id in model.lm.ends])
-    special = {name: id for name, id in tokenizer.special_tokens.items() if any(name in one for one in form.literals)}
+    special = {name: id for name, id in tokenizer.special_tokens.items() if any(name in text for text in form.literals)}
     named = functions if name is None else {name: functions[name]}
     has_one = parallel is False or name is not None or form.next_name is None
     return ToolUse(form, named, has_one, name is not None or choice == "required", special)
@@ -173,9 +171,9 @@ class Answer:
     """Message of a choice while it is generated.
 
     Attributes:
-        use: how it may call tools; None where it may not.
-        content: its text.
-        calls: its calls, as the API has them.
+        use: how the message may call tools; None if it may not.
+        content: text so far.
+        calls: tool calls in the API's format.
     """
 
     use: ToolUse | None
@@ -203,7 +201,6 @@ class Answer:
         return "tool_calls" if self.calls else "stop"
 
     def message(self) -> AssistantMessage:
-        """Return the whole message."""
         content = self.content if self.content or not self.calls else None
         message: AssistantMessage = {"role": "assistant", "content": content, "refusal": None}
         if self.calls:
@@ -222,7 +219,7 @@ class Answer:
                 self.calls[-1]["function"]["arguments"] += piece.arguments
             return {"tool_calls": [call]}
         for name in self.use.special if self.use is not None else ():
-            piece = piece.replace(name, "")  # of the form's special tokens, which are in no content
+            piece = piece.replace(name, "")  # special tokens of the call syntax are not content
         self.content += piece
         return {"content": piece} if piece else {}
 
@@ -233,13 +230,13 @@ def check_calls(messages: list[dict[str, Any]], template: ChatTemplate) -> None:
     Raises:
         ApiError: a message has several calls; names it.
     """
-    for number, message in enumerate(messages):
+    for position, message in enumerate(messages):
         if len(message.get("tool_calls") or ()) > 1:
             try:
                 has_one = tool_form(template).next_name is None
             except ArchetypeError:
                 continue
             if has_one:
-                place = f"messages[{number}].tool_calls"
-                cause = "the model's chat template writes one call of a message; give each a message of its own"
+                place = f"messages[{position}].tool_calls"
+                cause = "the model's chat template writes only one call per message; send one message per call"
                 raise ApiError("invalid_value", f"{place}: {cause}", "messages")

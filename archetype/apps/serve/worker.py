@@ -17,16 +17,14 @@ from archetype.generate import Engine, Event, Request, Sampling
 from archetype.generate.grammar import LANES
 
 T = TypeVar("T")
-TEXT_SECONDS = 10.0  # for what is done to a text: tokens, a template, a grammar
+TEXT_SECONDS = 10.0  # limit for tokenization, templates and grammars
 TEXT_THREADS = 4
 
 
 def compute_with(num_threads: int) -> None:
-    """Set the number of threads that the calling thread computes with.
-
-    When a thread first asks for its number, torch gives it the one that any thread set last; so it asks at once.
-    """
+    """Set the number of threads that the calling thread computes with."""
     torch.set_num_threads(num_threads)
+    # a thread's first read fixes its number to the one that any thread set last, so it reads at once
     torch.get_num_threads()
 
 
@@ -34,7 +32,7 @@ class Stream:
     """Events of some requests, delivered to the event loop step by step."""
 
     def __init__(self) -> None:
-        self._events: list[Event] = []  # that arrived before a reader was set
+        self._events: list[Event] = []  # events before a reader was set
         self._reader: Callable[[list[Event]], None] | None = None
 
     def put(self, events: list[Event]) -> None:
@@ -54,7 +52,7 @@ class Stream:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """The id of a request in the engine: the choice of an answer that it becomes."""
+    """Id of a request in the engine: the choice of a response that it generates."""
 
     stream: Stream
     index: int
@@ -67,7 +65,6 @@ class Worker:
     """Thread that runs a model's engine and, between its steps, other jobs of the model.
 
     Args:
-        lm: the model.
         engine: the model's engine; None if the model does not generate.
         max_queue: requests that may queue when all slots are busy.
     """
@@ -81,7 +78,7 @@ class Worker:
         self._jobs: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._stopped = False
-        # without helpers of their own: `_in_own_thread` says why
+        # a single thread each: `_in_own_thread` explains why
         self._texts = ThreadPoolExecutor(TEXT_THREADS, "archetype-texts", compute_with, (1,))
         self._compiling = ThreadPoolExecutor(LANES, "archetype-grammars", compute_with, (1,))
         self._num_compiling = 0
@@ -90,16 +87,16 @@ class Worker:
             target=self._work, args=(torch.get_num_threads(), counted), name="archetype-model", daemon=True
         )
         thread.start()
-        counted.wait()  # before a thread for texts sets another number
-        if engine is not None:  # what the first grammar of all needs; without a way to make one, its request says so
+        counted.wait()  # torch.set_num_threads affects threads that have not read it yet
+        if engine is not None:  # warm up the compiler; if it is missing, the first request with a grammar reports that
             self._compiling.submit(engine.grammar, engine.sampling.replace(regex="a"))
 
     async def text(self, work: Callable[[], T], then: Callable[[], None] = lambda: None) -> T:
         """Run work on a text (tokenization, templates) in another thread, with a time limit.
 
         Args:
-            work: what is to be done; what has not begun when the time is over, or the client has gone, never does.
-            then: is called in the event loop when it has really ended.
+            work: cancelled if it has not begun when the time is over or the client has left.
+            then: called in the event loop when the work has ended, even after the time limit.
 
         Raises:
             ApiError: the time limit is reached.
@@ -110,7 +107,7 @@ class Worker:
         """Compile a grammar in its own thread, so that other requests do not wait; the engine caches it.
 
         Raises:
-            ArchetypeError: it is wrong.
+            ArchetypeError: the grammar is invalid.
             ApiError: too many are waiting, or it takes too long.
         """
         engine = self.engine
@@ -131,7 +128,7 @@ class Worker:
             async with asyncio.timeout(TEXT_SECONDS):  # wait_for of Python 3.11 can swallow a cancellation
                 return await asyncio.wrap_future(future)
         except TimeoutError:
-            message = f"the text needs more than {TEXT_SECONDS:g} s to be read; give a shorter one"
+            message = f"reading the text takes more than {TEXT_SECONDS:g} s; give a shorter one"
             raise ApiError("request_timeout", message) from None
 
     @property
@@ -159,10 +156,10 @@ class Worker:
 
         Args:
             prompt: token ids.
-            stream: receives its events, whose `request.id` is a `Choice`.
-            index: of the choice.
+            stream: receives the request's events; their `request.id` is a `Choice`.
+            index: index of the choice.
             logprobs: number of alternatives per token; None for no log-probabilities.
-            settings: as `Engine.submit` takes them.
+            settings: passed to `Engine.submit`.
         """
         assert self.engine is not None
         request = self.engine.submit(prompt, id=Choice(stream, index), logprobs=logprobs, group=stream, **settings)
@@ -172,7 +169,7 @@ class Worker:
         return request
 
     def pause(self, requests: list[Request], is_paused: bool) -> None:
-        """Let requests give up their slots until they go on; what they have read and written stays."""
+        """Pause requests, which frees their slots but keeps their tokens, or resume them."""
         with self._changed:
             for request in requests:
                 request.is_paused = is_paused
@@ -225,10 +222,11 @@ class Worker:
             if job is not None:
                 job()
             if self._is_generating and self.engine is not None and (events := self.engine.step()):
+                finished = [event.request for event in events if event.finish_reason is not None]
                 with self._changed:
-                    self._generating.difference_update(one.request for one in events if one.finish_reason is not None)
+                    self._generating.difference_update(finished)
                 for event in events:
-                    event.request.unread.clear()  # the stream has them
+                    event.request.unread.clear()  # delivered through the stream
                 self._call(self._deliver, events)
 
     @property
@@ -245,8 +243,8 @@ class Worker:
             choice = event.request.id
             assert isinstance(choice, Choice)
             streams.setdefault(choice.stream, []).append(event)
-        for stream, own in streams.items():
-            stream.put(own)
+        for stream, batch in streams.items():
+            stream.put(batch)
 
     def _call(self, function: Callable[..., None], *args: Any) -> None:
         """Call a function in the event loop, if the loop still runs."""

@@ -24,8 +24,8 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ('"text": echo.text + texts[index],', '"text": texts[index],'),
         ('item["prompt_token_ids"] = tokens, choices.prompts[index // choices.n]',
          'item["prompt_token_ids"] = tokens, choices.prompts[0]'),
-        ("usage(sum(map(len, rows)), sum(target.num_tokens for target in targets))",
-         "usage(sum(map(len, rows)), sum(target.num_tokens - 1 for target in targets))"),
+        ("usage(sum(map(len, source_ids)), sum(target.num_tokens for target in targets))",
+         "usage(sum(map(len, source_ids)), sum(target.num_tokens - 1 for target in targets))"),
         ("ids = tokenizer.encode_prompt(text) if add_special_tokens else tokenizer.encode(text)",
          "ids = tokenizer.encode_prompt(text)"),
         ("pieces[-1] += stream.finish()", "pass"),
@@ -33,7 +33,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
     "apps/serve/chat.py": [
         ("text = template.render(plain, add_generation_prompt is not False, tools or None)",
          "text = template.render(plain, bool(add_generation_prompt), tools or None)"),
-        ("one.token in (*model.lm.ends, *(body.stop_token_ids or ()))", "one.token in model.lm.ends"),
+        ("step.token in (*model.lm.ends, *(body.stop_token_ids or ()))", "step.token in model.lm.ends"),
     ],
     "apps/serve/generation_request.py": [
         ("self.top_k if self.top_k > 0 else None", "self.top_k if self.top_k >= 0 else None"),
@@ -44,7 +44,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("added = body.add_special_tokens is not False", "added = bool(body.add_special_tokens)"),
     ],
     "apps/serve/embeddings.py": [
-        ('"usage": _usage(sum(map(len, rows)))}', '"usage": _usage(len(rows))}'),
+        ('"usage": _usage(sum(map(len, sequences)))}', '"usage": _usage(len(sequences))}'),
         ('.astype("<f4")', '.astype("<f2")'),
         ("best = max(range(len(row)), key=row.__getitem__)", "best = max(range(len(row)))"),
     ],
@@ -125,7 +125,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
     ],
     "apps/cli/record_file.py": [
         ('num_failed + ("error" in record)', "num_failed"),
-        ('whole = data[: data.rfind(b"\\n") + 1]', "whole = data"),
+        ('complete = data[: data.rfind(b"\\n") + 1]', "complete = data"),
         ("left = [line for line in lines if line.id not in finished]", "left = [*lines]"),
     ],
     "apps/cli/source_file.py": [

@@ -227,7 +227,7 @@ def test_the_verb_in_two_processes_is_killed_stopped_and_resumed(recipe: Recipe,
             os.kill(pid, signal.SIGKILL)
         process.terminate()
         _, error = process.communicate()
-        assert number < KILLS or "go on with: archetype train --resume" in error
+        assert number < KILLS or "resume with: archetype train --resume" in error
         checkpoint = checkpoints.latest(Run(run).checkpoints, pytest.fail)  # whole, however it ended
         assert checkpoint is not None
         step, process = checkpoint.step, torchrun("--resume", str(run))

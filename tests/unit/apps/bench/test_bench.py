@@ -133,7 +133,7 @@ def test_a_deterministic_model_is_timed_as_an_engine_runs_it() -> None:
 
 def test_the_table_says_what_the_object_says() -> None:
     result = CliRunner().invoke(app, ["bench", "batch", *COMMANDS["batch"], "--repeat", "1"], catch_exceptions=False)
-    for words in ("batch llama-tiny, float32, 4 x 16 tokens read, 8 written", "prefill", "of equal lengths",
+    for words in ("batch llama-tiny, float32, 4 x 16 input tokens, 8 new", "prefill", "to equal lengths",
                   "GB/s", "GFLOP/s", "of the limit", "threads"):  # fmt: skip
         assert words in result.stdout, words
 
@@ -271,18 +271,18 @@ def test_sides_take_turns_after_a_round_that_is_not_counted() -> None:
 
 
 REFUSED = {
-    ("decode", "bert-tiny"): "bench decode: is not for a model of kind encoder; use embed",
-    ("embed", "t5-tiny"): "bench embed: is not for a model of kind encoder_decoder; use decode or prefill",
-    ("train", "vit-tiny"): "bench train: is not for a model of kind vision_encoder; a model of texts is needed",
+    ("decode", "bert-tiny"): "bench decode: does not support a model of kind encoder; use embed",
+    ("embed", "t5-tiny"): "bench embed: does not support a model of kind encoder_decoder; use decode or prefill",
+    ("train", "vit-tiny"): "bench train: does not support a model of kind vision_encoder; use a text model",
     ("decode", "llama-tiny", "--weights", "int3"): "weights: 'int3' is not a type of packed weights",
     ("decode", "llama-tiny", "--dtype", "float8"): "dtype: unknown dtype 'float8'; use one of float32, bfloat16",
     ("train", "llama-tiny", "--dtype", "float16"): "dtype: ",
     ("decode", "llama-tiny", "--prompt", "100", "--new", "29"):
-        "--prompt, --new: 100 tokens to read and 29 to write do not fit into the context of 128; read at least 1",
+        "--prompt, --new: 100 prompt tokens and 29 new ones do not fit into the context of 128; use at least 1",
     ("train", "llama-tiny", "--deterministic"):
         "--deterministic: has no effect on train, which generates no text; leave it out",
     ("decode", "lstm-tiny", "--deterministic"): "deterministic: a step of this model has aten.mkldnn_rnn_layer",
-    ("prefill", "llama-tiny", "--new", "4"): "--new: prefill writes no more than the first token; leave it out",
+    ("prefill", "llama-tiny", "--new", "4"): "--new: prefill generates no more than the first token; leave it out",
     ("decode", "llama-tiny", "--peer-python", "python"):
         "--peer-python: has no effect without --peer; add it, or leave this out",
 }  # fmt: skip

@@ -20,8 +20,8 @@ def test_launch_overhead_is_named_for_small_models(
     device = Device("here", 1e11, {"float32": 1e13, "bfloat16": 1e13}, None, "measured", launch_seconds=launch)
     monkeypatch.setattr(peaks, "measured_device", lambda: device)
     done = CliRunner().invoke(app, ["cost", source, "--device", "here"])
-    assert done.exit_code == 0 and ("launch overhead: to start the " in done.output) == bool(named)
-    assert f"which is longer than {named} of so small a model" in done.output or not named
+    assert done.exit_code == 0 and ("launch overhead: starting the " in done.output) == bool(named)
+    assert f", longer than {named} of such a small model" in done.output or not named
     data = json.loads(CliRunner().invoke(app, ["cost", source, "--device", "here", "--json"]).output)
     assert data["launches"]["seconds"] == data["launches"]["number"] * launch
 

@@ -6,7 +6,7 @@ import re
 
 from typer.testing import CliRunner
 
-from archetype.apps.cli.explain import first_place, modules_of
+from archetype.apps.cli.explain import first_usage, modules_of
 from archetype.apps.cli.main import app
 from archetype.spec import describe
 from tests.helpers.cases import case
@@ -23,8 +23,8 @@ def test_every_part_of_a_block_has_an_example_whose_tensors_are_its_parameters()
     examples = set()
     for kind in sorted(parts):
         with case(kind):
-            place = first_place(kind, tuple(cls for _, cls in describe.classes_of(kind)[0]))
-            for module in modules_of(place) if place else ():
+            usage = first_usage(kind, tuple(cls for _, cls in describe.classes_of(kind)[0]))
+            for module in modules_of(usage) if usage else ():
                 shapes = map(ast.literal_eval, re.findall(r"[(][^)]+[)]", module.shapes))
                 assert sum(map(math.prod, shapes)) == module.parameters.value, module.name
                 examples.add(kind)
@@ -39,12 +39,12 @@ def test_every_part_of_a_block_has_an_example_whose_tensors_are_its_parameters()
 def test_a_kind_is_shown_as_it_is_written_with_formulas_and_state() -> None:
     text = shown("gqa")
     assert text.startswith("gqa is written here as kind: attention\n\nattention (mixer)\n\n")
-    assert "In llama-3-8b it stands in layers[0].mixer:\n\nmixer:\n  kind: attention\n  num_heads: 32\n" in text
+    assert "In llama-3-8b, at layers[0].mixer:\n\nmixer:\n  kind: attention\n  num_heads: 32\n" in text
     assert "mixer.k weight (1024, 4096) K P D = 4,194,304 2 B K P D = 8,388,608\n" in re.sub(" +", " ", text)
     assert "\nK = 8: key/value heads\n" in text
-    assert text.endswith("of 8,192 tokens: 32.00 MiB in bfloat16, 4.00 KiB more for each further token.\n")
-    assert re.search(r"State of a row of [0-9,]+ tokens: [0-9.]+ [KM]iB in bfloat16[.]\n$", shown("mamba2"))
-    assert "it stands in" not in shown("decoder")
+    assert text.endswith("of 8,192 tokens: 32.00 MiB in bfloat16, plus 4.00 KiB per token.\n")
+    assert re.search(r"State of a sequence of [0-9,]+ tokens: [0-9.]+ [KM]iB in bfloat16[.]\n$", shown("mamba2"))
+    assert ", at " not in shown("decoder")
 
 
 def test_a_part_or_a_field_lists_its_kinds() -> None:

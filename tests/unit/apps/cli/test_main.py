@@ -210,7 +210,7 @@ def test_a_model_that_is_not_trained_yet_is_exported_with_weights_of_a_seed(tmp_
         out = tmp_path / f"out-{seed}"
         said = run("export", source, "--to", str(out), "--seed", str(seed))[0]
         compared = "as LlamaForCausalLM, reloaded and compared"
-        assert said == f"wrote {out} {compared}; {source} has no weights: these are random, of seed {seed}\n"
+        assert said == f"wrote {out} {compared}; {source} has no weights, so these are random (seed {seed})\n"
         expected = archetype.build(source, seed=seed).state_dict()
         assert all(
             torch.equal(tensor, expected[name]) for name, tensor in archetype.load(out).model.state_dict().items()

@@ -91,7 +91,7 @@ def test_what_cannot_be_read_is_left_out_with_one_line(folder: Path) -> None:
         (folder / name).mkdir()
         (folder / name / "recipe.yaml").write_text("steps: [")
         (folder / name / "spec.yaml").write_text("kind: unheard-of")
-    with pytest.warns(Notice, match=rf"^left out what cannot be read: {folder}/a-broken/recipe.yaml:.*, and 1 others$"):
+    with pytest.warns(Notice, match=rf"^skipped unreadable runs: {folder}/a-broken/recipe.yaml:.*, and 1 others$"):
         assert len(printed("runs", folder).splitlines()) == 3
     for name in LOSSES:
         (folder / name / "spec.yaml").unlink()
@@ -135,7 +135,7 @@ def test_the_best_loss_is_of_evaluations_on_the_same_examples(folder: Path) -> N
 def test_a_run_that_was_not_evaluated_yet_offers_its_training_loss(folder: Path) -> None:
     file = Run(folder / "fast").metrics_file
     file.write_text("\n".join(line for line in file.read_text().splitlines() if "validation" not in line) + "\n")
-    with pytest.raises(SpecError, match="no validation loss has been recorded yet; train further, or draw --loss tr"):
+    with pytest.raises(SpecError, match="no validation loss has been recorded yet; train longer, or plot --loss tr"):
         CliRunner().invoke(app, ["plot", str(folder / "fast")], catch_exceptions=False)
     assert "training loss" in printed("plot", folder / "fast", "--loss", "training")
 

@@ -48,7 +48,7 @@ def test_the_address_of_the_web_ui_comes_first_then_the_apis() -> None:
     assert lines() == [
         "archetype: the example model; web UI at http://127.0.0.1:P/", "archetype: API at http://127.0.0.1:P/v1",
     ]  # fmt: skip
-    warning = "archetype: without --api-key whoever reaches this machine can use its models"
+    warning = "archetype: without --api-key anyone who can reach this machine can use its models"
     everywhere = [
         "archetype: the example model; web UI at http://127.0.0.1:P/",
         "archetype: API at http://0.0.0.0:P/v1",

@@ -86,7 +86,7 @@ def test_a_growing_vocabulary_is_kept(text: Path, tmp_path: Path) -> None:
     run("train", "--text", text, "--kind", "words", "--growing", "--to", tmp_path / "made")
     tokenizer = open_tokenizer(tmp_path / "made")
     assert tokenizer.encode("entirely new") == [tokenizer.vocab_size - 2, tokenizer.vocab_size - 1]
-    with pytest.raises(ArchetypeError, match="--growing: bytes has no unknown words"):
+    with pytest.raises(ArchetypeError, match="--growing: has no effect on kind bytes"):
         run("train", "--text", text, "--kind", "bytes", "--growing", "--to", tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
@@ -94,7 +94,7 @@ def test_a_growing_vocabulary_is_kept(text: Path, tmp_path: Path) -> None:
 def test_fewer_ids_than_asked_for_are_mentioned(text: Path, tmp_path: Path) -> None:
     words = ["train", "--text", text, "--vocab-size", "5000", "--to", tmp_path / "made", "--json"]
     result = CliRunner().invoke(app, [*map(str, words)])
-    assert "these texts call for no more" in result.stderr
+    assert "these texts have no more merges" in result.stderr
     assert json.loads(result.stdout)["vocab_size"] < 5000
 
 

@@ -131,7 +131,7 @@ def test_the_bodies_have_every_object_of_the_interface() -> None:
     ("route", "more", "expected"),
     [
         ("/v1/completions", {"stream_options": {"include_obfuscation": False}}, ["stream_options.include_obfuscation"]),
-        ("/v1/completions", {"stream_options": {"continuous_usage_stats": True}}, "the last chunk alone has the usage"),
+        ("/v1/completions", {"stream_options": {"continuous_usage_stats": True}}, "only the last chunk has the usage"),
         ("/v1/completions", {"stream_options": {"include_usge": True}}, "did you mean include_usage?"),
         ("/v1/completions", {"stream_options": {"include_usage": "yes"}}, "stream_options.include_usage: "),
         ("/v1/completions", {"stream": False}, ["stream_options"]),
