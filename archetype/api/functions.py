@@ -52,7 +52,9 @@ def presets() -> list[str]:
 def diff(first: Source, second: Source) -> list[Change]:
     """Return every field in which two specifications differ, as (path, first value, second value).
 
-    Both may be anything that `load_spec` takes.
+    Args:
+        first: anything that `load_spec` takes.
+        second: likewise.
 
     Raises:
         ArchetypeError: a specification is invalid.
