@@ -71,7 +71,7 @@ def _documents(file: Path) -> list[str]:
 
 READERS: dict[str, tuple[tuple[str, ...], Callable[[Path], Any]]] = {
     "records": (("text", "label"), lambda file: read_records(file, TEXT_AND_LABEL)),
-    "pairs": (("source", "target"), read_pairs),
+    "pairs": (("source", "target"), lambda file: read_pairs(file)[:2]),
     "documents": (("text",), _documents),
     "prompts": (("prompt",), lambda file: [prompt.text for prompt in read_prompts(file)]),
 }
