@@ -231,7 +231,7 @@ async def _translate(model: ServedModel, body: CompletionRequest, exchange: Exch
     beam = {} if limit is None else {"max_new_tokens": limit}
     targets = [Translation(is_cut=True) for _ in sources]
     try:
-        if most != 0:
+        if limit != 0:
             steps = lm.translations(sources, **beam)
             while (step := await model.worker.run(lambda: next(steps))) is None:
                 pass  # one decoding step at a time, so that other requests get their turns

@@ -73,7 +73,9 @@ async def embeddings(exchange: Exchange, body: EmbeddingRequest) -> Embeddings:
         check_answer(nbytes, f"{len(sequences):,} vectors of {width:,} numbers", "input")
         with model.memory.hold(MEMORY_OF_JSON * nbytes, "the answer", "input"):
             vectors = await _in_slices(
-                model, rows, lambda places: lm.embed([rows[n] for n in places], body.pooling, body.normalize)
+                model,
+                sequences,
+                lambda indices: lm.embed([sequences[n] for n in indices], body.pooling, body.normalize),
             )
     data: list[Embedding] = [
         {"object": "embedding", "index": index, "embedding": _vector(vector, body.encoding_format)}
@@ -97,10 +99,10 @@ async def classify(exchange: Exchange, body: ClassifyRequest) -> Classes:
             lm = lm.expect(TextClassifier)
             if not all(isinstance(one, str) for one in inputs):
                 raise ApiError("invalid_value", "input: this model classifies texts; send texts", "input")
-            texts = [str(item) for item in inputs]
+            texts = [str(text) for text in inputs]
             tokens = await model.worker.text(lambda: [_encode_text(model, text) for text in texts])
             count = sum(map(len, tokens))
-            answers = await _in_slices(model, tokens, lambda places: lm.classify([texts[n] for n in places]))
+            answers = await _in_slices(model, tokens, lambda indices: lm.classify([texts[n] for n in indices]))
     envelope = Envelope(model, "classify", "list")
     data = list[ClassProbabilities]()
     for index, row in enumerate(answers.tolist()):
@@ -154,9 +156,9 @@ def _check_inputs(inputs: list[Any]) -> list[Any]:
     return inputs
 
 
-def _rows(model: ServedModel, texts: list[str | Ids], pooling: Pooling | None) -> list[list[int]]:
+def _tokenize(model: ServedModel, inputs: list[str | Ids], pooling: Pooling | None) -> list[list[int]]:
     """Tokenize texts as `TextEmbedder.embed` does."""
-    checked = [encode(model, text) if isinstance(text, list) else text for text in texts]
+    checked = [encode(model, text) if isinstance(text, list) else text for text in inputs]
     try:
         return model.lm.expect(TextEmbedder).embedding_tokens(checked, pooling)
     except Exception as error:
