@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from archetype.api.language_model import LanguageModel
     from archetype.errors import ArchetypeError
     from archetype.generate.engine import Engine
-    from archetype.native.dispatch import plain_operations
+    from archetype.native.kernels import plain_operations
 
 __version__ = "0.1.0"
 __all__ = [
@@ -48,7 +48,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for an attribute oth
             "ArchetypeError": "archetype.errors",
             "Engine": "archetype.generate.engine",
             "LanguageModel": "archetype.api.language_model",
-            "plain_operations": "archetype.native.dispatch",
+            "plain_operations": "archetype.native.kernels",
             "register": "archetype.api.extension",
         }
         return getattr(import_module(modules.get(name, "archetype.api.functions")), name)

@@ -35,6 +35,7 @@ IN_PYTHON = "Python"  # a step that no file can say
 AS_FILE = ("TokenizersBackend", "PythonBackend", "MistralCommonBackend")  # which read the files as they are
 MODELS = ("BPE", "Unigram", "WordPiece", "WordLevel")
 
+
 def classes() -> dict[str, Any]:
     """Every name that `tokenizer_class` may have, without "Fast", and the class that it stands for."""
     named = {name for name in dir(transformers) if name.removesuffix("Fast").endswith("Tokenizer")}

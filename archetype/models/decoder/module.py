@@ -97,7 +97,7 @@ class Decoder(Stack, CausalModel):
             if state is not None:
                 raise SpecError("document_ids", "stand beside a state, which is that of one text", "give one of them")
         lengths = state.lengths if state else None
-        context = ForwardContext.of(tokens, lengths, num_tokens, document_ids, self.observer).shared_by(shares)
+        context = self.context(tokens, lengths, num_tokens, document_ids).shared_by(shares)
         embedded = self.embedding(context.own(tokens), context)
         x = self._read_by_head(self.run(embedded, context, state), context, state, last_only)  # (B, t, D)
         further: tuple[Tensor, ...] = ()

@@ -198,8 +198,6 @@ def test_a_weight_beyond_float16_names_its_tensor(tmp_path: Path) -> None:
     model = randomize(build(MODELS["narrow, factors"]))
     with torch.no_grad():
         model.embedding.token.weight[0, 0] = 1e6  # type: ignore[union-attr,operator]
-    with pytest.raises(
-        CheckpointError, match=r"token_embd.weight: weights: a scale or weight of 1e\+06 is bey"
-    ):
+    with pytest.raises(CheckpointError, match=r"token_embd.weight: weights: a scale or weight of 1e\+06 is bey"):
         written(model, tmp_path / "half", type="f16")  # type: ignore[arg-type]
     assert written(model, tmp_path / "wide", type="bf16")  # type: ignore[arg-type]
