@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from archetype.api.text_encoder import TextEncoder
     from archetype.errors import ArchetypeError
     from archetype.generate.engine import Engine
-    from archetype.native.dispatch import plain_operations
+    from archetype.native.kernels import plain_operations
 
 __version__ = "0.1.0"
 __all__ = [
@@ -61,7 +61,7 @@ if not TYPE_CHECKING:  # otherwise a type checker would accept any attribute
             "Seq2SeqLM": "archetype.api.seq2seq_lm",
             "TextClassifier": "archetype.api.text_classifier",
             "TextEncoder": "archetype.api.text_encoder",
-            "plain_operations": "archetype.native.dispatch",
+            "plain_operations": "archetype.native.kernels",
             "register": "archetype.api.extension",
         }
         return getattr(import_module(modules.get(name, "archetype.api.functions")), name)

@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import archetype
-from archetype.native.dispatch import plain_operations
+from archetype.native.kernels import plain_operations
 from benchmarks.machine import heading
 from benchmarks.training_step import paired
 

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 import torch
 
 from archetype.estimate.report import cost_report
-from archetype.native.dispatch import plain_operations
+from archetype.native.kernels import plain_operations
 from archetype.runs.peaks import product_peak
 from archetype.training.objectives.base import Batch, Objective
 from archetype.training.optimizers import AdamW

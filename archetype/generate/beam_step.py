@@ -9,8 +9,8 @@ from numpy import ndarray
 from torch import Tensor
 
 from archetype.generate.step import DecodeStep
+from archetype.models.build import GenerativeModel
 from archetype.models.encoder_decoder.module import EncoderDecoder
-from archetype.native.dispatch import recording
 from archetype.nn.cache import State
 
 
@@ -77,10 +77,10 @@ class BeamStep(DecodeStep):
         """Candidates kept for each beam: 2 * num_beams, so that enough remain if num_beams of them end."""
         return min(2 * self._scores.shape[1], self.model.spec.vocab_size)
 
-    def _compute(self, tokens: Int[Tensor, "B 1"], state: State) -> Tensor:
-        if self._any_goes_on_from_another or recording() is not None:
+    def _compute(self, model: GenerativeModel, tokens: Int[Tensor, "B 1"], state: State) -> Tensor:
+        if self._any_goes_on_from_another or model.kernels.records:
             state.targets.copy_rows(self._sources, self._starts)
-        self._logits = super()._compute(tokens, state).float()
+        self._logits = super()._compute(model, tokens, state).float()
         return self._best(self._logits, self._logits.logsumexp(-1, keepdim=True))
 
     def _best(self, scores: Float[Tensor, "B V"], total: Float[Tensor, "B 1"]) -> Float[Tensor, "texts 3 N"]:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from copy import copy
 
 import torch
 from jaxtyping import Float, Int
@@ -67,10 +68,10 @@ class DecodeStep:
         if self.model.is_deterministic:
             raise _not_deterministic("somebody who looks on, or no kernels")
         longest = int(self.state.lengths.max()) + 1
-        return self._compute(tokens, self.state.narrow(longest))
+        return self._compute(self.model, tokens, self.state.narrow(longest))
 
-    def _compute(self, tokens: Tensor, state: State) -> Tensor:
-        output = self.model(tokens, state, last_only=True, with_logits=self.with_logits)
+    def _compute(self, model: GenerativeModel, tokens: Tensor, state: State) -> Tensor:
+        output = model(tokens, state, last_only=True, with_logits=self.with_logits)
         self._commit(output)
         return output.logits[:, 0] if self.with_logits else self.state.lengths
 
@@ -79,7 +80,9 @@ class DecodeStep:
         inputs = [self._tokens, self.state.lengths, *self.inputs, *(buffer for _, _, buffer in self._buffers)]
         try:
             with Recorder(kernels, inputs, torch.get_num_threads(), self.model.is_deterministic) as recorder:
-                result = self._compute(self._tokens, self.state)
+                model = copy(self.model)  # with the same modules: other threads compute with the model meanwhile
+                model.kernels = recorder
+                result = self._compute(model, self._tokens, self.state)
         except NotRecordable:  # this step computes and writes the same slots again
             for layer, name, buffer in self._buffers:
                 setattr(layer, name, buffer)

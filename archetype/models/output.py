@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from archetype.native.kernels import FUSED, Kernels
 from archetype.nn.cache import State
-from archetype.nn.context import Observer, Vectors
+from archetype.nn.context import ForwardContext, Lengths, Observer, Tokens, Vectors
 from archetype.nn.registry import build_head
 from archetype.roles.head import Head
 from archetype.weights.packed import PackedMatrix, Weight
@@ -44,13 +45,24 @@ class BaseModel(nn.Module):
     """Base class of models.
 
     `lm_head` computes logits of tokens, `classifier` logits of classes, `sentence_head` vectors of texts; at most one
-    is set. A traced copy has an `observer`, which each pass hands to its contexts.
+    is set. A traced copy has an `observer`, and the copy that records a decode step has its `kernels`.
     """
 
     observer: Observer | None = None
+    kernels: Kernels = FUSED
     lm_head: Any  # a module or None
     classifier: Any
     sentence_head: Any
+
+    def context(
+        self,
+        tokens: Tensor,
+        lengths: Lengths | None = None,
+        num_tokens: Lengths | None = None,
+        document_ids: Tokens | None = None,
+    ) -> ForwardContext:
+        """Return the context of a pass by this model's observer and kernels; arguments as for `ForwardContext.of`."""
+        return ForwardContext.of(tokens, lengths, num_tokens, document_ids, self.observer, self.kernels)
 
     def add_head(self, head: Head, vocab_size: int, features: int) -> None:
         """Build the head for input vectors of `features` features, and store it by its type of output."""

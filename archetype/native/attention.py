@@ -1,23 +1,17 @@
 """Attention over a cache, and the cache's new positions, as native operations."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from archetype.native.arguments import FLOATS, TYPES
-from archetype.native.dispatch import recording
+from archetype.native.kernels import Kernels, without_context
 from archetype.native.library import library
 from archetype.native.operations import Append, Attend, CopyPlaces
 from archetype.native.products import too_many
-from archetype.native.recorder import Immediate
 from archetype.native.translations import SERIAL
 
-if TYPE_CHECKING:
-    from archetype.native.recorder import Recorder
 
-
-def append(recorder: "Recorder | Immediate", new: Tensor, buffer: Tensor, positions: Tensor) -> Tensor | None:
+def append(kernels: Kernels, new: Tensor, buffer: Tensor, positions: Tensor) -> Tensor | None:
     """Write new keys or values, (B, K, T, P), into the slots of a cache buffer, (B, K, S, P).
 
     The slot of a token is its position modulo S. Returns the buffer, or None for unsupported data types.
@@ -40,14 +34,16 @@ def append(recorder: "Recorder | Immediate", new: Tensor, buffer: Tensor, positi
         added_type=new.dtype,
         buffer_type=buffer.dtype,
     )
-    recorder.emit(entry, serial=new.numel() <= SERIAL)
+    kernels.emit(entry, serial=new.numel() <= SERIAL)
     return buffer
 
 
-def copy_places(keys: Tensor, values: Tensor, sources: Tensor, starts: Tensor, ends: Tensor) -> bool:
+@without_context
+def copy_places(kernels: Kernels, keys: Tensor, values: Tensor, sources: Tensor, starts: Tensor, ends: Tensor) -> bool:
     """Copy cache slots from one sequence of the batch to another.
 
     Args:
+        kernels: to be left out.
         keys: (B, K, S, P).
         values: (B, K, S, Q).
         sources: index of the sequence that each sequence copies from, (B,); a source is not written to.
@@ -57,9 +53,8 @@ def copy_places(keys: Tensor, values: Tensor, sources: Tensor, starts: Tensor, e
     Returns:
         Whether the slots were copied; False if the kernels are missing or do not support the layout.
     """
-    kernels = library()
     places_are_joined = all(x.stride()[2:] == (x.shape[3], 1) and x.device.type == "cpu" for x in (keys, values))
-    if kernels is None or not places_are_joined:
+    if library() is None or not places_are_joined:
         return False
     keys_strides, values_strides = (tuple(n * x.itemsize for n in x.stride()[:3]) for x in (keys, values))
     entry = CopyPlaces(
@@ -74,12 +69,12 @@ def copy_places(keys: Tensor, values: Tensor, sources: Tensor, starts: Tensor, e
         keys_strides=keys_strides,
         values_strides=values_strides,
     )
-    (recording() or Immediate(kernels)).emit(entry)
+    kernels.emit(entry)
     return True
 
 
 def attend(
-    recorder: "Recorder",
+    kernels: Kernels,
     q: Tensor,
     keys: Tensor,
     values: Tensor,
@@ -97,7 +92,7 @@ def attend(
     """Emit softmax(scale q k^T) v for few queries; None for types or layouts that the kernel does not know.
 
     Args:
-        recorder: by which.
+        kernels: by which.
         q: queries, (B, H, T, P).
         keys: (B, K, S, P).
         values: (B, K, S, Q).
@@ -118,7 +113,7 @@ def attend(
     caches = [keys, values, *([] if second is None else [second[1]])]
     floats = [tensor for tensor in (slopes, sinks) if tensor is not None]
     others = [*caches, q, *([] if second is None else [second[0]]), *floats]
-    if too_many(recorder, batch * length, q.dtype) or any(cache.dtype != keys.dtype for cache in caches):
+    if too_many(kernels, batch * length, q.dtype) or any(cache.dtype != keys.dtype for cache in caches):
         return None
     if not {q.dtype, keys.dtype} <= set(FLOATS) or any(tensor.stride(-1) != 1 for tensor in others):
         return None
@@ -139,7 +134,7 @@ def attend(
         y_type=y.dtype, mask_type=(q if mask is None else mask).dtype, is_ring=is_ring,
         is_by_distance=distances is not None,
     )  # fmt: skip
-    recorder.emit(entry)
+    kernels.emit(entry)
     return y
 
 

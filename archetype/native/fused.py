@@ -1,9 +1,9 @@
 """Gates, rotations, norms and dropout in one pass over memory each, in float32 and bfloat16, rounded once; products.
 
 Modules offer their tensors wherever they compute: in a training run, in a user's own loop, while a prompt is read. A
-recorded decoding step has gates, rotations and a cache's places of them. A module gets None, and goes on with its plain
-body, where the tensors are of another type or not on a CPU, where there are no kernels, and where something watches
-torch's operations (`dispatch.is_eager`). Gradients can be differentiated again: then they are those of the formula.
+recorded decode step has gates, rotations and a cache's new slots of them. A module gets None, and goes on with its
+plain body, for tensors that the kernels do not support. Gradients can be differentiated again: then they are those of
+the formula.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from archetype.machine.cpu_info import cpu_info
 from archetype.native import attention as native
 from archetype.native.arguments import FLOATS, GATES
-from archetype.native.dispatch import is_eager, recording
-from archetype.native.library import library
+from archetype.native.kernels import FUSED, Kernels
 from archetype.native.operations import (
     AttentionBackward,
     AttentionForward,
@@ -28,30 +27,11 @@ from archetype.native.operations import (
     Rotate,
 )
 from archetype.native.products import TILE_DEPTH, LosslessRows, tile_product
-from archetype.native.recorder import Immediate, Recorder
 from archetype.native.rows import emit_rows, row_stride
 from archetype.native.translations import SERIAL
 
 MANY = 128  # vectors; fewer are left to torch
 ROWS_SUMMED = 128  # whose gradients of a weight have one sum
-
-
-def _kernels(*tensors: Tensor) -> Immediate | None:
-    if not is_eager() or not _suit(tensors) or (kernels := library()) is None:
-        return None
-    return Immediate(kernels)
-
-
-def _kernels_or_recorder(*tensors: Tensor) -> Immediate | Recorder | None:
-    recorder = recording()
-    return _kernels(*tensors) if recorder is None else recorder if _suit(tensors) else None
-
-
-def _suit(tensors: tuple[Tensor, ...]) -> bool:
-    dtype = tensors[0].dtype
-    return dtype in FLOATS and all(
-        type(x) in (Tensor, nn.Parameter) and x.dtype == dtype and x.device.type == "cpu" for x in tensors
-    )
 
 
 def linear(x: Tensor, weight: Tensor | LosslessRows, bias: Tensor | None) -> Tensor | None:
@@ -61,11 +41,12 @@ def linear(x: Tensor, weight: Tensor | LosslessRows, bias: Tensor | None) -> Ten
     bfloat16 uses matrix tiles if no gradient is needed.
     """
     tensors = [x, *(() if isinstance(weight, LosslessRows) else (weight,)), *(() if bias is None else (bias,))]
-    kernels = _kernels(*tensors)
-    if kernels is None or torch.is_autocast_enabled("cpu") or (isinstance(weight, Tensor) and weight.dim() != 2):
+    if not FUSED.support(*tensors) or torch.is_autocast_enabled("cpu"):
+        return None
+    if isinstance(weight, Tensor) and weight.dim() != 2:
         return None
     if x.dtype == torch.bfloat16:
-        return None if torch.is_grad_enabled() else tile_product(kernels, x, weight, bias)
+        return None if torch.is_grad_enabled() else tile_product(FUSED, x, weight, bias)
     if isinstance(weight, LosslessRows):
         return None
     if x.numel() < MANY * x.shape[-1] or not _prefers_onednn():
@@ -76,10 +57,9 @@ def linear(x: Tensor, weight: Tensor | LosslessRows, bias: Tensor | None) -> Ten
     return y
 
 
-def gated(activation: str, gate: Tensor, up: Tensor) -> Tensor | None:
+def gated(kernels: Kernels, activation: str, gate: Tensor, up: Tensor) -> Tensor | None:
     """f(gate) * up."""
-    kernels = _kernels_or_recorder(gate, up)
-    if kernels is None or activation not in GATES or gate.shape != up.shape:
+    if not kernels.support(gate, up) or activation not in GATES or gate.shape != up.shape:
         return None
     gate, up = gate.contiguous(), up.contiguous()
     y = torch.empty_like(gate)
@@ -90,22 +70,20 @@ def gated(activation: str, gate: Tensor, up: Tensor) -> Tensor | None:
 
 def gated_backward(activation: str, dy: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor] | None:
     """The gradients of gate and up."""
-    kernels = _kernels(dy, gate, up)
-    if kernels is None or torch.is_grad_enabled() or activation not in GATES or gate.shape != up.shape:
+    if not FUSED.support(dy, gate, up) or torch.is_grad_enabled() or activation not in GATES or gate.shape != up.shape:
         return None
     dy, gate, up = dy.contiguous(), gate.contiguous(), up.contiguous()
     dgate, dup = torch.empty_like(gate), torch.empty_like(up)
     entry = GatedBackward(
         dgate=dgate, dup=dup, dy=dy, gate=gate, up=up, count=dy.numel(), activation=activation, type=dy.dtype
     )
-    kernels.emit(entry)
+    FUSED.emit(entry)
     return dgate, dup
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool) -> Tensor | None:
+def rotate(kernels: Kernels, x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool) -> Tensor | None:
     """Rotate pairs of the first features of x (B H T P) by the angles of cos and sin (b 1 T R/2)."""
-    kernels = _kernels_or_recorder(x, cos, sin)
-    if kernels is None or x.stride(-1) != 1:
+    if not kernels.support(x, cos, sin) or x.stride(-1) != 1:
         return None
     cos, sin = cos.contiguous(), sin.contiguous()
     if not torch.is_grad_enabled():
@@ -116,21 +94,20 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool) -> Tensor 
     return y
 
 
-def append(new: Tensor, buffer: Tensor, positions: Tensor) -> Tensor | None:
+def append(kernels: Kernels, new: Tensor, buffer: Tensor, positions: Tensor) -> Tensor | None:
     """Write new keys or values (B K T P) into their slots of a buffer (B K S P), without gradients."""
-    if torch.is_grad_enabled() or (kernels := recording() or _kernels(new, buffer)) is None:
+    if torch.is_grad_enabled() or not (kernels.records or kernels.support(new, buffer)):
         return None
     return native.append(kernels, new, buffer, positions)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor | None:
     """Return RMSNorm of x in the given data type; a training step saves only x for the backward pass."""
-    kernels = _kernels(x, weight)
-    if kernels is None or dtype not in FLOATS or (distance := _distance(x)) is None:
+    if not FUSED.support(x, weight) or dtype not in FLOATS or (distance := _distance(x)) is None:
         return None
     if not torch.is_grad_enabled():
-        return _normalized(kernels, x, weight, eps, dtype, distance)
-    y: Tensor = _RMSNorm.apply(kernels, x, weight, eps, dtype, distance)  # type: ignore[no-untyped-call]
+        return _normalized(x, weight, eps, dtype, distance)
+    y: Tensor = _RMSNorm.apply(x, weight, eps, dtype, distance)  # type: ignore[no-untyped-call]
     return y
 
 
@@ -146,25 +123,23 @@ def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Te
         scale: of scores.
         causal: the queries are the last T of S places, and see no later ones.
     """
-    kernels = _kernels(q, k, v)
-    if kernels is None or q.dtype != torch.bfloat16 or q.shape[3] % TILE_DEPTH:
+    if not FUSED.support(q, k, v) or q.dtype != torch.bfloat16 or q.shape[3] % TILE_DEPTH:
         return None
     if k.shape != v.shape or k.shape[3] != q.shape[3] or any(tensor.stride(3) != 1 for tensor in (q, k, v)):
         return None
     if not torch.is_grad_enabled():
-        return _attend(kernels, q, k, v, scale, causal)[0] if kernels.library.has_attention_forward else None
-    if not kernels.library.differentiates_attention or q.shape[2] != k.shape[2]:
+        return _attend(q, k, v, scale, causal)[0] if FUSED.library.has_attention_forward else None
+    if not FUSED.library.differentiates_attention or q.shape[2] != k.shape[2]:
         return None
-    y: Tensor = _Attention.apply(kernels, q, k, v, scale, causal)  # type: ignore[no-untyped-call]
+    y: Tensor = _Attention.apply(q, k, v, scale, causal)  # type: ignore[no-untyped-call]
     return y
 
 
 def dropout(x: Tensor, p: float) -> Tensor | None:
     """Dropout: x / (1 - p), or 0 with probability p (Srivastava 2014), drawn with a key of torch's generator."""
-    kernels = _kernels(x)
-    if kernels is None:
+    if not FUSED.support(x):
         return None
-    y: Tensor = _Dropout.apply(kernels, x, p, int(torch.randint(2**63 - 1, ())))  # type: ignore[no-untyped-call]
+    y: Tensor = _Dropout.apply(x, p, int(torch.randint(2**63 - 1, ())))  # type: ignore[no-untyped-call]
     return y
 
 
@@ -207,19 +182,19 @@ class _Linear(torch.autograd.Function):
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, kernels: Immediate, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
-        y, log_sums = _attend(kernels, q, k, v, scale, causal)
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
+        y, log_sums = _attend(q, k, v, scale, causal)
         ctx.save_for_backward(q, k, v, y, log_sums)
-        ctx.kernels, ctx.scale, ctx.causal = kernels, scale, causal
+        ctx.scale, ctx.causal = scale, causal
         return y
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[None, Tensor, Tensor, Tensor, None, None]:
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         q, k, v, y, log_sums = ctx.saved_tensors
         if torch.is_grad_enabled():
             formula = partial(_softmax_attention, scale=ctx.scale, causal=ctx.causal)
             dq, dk, dv = _gradients(formula, (q, k, v), dy)
-            return None, dq, dk, dv, None, None
+            return dq, dk, dv, None, None
         dy = dy if dy.stride(3) == 1 else dy.contiguous()
         dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
         batch, heads, places, features = q.shape
@@ -229,8 +204,8 @@ class _Attention(torch.autograd.Function):
             dv_strides=dv.stride(), q_strides=q.stride(), k_strides=k.stride(), v_strides=v.stride(),
             y_strides=y.stride(), dy_strides=dy.stride(), scale=ctx.scale, is_causal=ctx.causal,
         )  # fmt: skip
-        ctx.kernels.emit(entry)
-        return None, dq, dk, dv, None, None
+        FUSED.emit(entry)
+        return dq, dk, dv, None, None
 
 
 def _gradients(formula: Callable[..., Tensor], inputs: tuple[Tensor, ...], dy: Tensor) -> list[Tensor]:
@@ -250,10 +225,10 @@ def _softmax_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bo
     return (scores.softmax(-1) @ v.float()).to(q.dtype)
 
 
-def _attend(kernels: Immediate, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
+def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
     """Return the attention output and the log-sum-exp of the scores, (B H T)."""
     y: Tensor
-    if not kernels.library.has_attention_forward:
+    if not FUSED.library.has_attention_forward:
         y, log_sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)
         return y, log_sums
     y = torch.empty_like(q.transpose(1, 2), memory_format=torch.contiguous_format).transpose(1, 2)  # to be merged
@@ -264,22 +239,20 @@ def _attend(kernels: Immediate, q: Tensor, k: Tensor, v: Tensor, scale: float, c
         places=k.shape[2], features=features, y_strides=y.stride(), q_strides=q.stride(), k_strides=k.stride(),
         v_strides=v.stride(), scale=scale, is_causal=causal,
     )  # fmt: skip
-    kernels.emit(entry)
+    FUSED.emit(entry)
     return y, log_sums
 
 
-def _normalized(kernels: Immediate, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype, distance: int) -> Tensor:
-    return emit_rows(kernels, "rms_norm", torch.empty_like(x, dtype=dtype), x, distance, weight, None, eps)
+def _normalized(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype, distance: int) -> Tensor:
+    return emit_rows(FUSED, "rms_norm", torch.empty_like(x, dtype=dtype), x, distance, weight, None, eps)
 
 
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, kernels: Immediate, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype, distance: int
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype, distance: int) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.kernels, ctx.eps, ctx.distance, ctx.dtype = kernels, eps, distance, dtype
-        return _normalized(kernels, x, weight, eps, dtype, distance)
+        ctx.eps, ctx.distance, ctx.dtype = eps, distance, dtype
+        return _normalized(x, weight, eps, dtype, distance)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
@@ -287,7 +260,7 @@ class _RMSNorm(torch.autograd.Function):
         if torch.is_grad_enabled():
             norm = partial(nn.functional.rms_norm, normalized_shape=weight.shape, eps=ctx.eps)
             of_both = _gradients(lambda x, weight: norm(x, weight=weight).to(ctx.dtype), (x, weight), dy)
-            return None, *of_both, None, None, None
+            return *of_both, None, None, None
         dx, D = torch.empty_like(x), x.shape[-1]
         dy = dy if dy.stride() == dx.stride() else torch.empty_like(x, dtype=dy.dtype).copy_(dy)
         num_rows = x.numel() // D
@@ -308,30 +281,30 @@ class _RMSNorm(torch.autograd.Function):
             weight_type=weight.dtype,
             dy_type=dy.dtype,
         )
-        ctx.kernels.emit(entry)
-        return None, dx, dweight.sum(0).to(weight.dtype), None, None, None
+        FUSED.emit(entry)
+        return dx, dweight.sum(0).to(weight.dtype), None, None, None
 
 
 class _Dropout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, kernels: Immediate, x: Tensor, p: float, key: int) -> Tensor:
-        ctx.kernels, ctx.p, ctx.key = kernels, p, key
+    def forward(ctx: Any, x: Tensor, p: float, key: int) -> Tensor:
+        ctx.p, ctx.key = p, key
         x = x.contiguous()
         y = torch.empty_like(x)
         threshold = min(round(p * 2**32), 2**32 - 1)
         factor = 1 / (1 - p)
-        kernels.emit(Dropout(y=y, x=x, count=x.numel(), key=key, threshold=threshold, factor=factor, type=x.dtype))
+        FUSED.emit(Dropout(y=y, x=x, count=x.numel(), key=key, threshold=threshold, factor=factor, type=x.dtype))
         return y
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[None, Tensor, None, None]:
-        return None, _Dropout.apply(ctx.kernels, dy, ctx.p, ctx.key), None, None  # type: ignore[no-untyped-call]
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
+        return _Dropout.apply(dy, ctx.p, ctx.key), None, None  # type: ignore[no-untyped-call]
 
 
 class _Rotation(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, kernels: Immediate, x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool, sign: float
+        ctx: Any, kernels: Kernels, x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool, sign: float
     ) -> Tensor:
         ctx.save_for_backward(cos, sin)
         ctx.kernels, ctx.is_interleaved, ctx.sign = kernels, is_interleaved, sign
@@ -345,9 +318,7 @@ class _Rotation(torch.autograd.Function):
         return None, dx, None, None, None, None
 
 
-def _rotated(
-    kernels: Immediate | Recorder, x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool, sign: float
-) -> Tensor:
+def _rotated(kernels: Kernels, x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool, sign: float) -> Tensor:
     y = torch.empty_like(x)  # with x's strides, so that heads beside each other stay so
     y = y if y.stride(-1) == 1 else torch.empty(x.shape, dtype=x.dtype)
     batch, heads, positions, features = x.shape

@@ -1,18 +1,16 @@
 """Products as native operations: of vectors with matrices of any type, and of batches."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from archetype.native.arguments import FLOATS
+from archetype.native.kernels import Kernels
 from archetype.native.library import library
 from archetype.native.operations import BatchedProduct, Product, UnpackedRows
 from archetype.native.rows import reduced
 from archetype.native.translations import SERIAL, aten, pointwise, translates
-
-if TYPE_CHECKING:
-    from archetype.native.recorder import Immediate, Recorder
 
 MAX_ROWS = 64  # of a product, above which torch's own is faster
 MAX_TILED_ROWS = 128  # the same of bfloat16 where there are matrix tiles
@@ -53,27 +51,25 @@ def max_rows(dtype: torch.dtype) -> int:
     return MAX_TILED_ROWS if dtype == torch.bfloat16 and kernels is not None and kernels.has_tiles else MAX_ROWS
 
 
-def too_many(recorder: "Recorder | Immediate", rows: int, dtype: torch.dtype) -> bool:
+def too_many(kernels: Kernels, rows: int, dtype: torch.dtype) -> bool:
     """Return whether a product of this many vectors is left to torch."""
-    return rows > max_rows(dtype) and not recorder.any_rows
+    return rows > max_rows(dtype) and not kernels.any_rows
 
 
 @translates(aten.linear.default)
-def _linear(
-    recorder: "Recorder", function: Any, x: Tensor, weight: Tensor, bias: Tensor | None = None
-) -> Tensor | None:
+def _linear(kernels: Kernels, function: Any, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
     if weight.dim() != 2 or weight.stride(1) != 1:
         return None
-    return product(recorder, x, weight, bias)
+    return product(kernels, x, weight, bias)
 
 
 @translates(aten.mm.default)
-def _mm(recorder: "Recorder", function: Any, x: Tensor, other: Tensor) -> Tensor | None:
-    return product(recorder, x, other.T) if other.stride(0) == 1 else _bmm(recorder, function, x, other)
+def _mm(kernels: Kernels, function: Any, x: Tensor, other: Tensor) -> Tensor | None:
+    return product(kernels, x, other.T) if other.stride(0) == 1 else _bmm(kernels, function, x, other)
 
 
 def product(
-    recorder: "Recorder | Immediate",
+    kernels: Kernels,
     x: Tensor,
     weight: Tensor | LosslessRows,
     bias: Tensor | None = None,
@@ -82,27 +78,27 @@ def product(
     """Emit y = x weight^T + bias for few rows.
 
     Args:
-        recorder: receives the operation.
+        kernels: receives the operation.
         x: vectors, (..., K).
         weight: matrix, (N, K); with `indices` a stack of matrices, (E, N, K), or their rows concatenated.
         bias: (N,), or (E, N) for a stack.
         indices: matrices by which each vector is multiplied, (number of vectors, k).
     """
     rows = x.numel() // x.shape[-1] * (1 if indices is None else indices.shape[1])
-    if too_many(recorder, rows, x.dtype):
+    if too_many(kernels, rows, x.dtype):
         return None
     if isinstance(weight, LosslessRows):
-        return _product(recorder, x, _lossless(weight), bias, indices)
+        return _product(kernels, x, _lossless(weight), bias, indices)
     if weight.dtype not in FLOATS or x.dtype != weight.dtype or weight.stride(-1) != 1:
         return None
     matrices, stack = (1, 0) if indices is None else (len(weight), weight.stride(0))
     serial = rows * weight.shape[-2] * x.shape[-1] <= 4 * SERIAL
     numbers = weight, weight.shape[-2], weight.dtype
     matrix = _Matrix(*numbers, matrices=matrices, stride=weight.stride(-2), stack=stack, serial=serial)
-    return _product(recorder, x, matrix, bias, indices)
+    return _product(kernels, x, matrix, bias, indices)
 
 
-def tile_product(kernels: "Immediate", x: Tensor, weight: Tensor | LosslessRows, bias: Tensor | None) -> Tensor | None:
+def tile_product(kernels: Kernels, x: Tensor, weight: Tensor | LosslessRows, bias: Tensor | None) -> Tensor | None:
     """Return x weight^T + bias in bfloat16 for any number of vectors by matrix tiles; None where unsupported.
 
     Args:
@@ -125,7 +121,7 @@ def tile_product(kernels: "Immediate", x: Tensor, weight: Tensor | LosslessRows,
 
 
 def quantized_product(
-    recorder: "Recorder | Immediate",
+    kernels: Kernels,
     x: Tensor,
     quants: Tensor,
     scales: Tensor,
@@ -138,7 +134,7 @@ def quantized_product(
     """Emit y = x weight^T + bias for a weight in groups of 32; other arguments are those of `product`.
 
     Args:
-        recorder: receives the operation.
+        kernels: receives the operation.
         x: vectors, (..., K).
         quants: quantized weights, packed in blocks of rows as product.h reads them.
         scales: scales in float16, packed like `quants`.
@@ -148,11 +144,11 @@ def quantized_product(
         bias: as for `product`.
         indices: as for `product`.
     """
-    return _product(recorder, x, _Matrix(quants, size, f"int{bits}", matrices, scales=scales), bias, indices)
+    return _product(kernels, x, _Matrix(quants, size, f"int{bits}", matrices, scales=scales), bias, indices)
 
 
 def unpacked_rows(
-    recorder: "Recorder | Immediate", matrix: LosslessRows, dtype: torch.dtype, ids: Tensor | None = None
+    kernels: Kernels, matrix: LosslessRows, dtype: torch.dtype, ids: Tensor | None = None
 ) -> Tensor | None:
     """Emit rows of a lossless matrix as floats: those of `ids`, or all rows."""
     if dtype not in FLOATS or (ids is not None and not ids.is_contiguous()):
@@ -170,7 +166,7 @@ def unpacked_rows(
         features=matrix.width,
         y_type=dtype,
     )
-    recorder.emit(entry, serial=y.numel() <= SERIAL)
+    kernels.emit(entry, serial=y.numel() <= SERIAL)
     return y
 
 
@@ -196,7 +192,7 @@ def _lossless(rows: LosslessRows) -> _Matrix:
 
 
 def _product(
-    recorder: "Recorder | Immediate", x: Tensor, matrix: _Matrix, bias: Tensor | None, indices: Tensor | None
+    kernels: Kernels, x: Tensor, matrix: _Matrix, bias: Tensor | None, indices: Tensor | None
 ) -> Tensor | None:
     flat = x.reshape(-1, x.shape[-1])
     if x.dtype not in FLOATS or flat.data_ptr() != x.data_ptr() or flat.stride(-1) != 1:
@@ -211,18 +207,18 @@ def _product(
         matrices=matrix.matrices, matrix_stride=matrix.stack, x_type=x.dtype, w_type=matrix.type,
         bias_type=(y if bias is None else bias).dtype, y_type=y.dtype,
     )  # fmt: skip
-    recorder.emit(entry, serial=matrix.serial)
+    kernels.emit(entry, serial=matrix.serial)
     return y
 
 
 @translates(aten.bmm.default)
-def _bmm(recorder: "Recorder", function: Any, x: Tensor, other: Tensor) -> Tensor | None:
+def _bmm(kernels: Kernels, function: Any, x: Tensor, other: Tensor) -> Tensor | None:
     if x.dtype not in FLOATS or other.dtype not in FLOATS:
         return None
     if other.shape[-1] == 1 and x.shape[-2] > 1:  # a matrix times a vector
-        y = _bmm(recorder, function, other.transpose(-1, -2), x.transpose(-1, -2))
+        y = _bmm(kernels, function, other.transpose(-1, -2), x.transpose(-1, -2))
         return None if y is None else y.transpose(-1, -2)
-    if too_many(recorder, x.shape[-2], x.dtype):
+    if too_many(kernels, x.shape[-2], x.dtype):
         return None
     y = torch.empty(*x.shape[:-1], other.shape[-1], dtype=x.dtype)
     batch = x.shape[0] if x.dim() == 3 else 1
@@ -242,13 +238,13 @@ def _bmm(recorder: "Recorder", function: Any, x: Tensor, other: Tensor) -> Tenso
         w_type=other.dtype,
         y_type=y.dtype,
     )
-    recorder.emit(entry, serial=other.numel() <= 4 * SERIAL)
+    kernels.emit(entry, serial=other.numel() <= 4 * SERIAL)
     return y
 
 
 @translates(aten.conv1d.default)
 def _depthwise(
-    recorder: "Recorder",
+    kernels: Kernels,
     function: Any,
     x: Tensor,
     weight: Tensor,
@@ -262,29 +258,29 @@ def _depthwise(
     plain = [value if isinstance(value, int) else value[0] for value in (stride, padding, dilation)] == [1, 0, 1]
     if not plain or x.dim() != 3 or groups != x.shape[1] or weight.shape[0] != groups or x.shape[2] != weight.shape[2]:
         return None
-    products = pointwise(recorder, "mul", torch.empty(x.shape), x, weight[:, 0])
-    if products is None or (y := reduced(recorder, "sum", products)) is None:
+    products = pointwise(kernels, "mul", torch.empty(x.shape), x, weight[:, 0])
+    if products is None or (y := reduced(kernels, "sum", products)) is None:
         return None
-    if bias is not None and pointwise(recorder, "add", y, y, bias) is None:
+    if bias is not None and pointwise(kernels, "add", y, y, bias) is None:
         return None
     if x.dtype != y.dtype:  # sums of float32 are rounded once
-        y = pointwise(recorder, "copy", torch.empty(y.shape, dtype=x.dtype), y)
+        y = pointwise(kernels, "copy", torch.empty(y.shape, dtype=x.dtype), y)
     return None if y is None else y[..., None]
 
 
 @translates(aten.sum.dim_IntList, aten.mean.dim)
 def _reduction(
-    recorder: "Recorder", function: Any, x: Tensor, dim: Any, keepdim: bool = False, dtype: Any = None
+    kernels: Kernels, function: Any, x: Tensor, dim: Any, keepdim: bool = False, dtype: Any = None
 ) -> Tensor | None:
     if dtype not in (None, x.dtype) or x.dtype != torch.float32 or dim is None or len(dim) != 1:
         return None
     axis = dim[0] % x.dim()
     moved = x.movedim(axis, -1)
     if axis == x.dim() - 1:
-        y = reduced(recorder, "sum" if function is aten.sum.dim_IntList else "mean", x)
+        y = reduced(kernels, "sum" if function is aten.sum.dim_IntList else "mean", x)
     elif axis == x.dim() - 2 and x.dim() == 3 and function is aten.sum.dim_IntList:
         ones = torch.ones(1, 1, x.shape[1]).expand(x.shape[0], 1, x.shape[1])
-        y = _bmm(recorder, function, ones, x)
+        y = _bmm(kernels, function, ones, x)
         y = None if y is None else y[:, 0]
     else:
         return None

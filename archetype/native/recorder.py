@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from archetype.native import products, rows  # noqa: F401  # whose translations they register
 from archetype.native.arguments import Arguments, Entry
-from archetype.native.dispatch import set_recording
+from archetype.native.kernels import FORMS, Kernels, are_alike
 from archetype.native.library import Library
 from archetype.native.torch_hooks import COMPOSITE
 from archetype.native.translations import aten, translation_of
@@ -103,17 +103,27 @@ class Replay:
                 self.library.run(segment, len(segment), threads)
 
 
-class _HostReads(TorchFunctionMode):
-    """Refuses to return values to the host, some of which torch reads without dispatching an operation."""
+class _Functions(TorchFunctionMode):
+    """Gives its recorder to functions that are called without a forward context, and refuses values to the host.
+
+    Some of these torch reads without dispatching an operation.
+    """
+
+    def __init__(self, recorder: "Recorder") -> None:
+        super().__init__()
+        self.recorder = recorder
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function in HOST_READS:
             raise NotRecordable(f"{function.__name__} on the host in {_computing_module()}")
-        return function(*args, **(kwargs or {}))
+        if (form := FORMS.get(function)) is None:
+            return function(*args, **(kwargs or {}))
+        with self:  # torch has switched this mode off for the call
+            return form(self.recorder, *args, **(kwargs or {}))
 
 
-class Recorder(TorchDispatchMode):
-    """Records the operations of the code in its `with` block.
+class Recorder(TorchDispatchMode, Kernels):
+    """Records the operations of the code in its `with` block; the kernels of a decode step's forward pass.
 
     Args:
         library: the compiled kernels.
@@ -122,14 +132,16 @@ class Recorder(TorchDispatchMode):
         any_rows: also record matrix products of many rows, for which torch may be faster.
     """
 
+    records = True
+
     def __init__(self, library: Library, inputs: Sequence[Tensor], threads: int = 1, any_rows: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.library, self.threads, self.any_rows = library, threads, any_rows
+        self._compiled, self.threads, self.any_rows = library, threads, any_rows
         self.calls: list[Call] = []
         self.memory: list[Any] = [*inputs]
         self._inputs = {_memory(tensor) for tensor in inputs}
         self._own = set(self._inputs)  # memory that the step may write: inputs and its own results
-        self._host_reads = _HostReads()
+        self._functions = _Functions(self)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -137,15 +149,17 @@ class Recorder(TorchDispatchMode):
         return False
 
     def __enter__(self) -> "Recorder":
-        set_recording(self)
-        self._host_reads.__enter__()  # type: ignore[no-untyped-call]
+        self._functions.__enter__()  # type: ignore[no-untyped-call]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
-        self._host_reads.__exit__(*error)  # type: ignore[no-untyped-call]
-        set_recording(None)
+        self._functions.__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def support(self, *tensors: Tensor) -> bool:
+        """Return whether the tensors are alike, and floats on the CPU."""
+        return are_alike(*tensors)
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -228,20 +242,6 @@ class Recorder(TorchDispatchMode):
                 needed |= {_memory(tensor) for tensor in call.reads}
                 result.append(call)
         return result[::-1]
-
-
-class Immediate:
-    """Computes native operations immediately without recording, outside of decode steps."""
-
-    any_rows = False
-
-    def __init__(self, library: Library) -> None:
-        self.library = library
-
-    def emit(self, arguments: Arguments, serial: bool = False) -> None:
-        """Compute a native operation; arguments as for `Recorder.emit`."""
-        if not arguments.is_empty:
-            self.library.run(arguments.entry(serial), 1, 1 if serial else torch.get_num_threads())
 
 
 def _computing_module() -> str:

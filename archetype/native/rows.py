@@ -1,22 +1,20 @@
 """Functions of rows as native operations: norms, softmax, sums, the largest, rows by number."""
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from archetype.native.arguments import FLOATS
+from archetype.native.kernels import Kernels
 from archetype.native.operations import Embedding, Gather, QuantizedEmbedding, Rows, Topk
 from archetype.native.translations import SERIAL, aten, collapsed, pointwise, translates
-
-if TYPE_CHECKING:
-    from archetype.native.recorder import Immediate, Recorder
 
 
 @translates(aten.rms_norm.default)
 def _rms_norm(
-    recorder: "Recorder",
+    kernels: Kernels,
     function: Any,
     x: Tensor,
     shape: list[int],
@@ -24,12 +22,12 @@ def _rms_norm(
     eps: float | None = None,
 ) -> Tensor | None:
     eps = torch.finfo(x.dtype).eps if eps is None else eps
-    return normalized(recorder, "rms_norm", x, weight, None, eps) if len(shape) == 1 else None
+    return normalized(kernels, "rms_norm", x, weight, None, eps) if len(shape) == 1 else None
 
 
 @translates(aten.layer_norm.default)
 def _layer_norm(
-    recorder: "Recorder",
+    kernels: Kernels,
     function: Any,
     x: Tensor,
     shape: list[int],
@@ -38,50 +36,50 @@ def _layer_norm(
     eps: float = 1e-5,
     cudnn_enable: bool = True,
 ) -> Tensor | None:
-    return normalized(recorder, "layer_norm", x, weight, bias, eps) if len(shape) == 1 else None
+    return normalized(kernels, "layer_norm", x, weight, bias, eps) if len(shape) == 1 else None
 
 
 def normalized(
-    recorder: "Recorder | Immediate", kind: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+    kernels: Kernels, kind: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor | None:
     """Emit a norm of the last dimension."""
     stride = row_stride(x)
     if stride is None or any(tensor is not None and tensor.dtype not in FLOATS for tensor in (x, weight, bias)):
         return None
     y = torch.empty(x.shape, dtype=x.dtype)
-    return emit_rows(recorder, kind, y, x, stride, weight, bias, eps)
+    return emit_rows(kernels, kind, y, x, stride, weight, bias, eps)
 
 
 @translates(aten.softmax.int, aten._softmax.default, aten.log_softmax.int, aten._log_softmax.default)
-def _softmax(recorder: "Recorder", function: Any, x: Tensor, dim: int, dtype: Any = None) -> Tensor | None:
+def _softmax(kernels: Kernels, function: Any, x: Tensor, dim: int, dtype: Any = None) -> Tensor | None:
     if dim % x.dim() != x.dim() - 1 or dtype not in (None, False, x.dtype) or x.dtype not in FLOATS:
         return None
     kind = "softmax" if function in (aten.softmax.int, aten._softmax.default) else "log_softmax"
     if row_stride(x) is None:  # such as what is turned round
-        copied = pointwise(recorder, "copy", torch.empty(x.shape, dtype=x.dtype), x)
+        copied = pointwise(kernels, "copy", torch.empty(x.shape, dtype=x.dtype), x)
         if copied is None:
             return None
         x = copied
     stride = row_stride(x)
-    return None if stride is None else emit_rows(recorder, kind, torch.empty(x.shape, dtype=x.dtype), x, stride)
+    return None if stride is None else emit_rows(kernels, kind, torch.empty(x.shape, dtype=x.dtype), x, stride)
 
 
 @translates(aten.logsumexp.default)
-def _logsumexp(recorder: "Recorder", function: Any, x: Tensor, dims: list[int], keepdim: bool = False) -> Tensor | None:
+def _logsumexp(kernels: Kernels, function: Any, x: Tensor, dims: list[int], keepdim: bool = False) -> Tensor | None:
     if len(dims) != 1 or dims[0] % x.dim() != x.dim() - 1 or x.dtype != torch.float32:
         return None
-    y = reduced(recorder, "log_sum_exp", x)
+    y = reduced(kernels, "log_sum_exp", x)
     return y if y is None or not keepdim else y.unsqueeze(-1)
 
 
-def reduced(recorder: "Recorder", kind: str, x: Tensor) -> Tensor | None:
+def reduced(kernels: Kernels, kind: str, x: Tensor) -> Tensor | None:
     """Emit the sum, mean, or logarithm of the sum of exponentials, over the last dimension."""
     stride = row_stride(x)
-    return None if stride is None else emit_rows(recorder, kind, torch.empty(x.shape[:-1]), x, stride)
+    return None if stride is None else emit_rows(kernels, kind, torch.empty(x.shape[:-1]), x, stride)
 
 
 def emit_rows(
-    recorder: "Recorder | Immediate",
+    kernels: Kernels,
     kind: str,
     y: Tensor,
     x: Tensor,
@@ -107,7 +105,7 @@ def emit_rows(
         weight_type=weight_type,
         bias_type=bias_type,
     )
-    recorder.emit(entry, serial=x.numel() <= SERIAL)
+    kernels.emit(entry, serial=x.numel() <= SERIAL)
     return y
 
 
@@ -122,17 +120,17 @@ def row_stride(x: Tensor) -> int | None:
 
 
 @translates(aten.embedding.default)
-def _embedding(recorder: "Recorder", function: Any, table: Tensor, ids: Tensor, *options: Any) -> Tensor | None:
+def _embedding(kernels: Kernels, function: Any, table: Tensor, ids: Tensor, *options: Any) -> Tensor | None:
     if not ids.is_contiguous() or not table.is_contiguous() or ids.dtype != torch.int64:
         return None
     y = torch.empty(*ids.shape, table.shape[1], dtype=table.dtype)
     rows, row_bytes = len(table), table.shape[1] * table.itemsize
-    recorder.emit(Embedding(y=y, table=table, ids=ids, count=ids.numel(), rows=rows, row_bytes=row_bytes), serial=True)
+    kernels.emit(Embedding(y=y, table=table, ids=ids, count=ids.numel(), rows=rows, row_bytes=row_bytes), serial=True)
     return y
 
 
 def quantized_embedding(
-    recorder: "Recorder | Immediate",
+    kernels: Kernels,
     ids: Tensor,
     quants: Tensor,
     scales: Tensor,
@@ -156,13 +154,13 @@ def quantized_embedding(
         bits=bits,
         y_type=dtype,
     )
-    recorder.emit(entry, serial=True)
+    kernels.emit(entry, serial=True)
     return y
 
 
 @translates(aten.topk.default)
 def _topk(
-    recorder: "Recorder", function: Any, x: Tensor, k: int, dim: int = -1, largest: bool = True, ordered: bool = True
+    kernels: Kernels, function: Any, x: Tensor, k: int, dim: int = -1, largest: bool = True, ordered: bool = True
 ) -> tuple[Tensor, Tensor] | None:
     if dim % x.dim() != x.dim() - 1 or not largest or x.dtype != torch.float32 or not x.is_contiguous():
         return None
@@ -170,17 +168,17 @@ def _topk(
     indices = torch.empty(values.shape, dtype=torch.int64)
     rows, features = x.numel() // x.shape[-1], x.shape[-1]
     entry = Topk(values=values, indices=indices, x=x, rows=rows, features=features, k=k)
-    recorder.emit(entry, serial=x.numel() <= SERIAL)
+    kernels.emit(entry, serial=x.numel() <= SERIAL)
     return values, indices
 
 
 @translates(aten.gather.default)
-def _gather(recorder: "Recorder", function: Any, x: Tensor, dim: int, index: Tensor, **options: Any) -> Tensor | None:
+def _gather(kernels: Kernels, function: Any, x: Tensor, dim: int, index: Tensor, **options: Any) -> Tensor | None:
     plain = x.is_contiguous() and index.is_contiguous() and x.dtype == torch.float32
     if dim % x.dim() != x.dim() - 1 or not plain or x.shape[:-1] != index.shape[:-1]:
         return None
     y = torch.empty(index.shape)
     columns = index.shape[-1]
     entry = Gather(y=y, x=x, index=index, rows=index.numel() // columns, columns=columns, features=x.shape[-1])
-    recorder.emit(entry, serial=True)
+    kernels.emit(entry, serial=True)
     return y

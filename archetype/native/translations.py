@@ -1,19 +1,17 @@
 """Translations of torch's own operations to kernels: each emits entries, or returns None where it cannot.
 
-A translation gets the recorder, the operation and its arguments, and returns the result, a tensor of its own memory.
+A translation gets the kernels, the operation and its arguments, and returns the result, a tensor of its own memory.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from archetype.native.arguments import FLOATS, TYPES, WHOLE
+from archetype.native.kernels import Kernels
 from archetype.native.operations import Pointwise
-
-if TYPE_CHECKING:
-    from archetype.native.recorder import Recorder
 
 aten = torch.ops.aten
 Translation = Callable[..., Any]
@@ -36,9 +34,7 @@ def translates(*functions: Any) -> Callable[[Translation], Translation]:
     return register
 
 
-def pointwise(
-    recorder: "Recorder", name: str, out: Tensor, *inputs: Tensor | float, factor: float = 1.0
-) -> Tensor | None:
+def pointwise(kernels: Kernels, name: str, out: Tensor, *inputs: Tensor | float, factor: float = 1.0) -> Tensor | None:
     """Emit out = f(inputs), broadcast; None where a type or layout is not known."""
     tensors = [value for value in inputs if isinstance(value, Tensor)]
     if any(tensor.dtype not in TYPES for tensor in (out, *tensors)):
@@ -62,7 +58,7 @@ def pointwise(
         c_strides=c_strides, factor=factor, function=name, y_type=out.dtype, a_type=a_type, b_type=b_type,
         c_type=c_type, is_whole=whole,
     )  # fmt: skip
-    recorder.emit(entry, serial=out.numel() <= SERIAL)
+    kernels.emit(entry, serial=out.numel() <= SERIAL)
     return out
 
 
@@ -90,16 +86,14 @@ def collapsed(
 
 
 def _elementwise(name: str) -> Translation:
-    def translation(
-        recorder: "Recorder", function: Any, *inputs: Any, alpha: float = 1, **options: Any
-    ) -> Tensor | None:
+    def translation(kernels: Kernels, function: Any, *inputs: Any, alpha: float = 1, **options: Any) -> Tensor | None:
         numbers = all(isinstance(value, Tensor | int | float) for value in inputs)
         if options or not numbers or not any(isinstance(value, Tensor) for value in inputs):
             return None
         if function._schema.is_mutable:
-            return pointwise(recorder, name, inputs[0], *inputs, factor=alpha)
+            return pointwise(kernels, name, inputs[0], *inputs, factor=alpha)
         out = torch.empty_like(function(*inputs, **({"alpha": alpha} if alpha != 1 else {})))
-        return pointwise(recorder, name, out, *inputs, factor=alpha)
+        return pointwise(kernels, name, out, *inputs, factor=alpha)
 
     return translation
 
@@ -139,78 +133,74 @@ for _name, _functions in {
 
 
 @translates(aten.rsub.Scalar, aten.rsub.Tensor)
-def _subtracted_from(recorder: "Recorder", function: Any, x: Tensor, other: Any, alpha: float = 1) -> Tensor | None:
-    return pointwise(recorder, "sub", torch.empty_like(function(x, other, alpha=alpha)), other, x, factor=alpha)
+def _subtracted_from(kernels: Kernels, function: Any, x: Tensor, other: Any, alpha: float = 1) -> Tensor | None:
+    return pointwise(kernels, "sub", torch.empty_like(function(x, other, alpha=alpha)), other, x, factor=alpha)
 
 
 @translates(aten.bitwise_and.Tensor, aten.bitwise_or.Tensor, aten.bitwise_not.default)
-def _logical(recorder: "Recorder", function: Any, *inputs: Tensor) -> Tensor | None:
+def _logical(kernels: Kernels, function: Any, *inputs: Tensor) -> Tensor | None:
     if any(not isinstance(value, Tensor) or value.dtype != torch.bool for value in inputs):
         return None
     name = {aten.bitwise_and.Tensor: "and", aten.bitwise_or.Tensor: "or", aten.bitwise_not.default: "not"}[function]
-    return pointwise(recorder, name, torch.empty_like(function(*inputs)), *inputs)
+    return pointwise(kernels, name, torch.empty_like(function(*inputs)), *inputs)
 
 
 @translates(aten.gelu.default)
-def _gelu(recorder: "Recorder", function: Any, x: Tensor, approximate: str = "none") -> Tensor | None:
-    return pointwise(recorder, "gelu" if approximate == "none" else "gelu_tanh", torch.empty_like(x), x)
+def _gelu(kernels: Kernels, function: Any, x: Tensor, approximate: str = "none") -> Tensor | None:
+    return pointwise(kernels, "gelu" if approximate == "none" else "gelu_tanh", torch.empty_like(x), x)
 
 
 @translates(aten.softplus.default)
-def _softplus(recorder: "Recorder", function: Any, x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor | None:
-    return pointwise(recorder, "softplus", torch.empty_like(x), x) if (beta, threshold) == (1, 20) else None
+def _softplus(kernels: Kernels, function: Any, x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor | None:
+    return pointwise(kernels, "softplus", torch.empty_like(x), x) if (beta, threshold) == (1, 20) else None
 
 
 @translates(aten.pow.Tensor_Scalar)
-def _power(recorder: "Recorder", function: Any, x: Tensor, exponent: float) -> Tensor | None:
+def _power(kernels: Kernels, function: Any, x: Tensor, exponent: float) -> Tensor | None:
     if x.dtype not in FLOATS:
         return None
     out = torch.empty_like(x)
-    return (
-        pointwise(recorder, "square", out, x) if exponent == 2 else pointwise(recorder, "pow", out, x, float(exponent))
-    )
+    return pointwise(kernels, "square", out, x) if exponent == 2 else pointwise(kernels, "pow", out, x, float(exponent))
 
 
 @translates(aten.clamp.default)
 def _clamp(
-    recorder: "Recorder", function: Any, x: Tensor, min: float | None = None, max: float | None = None
+    kernels: Kernels, function: Any, x: Tensor, min: float | None = None, max: float | None = None
 ) -> Tensor | None:
     y: Tensor | None = x
     for name, bound in (("maximum", min), ("minimum", max)):
         if bound is not None and y is not None:
-            y = pointwise(recorder, name, torch.empty_like(x), y, bound if x.dtype in FLOATS else int(bound))
+            y = pointwise(kernels, name, torch.empty_like(x), y, bound if x.dtype in FLOATS else int(bound))
     return y if y is not x else None
 
 
 @translates(aten.masked_fill.Scalar)
-def _masked_fill(recorder: "Recorder", function: Any, x: Tensor, mask: Tensor, value: float) -> Tensor | None:
+def _masked_fill(kernels: Kernels, function: Any, x: Tensor, mask: Tensor, value: float) -> Tensor | None:
     sizes = zip(reversed(mask.shape), reversed(x.shape), strict=False)  # torch.broadcast_shapes would load sympy
     if mask.dim() > x.dim() or any(size not in (1, of_x) for size, of_x in sizes):
         return None
-    return pointwise(recorder, "where", torch.empty_like(x), mask, value, x)
+    return pointwise(kernels, "where", torch.empty_like(x), mask, value, x)
 
 
 @translates(aten._to_copy.default, aten.clone.default)
-def _copy(recorder: "Recorder", function: Any, x: Tensor, **options: Any) -> Tensor | None:
-    return pointwise(recorder, "copy", torch.empty_like(function(x, **options)), x)
+def _copy(kernels: Kernels, function: Any, x: Tensor, **options: Any) -> Tensor | None:
+    return pointwise(kernels, "copy", torch.empty_like(function(x, **options)), x)
 
 
 @translates(aten.copy_.default)
-def _copy_into(
-    recorder: "Recorder", function: Any, out: Tensor, x: Tensor, non_blocking: bool = False
-) -> Tensor | None:
-    return pointwise(recorder, "copy", out, x)
+def _copy_into(kernels: Kernels, function: Any, out: Tensor, x: Tensor, non_blocking: bool = False) -> Tensor | None:
+    return pointwise(kernels, "copy", out, x)
 
 
 @translates(aten.stack.default)
-def _stack(recorder: "Recorder", function: Any, tensors: list[Tensor], dim: int = 0) -> Tensor | None:
+def _stack(kernels: Kernels, function: Any, tensors: list[Tensor], dim: int = 0) -> Tensor | None:
     dim = dim % (tensors[0].dim() + 1)
-    joined: Tensor | None = _cat(recorder, aten.cat.default, [tensor.unsqueeze(dim) for tensor in tensors], dim)
+    joined: Tensor | None = _cat(kernels, aten.cat.default, [tensor.unsqueeze(dim) for tensor in tensors], dim)
     return joined
 
 
 @translates(aten.cat.default)
-def _cat(recorder: "Recorder", function: Any, tensors: list[Tensor], dim: int = 0) -> Tensor | None:
+def _cat(kernels: Kernels, function: Any, tensors: list[Tensor], dim: int = 0) -> Tensor | None:
     out = torch.empty_like(function(tensors, dim))
     dim, start = dim % out.dim(), 0
     if any(tensor.dim() != out.dim() or tensor.dtype not in TYPES for tensor in tensors):
@@ -218,6 +208,6 @@ def _cat(recorder: "Recorder", function: Any, tensors: list[Tensor], dim: int = 
     for tensor in tensors:
         part = out.narrow(dim, start, tensor.shape[dim])
         start += tensor.shape[dim]
-        if part.numel() and pointwise(recorder, "copy", part, tensor) is None:
+        if part.numel() and pointwise(kernels, "copy", part, tensor) is None:
             return None
     return out

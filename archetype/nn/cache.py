@@ -157,7 +157,7 @@ class KVCache(LayerState):
 
 def write_slots(buffer: Float[Tensor, "B K S P"], new: Float[Tensor, "B K T P"], context: ForwardContext) -> None:
     """Write each new token to the buffer slot with the index of its position."""
-    if context.num_tokens is None and fused.append(new, buffer, context.positions) is not None:
+    if context.num_tokens is None and fused.append(context.kernels, new, buffer, context.positions) is not None:
         return
     rows, slots = torch.arange(new.shape[0], device=new.device)[:, None], buffer.shape[2]
     written, index = new.transpose(1, 2).to(buffer.dtype), context.positions  # (B, T, K, P), (B, T)
@@ -184,8 +184,9 @@ class RingKVCache(KVCache):
         """Return the window before this pass and the new tokens, with their positions; then store the newest W."""
         starts, ends = context.positions[:, 0], context.ends
         if keys.shape[2] == 1:  # a single token overwrites the slot of the position that just left the window
-            if context.num_tokens is None and fused.append(keys, self.keys, context.positions) is not None:
-                fused.append(values, self.values, context.positions)
+            kernels, positions = context.kernels, context.positions
+            if context.num_tokens is None and fused.append(kernels, keys, self.keys, positions) is not None:
+                fused.append(kernels, values, self.values, positions)
             else:
                 self._write(keys, values, starts, ends)
             return self.keys, self.values, self.positions(ends)

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from archetype.native.kernels import FUSED, Kernels
 from archetype.nn.shared_rows import PositionShares, SharedRows
 
 T = TypeVar("T")
@@ -52,6 +53,7 @@ class ForwardContext:
         left: the values that these layers left, by layer index.
         layer_inputs: vectors that the token embedding computes for single layers, by layer index.
         observer: reads, and may replace, the values that parts offer by `probe` (None: nobody looks).
+        kernels: by which parts compute what torch has no operation for: at once, or recorded for replays.
     """
 
     positions: Int[Tensor, "B T"]
@@ -69,6 +71,7 @@ class ForwardContext:
     left: dict[int, Any] = field(default_factory=dict)
     layer_inputs: Mapping[int, LayerVectors] = field(default_factory=dict)
     observer: Observer | None = None
+    kernels: Kernels = FUSED
 
     @classmethod
     def of(
@@ -78,6 +81,7 @@ class ForwardContext:
         num_tokens: Lengths | None = None,
         document_ids: Tokens | None = None,
         observer: Observer | None = None,
+        kernels: Kernels = FUSED,
     ) -> "ForwardContext":
         """Return the context of `tokens`, (B, T) or (B, T, D), after `lengths` cached ones (None: there are none)."""
         steps = torch.arange(tokens.shape[1], device=tokens.device)
@@ -85,10 +89,11 @@ class ForwardContext:
         if document_ids is not None:
             is_first = nn.functional.pad(document_ids[:, 1:] != document_ids[:, :-1], (1, 0))
             first = (steps * is_first).cummax(1).values  # index of the first token of each token's document
-            return cls(steps - first, num_tokens, True, ids, document_ids=document_ids, observer=observer)
-        if lengths is None:
-            return cls(steps.expand(tokens.shape[:2]), num_tokens, True, ids, observer=observer)
-        return cls(lengths[:, None] + steps, num_tokens, False, ids, observer=observer)
+            return cls(
+                steps - first, num_tokens, True, ids, document_ids=document_ids, observer=observer, kernels=kernels
+            )
+        positions = steps.expand(tokens.shape[:2]) if lengths is None else lengths[:, None] + steps
+        return cls(positions, num_tokens, lengths is None, ids, observer=observer, kernels=kernels)
 
     def shared_by(self, shares: PositionShares | None) -> "ForwardContext":
         """Return the context of this process's positions; the same context without context parallelism."""

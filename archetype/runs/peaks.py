@@ -13,9 +13,9 @@ from torch import Tensor
 from archetype.machine.device import resolve_device
 from archetype.machine.environment import processor
 from archetype.machine.hardware import Device
+from archetype.native.kernels import FUSED
 from archetype.native.library import library
 from archetype.native.products import max_rows, product, tile_product
-from archetype.native.recorder import Immediate
 from archetype.weights.quantized import GROUP, QuantizedMatrix
 
 NUM_TRIES = 3  # of each path; the best counts
@@ -86,12 +86,12 @@ def _processor_products(a: Tensor, b: Tensor, weights: str | None) -> dict[str, 
     onednn, is_half = torch.backends.mkldnn.is_available(), a.dtype == torch.bfloat16
     if onednn and (not is_half or torch.ops.mkldnn._is_mkldnn_bf16_supported()):
         ways["oneDNN"] = (2 * side**3, lambda: torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], ""))
-    if (compiled := library()) is None:
+    if library() is None:
         return ways
-    kernels, few = Immediate(compiled), a[: max_rows(a.dtype)]
-    ways["native kernels"] = (2 * side**2 * len(few), lambda: product(kernels, few, b))
-    if is_half and tile_product(kernels, a, b, None) is not None:
-        ways["native tiles"] = (2 * side**3, lambda: tile_product(kernels, a, b, None))
+    few = a[: max_rows(a.dtype)]
+    ways["native kernels"] = (2 * side**2 * len(few), lambda: product(FUSED, few, b))
+    if is_half and tile_product(FUSED, a, b, None) is not None:
+        ways["native tiles"] = (2 * side**3, lambda: tile_product(FUSED, a, b, None))
     if weights in BITS:
         quants = torch.full((side, side * BITS[weights] // 8), 0x77, dtype=torch.uint8)
         matrix = QuantizedMatrix(quants, torch.ones(side, side // GROUP, dtype=torch.float16), side, a.dtype)
@@ -119,9 +119,8 @@ def read_peak(device: torch.device, tries: int = NUM_TRIES) -> tuple[Peak, int]:
         "torch.sum": (size, matrix.sum),
         "torch.mv": (size, lambda: matrix @ vector[0]),
     }
-    if device.type == "cpu" and (compiled := library()) is not None:
-        kernels = Immediate(compiled)
-        ways["native kernels"] = (size, lambda: product(kernels, vector, matrix))
+    if device.type == "cpu" and library() is not None:
+        ways["native kernels"] = (size, lambda: product(FUSED, vector, matrix))
     return _fastest(ways, device, tries), _page_bytes(matrix.data_ptr(), size) if device.type == "cpu" else 0
 
 

@@ -8,27 +8,36 @@ from torch import Tensor, nn
 
 from archetype.machine.device import has_bfloat16
 from archetype.native import fused
-from archetype.native.dispatch import recorded
+from archetype.native.kernels import Kernels, without_context
 from archetype.native.library import library
 from archetype.native.products import product
-from archetype.native.recorder import Immediate
 from archetype.weights.packed import PackedMatrix, Weight
 
 FEW = 16  # vectors for which converting the matrix would cost more than it saves
 
 
-def project(x: Float[Tensor, "... D"], weight: Weight, bias: Tensor | None = None) -> Float[Tensor, "... F"]:
-    """Return x W^T + bias."""
+@without_context
+def project(
+    kernels: Kernels, x: Float[Tensor, "... D"], weight: Weight, bias: Tensor | None = None
+) -> Float[Tensor, "... F"]:
+    """Return x W^T + bias; `kernels` is left out."""
     if isinstance(weight, PackedMatrix):
-        if (y := weight.product(x, bias)) is not None:
+        if (y := weight.product(x, bias, kernels=kernels)) is not None:
             return y
-        weight = weight.as_floats(x.dtype)
+        weight = weight.as_floats(x.dtype, kernels)
     if x.dtype == torch.bfloat16 and not torch.is_grad_enabled() and not has_bfloat16(x.device.type):
-        y = recorded(product, x, weight, bias)
-        if y is None and x.numel() <= FEW * x.shape[-1] and (kernels := library()) is not None:
-            y = product(Immediate(kernels), x, weight, bias)
+        is_native = kernels.records or (x.numel() <= FEW * x.shape[-1] and library() is not None)
+        y = product(kernels, x, weight, bias) if is_native else None
         return in_float32(x, weight, bias) if y is None else y
     return linear(x, weight, bias)
+
+
+@without_context
+def look_up(kernels: Kernels, weight: Weight, ids: Int[Tensor, "*dims"]) -> Float[Tensor, "*dims D"]:
+    """Return rows of a table by index; `kernels` is left out."""
+    if isinstance(weight, PackedMatrix):
+        return weight.embedding(ids, kernels)
+    return nn.functional.embedding(ids, weight)
 
 
 def linear(x: Float[Tensor, "... D"], weight: Tensor, bias: Tensor | None = None) -> Float[Tensor, "... F"]:
@@ -100,7 +109,4 @@ class Table(nn.Embedding):
             super().reset_parameters()
 
     def forward(self, ids: Int[Tensor, "*dims"]) -> Float[Tensor, "*dims D"]:
-        weight: Weight = self.weight
-        if isinstance(weight, PackedMatrix):
-            return weight.embedding(ids)
-        return nn.functional.embedding(ids, weight)
+        return look_up(self.weight, ids)

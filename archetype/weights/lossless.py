@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 from archetype.errors import SpecError
 from archetype.native import fused
-from archetype.native.dispatch import recorded, recording
+from archetype.native.kernels import FUSED, Kernels
 from archetype.native.library import library
 from archetype.native.products import BLOCK_ROWS, LosslessRows, product, unpacked_rows
-from archetype.native.recorder import Immediate
 from archetype.weights.packed import PackedMatrix, matrices, replace
 
 UNIT = 128  # consecutive numbers of a row in a record
@@ -55,19 +54,17 @@ class LosslessMatrix(PackedMatrix):
         """The buffers and sizes, as the native products expect them."""
         return LosslessRows(self.records, self.high_bytes, self.starts, self.exceptions, self.size, self.width)
 
-    def unpacked(self, dtype: torch.dtype, ids: Tensor | None = None) -> Tensor:
+    def unpacked(self, dtype: torch.dtype, kernels: Kernels = FUSED, ids: Tensor | None = None) -> Tensor:
         """Return rows as floats, by index or all of them."""
-        if (y := recorded(unpacked_rows, self.stored, dtype, ids)) is not None:
-            return y
-        if (kernels := library()) is not None and recording() is None:
-            y = unpacked_rows(Immediate(kernels), self.stored, dtype, None if ids is None else ids.contiguous())
-            if y is not None:
+        if library() is not None:
+            ids = ids if ids is None or kernels.records else ids.contiguous()
+            if (y := unpacked_rows(kernels, self.stored, dtype, ids)) is not None:
                 return y
         numbers = decompress(self.stored).to(dtype)
         return numbers if ids is None else numbers[ids]
 
-    def embedding(self, ids: Tensor) -> Tensor:
-        return self.as_floats(self.dtype)[ids] if self._is_kept() else self.unpacked(self.dtype, ids)
+    def embedding(self, ids: Tensor, kernels: Kernels = FUSED) -> Tensor:
+        return self.as_floats(self.dtype)[ids] if self._is_kept() else self.unpacked(self.dtype, kernels, ids)
 
     def _matrix(self, index: int) -> "LosslessMatrix":
         one, blocks = copy(self), self.size // BLOCK_ROWS
@@ -79,10 +76,13 @@ class LosslessMatrix(PackedMatrix):
         one._buffers = {**self._buffers, **own}
         return one
 
-    def product(self, x: Tensor, bias: Tensor | None = None, indices: Tensor | None = None) -> Tensor | None:
+    def product(
+        self, x: Tensor, bias: Tensor | None = None, indices: Tensor | None = None, kernels: Kernels = FUSED
+    ) -> Tensor | None:
         """Return x W^T + bias with the same bits as a native bfloat16 product; None if there is none."""
-        y = recorded(product, x, self.stored, bias, indices)
-        return fused.linear(x, self.stored, bias) if y is None and indices is None else y
+        if kernels.records:
+            return product(kernels, x, self.stored, bias, indices)
+        return fused.linear(x, self.stored, bias)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         self._kept = None

@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from archetype.native.kernels import FUSED, Kernels
 from archetype.native.library import library
 
 log = logging.getLogger("archetype.native")
@@ -39,20 +40,20 @@ class PackedMatrix(nn.Module, ABC):
         self.register_buffer("_kept", None, persistent=False)
 
     @abstractmethod
-    def unpacked(self, dtype: torch.dtype) -> Tensor:
+    def unpacked(self, dtype: torch.dtype, kernels: Kernels = FUSED) -> Tensor:
         """Return the matrix as floats (rows, K)."""
 
-    def as_floats(self, dtype: torch.dtype) -> Tensor:
+    def as_floats(self, dtype: torch.dtype, kernels: Kernels = FUSED) -> Tensor:
         """Return the matrix as floats (rows, K).
 
         The result is kept if no kernel multiplies packed matrices, as unpacking for each step would take longer than
         the step.
         """
         if not self._is_kept():
-            return self.unpacked(dtype)
+            return self.unpacked(dtype, kernels)
         if self._kept is None or self._kept.dtype != dtype:
             _warn_of_unpacking(dtype)
-            self._kept = self.unpacked(dtype)
+            self._kept = self.unpacked(dtype, kernels)
         return self._kept
 
     def matrix(self, index: int) -> "Weight":
@@ -65,7 +66,7 @@ class PackedMatrix(nn.Module, ABC):
         return library() is None and next(self.buffers()).device.type == "cpu"
 
     @abstractmethod
-    def embedding(self, ids: Tensor) -> Tensor:
+    def embedding(self, ids: Tensor, kernels: Kernels = FUSED) -> Tensor:
         """Return rows of the matrix by index."""
 
     @abstractmethod
@@ -73,13 +74,16 @@ class PackedMatrix(nn.Module, ABC):
         """Return one matrix of a stack, still packed."""
 
     @abstractmethod
-    def product(self, x: Tensor, bias: Tensor | None = None, indices: Tensor | None = None) -> Tensor | None:
+    def product(
+        self, x: Tensor, bias: Tensor | None = None, indices: Tensor | None = None, kernels: Kernels = FUSED
+    ) -> Tensor | None:
         """Return x W^T + bias from the packed numbers; None if only an unpacked matrix can be multiplied.
 
         Args:
             x: (..., K).
             bias: (N,), or (E, N) for a stack.
             indices: for each vector, the matrices of a stack to multiply by, (number of vectors, k).
+            kernels: by which it is computed, or recorded.
         """
 
 

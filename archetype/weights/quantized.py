@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from archetype.native.dispatch import recorded, recording
+from archetype.native.kernels import FUSED, Kernels
 from archetype.native.library import library
 from archetype.native.products import quantized_product
-from archetype.native.recorder import Immediate, Recorder
 from archetype.native.rows import quantized_embedding
 from archetype.weights.packed import PackedMatrix, matrices, replace
 
@@ -50,11 +49,18 @@ class QuantizedMatrix(PackedMatrix):
         """Return quants and scales by rows, independent of the machine."""
         return _unpacked(self.quants, self.lanes, 4)[: self.rows], _unpacked(self.scales, self.lanes, 1)[: self.rows]
 
-    def unpacked(self, dtype: torch.dtype) -> Tensor:
+    def unpacked(self, dtype: torch.dtype, kernels: Kernels = FUSED) -> Tensor:
         return dequantize(*self.canonical(), self.bits).to(dtype)
 
-    def embedding(self, ids: Tensor) -> Tensor:
-        return look_up(self, ids)
+    def embedding(self, ids: Tensor, kernels: Kernels = FUSED) -> Tensor:
+        if kernels.records and self._fits(kernels):
+            packed = self.quants, self.scales, self.rows, self.width, self.bits, self.dtype
+            if (y := quantized_embedding(kernels, ids, *packed)) is not None:
+                return y
+        blocks, lanes = ids.flatten() // self.lanes, ids.flatten() % self.lanes
+        quants = self.quants.unflatten(1, (-1, self.lanes, 4))[blocks, :, lanes].flatten(1)
+        scales = self.scales.unflatten(1, (-1, self.lanes))[blocks, :, lanes]
+        return dequantize(quants, scales, self.bits).to(self.dtype).view(*ids.shape, self.width)
 
     def _matrix(self, index: int) -> "QuantizedMatrix":
         one, blocks = copy(self), self.size // self.lanes
@@ -83,13 +89,19 @@ class QuantizedMatrix(PackedMatrix):
             if (value := state_dict.get(prefix + name)) is not None:
                 setattr(self, name, _packed(value, self.lanes, unit))
 
-    def product(self, x: Tensor, bias: Tensor | None = None, indices: Tensor | None = None) -> Tensor | None:
+    def product(
+        self, x: Tensor, bias: Tensor | None = None, indices: Tensor | None = None, kernels: Kernels = FUSED
+    ) -> Tensor | None:
         """Return x W^T + bias if there are kernels; otherwise None."""
-        if (y := recorded(multiply, self, x, bias, indices)) is not None:
-            return y
-        if (kernels := library()) is None or x.device.type != "cpu" or recording() is not None:
+        if library() is None or x.device.type != "cpu" or not self._fits(kernels):
             return None
-        return multiply(Immediate(kernels), self, x.contiguous(), bias, indices)
+        x = x if kernels.records else x.contiguous()
+        count = self.rows // self.size
+        return quantized_product(kernels, x, self.quants, self.scales, self.size, count, self.bits, bias, indices)
+
+    def _fits(self, kernels: Kernels) -> bool:
+        """Return whether it is packed as these kernels read it."""
+        return self.lanes == kernels.library.lanes
 
 
 def _packed(rows: Tensor, lanes: int, unit: int) -> Tensor:
@@ -135,38 +147,6 @@ def dequantize(quants: Tensor, scales: Tensor, bits: int) -> Tensor:
         quants = torch.stack((quants & 15, quants >> 4), dim=-1).flatten(1)
     numbers: Tensor = (quants.to(torch.float32) - 2 ** (bits - 1)).unflatten(1, (-1, GROUP))
     return (numbers * scales.float()[..., None]).flatten(1)
-
-
-def multiply(
-    recorder: Recorder | Immediate,
-    matrix: QuantizedMatrix,
-    x: Tensor,
-    bias: Tensor | None = None,
-    indices: Tensor | None = None,
-) -> Tensor | None:
-    """Emit the product; arguments as of `PackedMatrix.product`."""
-    kernels = library()
-    if kernels is None or matrix.lanes != kernels.lanes:
-        return None
-    size, count = matrix.size, matrix.rows // matrix.size
-    return quantized_product(recorder, x, matrix.quants, matrix.scales, size, count, matrix.bits, bias, indices)
-
-
-def look_up(matrix: QuantizedMatrix, ids: Tensor) -> Tensor:
-    """Return rows of a matrix by index."""
-    if (y := recorded(look_up_natively, matrix, ids)) is not None:
-        return y
-    blocks, lanes = ids.flatten() // matrix.lanes, ids.flatten() % matrix.lanes
-    quants = matrix.quants.unflatten(1, (-1, matrix.lanes, 4))[blocks, :, lanes].flatten(1)
-    scales = matrix.scales.unflatten(1, (-1, matrix.lanes))[blocks, :, lanes]
-    return dequantize(quants, scales, matrix.bits).to(matrix.dtype).view(*ids.shape, matrix.width)
-
-
-def look_up_natively(recorder: Recorder, matrix: QuantizedMatrix, ids: Tensor) -> Tensor | None:
-    if (kernels := library()) is None or matrix.lanes != kernels.lanes:
-        return None
-    rows, width = matrix.rows, matrix.width
-    return quantized_embedding(recorder, ids, matrix.quants, matrix.scales, rows, width, matrix.bits, matrix.dtype)
 
 
 def quantize_model(model: nn.Module, bits: int) -> None:

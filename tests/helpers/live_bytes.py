@@ -26,7 +26,7 @@ class LiveBytes(TorchDispatchMode):
 
     def __enter__(self) -> "LiveBytes":
         """Count what native kernels allocate, which would leave their work to torch where something watches it."""
-        self._patches.enter_context(patch("archetype.native.fused.is_eager", lambda: True))
+        self._patches.enter_context(patch("archetype.native.kernels.is_watched", lambda: False))
         super().__enter__()
         return self
 

@@ -108,7 +108,7 @@ def _order(bug: Bug) -> dict[str, float]:
     calling = {} if bug.function is None else _calling({bug.file}, bug.function)
     calling = calling or _calling({bug.file, *_importing(bug.file)}, None)
     if bug.file.endswith(KERNELS):
-        calling = _calling({"native/dispatch.py", "native/library.py"}, None)
+        calling = _calling({"native/kernels.py", "native/library.py"}, None)
     calling = {test: seconds for test, seconds in calling.items() if test.split("::")[0] not in BUILDING}
     others: dict[str, float] = {}
     for file in dict.fromkeys(test.split("::")[0] for test in calling):

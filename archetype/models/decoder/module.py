@@ -98,7 +98,7 @@ class Decoder(Stack, CausalModel):
                     "document_ids", "cannot be combined with a state, which holds a single document", "give one of them"
                 )
         lengths = state.lengths if state else None
-        context = ForwardContext.of(tokens, lengths, num_tokens, document_ids, self.observer).shared_by(shares)
+        context = self.context(tokens, lengths, num_tokens, document_ids).shared_by(shares)
         embedded = self.embedding(context.own(tokens), context)
         x = self._read_by_head(self.run(embedded, context, state), context, state, last_only)  # (B, t, D)
         further: tuple[Tensor, ...] = ()

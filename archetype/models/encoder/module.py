@@ -62,7 +62,7 @@ class Encoder(Stack, TokenModel):
         Raises:
             SpecError: a sequence is longer than the learned positions.
         """
-        context = ForwardContext.of(tokens, num_tokens=num_tokens, observer=self.observer).shared_by(shares)
+        context = self.context(tokens, num_tokens=num_tokens).shared_by(shares)
         types = None if token_types is None else context.own(token_types)
         x = self.run(self.embedding(context.own(tokens), context, types), context)
         x = self.final_norm(x, context)  # (B, T, D)

@@ -78,7 +78,7 @@ class EncoderDecoder(TokenModel):
             dtype: data type of the cache (absent: the model's).
             num_beams: targets of each source, in consecutive rows that share its keys and values.
         """
-        vectors, bridge = self.encode(source, ForwardContext.of(source, num_tokens=num_tokens, observer=self.observer))
+        vectors, bridge = self.encode(source, self.context(source, num_tokens=num_tokens))
         return self.state_of(EncoderOutput(vectors, num_tokens), bridge, capacity, dtype, num_beams)
 
     def state_of(
@@ -97,7 +97,7 @@ class EncoderDecoder(TokenModel):
         else:
             sources = torch.arange(rows, device=self.device) // num_beams  # the source of each row
             layers = [layer.to(dtype).select(sources) for layer in bridge.layers]
-        context = ForwardContext.of(source.vectors, num_tokens=source.num_tokens, observer=self.observer)
+        context = self.context(source.vectors, num_tokens=source.num_tokens)
         for index, block in enumerate(self.decoder.blocks):
             assert isinstance(block, Block)
             if block.cross is not None:
@@ -140,11 +140,11 @@ class EncoderDecoder(TokenModel):
             source: source tokens (B, S), padded at the end.
             source_num_tokens: number of source tokens in each row, padding excluded (absent: no padding).
         """
-        context = ForwardContext.of(target, state.lengths if state else None, num_tokens, observer=self.observer)
+        context = self.context(target, state.lengths if state else None, num_tokens)
         layers = state
         if state is None:
             assert source is not None, "a target needs its source, or a state that has read it"
-            source_context = ForwardContext.of(source, num_tokens=source_num_tokens, observer=self.observer)
+            source_context = self.context(source, num_tokens=source_num_tokens)
             vectors, layers = self.encode(source, source_context)
             context.encoder_output = EncoderOutput(vectors, source_num_tokens)
             context.aux_losses = source_context.aux_losses

@@ -126,7 +126,7 @@ class MegaByte(CausalModel):
         layers = self.global_model.new_layers(batch, capacity // size + 1, dtype, device)
         lengths = torch.zeros(batch, dtype=torch.long, device=device)
         start = self.global_embedding.start.expand(batch, 1, -1)
-        contexts = self._globally(start, ForwardContext.of(start, lengths, observer=self.observer), layers)
+        contexts = self._globally(start, self.context(start, lengths), layers)
         partial = PartialPatch(lengths[:, None].repeat(1, size), contexts[:, 0].to(dtype))
         return [*(PatchState(layer, size) for layer in layers), partial]
 
@@ -140,7 +140,7 @@ class MegaByte(CausalModel):
     ) -> Output:
         """Return logits of the byte after each position, (B, T, V), and the state; see `CausalModel`."""
         check_positions_fit(tokens.shape[1], self.spec.context_length)
-        context = ForwardContext.of(tokens, state.lengths if state else None, num_tokens, observer=self.observer)
+        context = self.context(tokens, state.lengths if state else None, num_tokens)
         text = self._patches(tokens, context, state)  # (B, M, J)
         contexts = context.probe(self, "contexts", self._contexts(text, context, state))  # (B, M, D_g)
         first = context.shared_positions[:, :1] // self.spec.patch_size  # index of the first patch of `text`
@@ -223,4 +223,5 @@ def _context_of(
     context: ForwardContext, x: Tensor, lengths: Tensor | None = None, num_tokens: Tensor | None = None
 ) -> ForwardContext:
     """Return the context of another stack in the same pass, with the same list of losses."""
-    return replace(ForwardContext.of(x, lengths, num_tokens, observer=context.observer), aux_losses=context.aux_losses)
+    beside = ForwardContext.of(x, lengths, num_tokens, observer=context.observer, kernels=context.kernels)
+    return replace(beside, aux_losses=context.aux_losses)

@@ -53,7 +53,7 @@ class NGram(CausalModel):
         with_logits: bool = True,
     ) -> Output:
         """Return logits of the token after each position, (B, T, V), and the state; see `CausalModel`."""
-        context = ForwardContext.of(tokens, state.lengths if state else None, num_tokens, observer=self.observer)
+        context = self.context(tokens, state.lengths if state else None, num_tokens)
         newest = self._newest(state)
         before = tokens.new_zeros(tokens.shape[0], self.spec.n - 1) if newest is None else newest.tokens
         text = torch.cat((before, tokens), dim=1)  # (B, n - 1 + T)

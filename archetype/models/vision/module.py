@@ -83,7 +83,7 @@ class VisionEncoder(Stack, BaseModel):
         """
         check_image_size(self.spec, images)
         x = self.embedding(images)  # (B, T, D)
-        context = ForwardContext.of(x, observer=self.observer)
+        context = self.context(x)
         x = self.final_norm(self.run(x, context), context)
         logits = None if self.classifier is None else self.class_logits(x, context, self.classifier)
         return Output(logits, aux_loss=context.aux_loss, hidden=x)

@@ -6,8 +6,7 @@ from torch import Tensor, nn
 
 from archetype.native import attention as native
 from archetype.native import fused
-from archetype.native.dispatch import recorded
-from archetype.native.recorder import Recorder
+from archetype.native.kernels import FUSED, Kernels
 from archetype.nn.dropout import dropout
 from archetype.nn.symbolic import is_symbolic
 from archetype.parts.attention.projections import Heads
@@ -22,6 +21,7 @@ def attend(
     score: ScoreFunction,
     mask: Tensor | None = None,
     causal: bool = False,
+    kernels: Kernels = FUSED,
 ) -> Float[Tensor, "B H T Q"]:
     """Return softmax(scores) v, with the softmax in at least float32.
 
@@ -34,8 +34,9 @@ def attend(
         score: the score function.
         mask: (b, h, T, S): boolean, False where masked; or numbers added to the scores, -inf where masked.
         causal: the queries are the last T of S positions and see keys up to their own; for T < S a mask is required.
+        kernels: of the forward context.
     """
-    if (y := recorded(attend_few, q, k, v, score, mask, causal)) is not None:
+    if kernels.records and (y := attend_few(kernels, q, k, v, score, mask, causal)) is not None:
         return y
     assert not causal or mask is not None or q.shape[2] == k.shape[2]
     k, v = k.to(q.dtype), v.to(q.dtype)  # a cache may have lower precision
@@ -78,7 +79,7 @@ def attention_weights(
 
 
 def attend_few(
-    recorder: Recorder,
+    kernels: Kernels,
     q: Heads,
     k: Float[Tensor, "B K S P"],
     v: Float[Tensor, "B K S Q"],
@@ -89,7 +90,7 @@ def attend_few(
     """Record attention of few queries under a mask; None if the native kernel does not support it."""
     if (causal and mask is None) or score.additive is not None or k.dtype != v.dtype:
         return None
-    return native.attend(recorder, q, k, v, score.scale, softcap=score.softcap, sinks=score.sinks, mask=mask)
+    return native.attend(kernels, q, k, v, score.scale, softcap=score.softcap, sinks=score.sinks, mask=mask)
 
 
 def attend_tiles(

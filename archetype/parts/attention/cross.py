@@ -3,8 +3,6 @@
 import torch
 
 from archetype.native import attention as native
-from archetype.native.dispatch import recorded
-from archetype.native.recorder import Recorder
 from archetype.nn.cache import CrossKVCache
 from archetype.nn.context import EncoderOutput, ForwardContext, Vectors
 from archetype.parts.attention.core import attend
@@ -34,22 +32,27 @@ class CrossAttention(MultiHeadProjection):
         q = (
             context.probe(self, "q", self.queries(x)).unflatten(0, (-1, beams)).transpose(1, 2).flatten(2, 3)
         )  # (B, H, beams T, P)
-        y = recorded(attend_to_source, q, source, self.score_function, context)
+        y = attend_to_source(q, source, self.score_function, context) if context.kernels.records else None
         if y is None:
             keys = torch.arange(source.keys.shape[2], device=x.device)
             present = context.cached("source", lambda: present_keys(source.num_tokens, keys))
-            y = attend(q, source.keys, source.values, self.score_function, present)
+            y = attend(q, source.keys, source.values, self.score_function, present, kernels=context.kernels)
         y = y.unflatten(2, (beams, -1)).transpose(1, 2).flatten(0, 1)  # (B beams, H, T, P)
         return self.merge_heads(context.probe(self, "heads", self.apply_gate(y, x)))
 
 
-def attend_to_source(
-    recorder: Recorder, q: Heads, source: CrossKVCache, score: ScoreFunction, context: ForwardContext
-) -> Heads | None:
+def attend_to_source(q: Heads, source: CrossKVCache, score: ScoreFunction, context: ForwardContext) -> Heads | None:
     """Record attention to each row's source without its padding; None if the native kernel does not support it."""
     if score.additive is not None:
         return None
     last = context.cached("last of the source", lambda: (source.num_tokens - 1)[:, None].expand(-1, q.shape[2]))
     return native.attend(
-        recorder, q, source.keys, source.values, score.scale, last, softcap=score.softcap, sinks=score.sinks
+        context.kernels,
+        q,
+        source.keys,
+        source.values,
+        score.scale,
+        last,
+        softcap=score.softcap,
+        sinks=score.sinks,
     )

@@ -6,7 +6,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from archetype.native.dispatch import recording
 from archetype.nn.cache import KVCache, LayerState, RingKVCache
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
@@ -78,8 +77,8 @@ class Attention(MultiHeadProjection):
         y: Heads | None = None  # softmax(score(q, k) + bias) v, (B, H, T, P)
         if context.rows is not None:
             y = attend_across_processes(self.pairs, q, keys, score, bias, context)
-        elif self.step is not None and keys.positions is not None and (recorder := recording()) is not None:
-            y = self.step.attend(recorder, q, keys, score, bias, context)
+        elif self.step is not None and keys.positions is not None and context.kernels.records:
+            y = self.step.attend(q, keys, score, bias, context)
         if y is None:  # also a recorded step whose tensors the native kernel does not know
             y = self.pairs.attend(q, keys, score, bias, context)
         y = y if self.q_global is None else self.attend_globally(y, x, context)
@@ -148,4 +147,6 @@ class Attention(MultiHeadProjection):
         if (bias := self.bias(context)) is not None:
             scores = bias(context.shared_positions[:, :g], context.shared_positions)
             mask = scores if mask is None else scores.masked_fill(~mask, -math.inf)
-        return y.slice_scatter(attend(q[:, :, :g], k, v, self.score_function, mask), dim=2, end=g)
+        return y.slice_scatter(
+            attend(q[:, :, :g], k, v, self.score_function, mask, kernels=context.kernels), dim=2, end=g
+        )

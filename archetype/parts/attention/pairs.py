@@ -46,7 +46,7 @@ class MaskedPairs:
             bias: position bias of the scores (None: there is none).
         """
         q, mask = self.masked(q, keys, score, bias, context)
-        return attend(q, keys.k, keys.v, score, mask)
+        return attend(q, keys.k, keys.v, score, mask, kernels=context.kernels)
 
     def masked(
         self, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext

@@ -4,7 +4,6 @@ import torch
 from torch import nn
 
 from archetype.native import attention as native
-from archetype.native.recorder import Recorder
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
 from archetype.parts.attention import spec
@@ -27,7 +26,6 @@ class NativeStep:
 
     def attend(
         self,
-        recorder: Recorder,
         q: Heads,
         keys: Keys,
         score: ScoreFunction,
@@ -37,7 +35,6 @@ class NativeStep:
         """Record attention to a cache that holds the new positions; None for tensors that the kernel does not know.
 
         Args:
-            recorder: the recorder of the step.
             q: queries (B, H, T, P).
             keys: the buffers of the cache (B, K, S, P).
             score: the score function.
@@ -53,7 +50,7 @@ class NativeStep:
             positions = torch.arange(slots)[None]
             distances = context.cached(("distances", slots), lambda: bias(positions[:, -1:], positions))
         return native.attend(
-            recorder,
+            context.kernels,
             q,
             keys.k,
             keys.v,

@@ -35,5 +35,5 @@ def attend_across_processes(
             ends = rows.positions[:, piece.queries], rows.positions[:, piece.keys]
             mask = context.cached((pairs.bias_key, piece.number), partial(biased, bias, *ends, mask))
         k, v = keys.k[:, :, piece.keys], keys.v[:, :, piece.keys]
-        outputs.append(attend(q.chunk(2, dim=2)[piece.number], k, v, score, mask))
+        outputs.append(attend(q.chunk(2, dim=2)[piece.number], k, v, score, mask, kernels=context.kernels))
     return torch.cat(outputs, dim=2)

@@ -40,6 +40,6 @@ class PairsByLength(TiledPairs):
         for length in lengths.unique().tolist():
             batch = (lengths == length).nonzero().flatten()  # indices of the sequences of this length
             queries, k, v = (x.index_select(0, batch)[:, :, :length] for x in (q, keys.k, keys.v))
-            unpadded = ForwardContext.of(queries[:, 0])
+            unpadded = ForwardContext.of(queries[:, 0], kernels=context.kernels)
             y[batch, :, :length] = super().attend(queries, Keys(k, v), score, bias, unpadded)
         return y

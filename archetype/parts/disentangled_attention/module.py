@@ -62,7 +62,7 @@ class DisentangledAttention(nn.Module):
     def forward(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
         q, k, v = (context.probe(self, name, self.heads(getattr(self, name)(x))) for name in ("q", "k", "v"))
         score = ScoreFunction(self.scale, dropout=self.spec.dropout if self.training else 0.0)
-        y = context.probe(self, "heads", attend(q, k, v, score, self.mask(q, k, context)))
+        y = context.probe(self, "heads", attend(q, k, v, score, self.mask(q, k, context), kernels=context.kernels))
         z: Tensor = self.o(y.transpose(1, 2).flatten(2))
         return z
 

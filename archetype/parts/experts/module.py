@@ -9,9 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from archetype.native.dispatch import recorded
+from archetype.native.kernels import FUSED, Kernels
 from archetype.native.products import product
-from archetype.native.recorder import Recorder
 from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
@@ -71,19 +70,23 @@ class MixtureOfExperts(nn.Module):
         if self.training and self.spec.balance_loss > 0:
             valid = None if context.valid is None else context.valid.flatten()
             context.aux_losses.append(self.spec.balance_loss * load_balancing_loss(affinities, chosen, valid))
-        y = self._routed(tokens, chosen, weights).view_as(x)
+        y = self._routed(tokens, chosen, weights, context.kernels).view_as(x)
         return y if self.shared is None else y + self._shared(x, context)
 
     def _routed(
-        self, tokens: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"], weights: Float[Tensor, "N k"]
+        self,
+        tokens: Float[Tensor, "N D"],
+        chosen: Int[Tensor, "N k"],
+        weights: Float[Tensor, "N k"],
+        kernels: Kernels,
     ) -> Float[Tensor, "N D"]:
         """Return the sum of each token's experts, computed in the latent space if there is one."""
         x = tokens if self.latent_down is None else self.latent_down(tokens)
         if self.spec.weighs == "outputs":
-            y: Tensor = self.experts(x, chosen, weights)
+            y: Tensor = self.experts(x, chosen, weights, kernels)
         else:  # each weighted copy of a token is sent to one expert
             inputs = (x[:, None] * weights[..., None]).to(x.dtype).flatten(0, 1)
-            y = self.experts(inputs, chosen.reshape(-1, 1)).view(*chosen.shape, -1).sum(1)
+            y = self.experts(inputs, chosen.reshape(-1, 1), kernels=kernels).view(*chosen.shape, -1).sum(1)
         return y if self.latent_up is None else self.latent_up(y)
 
     def _shared(self, x: Float[Tensor, "... D"], context: ForwardContext) -> Float[Tensor, "... D"]:
@@ -174,7 +177,11 @@ class Experts(nn.Module):
         self.exchange: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def forward(
-        self, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"], weights: Float[Tensor, "N k"] | None = None
+        self,
+        x: Float[Tensor, "N D"],
+        chosen: Int[Tensor, "N k"],
+        weights: Float[Tensor, "N k"] | None = None,
+        kernels: Kernels = FUSED,
     ) -> Float[Tensor, "N D"]:
         """Return for each token the sum of its k experts' outputs, weighted if weights are given."""
         if self.exchange is not None:
@@ -182,7 +189,7 @@ class Experts(nn.Module):
         elif is_symbolic(x.shape[0]):
             y = self.each_expert(x, chosen)
         else:
-            native = recorded(expert_outputs, self, x, chosen)
+            native = expert_outputs(kernels, self, x, chosen) if kernels.records else None
             y = self.sorted_by_expert(x, chosen) if native is None else native
         return (y if weights is None else y * weights[..., None]).sum(1).to(y.dtype)
 
@@ -221,20 +228,20 @@ class Experts(nn.Module):
     def _expert(self, x: Float[Tensor, "N D"], *projections: Projection) -> Float[Tensor, "N D"]:
         *gate, up, down = projections
         hidden = project(x, *up)
-        hidden = self.product(project(x, *gate[0]), hidden) if gate else self.activation(hidden)
+        hidden = self.product(FUSED, project(x, *gate[0]), hidden) if gate else self.activation(hidden)
         return project(hidden, *down)
 
 
 def expert_outputs(
-    recorder: Recorder, experts: Experts, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"]
+    kernels: Kernels, experts: Experts, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"]
 ) -> Float[Tensor, "N k D"] | None:
     """Record the product of each token with the matrices of its experts, which replays read again."""
 
     def project(name: str, rows: Tensor, indices: Tensor) -> Tensor | None:
         weight, bias = getattr(experts, name), getattr(experts, f"{name}_bias")
         if isinstance(weight, PackedMatrix):
-            return weight.product(rows, bias, indices)
-        return product(recorder, rows, weight, bias, indices)
+            return weight.product(rows, bias, indices, kernels)
+        return product(kernels, rows, weight, bias, indices)
 
     *gate, up, down = experts.projections
     hidden = project(up, x, chosen)
@@ -243,7 +250,7 @@ def expert_outputs(
     if gate:
         gates = project(gate[0], x, chosen)
         assert gates is not None
-        hidden = experts.product(gates, hidden)
+        hidden = experts.product(kernels, gates, hidden)
     else:
         hidden = experts.activation(hidden)
     y = project(down, hidden.flatten(0, 1), chosen.reshape(-1, 1))  # (N, k, F) to (N k, 1, D)

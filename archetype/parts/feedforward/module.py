@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from archetype.native import fused
+from archetype.native.kernels import Kernels
 from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
@@ -56,11 +57,11 @@ class GatedMLP(nn.Module):
     def forward(
         self, x: Float[Tensor, "... D"], context: ForwardContext, state: LayerState | None = None
     ) -> Float[Tensor, "... D"]:
-        y: Tensor = self.down(context.probe(self, "hidden", self.product(self.gate(x), self.up(x))))
+        y: Tensor = self.down(context.probe(self, "hidden", self.product(context.kernels, self.gate(x), self.up(x))))
         return y
 
 
-def gated_product(feedforward: spec.GatedMLP) -> Callable[[Tensor, Tensor], Tensor]:
+def gated_product(feedforward: spec.GatedMLP) -> Callable[[Kernels, Tensor, Tensor], Tensor]:
     """Return f(gate) * up; a limit clamps both first, and a unit offset gives f(gate) * (1 + up) (gpt-oss)."""
     choice, limit, unit_offset = feedforward.activation, feedforward.limit, feedforward.unit_offset
     if choice.gate_kernel and limit is None and not unit_offset:
@@ -68,16 +69,23 @@ def gated_product(feedforward: spec.GatedMLP) -> Callable[[Tensor, Tensor], Tens
     return partial(_gated, activation(choice), limit, unit_offset)
 
 
-def _gated(f: Callable[[Tensor], Tensor], limit: float | None, unit_offset: bool, gate: Tensor, up: Tensor) -> Tensor:
+def _gated(
+    f: Callable[[Tensor], Tensor],
+    limit: float | None,
+    unit_offset: bool,
+    kernels: Kernels,
+    gate: Tensor,
+    up: Tensor,
+) -> Tensor:
     if limit is not None:
         gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
     return f(gate) * (1 + up if unit_offset else up)
 
 
-def _gated_product(name: str, gate: Tensor, up: Tensor) -> Tensor:
+def _gated_product(name: str, kernels: Kernels, gate: Tensor, up: Tensor) -> Tensor:
     if not torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return GatedProduct.forward(gate, up, name)
-    y: Tensor = GatedProduct.apply(gate, up, name)  # type: ignore[no-untyped-call]
+        return GatedProduct.forward(gate, up, name, kernels)
+    y: Tensor = GatedProduct.apply(gate, up, name, kernels)  # type: ignore[no-untyped-call]
     return y
 
 
@@ -107,25 +115,25 @@ class GatedProduct(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(gate: Tensor, up: Tensor, name: str) -> Tensor:
-        y = fused.gated(name, gate, up)
+    def forward(gate: Tensor, up: Tensor, name: str, kernels: Kernels) -> Tensor:
+        y = fused.gated(kernels, name, gate, up)
         return FUNCTIONS[name](gate) * up if y is None else y
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, str], output: Tensor) -> None:
-        gate, up, ctx.name = inputs
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, str, Kernels], output: Tensor) -> None:
+        gate, up, ctx.name, _ = inputs
         ctx.save_for_backward(gate, up)
         ctx.save_for_forward(gate, up)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, None, None]:
         gate, up = ctx.saved_tensors
         gradients = fused.gated_backward(ctx.name, dy, gate, up)
         if gradients is None:
             gradients = DERIVATIVES[ctx.name](dy * up, gate), dy * FUNCTIONS[ctx.name](gate)
-        return *gradients, None
+        return *gradients, None, None
 
     @staticmethod
-    def jvp(ctx: Any, dgate: Tensor, dup: Tensor, _: None) -> Tensor:
+    def jvp(ctx: Any, dgate: Tensor, dup: Tensor, *_: None) -> Tensor:
         gate, up = ctx.saved_tensors
         return DERIVATIVES[ctx.name](dgate * up, gate) + FUNCTIONS[ctx.name](gate) * dup

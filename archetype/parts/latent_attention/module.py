@@ -8,8 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from archetype.native import attention as native
-from archetype.native.dispatch import recorded
-from archetype.native.recorder import Recorder
+from archetype.native.kernels import Kernels
 from archetype.nn.cache import KVCache, LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.dropout import dropout
@@ -91,11 +90,15 @@ class LatentAttention(nn.Module):
         z: Tensor = self.o(context.probe(self, "heads", y).transpose(1, 2).flatten(2))
         return z
 
-    def attend(self, queries: Queries, latents: Latents, allowed: Tensor | None) -> Float[Tensor, "B H T Q"]:
+    def attend(
+        self, queries: Queries, latents: Latents, allowed: Tensor | None, kernels: Kernels
+    ) -> Float[Tensor, "B H T Q"]:
         """Attend in the cheaper form; in training an adapted kv_up is expanded, which applies the adapter's dropout."""
         learns = self.training and type(self.kv_up) is not nn.Linear
         absorbs = not learns and self.spec.absorbs(queries[0].shape[2], latents[0].shape[2])
-        return (self._absorbed if absorbs else self._plain)(queries, latents, allowed)
+        if absorbs:
+            return self._absorbed(queries, latents, allowed)
+        return self._plain(queries, latents, allowed, kernels)
 
     def attend_within(
         self, queries: Queries, latents: Latents, x: Vectors, inputs: Tensor, context: ForwardContext
@@ -109,7 +112,7 @@ class LatentAttention(nn.Module):
         is_complete = (self.causal or context.num_tokens is None) and context.document_ids is None
         allowed = None if is_complete else self._allowed(context, context.shared_positions)
         if self.index is None:
-            return self.attend(queries, latents, allowed)
+            return self.attend(queries, latents, allowed, context.kernels)
         choice = self.index(x, inputs, self._allowed(context, context.shared_positions), context)
         allowed = allowed if choice.keys is None else choice.keys
 
@@ -119,7 +122,7 @@ class LatentAttention(nn.Module):
             return attention_weights(torch.cat(queries, dim=-1), keys, score, allowed, causal)
 
         learn(self.index, choice, weights, context)
-        return self.attend(queries, latents, allowed)
+        return self.attend(queries, latents, allowed, context.kernels)
 
     def attend_in_shared_rows(
         self, queries: Queries, latents: Latents, context: ForwardContext, rows: SharedRows
@@ -130,7 +133,8 @@ class LatentAttention(nn.Module):
         for piece in own_queries(rows, EVERY_PAIR, self.causal):
             mask = allowed_in_piece(rows, EVERY_PAIR, where, piece, context, "latents")
             plain, turned = (part.chunk(2, dim=2)[piece.number] for part in queries)
-            outputs.append(self.attend((plain, turned), (latent[:, :, piece.keys], key[:, :, piece.keys]), mask))
+            pair = latent[:, :, piece.keys], key[:, :, piece.keys]
+            outputs.append(self.attend((plain, turned), pair, mask, context.kernels))
         return torch.cat(outputs, dim=2)
 
     def attend_to_cache(
@@ -142,13 +146,15 @@ class LatentAttention(nn.Module):
         if self.index is not None:
             choice = self.index(x, inputs, self._allowed(context, cache.positions(context.ends)), context, own)
         latent, key, positions = cache.append(*latents, context)
-        if choice.keys is None and (y := recorded(attend_to_latents, self, queries, context, cache)) is not None:
-            return y
+        if choice.keys is None and context.kernels.records:
+            y = attend_to_latents(self, queries, context, cache)
+            if y is not None:
+                return y
         allowed = self._allowed(context, positions) if choice.keys is None else choice.keys
         if choice.can_be_gathered(queries[0].shape[2]):
             allowed, _, (latent, key) = gather_chosen(choice, latent, key)
         dtype = queries[0].dtype  # the cache may have a narrower type
-        return self.attend(queries, (latent.to(dtype), key.to(dtype)), allowed)
+        return self.attend(queries, (latent.to(dtype), key.to(dtype)), allowed, context.kernels)
 
     @property
     def _is_direct(self) -> bool:
@@ -175,14 +181,16 @@ class LatentAttention(nn.Module):
             return present_keys(context.num_tokens, keys[0])
         return torch.ones(1, 1, 1, keys.shape[1], dtype=torch.bool, device=keys.device)
 
-    def _plain(self, queries: Queries, latents: Latents, allowed: Tensor | None) -> Float[Tensor, "B H T Q"]:
+    def _plain(
+        self, queries: Queries, latents: Latents, allowed: Tensor | None, kernels: Kernels
+    ) -> Float[Tensor, "B H T Q"]:
         """Expand every latent to each head's key and value."""
         key, value = self.keys_and_values(latents)
         # torch's CPU kernel needs keys as wide as values; without the kernel all weights would be stored
         wide = max(self.spec.head_dim, self.spec.v_head_dim)
         q, k, v = (_widened(part, wide) for part in (torch.cat(queries, dim=-1), key, value))
         score, causal = ScoreFunction(self.scale, dropout=self._dropout), self.causal and allowed is None
-        return attend(q, k, v, score, allowed, causal)[..., : self.spec.v_head_dim]
+        return attend(q, k, v, score, allowed, causal, kernels)[..., : self.spec.v_head_dim]
 
     def _absorbed(self, queries: Queries, latents: Latents, allowed: Tensor | None) -> Float[Tensor, "B H T Q"]:
         """Use the latents as keys and values of one head shared by all query heads."""
@@ -227,7 +235,7 @@ class LatentAttention(nn.Module):
 
 
 def attend_to_latents(
-    recorder: Recorder, attention: LatentAttention, queries: Queries, context: ForwardContext, cache: KVCache
+    attention: LatentAttention, queries: Queries, context: ForwardContext, cache: KVCache
 ) -> Float[Tensor, "B H T Q"] | None:
     """Record the absorbed form, over the filled slots of a cache that holds the new latents."""
     if not attention.causal or queries[0].shape[2] > 1:
@@ -235,7 +243,9 @@ def attend_to_latents(
     (plain, turned), (key_up, value_up) = queries, attention.expansions
     q = torch.einsum("bhtp,hpc->bhtc", plain, key_up)
     rotated = turned, cache.values
-    mixed = native.attend(recorder, q, cache.keys, cache.keys, attention.scale, context.positions, second=rotated)
+    mixed = native.attend(
+        context.kernels, q, cache.keys, cache.keys, attention.scale, context.positions, second=rotated
+    )
     return None if mixed is None else torch.einsum("bhtc,hqc->bhtq", mixed, value_up)
 
 

@@ -32,5 +32,5 @@ class PerLayerInput(nn.Module):
     ) -> Float[Tensor, "B T D"]:
         gate: Tensor = self.gate(x)
         own = context.layer_inputs[context.layer].to(gate.dtype)
-        y: Tensor = self.down(context.probe(self, "hidden", self.product(gate, own)))
+        y: Tensor = self.down(context.probe(self, "hidden", self.product(context.kernels, gate, own)))
         return y

@@ -96,7 +96,7 @@ class Rotary(Rotation):
     ) -> Float[Tensor, "B H T P"]:
         where = "queries" if positions is context.positions else "keys"
         cos, sin = context.cached((where, self.key, x.dtype), lambda: self.tables(positions, context, x.dtype))
-        if (y := fused.rotate(x, cos, sin, self.spec.interleaved)) is not None:
+        if (y := fused.rotate(context.kernels, x, cos, sin, self.spec.interleaved)) is not None:
             return y
         rotated, rest = x[..., : self.rotary_dim], x[..., self.rotary_dim :]
         if self.spec.interleaved:

@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from archetype.families import preset
+from archetype.generate.beam_step import BeamStep
 from archetype.generate.step import DecodeStep, prefill
 from archetype.models.build import build
 from archetype.models.causal import CausalModel
+from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.native.arguments import OPERATIONS
 from archetype.native.recorder import TorchCall
 from archetype.nn.cache import State
@@ -53,8 +55,11 @@ def recorded_entries(num_layers: int) -> Counter[str]:
     spec = assign(preset("llama-tiny"), [f"num_layers={num_layers}"])
     model = build(spec, dtype=torch.bfloat16).eval()
     assert isinstance(model, CausalModel)
-    step = DecodeStep(model, model.new_state(2, 8))
-    step(torch.zeros(2, 1, dtype=torch.long))
+    return entries_of(DecodeStep(model, model.new_state(2, 8)))
+
+
+def entries_of(step: DecodeStep) -> Counter[str]:
+    step(torch.zeros(len(step.state.lengths), 1, dtype=torch.long))
     assert step.replay is not None
     native = [segment for segment in step.replay.segments if not isinstance(segment, TorchCall)]
     return Counter(OPERATIONS[entry.operation].operation for segment in native for entry in segment)
@@ -66,3 +71,46 @@ def test_a_layer_is_recorded_in_seventeen_entries() -> None:
     assert recorded_entries(3) - recorded_entries(2) == {
         "rows": 2, "product": 7, "rotate": 2, "append": 2, "attend": 1, "gated": 1, "pointwise": 2
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["bloom-tiny", "gpt-oss-tiny", "deepseek-v2-tiny", "sparse-strided-tiny"])
+def test_attention_of_a_layer_is_recorded_in_one_entry(name: str) -> None:
+    """With slopes, with sinks and a window, over latents, and under a mask."""
+    kernels("native")
+    model = build(preset(name)).eval()
+    assert isinstance(model, CausalModel)
+    entries = entries_of(DecodeStep(model, model.new_state(2, 8)))
+    assert entries["attend"] == model.spec.num_layers
+
+
+def test_experts_are_recorded_in_a_product_for_each_matrix() -> None:
+    kernels("native")
+    model = build(preset("mixtral-tiny")).eval()
+    assert isinstance(model, CausalModel)
+    entries = entries_of(DecodeStep(model, model.new_state(2, 8)))
+    assert entries["product"] == 8 * model.spec.num_layers + 1  # q, k, v, o, router, gate, up, down; and the head
+
+
+def test_a_step_of_beams_records_both_attentions_and_copies() -> None:
+    kernels("native")
+    model = build(preset("t5-tiny")).eval()
+    assert isinstance(model, EncoderDecoder)
+    with torch.inference_mode():
+        state = model.new_state(torch.ones(1, 4, dtype=torch.long), capacity=8, num_beams=2)
+    entries = entries_of(BeamStep(model, state, 2))
+    layers = len(model.decoder.blocks)
+    assert (entries["attend"], entries["copy_places"]) == (2 * layers, layers)
+
+
+def test_a_recorded_pass_leaves_the_model_its_kernels() -> None:
+    """Other threads compute with the same model while a step of it is recorded."""
+    kernels("native")
+    model, records = build(preset("llama-tiny")).eval(), []
+    assert isinstance(model, CausalModel)
+    model.blocks[0].register_forward_pre_hook(
+        lambda _, inputs: records.append((inputs[1].kernels.records, model.kernels.records))
+    )
+    step = DecodeStep(model, model.new_state(1, 8))
+    for _ in range(2):  # the second step is replayed
+        step(torch.zeros(1, 1, dtype=torch.long))
+    assert records == [(True, False)]

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from archetype.native.arguments import OPERATIONS, Arguments, Entry
+from archetype.native.kernels import Fused
 from archetype.native.operations import Gated, Product
-from archetype.native.recorder import Immediate, Recorder
+from archetype.native.recorder import Recorder
 from tests.helpers.kernels import kernels
 
 GATE, UP, Y = torch.tensor([1.0, -2.0]), torch.tensor([3.0, 4.0]), torch.zeros(2)
@@ -31,10 +32,10 @@ def product(**changes: Any) -> Product:
 
 def test_suitable_arguments_are_computed_and_keep_their_tensors() -> None:
     entry = gated()
-    Immediate(kernels("native")).emit(entry)
+    Fused(kernels("native")).emit(entry)
     assert torch.allclose(Y, torch.nn.functional.silu(GATE) * UP)
     assert entry.writes == (Y,) and {id(x) for x in entry.tensors} == {id(Y), id(GATE), id(UP)}
-    Immediate(kernels("native")).emit(product())
+    Fused(kernels("native")).emit(product())
     assert PRODUCT.item() == 11
 
 
@@ -77,7 +78,7 @@ def test_sizes_and_parts_that_cannot_be_are_refused_before_anything_is_computed(
     arguments: Arguments, cause: str
 ) -> None:
     library = kernels("native")
-    for emitter in (Immediate(library), Recorder(library, [])):
+    for emitter in (Fused(library), Recorder(library, [])):
         with pytest.raises(ValueError, match=cause):
             emitter.emit(arguments)
 

@@ -18,8 +18,7 @@ from archetype.generate.step import prefill
 from archetype.models.build import build
 from archetype.native import fused
 from archetype.native.arguments import Arguments
-from archetype.native.dispatch import plain_operations
-from archetype.native.recorder import Immediate
+from archetype.native.kernels import FUSED, Fused, plain_operations
 from archetype.nn.dropout import dropout
 from archetype.parts.attention.core import attend
 from archetype.parts.feedforward.module import GatedProduct
@@ -65,7 +64,7 @@ def cases(dtype: torch.dtype) -> dict[str, tuple[Function, Function, list[Tensor
     table: dict[str, tuple[Function, Function, list[Tensor], Tensor]] = {}
     exact = ("gelu",) if dtype == torch.float32 else ()  # not among the kernels: of bfloat16, torch rounds it twice
     for name in ("silu", "gelu_tanh", *exact):
-        multiply: Function = lambda gate, up, name=name: GatedProduct.apply(gate, up, name)  # noqa: E731  # type: ignore[no-untyped-call]
+        multiply: Function = lambda gate, up, name=name: GatedProduct.apply(gate, up, name, FUSED)  # noqa: E731  # type: ignore[no-untyped-call]
         plain = {"silu": nn.functional.silu, "gelu": nn.functional.gelu}.get(
             name, lambda x: nn.functional.gelu(x, approximate="tanh")
         )
@@ -86,7 +85,7 @@ def cases(dtype: torch.dtype) -> dict[str, tuple[Function, Function, list[Tensor
         for number in (1, 2):  # one row of angles for all, and one for each of the batch
             tables = cos[:number], sin[:number]
             table[f"rotation, {is_interleaved}, {number}"] = (
-                lambda x, c=tables, i=is_interleaved: fused.rotate(x, *c, i),
+                lambda x, c=tables, i=is_interleaved: fused.rotate(FUSED, x, *c, i),
                 lambda x, c=tables, i=is_interleaved: plainly_rotated(x, *(t.to(x.dtype) for t in c), i),
                 [heads], heads.flip(1),
             )  # fmt: skip
@@ -95,7 +94,7 @@ def cases(dtype: torch.dtype) -> dict[str, tuple[Function, Function, list[Tensor
 
 @pytest.mark.parametrize("instructions", INSTRUCTIONS)
 def test_fused_operations_equal_the_plain_ones(instructions: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "library", lambda: kernels(instructions))
+    monkeypatch.setattr("archetype.native.kernels.library", lambda: kernels(instructions))
     before = torch.get_num_threads()
     for dtype, tolerance in ((torch.float32, 2e-6), (torch.bfloat16, 2**-8)):  # rounded once
         for name, (operation, plain, inputs, dy) in cases(dtype).items():
@@ -148,7 +147,7 @@ def philox(counter: int, key: int) -> list[int]:
 
 @pytest.mark.parametrize("instructions", INSTRUCTIONS)
 def test_dropout_follows_philox_with_a_key_of_the_generator(instructions: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "library", lambda: kernels(instructions))
+    monkeypatch.setattr("archetype.native.kernels.library", lambda: kernels(instructions))
     assert philox(0, 0) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]  # as published with the algorithm
     for size, p in ((1, 0.5), (63, 0.25), (200, 0.1), (40_000, 0.7)):
         for dtype in (torch.float32, torch.bfloat16):
@@ -180,7 +179,7 @@ def test_gradients_of_attention_in_bfloat16_are_those_of_the_formula(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """By tiles or by vectors: as near as by torch, and of each row the same whatever stands beside it."""
-    monkeypatch.setattr(fused, "library", partial(kernels, instructions))
+    monkeypatch.setattr("archetype.native.kernels.library", partial(kernels, instructions))
     own = torch.Generator().manual_seed(0)  # whichever tests ran before
 
     def projected(number: int, scale: float = 1.0) -> Tensor:
@@ -221,7 +220,7 @@ def test_attention_in_bfloat16_is_that_of_the_formula(
 ) -> None:  # fmt: skip
     """Of the last queries of some keys too: as near as by torch, and of each row the same whatever stands beside it."""
     library = kernels(instructions)
-    monkeypatch.setattr(fused, "library", lambda: library)
+    monkeypatch.setattr("archetype.native.kernels.library", lambda: library)
     if library is None or not library.has_attention_forward:
         pytest.skip("needs AVX512_BF16 without matrix tiles")
     own = torch.Generator().manual_seed(0)
@@ -258,7 +257,7 @@ def test_queries_of_a_chunk_are_those_of_the_whole_text(monkeypatch: pytest.Monk
     library = kernels("native")
     if not library.has_attention_forward:
         pytest.skip("needs AVX512_BF16 without matrix tiles")
-    monkeypatch.setattr(fused, "library", lambda: library)
+    monkeypatch.setattr("archetype.native.kernels.library", lambda: library)
     own = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, heads, 300, 64, generator=own).bfloat16() for heads in (4, 2, 2))
     with torch.inference_mode():
@@ -307,7 +306,7 @@ def test_products_of_many_vectors_by_tiles(
 ) -> None:
     """Of rows that stand apart, by any number of threads; each of them as it would be alone, to the bit."""
     library = kernels("native")
-    monkeypatch.setattr(fused, "library", lambda: library)
+    monkeypatch.setattr("archetype.native.kernels.library", lambda: library)
     if not library.has_tiles:
         pytest.skip("needs matrix tiles")
     x, weight, bias = (floats(*shape).bfloat16() for shape in ((rows, 2 * depth), (size, depth), (size,)))
@@ -336,7 +335,7 @@ def test_products_of_many_vectors_by_tiles(
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's own, of its rules for forward mode
 def test_gates_save_their_inputs_alone_and_can_be_differentiated_in_every_way() -> None:
     functions: list[Function] = [
-        lambda gate, up, name=name: GatedProduct.apply(gate, up, name) for name in ("silu", "gelu", "gelu_tanh")
+        lambda gate, up, name=name: GatedProduct.apply(gate, up, name, FUSED) for name in ("silu", "gelu", "gelu_tanh")
     ]
     for function in functions:
         inputs = tuple(
@@ -369,7 +368,7 @@ def test_a_training_step_is_the_same_with_fused_operations() -> None:
             assert distance(gradients[1][key], gradient) < 1e-4, (name, key)
 
 
-def test_a_prompt_is_read_alike_with_fused_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_is_read_alike_with_fused_operations() -> None:
     """Norms with and without offsets and weights, gates, rotations, caches, experts; as plain bodies give it."""
     for name in ("llama-tiny", "gemma2-tiny", "phi3-tiny", "gpt-oss-tiny", "deepseek-v3-tiny", "mixtral-tiny"):
         for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 0.03)):
@@ -378,8 +377,7 @@ def test_a_prompt_is_read_alike_with_fused_operations(monkeypatch: pytest.Monkey
                 generator = torch.Generator().manual_seed(seed)
                 texts = [torch.randint(0, 256, (length,), generator=generator).tolist() for length in (19, 7)]
                 fused_logits, _ = prefill(model, texts, model.new_state(2, 32))
-                with monkeypatch.context() as patch:
-                    patch.setattr(fused, "library", lambda: None)
+                with plain_operations():
                     logits, _ = prefill(model, texts, model.new_state(2, 32))
                 assert not torch.equal(fused_logits, logits), name  # they were used
                 distances.append(distance(fused_logits, logits))
@@ -391,12 +389,14 @@ def test_a_prompt_is_read_alike_with_fused_operations(monkeypatch: pytest.Monkey
 def test_kernels_serve_only_the_tensors_that_they_know() -> None:
     kernels("native")
     x = floats(2, 8)
-    assert fused.gated("silu", x, x) is not None
-    assert fused.gated("silu", x.half(), x.half()) is None and fused.gated("silu", x, x.bfloat16()) is None
+    assert fused.gated(FUSED, "silu", x, x) is not None
+    assert (
+        fused.gated(FUSED, "silu", x.half(), x.half()) is None and fused.gated(FUSED, "silu", x, x.bfloat16()) is None
+    )
     assert fused.gated_backward("silu", x, x, x) is None  # gradients of which gradients may be asked
     with plain_operations():
-        assert fused.gated("silu", x, x) is None
-    assert fused.gated("silu", x, x) is not None
+        assert fused.gated(FUSED, "silu", x, x) is None
+    assert fused.gated(FUSED, "silu", x, x) is not None
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.(trace|script). is deprecated")
@@ -432,7 +432,7 @@ def test_gradients_can_be_differentiated_again(dtype: torch.dtype, monkeypatch: 
         vectors, weight = floats(2, 80, 24), floats(40, 24)
         product: Function = lambda x, w: fused.linear(x, w, None)  # noqa: E731
         table["product"] = (product, nn.functional.linear, [vectors, weight], floats(2, 80, 40))
-    elif fused.library().differentiates_attention:  # type: ignore[union-attr]
+    elif FUSED.library.differentiates_attention:
         q, k, v = (floats(1, heads, 40, 32).to(dtype) for heads in (4, 2, 2))
         attention: Function = lambda q, k, v: fused.attention(q, k, v, 0.2, True)  # noqa: E731
         exact: Function = lambda q, k, v: scaled_dot_product_attention(  # noqa: E731
@@ -460,13 +460,13 @@ def test_a_loop_of_a_users_own_computes_as_a_training_run_does(monkeypatch: pyte
     """Nothing has to be asked for: `loss.backward()` alone goes through the kernels."""
     kernels("native")
     emitted: list[str] = []
-    emit = Immediate.emit
+    emit = Fused.emit
 
-    def noted(self: Immediate, arguments: Arguments, serial: bool = False) -> None:
+    def noted(self: Fused, arguments: Arguments, serial: bool = False) -> None:
         emitted.append(arguments.operation)
         emit(self, arguments, serial)
 
-    monkeypatch.setattr(Immediate, "emit", noted)
+    monkeypatch.setattr(Fused, "emit", noted)
     model = build(preset("llama-tiny"))
     tokens = torch.randint(0, 256, (2, 17), generator=GENERATOR)
     cross_entropy_loss(model(tokens[:, :-1]).logits, tokens[:, 1:]).loss.backward()

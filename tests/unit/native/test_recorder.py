@@ -1,6 +1,7 @@
 """What a recorder sees, leaves out, leaves to torch and refuses."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -8,12 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from archetype.native.dispatch import recorded, recording
+from archetype.native.kernels import FUSED, Kernels, plain_operations, without_context
 from archetype.native.recorder import NotRecordable, Recorder, TorchCall
 from archetype.native.translations import pointwise
 from tests.helpers.cases import case
 from tests.helpers.examples import examples
 from tests.helpers.kernels import kernels
+
+
+@without_context
+def kernels_here(given: Kernels, x: Tensor) -> Kernels:
+    return given
 
 
 def test_what_needs_the_host_or_chance_is_refused() -> None:
@@ -26,7 +32,7 @@ def test_what_needs_the_host_or_chance_is_refused() -> None:
         x = torch.ones(3)
         with case(name), torch.inference_mode(), pytest.raises(NotRecordable), Recorder(kernels("native"), [x]):
             function(x)
-        assert recording() is None
+        assert kernels_here(x) is FUSED
 
 
 def test_operations_without_a_kernel_are_called_again() -> None:
@@ -99,16 +105,47 @@ def test_inputs_that_a_step_changes_go_on_from_there() -> None:
     assert total.tolist() == [5.0] * 3
 
 
-def test_a_native_form_that_does_not_fit_leaves_the_plain_body() -> None:
-    def add_one(recorder: Recorder, x: Tensor) -> Tensor | None:
-        return pointwise(recorder, "add", torch.empty_like(x), x, 1.0) if x.dim() == 1 else None
+def test_what_has_no_context_is_recorded_where_it_is_called() -> None:
+    @without_context
+    def add_one(given: Kernels, x: Tensor) -> Tensor | None:
+        return pointwise(given, "add", torch.empty_like(x), x, 1.0)
 
-    assert recorded(add_one, torch.ones(1)) is None  # nothing is being recorded
-    x = torch.ones(2, 1)
+    @without_context
+    def add_two(given: Kernels, x: Tensor) -> Tensor | None:
+        y = add_one(x)
+        assert y is not None
+        return add_one(y)
+
+    x = torch.ones(2)
     with torch.inference_mode(), Recorder(kernels("native"), [x]) as recorder:
-        assert recorded(add_one, x) is None
-        y = recorded(add_one, x[0])
-    assert y is not None and len(recorder.calls) == 1 and y.tolist() == [2.0]
+        assert kernels_here(x) is recorder and not FUSED.support(x)
+        y = add_two(x)
+    assert y is not None and len(recorder.calls) == 2 and y.tolist() == [3.0, 3.0]
+    replay = recorder.finish([y])
+    replay(1)
+    assert y.tolist() == [3.0, 3.0]
+    x.fill_(5.0)
+    replay(1)
+    assert y.tolist() == [7.0, 7.0]
+
+
+def test_values_read_on_the_host_within_a_form_are_refused() -> None:
+    @without_context
+    def read(given: Kernels, x: Tensor) -> float:
+        return x.sum().item()
+
+    x = torch.ones(2)
+    with torch.inference_mode(), pytest.raises(NotRecordable, match="item"), Recorder(kernels("native"), [x]):
+        read(x)
+
+
+def test_other_threads_compute_at_once_while_one_records() -> None:
+    x = torch.ones(2)
+    with ThreadPoolExecutor(1) as pool, torch.inference_mode(), Recorder(kernels("native"), [x]):
+        assert pool.submit(kernels_here, x).result() is FUSED
+        assert pool.submit(FUSED.support, x).result()
+    with ThreadPoolExecutor(1) as pool, plain_operations():
+        assert pool.submit(FUSED.support, x).result() and not FUSED.support(x)
 
 
 @examples(8)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from archetype.native import attention, fused
-from archetype.native.dispatch import recorded
+from archetype.native.kernels import without_context
 from archetype.native.products import product
 from archetype.native.recorder import Recorder
 from archetype.weights.linear import project
@@ -25,6 +25,9 @@ from tests.helpers.kernels import kernels
 COUNTS = (2, 3, 7, 16, 33, 128)
 WIDTH, HEADS, PLACES = 96, 3, 33
 GENERATOR = torch.Generator().manual_seed(0)
+# by the kernels of the recording in which they are called
+attend_to_cache, multiply = without_context(attention.attend), without_context(product)
+gate, rotate = without_context(fused.gated), without_context(fused.rotate)
 Operation = Callable[[Tensor, Tensor], Tensor]  # of vectors (rows, WIDTH) and a number below PLACES of each (rows,)
 
 
@@ -48,7 +51,7 @@ def attend(x: Tensor, numbers: Tensor, **others: Tensor) -> Tensor:
     """The places of one cache up to the number, or of all where a mask says which."""
     q, (keys, values) = x.view(len(x), HEADS, 1, -1), KEYS.to(x.dtype).expand(-1, len(x), -1, -1, -1)
     positions = None if others else numbers[:, None]
-    y = recorded(attention.attend, q, keys, values, 0.2, positions, **others)
+    y = attend_to_cache(q, keys, values, 0.2, positions, **others)
     assert y is not None
     return y
 
@@ -58,7 +61,7 @@ def attend_masked(x: Tensor, numbers: Tensor) -> Tensor:
 
 
 def experts(x: Tensor, numbers: Tensor) -> Tensor:
-    y = recorded(product, x, STACK.to(x.dtype), None, torch.stack((numbers % 9, numbers % 4), 1))
+    y = multiply(x, STACK.to(x.dtype), None, torch.stack((numbers % 9, numbers % 4), 1))
     assert y is not None
     return y
 
@@ -80,14 +83,14 @@ def packed_product(matrix: PackedMatrix, x: Tensor, numbers: Tensor) -> Tensor:
 
 
 def gated(x: Tensor, numbers: Tensor) -> Tensor:
-    y = fused.gated("silu", x, -x)
+    y = gate("silu", x, -x)
     assert y is not None
     return y
 
 
 def rotated(x: Tensor, numbers: Tensor) -> Tensor:
     angles = numbers[:, None, None, None] * MATRIX[0, :16].to(x.dtype)
-    y = fused.rotate(x.view(len(x), HEADS, 1, -1), angles.cos(), angles.sin(), is_interleaved=False)
+    y = rotate(x.view(len(x), HEADS, 1, -1), angles.cos(), angles.sin(), is_interleaved=False)
     assert y is not None
     return y
 
@@ -147,7 +150,7 @@ def test_places_behind_the_last_change_no_bit_where_they_are_whole_vectors() -> 
 
         def step(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
             mask = (torch.arange(keys.shape[2]) < 21)[None, None, None]
-            y = recorded(attention.attend, q, keys, values, 0.2, mask=mask)
+            y = attend_to_cache(q, keys, values, 0.2, mask=mask)
             assert y is not None
             return y
 

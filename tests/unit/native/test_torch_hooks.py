@@ -15,6 +15,8 @@ import archetype
 from archetype.native.torch_hooks import COMPOSITE, is_watched, without_onednn
 
 PACKAGE = Path(archetype.__file__).parent
+# of the package, that may compute in a forward pass
+COMPUTING = ("native", "nn", "parts", "weights", "models")
 PRIVATE = {"_C", "_current_level", "_functorch"}
 X = torch.ones(2)
 
@@ -82,3 +84,14 @@ def test_no_other_file_asks_torchs_private_names() -> None:
         and any(isinstance(node, ast.Attribute) and node.attr in PRIVATE for node in ast.walk(ast.parse(text)))
     }
     assert asked == {"native/torch_hooks.py"}
+
+
+def test_no_forward_pass_asks_its_thread() -> None:
+    """What a line computes is said by the context, or by torch's own modes."""
+    asking = [
+        path.relative_to(PACKAGE).as_posix()
+        for folder in COMPUTING
+        for path in (PACKAGE / folder).rglob("*.py")
+        if any(word in path.read_text(encoding="utf-8") for word in ("ContextVar", "threading", "get_ident"))
+    ]
+    assert not asking

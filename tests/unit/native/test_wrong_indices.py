@@ -9,11 +9,11 @@ from torch import Tensor
 from archetype.native.attention import append, attend
 from archetype.native.library import Library
 from archetype.native.operations import CopyPlaces, Gather
-from archetype.native.products import product, unpacked_rows
+from archetype.native.products import product, quantized_product, unpacked_rows
 from archetype.native.recorder import Recorder
 from archetype.native.rows import quantized_embedding
 from archetype.weights.lossless import compress
-from archetype.weights.quantized import QuantizedMatrix, multiply, quantize
+from archetype.weights.quantized import QuantizedMatrix, quantize
 from tests.helpers.cases import case
 from tests.helpers.kernels import INSTRUCTIONS, kernels
 
@@ -43,6 +43,10 @@ def gather(recorder: Recorder, ids: Tensor) -> Tensor:
 
 def embedded(recorder: Recorder, ids: Tensor) -> Tensor | None:
     return quantized_embedding(recorder, ids, STACK.quants, STACK.scales, E * N, K, 8, torch.float32)
+
+
+def few_bits(recorder: Recorder, ids: Tensor) -> Tensor | None:
+    return quantized_product(recorder, X, STACK.quants, STACK.scales, N, E, 8, None, ids)
 
 
 def unpacked(recorder: Recorder, ids: Tensor) -> Tensor | None:
@@ -93,7 +97,7 @@ BY_INDEX: dict[str, tuple[Emit, tuple[int, ...]]] = {
     "rows without loss": (unpacked, none_of(E * N)),
     "gathered": (gather, none_of(K)),
     "experts": (lambda recorder, ids: product(recorder, X, WEIGHT.view(E, N, K), None, ids), none_of(E)),
-    "experts of few bits": (lambda recorder, ids: multiply(recorder, STACK, X, None, ids), none_of(E)),
+    "experts of few bits": (few_bits, none_of(E)),
     "experts without loss": (lossless_expert, none_of(E)),
     "positions": (lambda recorder, ids: attend(recorder, QUERIES, CACHE, CACHE, 1.0, ids), none_of(S)),
     "distances": (lambda recorder, ids: attend(recorder, QUERIES, CACHE, CACHE, 1.0, ids, distances=MASK), none_of(S)),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from archetype.native import attention
 from archetype.native.attention import append
-from archetype.native.dispatch import plain_operations
+from archetype.native.kernels import plain_operations
 from archetype.native.library import library
 from archetype.nn.cache import EMPTY_SLOT, BlockState, CrossKVCache, KVCache, LayerState, RingKVCache, State
 from archetype.nn.context import ForwardContext

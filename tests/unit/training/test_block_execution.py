@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from archetype.errors import SpecError
-from archetype.native.dispatch import plain_operations
+from archetype.native.kernels import plain_operations
 from archetype.training.block_execution import stacks_of
 from archetype.training.loop import take_step
 from archetype.training.recipe import Recipe

@@ -14,9 +14,9 @@ from archetype.io.tensors import save
 from archetype.models.build import build
 from archetype.models.causal import CausalModel
 from archetype.native import library as native_library
+from archetype.native.kernels import Fused
 from archetype.native.library import Library
 from archetype.native.products import product, tile_product
-from archetype.native.recorder import Immediate
 from archetype.runs.directory import Run, read_run_model
 from archetype.spec import Decoder
 from archetype.weights import lossless
@@ -60,6 +60,7 @@ def own_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     """The kernels for a set of instructions, in place of the machine's own."""
     library = kernels(request.param)
     monkeypatch.setattr(lossless, "library", lambda: library)
+    monkeypatch.setattr("archetype.native.kernels.library", lambda: library)
     return library
 
 
@@ -79,7 +80,7 @@ def test_numbers_are_unpacked_to_the_bit() -> None:
 
 
 def test_products_are_those_of_bfloat16_to_the_bit(own_kernels: Library) -> None:
-    recorder = Immediate(own_kernels)
+    recorder = Fused(own_kernels)
     for rows, width in SHAPES:
         weight = weights(rows, width)
         matrix, bias = packed(weight), torch.randn(rows).bfloat16()
@@ -99,7 +100,7 @@ def test_stacks_are_multiplied_by_number_and_cut_in_place(own_kernels: Library) 
     weight = torch.stack([weights(64, 256), weights(64, 256).flip(0), weights(64, 256) * 3])
     stack, indices = packed(weight), torch.tensor([[0, 2], [1, 1]])
     x, bias = torch.randn(2, 256).bfloat16(), torch.randn(3, 64).bfloat16()
-    recorder = Immediate(own_kernels)
+    recorder = Fused(own_kernels)
     ours, theirs = (product(recorder, x, matrix, bias, indices) for matrix in (stack.stored, weight))
     assert ours is not None and theirs is not None and torch.equal(bits(ours), bits(theirs))
     one = stack.matrix(2)

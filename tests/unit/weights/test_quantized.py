@@ -17,8 +17,8 @@ from archetype.models.build import build
 from archetype.models.causal import CausalModel
 from archetype.models.decoder.module import Decoder
 from archetype.native import library as native_library
+from archetype.native.kernels import Fused
 from archetype.native.library import Library
-from archetype.native.recorder import Immediate
 from archetype.native.rows import quantized_embedding
 from archetype.runs.directory import Run, read_run_model
 from archetype.spec import assign
@@ -45,6 +45,7 @@ def own_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     """The kernels for a set of instructions, in place of the machine's own."""
     library = kernels(request.param)
     monkeypatch.setattr(quantized, "library", lambda: library)
+    monkeypatch.setattr("archetype.native.kernels.library", lambda: library)
     return library
 
 
@@ -61,7 +62,7 @@ def test_numbers_are_near_and_products_are_of_the_stored_numbers(bits: int, erro
             ids = torch.randint(rows, (3, 2))
             assert torch.equal(stored.embedding(ids), numbers[ids])
             packed = (stored.quants, stored.scales, rows, width, bits, torch.float32)
-            natively = quantized_embedding(Immediate(own_kernels), ids, *packed)
+            natively = quantized_embedding(Fused(own_kernels), ids, *packed)
             assert natively is not None and torch.equal(natively, numbers[ids])
 
 
