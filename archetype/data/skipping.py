@@ -67,7 +67,7 @@ _skipped: ContextVar[Skipped | None] = ContextVar("skipped", default=None)
 
 @contextmanager
 def skipping(limit: int | None) -> Iterator[Skipped]:
-    """Skip up to `limit` bad records within this block (None: skip none, and do not suggest to)."""
+    """Skip up to `limit` bad records within this block (None: skip none, and do not mention the option in errors)."""
     skipped = Skipped(limit or 0)
     token = _skipped.set(None if limit is None else skipped)
     try:
@@ -102,7 +102,7 @@ def read_counting(read: Callable[[], T]) -> T:
 
 
 def skip(error: DataError, count: int = 1) -> None:
-    """Skip a bad record, identified by its error's place, if that is allowed; it may count as several.
+    """Skip a bad record, identified by its error's place, if that is allowed; `count` is the number of records lost.
 
     Raises:
         DataError: the error itself if skipping is not available; `TooManyBad` if the limit is exceeded.

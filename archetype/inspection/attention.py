@@ -67,7 +67,7 @@ def head_statistics(weights: Float[Tensor, "H T S"], ids: Tensor | None = None) 
             the position after an earlier occurrence of the query's token (Olsson 2022; NaN if no token is repeated).
     """
     weights = weights.float()
-    length, keys = weights.shape[1:]
+    length, keys = weights.shape[1:]  # T, S
     queries, key_positions = torch.arange(length, device=weights.device), torch.arange(keys, device=weights.device)
     undefined = weights.new_full(weights.shape[:1], torch.nan)
     logs = weights.clamp(min=torch.finfo(weights.dtype).tiny).log_()

@@ -33,7 +33,7 @@ def title(axes: "Axes", text: str, size: float = 10) -> None:
 
 
 def plain(axes: "Axes", grid: bool = False) -> None:
-    """Style axes thin and without a frame."""
+    """Style axes with thin lines and without a frame."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):

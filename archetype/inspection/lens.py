@@ -60,7 +60,7 @@ def residual_names(trace: Trace, stack: str) -> dict[str, str]:
 def read_out(trace: Trace, x: Float[Tensor, "B T ... D"]) -> Float[Tensor, "B T V"]:
     """Return the logits of the final norm and head for a residual stream; for classes at one position."""
     model = trace.model
-    x = leave(stacks(model)[_last_stack(model)].residual, x)
+    x = leave(stacks(model)[_last_stack(model)].residual, x)  # (B, T, D), also of several residual streams
     if isinstance(model, EncoderDecoder):
         y = model.decoder.final_norm(x, ForwardContext.of(x))
         if model.lm_head is None:

@@ -134,7 +134,7 @@ def state_norms(trace: Trace, path: str) -> dict[str, Float[Tensor, "B T"]]:
     norms: dict[str, list[Tensor]] = {}
     for tensors in states(trace, path):
         for name, tensor in tensors.items():
-            norms.setdefault(name, []).append(tensor.float().flatten(1).norm(dim=1))
+            norms.setdefault(name, []).append(tensor.float().flatten(1).norm(dim=1))  # (B,)
     return {name: torch.stack(values, 1) for name, values in norms.items()}
 
 
@@ -160,6 +160,6 @@ def _state_before(trace: Trace, path: str) -> LayerState | None:
         return None
     if isinstance(module.new_state(1, 1, trace.model.dtype, trace.model.device), KVCache | IndexedKVCache):
         return None
-    x, cache = trace[f"{path}.in"], trace.calls[path].cache
+    x, cache = trace[f"{path}.in"], trace.calls[path].cache  # a recorded state is copied: each step changes it
     state: LayerState = module.new_state(x.shape[0], x.shape[1], x.dtype, x.device)
     return state if cache is None else cache.select(torch.arange(x.shape[0], device=x.device))

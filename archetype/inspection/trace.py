@@ -252,7 +252,7 @@ class Tracer:
             for value in values.values()
             if isinstance(value, Tensor)
         )
-        model = deepcopy(self.model, {id(tensor): tensor for tensor in tensors})
+        model = deepcopy(self.model, {id(tensor): tensor for tensor in tensors})  # the memo keeps tensors shared
         paths = {module: path for path, module in model.named_modules()}
         needed = recorded | {name.partition(":")[0] for name in self._changes}
         for module, path in paths.items():

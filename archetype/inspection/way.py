@@ -68,7 +68,7 @@ def way(model: Model, inputs: Inputs, position: int, source: int = 0) -> Iterato
             raise SpecError(name, f"{index} is out of range", f"use 0 to {len(tokens) - 1}")
     scene = draw(cost_report(model.spec))
     names = (box.gives or f"{box.id}.out" for box in scene.boxes if box.id != "lm_head")
-    outputs = {re.sub(IN_BLOCK, r"\1.*.\3", name) for name in names}
+    outputs = {re.sub(IN_BLOCK, r"\1.*.\3", name) for name in names}  # of all layers, as the diagram folds them
     shapes = activation_shapes(model)
     known = {re.sub(r"blocks\.\d+\.", "blocks.*.", name) for name in shapes}
     trace = Tracer(model, inputs).record(*(outputs & known)).run()
