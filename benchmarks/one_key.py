@@ -44,15 +44,15 @@ def page(counts: dict[str, dict[str, int]]) -> str:
     columns = ("keys", "values", *STATUSES)
     sums = {name: sum(count.get(name, 0) for count in counts.values()) for name in columns}
     head = (
-        "# One key changed alone\n\n"
+        "# Changes of one key\n\n"
         "Does Archetype respect every key of config.json? The test takes a small model of each causal type that "
         "Archetype reads ([coverage](zoo.md)).\nIt changes one key at a time to each other sensible value, removes it, "
         f"or adds keys of other types. If transformers {transformers.__version__} reads a\nkey, Archetype must give "
         "the same logits (to 1e-5) or refuse the file; other keys must change nothing. Written by\n"
         "`python -m benchmarks.one_key`.\n\n"
-        f"{sums['values']:,} values of {sums['keys']:,} keys of {len(counts)} types were tried: {sums['agrees']:,} "
-        f"agree, {sums['refused']:,} are refused here, {sums['differs']:,} differ, and for\n{sums['not made']:,} "
-        "transformers itself cannot make a model.\n\n"
+        f"Of {sums['values']:,} values of {sums['keys']:,} keys of {len(counts)} types, {sums['agrees']:,} "
+        f"agree, {sums['refused']:,} are refused, {sums['differs']:,} differ, and\n{sums['not made']:,} "
+        "are values with which transformers itself cannot build a model.\n\n"
     )
     table = [f"| type | {' | '.join(columns)} |", f"| --- |{' ---: |' * len(columns)}"]
     for kind, count in sorted(counts.items()):

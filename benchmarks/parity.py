@@ -77,7 +77,7 @@ def row(name: str) -> str:
 def main() -> None:
     """Print the table."""
     print(
-        "# How far the numbers agree with transformers\n\n"
+        "# Numerical agreement with transformers\n\n"
         "How closely Archetype's logits match those of transformers, for small models in which every tensor is "
         "random.\n"
         "Each figure is the largest difference of logits, divided by the largest logit. In float32, the two libraries\n"

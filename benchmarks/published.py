@@ -57,10 +57,10 @@ def summary(results: list[Reading]) -> str:
     lines = "\n".join(f"| {one.model.file.removesuffix('.json')} | {one.model.type} | {reason(one.said)} |"
                       for one in refused)  # fmt: skip
     return (
-        f"Of {len(results)} configurations, {counts['read']} are read and costed, {counts['refused']} are refused, and "
+        f"Of {len(results)} configurations, {counts['read']} are read, {counts['refused']} are refused, and "
         f"{counts['not tried']} have their own code and no\npinned tensors. Of the {len(compared)} whose tensors are "
         f"known, {sum(one.differs == 0 for one in compared)} have exactly the same total. Of the {len(claimed)} with "
-        f"a published count,\n{len(equal)} match all of its digits.\n\n"
+        f"a published count,\n{len(equal)} match all published digits.\n\n"
         f"Of {len(own)} configurations of registered families, {len(own) - len(refused)} are read. The other "
         f"{len(refused)} are refused:\n\n| configuration | type | why |\n| --- | --- | --- |\n{lines}\n"
     )
@@ -71,14 +71,14 @@ def page(results: list[Reading], gallery: list[Found]) -> str:
     by_how = Counter(one.how for one in gallery if one.is_read)
     readable = sum(by_how.values())
     return (
-        "# Models as they were published\n\n"
+        "# Published models\n\n"
         "Which published configurations does Archetype read, and are their parameter counts right? Each configuration "
-        "is the config.json\nof the model's authors, or of a copy of their repository. A registered family is read by "
-        "its keys alone, any other also by the\nnames and shapes of its tensors. These come from a file header that "
-        "was verified to be the published one, or from the way\n"
-        f"transformers {transformers.__version__} would save that configuration. The total is compared with the sizes "
-        "of these tensors, except for\nparts that a text decoder leaves out and biases that are not trained by "
-        "gradients, and with the count that the authors\nstate. Written by `make zoo`.\n\n"
+        "is the authors'\nconfig.json, or that of a copy of their repository. Registered families are read from "
+        "the keys alone, others also from the names\nand shapes of the tensors. These come from a file header that was "
+        "verified to be the published one, or from what transformers\n"
+        f"{transformers.__version__} would save for that configuration. The total is compared with the authors' count "
+        "and with the sizes of these tensors, except\nfor parts that a text decoder does not use and biases that are "
+        "not trained by gradients. Written by `make zoo`.\n\n"
         f"{summary(results)}\n"
         "## A gallery of architectures\n\n"
         f"Of the {len(gallery)} entries of [Raschka's LLM architecture gallery]"
@@ -86,11 +86,11 @@ def page(results: list[Reading], gallery: list[Found]) -> str:
         f"{readable} are read as published: {by_how['by its pinned configuration']} by their pinned configuration "
         f"(possibly of the same weights in another precision), and\n{by_how['by its type alone']} by their type "
         "alone: models of the type agree with transformers ([coverage](zoo.md)), but the entry's own files were not "
-        "seen.\n\n"
-        "| | entry | type | outcome | known | missing |\n| --- | --- | --- | --- | --- | --- |\n"
+        "available.\n\n"
+        "| | entry | type | outcome | known | reason |\n| --- | --- | --- | --- | --- | --- |\n"
         + "\n".join(gallery_row(number, one) for number, one in enumerate(gallery, 1))
         + "\n\n## Each configuration\n\n"
-        "| configuration | type | outcome | by | parameters | beside it, or why |\n"
+        "| configuration | type | outcome | read by | parameters | comparisons, or the reason |\n"
         "| --- | --- | --- | --- | --- | --- |\n" + "\n".join(row(one) for one in results) + "\n"
     )
 

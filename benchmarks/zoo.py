@@ -25,8 +25,8 @@ from tests.helpers.zoo_published import outcome_as_published, pinned_decoders, s
 
 WRITTEN_BY = re.compile(r"written by transformers ([\d.]+)")
 AS_PUBLISHED = (
-    "The third column counts [published configurations](published.md) of the type, with all keys kept except sizes: "
-    "how many agree,\nof how many."
+    "The third column shows how many of the [published configurations](published.md) of the type agree, with all "
+    "keys except sizes\nkept."
 )
 
 
@@ -64,20 +64,20 @@ def page(name: str, results: list[Outcome], published: dict[str, str] | None, be
     version = transformers.__version__ if is_newest else WRITTEN_BY.findall(before)[0]
     counts = Counter(one[1] for one in newest.values())
     said = ", ".join(f"{counts[status]} {words}" for status, words in (
-        ("agrees", "are read and agree to 1e-5"), ("refused", "are refused with a message that names what is missing"),
-        ("differs", "are read and differ"), ("not made", "cannot be made small with the usual size keys"),
+        ("agrees", "are read and agree to 1e-5"), ("refused", "are not supported (the message names what is missing)"),
+        ("differs", "are read but differ"), ("not made", "have no small model with the usual size keys"),
     ))  # fmt: skip
     print(f"{name}: {len(newest)} types: {said}", file=sys.stderr)
     text = (
-        f"# The {TASKS[name].title} that transformers knows\n\n"
+        f"# Model types of transformers: {TASKS[name].title}\n\n"
         "Which of these model types does Archetype read, and do the logits agree? For each type, a small model with "
-        f"random weights is\nwritten by transformers {version} and read here. Types without a registered family are "
-        "read by the keys of their config.json and\nby the names and shapes of their tensors. Written by `make zoo`."
-        "\n\n"
+        f"random weights is\nwritten by transformers {version} and read by Archetype. Types without a registered "
+        "family are inferred from the keys of their config.json and\nthe names and shapes of their tensors. Written by "
+        "`make zoo`.\n\n"
         f"Of {len(newest)} types, {said}.\n\n"
     )
     more = ["outcome"] if published is None else ["outcome", "as published"]
-    columns = ["type", *more, "family", "largest difference, of the largest logit; or why"]
+    columns = ["type", *more, "family", "largest difference relative to the largest logit, or the reason"]
     if published is not None:
         text += f"{AS_PUBLISHED}\n\n"
     text += table(columns, list(newest.values()))

@@ -28,7 +28,7 @@ IS_TOKEN = torch.arange(20) < COUNTS[:, None]
 PICTURES = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 STATUSES = ("agrees", "differs", "refused", "not made")
 NOT_THERE = "not there"  # a type that an older release does not know
-OTHERWISE = "## Otherwise in transformers "  # begins what a page says of an older release
+OTHERWISE = "## Differences in transformers "  # the section of an older release
 GEMMA4: dict[str, Any] = {"per_layer_config": {}, "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 61}
 INDEX = {"index_n_heads": 2, "index_head_dim": 8, "index_topk": 4}  # of sparse attention
 # What a type wants beside or against the sizes above.
@@ -126,7 +126,7 @@ class Task:
     """A task of transformers.
 
     Attributes:
-        title: of the page of its types.
+        title: what its types are for, in the title of their page.
         auto: the class that makes a model of a type.
         types: that have a model for it.
         theirs: the answers of a model of transformers to one input, each for one row of the result.
@@ -204,28 +204,28 @@ def _task(title: str, auto: Any, theirs: Callable[[Any], Tensor], ours: Callable
 CLASSES: dict[str, Any] = {"num_labels": 3}
 TASKS: dict[str, Task] = {
     "causal": _task(
-        "causal types", transformers.AutoModelForCausalLM, _causal, lambda model: model(TEXT).logits, is_decoder=True
+        "causal", transformers.AutoModelForCausalLM, _causal, lambda model: model(TEXT).logits, is_decoder=True
     ),
     "masked": _task(
-        "types for masked tokens", transformers.AutoModelForMaskedLM,
+        "masked tokens", transformers.AutoModelForMaskedLM,
         lambda model: _texts(model)[IS_TOKEN], lambda model: _our_texts(model)[IS_TOKEN],
     ),
     "texts": _task(
-        "types for classes of texts", transformers.AutoModelForSequenceClassification, _classes, _our_classes,
+        "text classes", transformers.AutoModelForSequenceClassification, _classes, _our_classes,
         **CLASSES
     ),
     "tokens": _task(
-        "types for classes of tokens", transformers.AutoModelForTokenClassification,
+        "token classes", transformers.AutoModelForTokenClassification,
         lambda model: _texts(model)[IS_TOKEN], lambda model: _our_texts(model)[IS_TOKEN], **CLASSES,
     ),
     "spans": _task(
-        "types for answers that are spans of a text", transformers.AutoModelForQuestionAnswering, _spans, _our_spans
+        "question answering", transformers.AutoModelForQuestionAnswering, _spans, _our_spans
     ),
     "pairs": _task(
-        "types that write a target to a source", transformers.AutoModelForSeq2SeqLM, _pairs, _our_pairs
+        "pairs", transformers.AutoModelForSeq2SeqLM, _pairs, _our_pairs
     ),
     "images": _task(
-        "types for classes of images", transformers.AutoModelForImageClassification,
+        "image classes", transformers.AutoModelForImageClassification,
         lambda model: model(PICTURES).logits, lambda model: model(PICTURES).logits, **CLASSES,
     ),
 }  # fmt: skip

@@ -152,5 +152,6 @@ def test_a_part_that_is_missing_is_named(archetype: Command, unknown: Path) -> N
     name = "model.layers.0.self_attn.lambda_q1"
     save_file(tensors | {name: tensors["model.norm.weight"].clone()}, unknown / "model.safetensors")
     assert refused(archetype, "generate", unknown, "a") == (
-        f"{unknown}/config.json: {name}: needs differential attention, which is missing here; mystery is not supported"
+        f"{unknown}/config.json: {name}: needs differential attention, which is not supported; "
+        "mystery models cannot be read"
     )

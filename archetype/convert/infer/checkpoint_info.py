@@ -124,7 +124,7 @@ class CheckpointInfo:
 
     def missing(self, place: str, part: str) -> CheckpointError:
         """Return the error for a model that needs a part Archetype does not have."""
-        return CheckpointError(place, f"needs {part}, which is missing here", f"{self.type} is not supported")
+        return CheckpointError(place, f"needs {part}, which is not supported", f"{self.type} models cannot be read")
 
     def no_place(self, tensor: str) -> CheckpointError:
         """Return the error at an unknown tensor; it names the missing part if the names of tensors show it."""

@@ -137,7 +137,7 @@ def old(models: dict[str, Model], tmp_path: Path) -> Path:
 
 
 def test_a_pickle_is_read_only_where_that_is_asked_for(models: dict[str, Model], old: Path) -> None:
-    with pytest.raises(CheckpointError, match=f"{PICKLED} is a pickle: `archetype import --allow-pickle` reads one"):
+    with pytest.raises(CheckpointError, match=f"{PICKLED} is a pickle: `archetype import --allow-pickle` reads it"):
         load(old)
     assert equal(load(old, allow_pickle=True).model, models["llama"])
 

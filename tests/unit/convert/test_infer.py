@@ -184,7 +184,7 @@ def test_a_tensor_that_nobody_understands_is_refused_by_its_name(folder: Path) -
 )
 def test_what_is_refused_names_the_part_that_is_missing(folder: Path, tensor: str, part: str) -> None:
     retensored(folder, lambda tensors: tensors.update({tensor: torch.ones(64)}))
-    assert refusal(folder) == f"{tensor}: needs {part}, which is missing here; mystery is not supported"
+    assert refusal(folder) == f"{tensor}: needs {part}, which is not supported; mystery models cannot be read"
 
 
 @pytest.mark.parametrize("name", ["RobertaForMaskedLM", "RobertaModel", "RobertaForSequenceClassification"])

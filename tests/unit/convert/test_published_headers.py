@@ -24,11 +24,11 @@ from archetype.io.weight_files import Header, TensorHeader
 # What is not read yet, and why.
 REFUSED = {
     "OpenAssistant__oasst-rm-2.1-pythia-1.4b-epoch-2.5": "config.json: architectures: 'GPTNeoXRewardModel' is not a",
-    "Qwen__Qwen-72B": "transformer.h.0.mlp.w2.weight: belongs to a part",  # code of its own, as the next two have
-    "THUDM__chatglm3-6b": "transformer.output_layer.weight: belongs to a part",
-    "THUDM__chatglm3-6b-32k": "transformer.output_layer.weight: belongs to a part",
-    "internlm__internlm2-chat-1_8b": "model.layers.0.attention.wqkv.weight: belongs to a part",  # code of its own
-    "mojanjp__phi-2": "layers.0.wte.weight: belongs to a part",  # names of mixformer-sequential
+    "Qwen__Qwen-72B": "transformer.h.0.mlp.w2.weight: belongs to an unknown part",  # own code, like the next two
+    "THUDM__chatglm3-6b": "transformer.output_layer.weight: belongs to an unknown part",
+    "THUDM__chatglm3-6b-32k": "transformer.output_layer.weight: belongs to an unknown part",
+    "internlm__internlm2-chat-1_8b": "model.layers.0.attention.wqkv.weight: belongs to an unknown part",  # own code
+    "mojanjp__phi-2": "layers.0.wte.weight: belongs to an unknown part",  # mixformer-sequential
 }
 COUNTED_ELSEWHERE = re.compile(r".*\.(inv_freq|masked_bias|attn\.bias|attention\.bias|position_ids)")
 

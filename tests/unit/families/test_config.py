@@ -111,7 +111,7 @@ WRONG = [
     (GPT2, {"add_cross_attention": True},
      "config.json: add_cross_attention: True is not supported (cross-attention); only False is"),
     (GPT2, {"activation_function": "mish"}, "config.json: activation_function: unknown activation 'mish'; "
-     "known are relu, gelu, gelu_new, gelu_pytorch_tanh, silu, swish, tanh, sigmoid, relu2, quick_gelu"),
+     "supported are relu, gelu, gelu_new, gelu_pytorch_tanh, silu, swish, tanh, sigmoid, relu2, quick_gelu"),
     (GPT2, {"n_embd": "768"}, "config.json: n_embd: '768' is not a positive whole number; fix the file"),
     (GPT2, {"n_layer": 0}, "config.json: n_layer: 0 is not a positive whole number; fix the file"),
     (LLAMA_2_7B, {"attention_bias": "no"},
@@ -207,7 +207,7 @@ FOREIGN = {
 def test_the_nearest_format_was_compared_whole() -> None:
     """Others stop at the first layer of another kind, with one error each, which is not the fewest differences."""
     hybrid = spec.assign(families.preset("llama-tiny"), ["layers[1::2].mixer=mamba"])
-    with pytest.raises(CheckpointError, match=r"nearest is llama: layers\[1\].mixer.kind: .* express 'mamba' here"):
+    with pytest.raises(CheckpointError, match=r"closest is llama: layers\[1\].mixer.kind: .* express 'mamba' here"):
         families.family_for(hybrid)
 
 

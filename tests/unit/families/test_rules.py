@@ -86,7 +86,7 @@ def test_a_parameter_without_a_rule_is_refused() -> None:
 
 
 def test_half_of_a_joined_tensor_is_refused() -> None:
-    with pytest.raises(CheckpointError, match=r"^k: the family's format has no place"):
+    with pytest.raises(CheckpointError, match=r"^k: the family's format does not have this parameter"):
         for_model([rule("qk", "q", "k")], 0, {"q": (1,)})
 
 
@@ -106,5 +106,5 @@ def test_missing_and_superfluous_tensors_are_counted_and_the_first_are_named() -
 
 def test_what_old_files_hold_besides_weights_is_ignored_by_its_whole_name() -> None:
     check_all_used([rule("a", "a")], ["a", "h.0.bias"], [r"h\.\d+\.bias"])
-    with pytest.raises(CheckpointError, match=r"^h\.0\.biases: the model has no place"):
+    with pytest.raises(CheckpointError, match=r"^h\.0\.biases: the model does not have this tensor"):
         check_all_used([rule("a", "a")], ["a", "h.0.biases"], [r"h\.\d+\.bias"])
