@@ -96,7 +96,7 @@ def api_error(error: BaseException, param: str | None = None) -> ApiError:
         return error
     if isinstance(error, ArchetypeError) and not isinstance(error, CheckpointError):
         return ApiError("invalid_value", str(error), param or _field(error.place))
-    message = "the server failed on this request; its log says where"
+    message = "internal server error; see the server's log"
     refusal = ApiError("internal_error", str(error) if isinstance(error, CheckpointError) else message)
     refusal.cause = error
     return refusal

@@ -8,7 +8,7 @@ from threading import Lock
 from archetype.apps.serve.errors import ApiError
 from archetype.apps.serve.limits import COUNTED_BYTES, WORK_BYTES
 
-FALLBACK_MEMORY = 2**32  # bytes, where the system does not say how much is free
+FALLBACK_MEMORY = 2**32  # bytes, if the system does not report its free memory
 
 
 class Memory:

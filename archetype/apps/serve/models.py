@@ -210,7 +210,7 @@ class Models:
         """Unload idle models until this one fits, the least recently used first.
 
         Raises:
-            ApiError: the model never fits, or does not fit beside the models in use.
+            ApiError: the model never fits, or does not fit together with the models in use.
         """
         others = [loaded for loaded in self._entries.values() if loaded.model is not None]
         needed, budget = entry.nbytes, self.memory.total - self.memory.used

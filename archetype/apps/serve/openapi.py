@@ -26,7 +26,6 @@ class Closed(GenerateJsonSchema):
 
 
 async def openapi(exchange: Exchange) -> dict[str, Any]:
-    """Answer with the OpenAPI document."""
     return await asyncio.to_thread(document)
 
 
@@ -49,7 +48,7 @@ def document() -> dict[str, Any]:
         "info": {
             "title": "archetype serve",
             "version": __version__,
-            "description": "Models behind OpenAI's HTTP API; docs/guide/serving.md says more.",
+            "description": "Models behind OpenAI's HTTP API, described in docs/guide/serving.md.",
         },
         "paths": paths,
         "components": {"schemas": components, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},

@@ -128,7 +128,7 @@ class ServedModel:
             "classes": head is not None and head.classifies,
         }
         if not able[task]:
-            verbs = ", ".join(name for name, possible in able.items() if possible) or "none of the tasks of this API"
+            verbs = ", ".join(name for name, possible in able.items() if possible) or "no task of this API"
             message = f"model: {self.name} (kind {self.lm.spec.kind}) does not support {task}; it supports {verbs}"
             raise ApiError("invalid_value", message, "model")
 
