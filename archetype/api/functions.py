@@ -128,7 +128,7 @@ def draw(
     from archetype.diagram.compare import compared
     from archetype.estimate.report import common_length, cost_report
 
-    specs = [load_spec(given) for given in (source, other) if given is not None]
+    specs = [load_spec(item) for item in (source, other) if item is not None]
     length = common_length(specs) if length is None else length
     reports = [cost_report(spec, batch, length, dtype) for spec in specs]
     if aspect is not None and len(specs) == 1:
