@@ -22,8 +22,8 @@ def install_command(extra: str) -> str:
         extra: a name under `[project.optional-dependencies]` in pyproject.toml.
     """
     if (CHECKOUT / "pyproject.toml").is_file():
-        place = "." if Path.cwd() == CHECKOUT else CHECKOUT
-        return f"pip install -e '{place}[{extra}]'"
+        target = "." if Path.cwd() == CHECKOUT else CHECKOUT
+        return f"pip install -e '{target}[{extra}]'"
     return " ".join(["pip install", *(f"'{requirement}'" for requirement in _requirements(extra))])
 
 

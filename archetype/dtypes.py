@@ -65,21 +65,21 @@ class WeightTypes:
             further: other stored bytes, such as scales.
         """
         sizes: dict[str, list[int | Fraction]] = defaultdict(lambda: [0, 0])
-        for parameter, numbers, nbytes in parameters:
+        for parameter, count, nbytes in parameters:
             for total in (sizes[""], sizes[_module(parameter)]):
-                total[0] += numbers
+                total[0] += count
                 total[1] += nbytes
-        bits = {module: Fraction(8 * nbytes) / numbers for module, (numbers, nbytes) in sizes.items() if numbers}
+        bits = {module: Fraction(8 * nbytes) / count for module, (count, nbytes) in sizes.items() if count}
         nbytes = -(-(sizes[""][1] + further) // 1)
         return cls(name, "float32" if bits[""] >= 32 else "bfloat16", bits[""], bits, int(nbytes))
 
-    def weight_bits(self, numbers: int, module: str) -> int | Fraction:
+    def weight_bits(self, count: int, module: str) -> int | Fraction:
         """Return the bits of `numbers` weights of a module."""
-        return numbers * self.by_module.get(_module(module), self.bits)
+        return count * self.by_module.get(_module(module), self.bits)
 
-    def weight_bytes(self, numbers: int) -> int:
+    def weight_bytes(self, count: int) -> int:
         """Return the bytes of all `numbers` weights of the model."""
-        return int(-(-numbers * self.bits // 8)) if self.nbytes is None else self.nbytes
+        return int(-(-count * self.bits // 8)) if self.nbytes is None else self.nbytes
 
 
 def _module(name: str) -> str:
@@ -87,14 +87,14 @@ def _module(name: str) -> str:
     return re.sub(r"blocks\.[\d,.\-]+\.", "blocks.*.", re.sub(r"\.(weight|bias)$", "", name))
 
 
-def weight_bytes(numbers: int, dtype: str) -> int:
+def weight_bytes(count: int, dtype: str) -> int:
     """Return the bytes of `numbers` weights with their scales."""
-    return _nbytes(numbers, dtype, WEIGHTS)
+    return _nbytes(count, dtype, WEIGHTS)
 
 
-def state_bytes(numbers: int, dtype: str) -> int:
+def state_bytes(count: int, dtype: str) -> int:
     """Return the bytes of `numbers` elements of a state."""
-    return _nbytes(numbers, dtype, NUMBERS)
+    return _nbytes(count, dtype, NUMBERS)
 
 
 def bytes_of(dtype: str) -> int:
@@ -102,8 +102,8 @@ def bytes_of(dtype: str) -> int:
     return int(max(16, _bits(dtype, WEIGHTS)) // 8)
 
 
-def _nbytes(numbers: int, dtype: str, types: Bits) -> int:
-    return int(-(-numbers * _bits(dtype, types) // 8))
+def _nbytes(count: int, dtype: str, types: Bits) -> int:
+    return int(-(-count * _bits(dtype, types) // 8))
 
 
 def _bits(dtype: str, types: Bits) -> int | Fraction:

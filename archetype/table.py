@@ -59,17 +59,17 @@ class Table(NamedTuple):
         return cell.ljust(width) if index < self.text_columns else cell.rjust(width)
 
 
-def quantity(number: float) -> str:
+def quantity(value: float) -> str:
     """Format 1234567 as 1.23 M."""
     for factor, prefix in ((1e24, "Y"), (1e21, "Z"), (1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
-        if abs(number) >= factor:
-            return f"{number / factor:.2f} {prefix}"
-    return f"{number:,.0f} "
+        if abs(value) >= factor:
+            return f"{value / factor:.2f} {prefix}"
+    return f"{value:,.0f} "
 
 
-def size(number: int) -> str:
+def size(nbytes: int) -> str:
     """Format bytes as KiB, MiB or GiB."""
     for factor, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if number >= factor:
-            return f"{number / factor:,.2f} {unit}"
-    return f"{number} bytes"
+        if nbytes >= factor:
+            return f"{nbytes / factor:,.2f} {unit}"
+    return f"{nbytes} bytes"

@@ -352,10 +352,10 @@ def train(
     from archetype.training.loop import run
     from archetype.training.report_page import write_report
 
-    texts = [text] if isinstance(text, str | Path) else text
+    files = [text] if isinstance(text, str | Path) else text
     fields = {
         "spec": spec.dump() if isinstance(spec, Spec) else str(spec) if isinstance(spec, Path) else spec,
-        "data.text": tuple(map(str, texts)) or None,
+        "data.text": tuple(map(str, files)) or None,
         "data.tokenizer": tokenizer,
         "data.vocab_size": vocab_size,
         "steps": steps,

@@ -91,8 +91,8 @@ class MeasuredResidualCost(ResidualCost):
     def saved_activations(self, work: TrainingWork) -> int:
         return saved_by(lambda: self._pass(work.rows, work.length), self.module, work)
 
-    def _pass(self, rows: int, length: int) -> Tensor:
-        x = torch.empty(rows, length, self.d.value, device=META)
+    def _pass(self, batch: int, length: int) -> Tensor:
+        x = torch.empty(batch, length, self.d.value, device=META)
         stream, context = enter(self.part, x), context_of(x)
         written: Tensor = self.module.write(stream, self.module.read(stream, context), context)  # type: ignore[operator]
         return written

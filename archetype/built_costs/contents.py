@@ -64,14 +64,14 @@ class MeasuredMixerCost(MeasuredContentCost, MixerCost):
         return build_mixer(self.part, place)
 
     def flops(self, work: Work) -> Counts:
-        rows, state, lengths = work.rows.value, None, None
+        batch, state, lengths = work.rows.value, None, None
         new_state = getattr(self.module, "new_state", None)
         # without a state, decoding computes the whole sequence again
         length = work.queries if new_state or work.phase != "decode" else work.length
-        x = torch.empty(rows, length.value, self.d.value, device=META)
+        x = torch.empty(batch, length.value, self.d.value, device=META)
         if work.phase == "decode" and new_state:
-            state = new_state(rows, work.length.value, x.dtype, META)
-            lengths = torch.zeros(rows, dtype=torch.long, device=META)
+            state = new_state(batch, work.length.value, x.dtype, META)
+            lengths = torch.zeros(batch, dtype=torch.long, device=META)
         return {"products": flops_of(lambda: self.module(x, context_of(x, lengths), state), self.part)}
 
 
@@ -103,8 +103,8 @@ class MeasuredRouterCost(RouterCost):
         # logits, affinities, and the affinities from which experts are selected
         return saved_by(lambda: self._affinities(work.rows, work.length), self.module, work)
 
-    def _affinities(self, rows: int, length: int) -> Tensor:
-        x = torch.empty(rows, length, self.d.value, device=META)
+    def _affinities(self, batch: int, length: int) -> Tensor:
+        x = torch.empty(batch, length, self.d.value, device=META)
         logits = self.module(x.flatten(0, 1), context_of(x))
         affinities: Tensor = self.module.affinities(logits)  # type: ignore[operator]
         return affinities
@@ -131,15 +131,15 @@ class MeasuredSelectionCost(SelectionCost):
 
     def state(self, length: int) -> int:
         # of one sequence
-        own = self._state(1, length)
-        return 0 if own is None else own.nbytes // torch.float32.itemsize
+        state = self._state(1, length)
+        return 0 if state is None else state.nbytes // torch.float32.itemsize
 
-    def _state(self, rows: int, length: int) -> LayerState | None:
-        own: LayerState | None = self.module.new_state(rows, length, torch.float32, META)  # type: ignore[operator]
-        return own
+    def _state(self, batch: int, length: int) -> LayerState | None:
+        state: LayerState | None = self.module.new_state(batch, length, torch.float32, META)  # type: ignore[operator]
+        return state
 
-    def _pass(self, rows: int, queries: int, keys: int, own: LayerState | None) -> Callable[[], Any]:
-        x, inputs = (torch.empty(rows, queries, size.value, device=META) for size in (self.d, self.query))
-        allowed = torch.ones(rows, 1, queries, keys, dtype=torch.bool, device=META)
-        lengths = None if own is None else torch.zeros(rows, dtype=torch.long, device=META)
-        return lambda: self.module(x, inputs, allowed, ForwardContext.of(x, lengths), own)
+    def _pass(self, batch: int, queries: int, keys: int, state: LayerState | None) -> Callable[[], Any]:
+        x, inputs = (torch.empty(batch, queries, size.value, device=META) for size in (self.d, self.query))
+        allowed = torch.ones(batch, 1, queries, keys, dtype=torch.bool, device=META)
+        lengths = None if state is None else torch.zeros(batch, dtype=torch.long, device=META)
+        return lambda: self.module(x, inputs, allowed, ForwardContext.of(x, lengths), state)

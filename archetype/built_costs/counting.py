@@ -116,12 +116,12 @@ def flops_of(run: Callable[[], Any], part: Spec) -> Formula:
 
 def saved_by(run: Callable[[], Any], module: nn.Module, work: TrainingWork) -> int:
     """Return the bytes of the tensors that autograd saves, each storage once and without parameters."""
-    own = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
+    parameter_storages = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
     saved: dict[int, Tensor] = {}
 
     def save(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()._cdata
-        if storage not in own:
+        if storage not in parameter_storages:
             saved.setdefault(storage, tensor.detach())
         return tensor
 

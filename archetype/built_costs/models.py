@@ -55,8 +55,8 @@ class ModelsAsBuilt:
                 for layer in (layer for layer in group.layers if stack.stack.layers[layer].weights_of is None):
                     for name, formula in group.cost.parameters().items():
                         content = name.partition(".")[0]
-                        own = content if content in group.cost.contents else "wiring"
-                        counted[f"{stack.prefix}blocks.{layer}.{own}"] += formula.value
+                        part = content if content in group.cost.contents else "wiring"
+                        counted[f"{stack.prefix}blocks.{layer}.{part}"] += formula.value
         counted[OUTSIDE] = num_parameters(cost).value - counted.total()
         for name, parameter in build_on_meta(cost.spec).named_parameters():
             built[_location(name, counted)] += parameter.numel()

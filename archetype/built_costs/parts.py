@@ -64,8 +64,8 @@ class MeasuredEmbeddingCost(TokenEmbeddingCost):
         saved = saved_by(lambda: self._vectors(work.rows, work.length), self.module, work)
         return super().saved_activations(work) + saved
 
-    def _vectors(self, rows: int, length: int) -> Tensor:
-        ids = torch.zeros(rows, length, dtype=torch.long, device=META)
+    def _vectors(self, batch: int, length: int) -> Tensor:
+        ids = torch.zeros(batch, length, dtype=torch.long, device=META)
         vectors: Tensor = self.module(ids, ForwardContext.of(ids))
         return vectors
 
@@ -98,7 +98,7 @@ class MeasuredHeadCost(HeadCost):
     def _name(self) -> str:
         return "classifier" if self.part.has_classes else "lm_head"
 
-    def _logits(self, rows: int, length: int) -> Tensor:
-        x = torch.empty(rows, length, self.d.value, device=META)
+    def _logits(self, batch: int, length: int) -> Tensor:
+        x = torch.empty(batch, length, self.d.value, device=META)
         logits: Tensor = self.module(x[:, 0] if self.part.classifies else x, *self.further_arguments)
         return logits

@@ -52,14 +52,14 @@ class Sides(Spec):
         Raises:
             DataError: the result has too many pixels.
         """
-        rows, columns = self.height or 0, self.width or 0
+        new_height, new_width = self.height or 0, self.width or 0
         if self.shortest_edge is not None:
             longer = int(self.shortest_edge * max(height, width) / min(height, width))
-            rows, columns = (longer, self.shortest_edge) if width <= height else (self.shortest_edge, longer)
-        if rows * columns > MAX_PIXELS:
-            cause = f"of {height} x {width} pixels would be scaled to {rows} x {columns}"
+            new_height, new_width = (longer, self.shortest_edge) if width <= height else (self.shortest_edge, longer)
+        if new_height * new_width > MAX_PIXELS:
+            cause = f"of {height} x {width} pixels would be scaled to {new_height} x {new_width}"
             raise DataError("picture", cause, f"crop it, or make the size in {FILE} smaller")
-        return rows, columns
+        return new_height, new_width
 
 
 def _square(side: int) -> Sides:

@@ -71,7 +71,7 @@ def check_proved(folder: Path, overrides: Sequence[str] = (), accept: bool = Fal
     # this may already refuse the folder
     family, _ = read_hf_spec(folder, lambda: shapes, warn=False, settings=settings)
     assert family.reading is not None
-    place = f"{file}: model_type"
+    field = f"{file}: model_type"
     try:
         if proof is None or (proof.fault and changes):
             proof = prove(values, settings, changes)
@@ -83,11 +83,11 @@ def check_proved(folder: Path, overrides: Sequence[str] = (), accept: bool = Fal
             return
         warnings.warn(UnknownFamily(f"{folder}: {family.reading.summary(family.name)}"), stacklevel=2)
         remedy = "check the assumptions, correct them with --set NAME=VALUE, and import with --accept-unproved"
-        raise CheckpointError(place, f"the reading of {family.name} cannot be verified: {reason}", remedy) from None
+        raise CheckpointError(field, f"the reading of {family.name} cannot be verified: {reason}", remedy) from None
     if proof.fault:
         options = ", ".join(f"{name}={str(value).lower()}" for name, value in settings.items())
         remedy = f"leave out --set {options}" if options else "no known layout agrees: see docs/adding_a_family.md"
-        raise CheckpointError(place, f"{family.name} as read here differs from {proof.by}: {proof.fault}", remedy)
+        raise CheckpointError(field, f"{family.name} as read here differs from {proof.by}: {proof.fault}", remedy)
 
 
 @torch.inference_mode()

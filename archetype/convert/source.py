@@ -108,15 +108,15 @@ def _local_config(file: Path) -> PublishedConfig:
     return PublishedConfig(file, partial(_shapes_beside, file), str(file.parent))
 
 
-def without_weights(place: str | Path) -> CheckpointError:
+def without_weights(source: str | Path) -> CheckpointError:
     """Return the error for a path without weights; it states what the path is and how to get a model from it."""
-    is_preset = str(place) in preset_facts()
-    if is_preset or (Path(place).is_file() and Path(place).suffix in SUFFIXES):
+    is_preset = str(source) in preset_facts()
+    if is_preset or (Path(source).is_file() and Path(source).suffix in SUFFIXES):
         kind = "a preset" if is_preset else "a specification"
-        remedy = f"train it: archetype train TEXT --spec {place} --to RUN, and use RUN"
-        return CheckpointError(str(place), f"is {kind}, which has no weights", remedy)
-    cause = "is neither a folder nor a GGUF file" if Path(place).is_file() else "there is no such folder"
-    return CheckpointError(str(place), cause, "give a run directory, a Hugging Face folder or a GGUF file")
+        remedy = f"train it: archetype train TEXT --spec {source} --to RUN, and use RUN"
+        return CheckpointError(str(source), f"is {kind}, which has no weights", remedy)
+    cause = "is neither a folder nor a GGUF file" if Path(source).is_file() else "there is no such folder"
+    return CheckpointError(str(source), cause, "give a run directory, a Hugging Face folder or a GGUF file")
 
 
 def read_hf_spec(

@@ -89,7 +89,9 @@ class Formula:
             if layers and len(terms) > 1:
                 parts.append(f"{_write_product(1, layers, names)} ({_write_sum(terms, names)})")
             else:
-                parts.append(_write_sum({layers + product: number for product, number in terms.items()}, names))
+                parts.append(
+                    _write_sum({layers + product: coefficient for product, coefficient in terms.items()}, names)
+                )
         return _join(parts)
 
     def __str__(self) -> str:
@@ -107,9 +109,9 @@ def symbol_names(formulas: Iterable[Formula], further: Iterable[Symbol] = ()) ->
     for symbol in sorted({symbol for formula in formulas for symbol in formula.symbols}.union(further), key=_order):
         by_name.setdefault(symbol.name, []).append(symbol)
     return {
-        symbol: name if len(symbols) == 1 else f"{name}{number}"
+        symbol: name if len(symbols) == 1 else f"{name}{index}"
         for name, symbols in by_name.items()
-        for number, symbol in enumerate(symbols, 1)
+        for index, symbol in enumerate(symbols, 1)
     }
 
 
@@ -186,8 +188,8 @@ def _write_sum(terms: dict[Product, int], names: Mapping[Symbol, str]) -> str:
 def _write_product(coefficient: int, product: Product, names: Mapping[Symbol, str]) -> str:
     above = [names[s] + (f"^{power}" if power > 1 else "") for s, power in product if power > 0]
     below = [names[s] for s, power in product if power < 0]
-    number = [] if coefficient == 1 and above else [str(coefficient)]
-    return " ".join(number + above) + "".join(f" / {name}" for name in below)
+    factors = [] if coefficient == 1 and above else [str(coefficient)]
+    return " ".join(factors + above) + "".join(f" / {name}" for name in below)
 
 
 def _join(parts: list[str]) -> str:

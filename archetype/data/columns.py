@@ -58,10 +58,10 @@ def text_column(file: Path, option: Callable[[dict[str, list[Any]]], str] = lamb
         raise DataError(str(file), cause, remedy)
     if has_no_names(columns):
         raise DataError(str(file), cause, "add a header line, such as text")
-    texts = text_columns(columns)
-    if len(texts) == 1:
-        return texts[0]
-    example = shlex.quote(texts[0] if texts else next(iter(columns)))
+    candidates = text_columns(columns)
+    if len(candidates) == 1:
+        return candidates[0]
+    example = shlex.quote(candidates[0] if candidates else next(iter(columns)))
     raise DataError(str(file), cause, f"select the text column, such as --column {example}")
 
 

@@ -62,21 +62,21 @@ def _turns(turns: Any, field: str) -> Any:
     return [_message(turn, f"{field}[{index}]") if "from" in turn else turn for index, turn in enumerate(turns)]
 
 
-def _message(turn: Mapping[str, Any], place: str) -> dict[str, Any]:
+def _message(turn: Mapping[str, Any], field: str) -> dict[str, Any]:
     speaker, text = turn["from"], turn.get("value")
     if speaker not in ROLES:
-        raise ValueError(f"{place}: unknown speaker {speaker!r:.40} in from; use one of {', '.join(ROLES)}")
+        raise ValueError(f"{field}: unknown speaker {speaker!r:.40} in from; use one of {', '.join(ROLES)}")
     if not isinstance(text, str):
-        raise ValueError(f"{place}: value is not a string: {text!r:.40}")
+        raise ValueError(f"{field}: value is not a string: {text!r:.40}")
     rest = {key: value for key, value in turn.items() if key not in KEYS and value is not None}
     message = {"role": ROLES[speaker], "content": text, **rest}
     if speaker != "function_call":  # whose value is one call or a list of calls, as JSON text
         return message
-    calls = _json(text, f"{place}: value")
+    calls = _json(text, f"{field}: value")
     calls = calls if isinstance(calls, list) else [calls]
     for call in calls:
         if not isinstance(call, dict) or not isinstance(call.get("name"), str) or "arguments" not in call:
-            raise ValueError(f"{place}: {text!r:.60} is not a call with a name and arguments")
+            raise ValueError(f"{field}: {text!r:.60} is not a call with a name and arguments")
     return message | {"content": "", "tool_calls": [{"type": "function", "function": call} for call in calls]}
 
 
@@ -87,8 +87,8 @@ def _text(record: Mapping[str, Any], field: str) -> str:
     return text or ""
 
 
-def _json(text: str, place: str) -> Any:
+def _json(text: str, field: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        raise ValueError(f"{place} is not JSON: {text!r:.60}") from None
+        raise ValueError(f"{field} is not JSON: {text!r:.60}") from None

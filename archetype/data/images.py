@@ -98,9 +98,9 @@ def picture_numbers(
     if processor is None:
         cause = "the model has no image processor"
         raise DataError(place, cause, "add its preprocessor_config.json, or give an .npz file of model inputs")
-    numbers = processor.numbers(decode_picture(data, num_channels, place, on_white=processor.do_convert_rgb))
-    _check_size(numbers.shape, num_channels, size, place)
-    return numbers
+    pixels = processor.numbers(decode_picture(data, num_channels, place, on_white=processor.do_convert_rgb))
+    _check_size(pixels.shape, num_channels, size, place)
+    return pixels
 
 
 def _check_size(shape: tuple[int, ...], num_channels: int, size: int, place: str) -> None:

@@ -25,7 +25,7 @@ def wrong_words(record: Mapping[str, Any]) -> str:
 
 
 def labelled_rows(
-    records: Sequence[Mapping[str, Any]], tokenizer: Tokenizer, longest: int, numbers: Mapping[str, int]
+    records: Sequence[Mapping[str, Any]], tokenizer: Tokenizer, longest: int, class_ids: Mapping[str, int]
 ) -> tuple[list[Labelled], int]:
     """Tokenize the words of each record as one text with special tokens, truncated to `longest`, with labels.
 
@@ -41,7 +41,7 @@ def labelled_rows(
         words = ids_of_words(tokenizer, record["tokens"])
         ids = [id for word in words for id in word]
         classes = [  # a word's label is predicted at its first token
-            numbers[str(label)] if index == 0 else NO_CLASS
+            class_ids[str(label)] if index == 0 else NO_CLASS
             for word, label in zip(words, record["labels"], strict=True)
             for index in range(len(word))
         ]

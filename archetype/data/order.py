@@ -20,8 +20,8 @@ class Permutation:
         self.half = max(1, ((n - 1).bit_length() + 1) // 2)  # bits of each half
         self.keys: list[int] = np.random.SeedSequence(key).generate_state(ROUNDS, np.uint64).tolist()
 
-    def __call__(self, number: int) -> int:
-        image = self._network(number)
+    def __call__(self, index: int) -> int:
+        image = self._network(index)
         while image >= self.n:
             image = self._network(image)
         return image

@@ -180,5 +180,5 @@ class HeldOutRows:
 
 
 def _joined(rows: list[PackedRows]) -> PackedRows:
-    fields = ([getattr(row, name) for row in rows] for name in ("tokens", "num_targets", "document_ids"))
+    fields = ([getattr(part, name) for part in rows] for name in ("tokens", "num_targets", "document_ids"))
     return PackedRows(*map(np.concatenate, fields))

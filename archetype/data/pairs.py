@@ -25,12 +25,12 @@ class Rows:
     num_tokens: npt.NDArray[np.int64]  # (B,), without padding
 
     @classmethod
-    def of(cls, texts: list[Tokens]) -> "Rows":
+    def of(cls, sequences: list[Tokens]) -> "Rows":
         """Pad sequences to one array, (B, T); padding is token 0 and is never read."""
-        num_tokens = np.array([len(text) for text in texts])
-        tokens = np.zeros((len(texts), num_tokens.max()), dtype=np.int32)
-        for row, text in zip(tokens, texts, strict=True):
-            row[: len(text)] = text
+        num_tokens = np.array([len(sequence) for sequence in sequences])
+        tokens = np.zeros((len(sequences), num_tokens.max()), dtype=np.int32)
+        for row, sequence in zip(tokens, sequences, strict=True):
+            row[: len(sequence)] = sequence
         return cls(tokens, num_tokens)
 
 

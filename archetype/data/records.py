@@ -158,14 +158,14 @@ def columns_by_field(columns: Sequence[str], fields: Iterable[str]) -> dict[str,
     return by_field
 
 
-def _options(file: Path, fields: Mapping[str, Form], given: Mapping[str, str]) -> str:
+def _options(file: Path, fields: Mapping[str, Form], columns_of_fields: Mapping[str, str]) -> str:
     """Suggest --column options for a file, inferred from its first rows."""
     present = columns_of(file)
-    columns = {name: values for name, values in present.items() if name not in (*fields, *given.values())}
+    columns = {name: values for name, values in present.items() if name not in (*fields, *columns_of_fields.values())}
     if has_no_names(columns):
         return f"add a header line, such as {','.join(fields)}"
     options = []
-    for field in (field for field in fields if field not in given and field not in present):
+    for field in (field for field in fields if field not in columns_of_fields and field not in present):
         form = fields[field]
         fitting = [name for name, values in columns.items() if all(form.holds(value) for value in values)]
         if form.types == (str,):

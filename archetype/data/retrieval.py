@@ -65,10 +65,10 @@ def _of_folder(folder: Path) -> RetrievalData:
 
 def _by_id(records: list[dict[str, Any]], file: Path) -> dict[str, str]:
     # BEIR puts the title, if any, before the text
-    texts = {record["_id"]: f"{record.get('title') or ''} {record['text']}".strip() for record in records}
-    if len(texts) < len(records):
+    by_id = {record["_id"]: f"{record.get('title') or ''} {record['text']}".strip() for record in records}
+    if len(by_id) < len(records):
         raise DataError(str(file), "has several texts with the same _id", "give each text a unique _id")
-    return texts
+    return by_id
 
 
 def _wrong_judgement(record: dict[str, Any]) -> str:

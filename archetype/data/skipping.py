@@ -45,7 +45,7 @@ class Skipped:
     def named(self) -> tuple[str, ...]:
         """Return place and cause of the first skipped records."""
         first = islice(self.records.items(), MAX_NAMED)
-        return tuple(one_line(f"{place}: {error.cause}", 200) for place, (error, _) in first)
+        return tuple(one_line(f"{location}: {error.cause}", 200) for location, (error, _) in first)
 
     def notes(self) -> tuple[str, ...]:
         """Return a note for the user; empty if no record was skipped."""
@@ -118,10 +118,10 @@ def decoded_lines(data: bytes, place: str, first: int = 1) -> str:
         return data.decode()
     except UnicodeDecodeError:
         lines = []
-        for number, line in enumerate(data.splitlines(keepends=True), first):  # bytes split only at \n, \r and \r\n
+        for index, line in enumerate(data.splitlines(keepends=True), first):  # bytes split only at \n, \r and \r\n
             try:
                 lines.append(line.decode())
             except UnicodeDecodeError:
-                skip(DataError(f"{place}: line {number}", *NOT_UTF8))
+                skip(DataError(f"{place}: line {index}", *NOT_UTF8))
                 lines.append(line[len(line.rstrip(b"\r\n")) :].decode())
         return "".join(lines)

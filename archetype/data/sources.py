@@ -259,16 +259,16 @@ def _json_lines(part: Part, field: str) -> Iterator[str]:
                 try:
                     yield _text(Row("", json_object_of_line(line, "")), field)
                 except DataError as error:
-                    place = f"{part.source}: line {_line_number(part, offset)}"
-                    skip(type(error)(place, error.cause, error.remedy))
+                    location = f"{part.source}: line {_line_number(part, offset)}"
+                    skip(type(error)(location, error.cause, error.remedy))
 
 
 def _line_number(part: Part, offset: int) -> int:
-    number = 1
+    line = 1
     with Opened(part.source) as file:
         while offset and (block := file.read(min(offset, SECTION))):
-            number, offset = number + block.count(b"\n"), offset - len(block)
-    return number
+            line, offset = line + block.count(b"\n"), offset - len(block)
+    return line
 
 
 def _rows_of_whole(part: Part) -> Iterator[Row]:
@@ -346,9 +346,9 @@ def _parts_of_data_set(name: str) -> Iterator[Part]:
     data = _data_set(name)
     if hasattr(data, "select"):  # memory-mapped
         size = max(1, data.data.nbytes)
-        rows = max(1, len(data) * PIECE_BYTES // size)
-        for start in range(0, len(data), rows):
-            stop = min(start + rows, len(data))
+        rows_per_piece = max(1, len(data) * PIECE_BYTES // size)
+        for start in range(0, len(data), rows_per_piece):
+            stop = min(start + rows_per_piece, len(data))
             yield Part(name, start, stop, size * (stop - start) // len(data))
     else:
         for shard in range(data.num_shards):
@@ -358,6 +358,6 @@ def _parts_of_data_set(name: str) -> Iterator[Part]:
 def _rows_of_data_set(part: Part) -> Iterator[Row]:
     data = _data_set(part.source)
     is_mapped = hasattr(data, "select")
-    rows = data.select(range(part.start, part.stop)) if is_mapped else data.shard(part.stop, part.start)
-    for number, row in enumerate(rows, start=1 + part.start * is_mapped):
-        yield Row(f"{part.source}: row {number}", row)
+    selected = data.select(range(part.start, part.stop)) if is_mapped else data.shard(part.stop, part.start)
+    for index, row in enumerate(selected, start=1 + part.start * is_mapped):
+        yield Row(f"{part.source}: row {index}", row)

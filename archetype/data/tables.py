@@ -124,20 +124,20 @@ def _delimited_rows(file: BinaryIO, name: str) -> Iterator[Row]:
             continue
         if row is None:
             return
-        place = f"{name}: line {reader.line_num}"
+        location = f"{name}: line {reader.line_num}"
         if row and not names:
             names = [column.strip() for column in row]
             if twice := [column for column in names if column and names.count(column) > 1]:
-                raise DataError(place, f"has two columns {twice[0]}", "give each column its own name")
+                raise DataError(location, f"has two columns {twice[0]}", "give each column its own name")
         elif len(row) not in (0, len(names)):
             count = f"{len(row)} field{'s' * (len(row) > 1)}"
             separators = {",": "commas", "\t": "tabs"}.get(delimiter, repr(delimiter))
             remedy = f"put fields that hold {separators} in quotes" if len(row) > len(names) else "add the others"
-            skip(DataError(place, f"has {count}, but the header has {len(names)}", remedy))
+            skip(DataError(location, f"has {count}, but the header has {len(names)}", remedy))
         elif any("\udc80" <= sign <= "\udcff" for text in row for sign in text):
-            skip(DataError(place, *NOT_UTF8))
+            skip(DataError(location, *NOT_UTF8))
         elif row:
-            yield Row(place, dict(zip(names, row, strict=True)))
+            yield Row(location, dict(zip(names, row, strict=True)))
 
 
 def _next(reader: Iterator[list[str]]) -> list[str] | None:
@@ -150,15 +150,15 @@ def _next(reader: Iterator[list[str]]) -> list[str] | None:
 
 
 def _rows_of_lines(file: BinaryIO, name: str) -> Iterator[Row]:
-    for number, line in enumerate(lines_of(file, name), 1):
+    for index, line in enumerate(lines_of(file, name), 1):
         if line.strip():
             try:
-                yield Row(place := f"{name}: line {number}", json_object_of_line(line, place))
+                yield Row(location := f"{name}: line {index}", json_object_of_line(line, location))
             except DataError as error:
                 skip(error)
 
 
-def json_object_of_line(line: bytes, place: str) -> dict[str, Any]:
+def json_object_of_line(line: bytes, location: str) -> dict[str, Any]:
     """Parse the JSON object of a line.
 
     Raises:
@@ -167,15 +167,15 @@ def json_object_of_line(line: bytes, place: str) -> dict[str, Any]:
     try:
         value = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError:
-        raise DataError(place, *NOT_UTF8) from None
+        raise DataError(location, *NOT_UTF8) from None
     except (ValueError, RecursionError) as error:
         detail = f": {getattr(error, 'msg', error)}" if line.lstrip().startswith(b"{") else ""
         cause = f"is not a JSON object{detail}"
-        raise DataError(place, cause, "write one object per line, or give a .csv file") from None
+        raise DataError(location, cause, "write one object per line, or give a .csv file") from None
     if not isinstance(value, dict):
-        raise DataError(place, "is not a JSON object", "write one object per line, or give a .csv file")
+        raise DataError(location, "is not a JSON object", "write one object per line, or give a .csv file")
     if b"\\u" in line:
-        check_characters(value, place)
+        check_characters(value, location)
     return value
 
 
@@ -184,22 +184,22 @@ def _rows_of_list(file: BinaryIO, name: str) -> Iterator[Row]:
     if len(data) > MAX_TEXT_BYTES:
         raise DataError(name, f"is a JSON list of more than {MAX_TEXT_BYTES >> 20:,} MiB", "write one object per line")
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
-    decoder, position, number = json.JSONDecoder(), text.index("[") + 1, 0
+    decoder, position, index = json.JSONDecoder(), text.index("[") + 1, 0
     while True:
         position = _after_spaces(text, position)
-        if number == 0 and text.startswith("]", position):
+        if index == 0 and text.startswith("]", position):
             return
-        number += 1
-        place = f"{name}: record {number}"
+        index += 1
+        location = f"{name}: record {index}"
         try:
             value, position = decoder.raw_decode(text, position)
         except (ValueError, RecursionError) as error:
-            raise DataError(place, f"is not JSON: {getattr(error, 'msg', error)}", "is it the whole file?") from None
+            raise DataError(location, f"is not JSON: {getattr(error, 'msg', error)}", "is it the whole file?") from None
         try:
             if not isinstance(value, dict):
-                raise DataError(place, "is not a JSON object", "fix or remove it")
-            check_characters(value, place)
-            yield Row(place, value)
+                raise DataError(location, "is not a JSON object", "fix or remove it")
+            check_characters(value, location)
+            yield Row(location, value)
         except DataError as error:
             skip(error)
         position = _after_spaces(text, position)
@@ -207,7 +207,7 @@ def _rows_of_list(file: BinaryIO, name: str) -> Iterator[Row]:
             break
         position += 1
     if text[position : position + 1] != "]" or text[position + 1 :].strip():
-        raise DataError(f"{name}: record {number}", "is not followed by a comma or the end of the list", "fix the file")
+        raise DataError(f"{name}: record {index}", "is not followed by a comma or the end of the list", "fix the file")
 
 
 def _after_spaces(text: str, position: int) -> int:
@@ -216,7 +216,7 @@ def _after_spaces(text: str, position: int) -> int:
     return position
 
 
-def check_characters(value: Any, place: str) -> None:
+def check_characters(value: Any, location: str) -> None:
     """Refuse a JSON value with strings that UTF-8 cannot encode.
 
     Raises:
@@ -227,9 +227,9 @@ def check_characters(value: Any, place: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         if "\udc80" <= text[error.start] <= "\udcff":
-            raise DataError(place, *NOT_UTF8) from None
+            raise DataError(location, *NOT_UTF8) from None
         cause = f"holds half of a surrogate pair (U+{ord(text[error.start]):04X}), which is not a character"
-        raise DataError(place, cause, "write the whole character, or remove it") from None
+        raise DataError(location, cause, "write the whole character, or remove it") from None
 
 
 def library(name: str, source: str) -> Any:
@@ -259,7 +259,7 @@ def parquet_rows(
     """Iterate over the rows of a Parquet file, or of selected row groups and columns."""
     with parquet(source) as file:
         groups = range(file.metadata.num_row_groups) if groups is None else groups
-        number = sum(file.metadata.row_group(group).num_rows for group in range(groups[0])) if groups else 0
+        index = sum(file.metadata.row_group(group).num_rows for group in range(groups[0])) if groups else 0
         batches = file.iter_batches(256, row_groups=groups, columns=columns)
         while True:
             try:
@@ -270,5 +270,5 @@ def parquet_rows(
                 cause = f"cannot be read: {one_line(str(error), 120)}"
                 raise DataError(source, cause, "is it the whole file?") from None
             for row in values:
-                number += 1
-                yield Row(f"{source}: row {number}", row)
+                index += 1
+                yield Row(f"{source}: row {index}", row)

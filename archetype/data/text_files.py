@@ -21,10 +21,10 @@ def read_texts(file: Path, column: str | None = None) -> list[str]:
     if not file.is_file():
         read_text(file)  # raises the error for a missing file or a folder
     sources = Sources((str(file.absolute()),), text_column(file) if column is None else column)
-    texts = [text for piece in sources.pieces() for text in sources.documents(piece)]
-    if not texts:
+    documents = [text for piece in sources.pieces() for text in sources.documents(piece)]
+    if not documents:
         raise DataError(str(file), "holds no text", "choose a file whose records hold texts")
-    return texts
+    return documents
 
 
 def read_joined(file: Path, column: str | None = None) -> str:

@@ -19,8 +19,12 @@ def negatives_of(record: Mapping[str, Any]) -> list[str]:
 def wrong_negatives(record: Mapping[str, Any]) -> str:
     """Return the fault of a record's negatives; empty if there is none."""
     negatives = record.get("negative", [])
-    texts = negatives if isinstance(negatives, list) else [negatives]
-    return "" if all(isinstance(text, str) and text for text in texts) else "negative is not a text or a list of texts"
+    candidates = negatives if isinstance(negatives, list) else [negatives]
+    return (
+        ""
+        if all(isinstance(text, str) and text for text in candidates)
+        else "negative is not a text or a list of texts"
+    )
 
 
 def wrong_score(record: Mapping[str, Any]) -> str:

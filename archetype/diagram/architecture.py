@@ -29,8 +29,8 @@ def draw_in(report: CostReport, measure: Measure, aspect: str) -> Scene:
         SpecError: the measure or the aspect ratio is invalid.
     """
     has_one_stack = len(report.spec.stacks) == 1  # parallel streams have one row of blocks each
-    rows = range(PANELS_IN_A_ROW, 0, -1) if has_one_stack else [PANELS_IN_A_ROW]
-    scenes = [with_aspect(draw(report, measure, in_a_row=count), aspect) for count in rows]
+    counts = range(PANELS_IN_A_ROW, 0, -1) if has_one_stack else [PANELS_IN_A_ROW]
+    scenes = [with_aspect(draw(report, measure, in_a_row=count), aspect) for count in counts]
     if (scene := _with_cards(report, measure, aspect)) is not None:
         scenes.append(scene)
     return max(scenes, key=lambda scene: smallest_text(scene) / scene.width)

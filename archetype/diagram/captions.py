@@ -18,11 +18,15 @@ def mixer_facts(cost: MixerCost, causal: bool) -> list[str]:
     mixer: Mixer = cost.part
     lines = ["causal" if causal else "bidirectional"] if mixer.sees_later else []
     if causal:
-        one, two = cost.state(1), cost.state(2)
-        state = f"state: {two - one:,} numbers per token" if two > one else f"state: {one:,} numbers"
-        if two > one and (constant := one - (two - one)) > 0:
+        first_state, second_state = cost.state(1), cost.state(2)
+        state = (
+            f"state: {second_state - first_state:,} numbers per token"
+            if second_state > first_state
+            else f"state: {first_state:,} numbers"
+        )
+        if second_state > first_state and (constant := first_state - (second_state - first_state)) > 0:
             state += f" and {constant:,} more"
-        lines += [state] if one else []
+        lines += [state] if first_state else []
     return lines
 
 

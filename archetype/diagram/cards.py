@@ -71,8 +71,8 @@ class Cards:
 
     def _names_of(self, kind: Kind, stack: StackCost) -> Iterator[str]:
         for branch in branches_of(kind, stack, self.costs):
-            for number, (names, users) in enumerate(self.branches.values(), 1):
-                for user, name in zip(users, _names(number, users), strict=True):
+            for index, (names, users) in enumerate(self.branches.values(), 1):
+                for user, name in zip(users, _names(index, users), strict=True):
                     if names == branch and user.stack is stack and kind in user.kinds:
                         yield name
 
@@ -109,9 +109,9 @@ class Cards:
 
     def drawn(self) -> list[Layout]:
         """Draw each branch with its caption; the lower left corner is the origin."""
-        return [self._card(number, *branch) for number, branch in enumerate(self.branches.values(), 1)]
+        return [self._card(index, *branch) for index, branch in enumerate(self.branches.values(), 1)]
 
-    def _card(self, number: int, branch: tuple[str, ...], users: Sequence[_User]) -> Layout:
+    def _card(self, index: int, branch: tuple[str, ...], users: Sequence[_User]) -> Layout:
         # a branch with the part of the residual stream that it leaves and joins
         layers: dict[str, list[int]] = {}
         for user in users:
@@ -135,7 +135,7 @@ class Cards:
             right - left + GAP,
             top - bottom + 2 * GAP,
             "block",
-            str(number),
+            str(index),
             (),
             costs.count,
             field_of(kind, stack),
@@ -145,8 +145,8 @@ class Cards:
         if costs.count > 1:
             edge = frame.y + frame.h
             inner.layout.notes.append(Note(frame.x + frame.w - GAP, edge, f"× {costs.count}", "end", "fold"))
-        heading = f"{number}  {' ∥ '.join(box.label for box in parts)}"
-        lines = list(_wrapped(heading, "; ".join(_facts(number, users)), max(frame.w, CAPTION)))
+        heading = f"{index}  {' ∥ '.join(box.label for box in parts)}"
+        lines = list(_wrapped(heading, "; ".join(_facts(index, users)), max(frame.w, CAPTION)))
         card, height = Layout(), LINE * len(lines) + 6
         card.join(inner.layout, -frame.x, height - frame.y)
         start = text_width(f"{heading}  ", TITLE, bold=True)
@@ -159,22 +159,22 @@ class Cards:
         return card
 
 
-def _names(number: int, users: Sequence[_User]) -> list[str]:
+def _names(index: int, users: Sequence[_User]) -> list[str]:
     # 1, or 1a and 1b if a branch has variants within a stack
     variants = list(dict.fromkeys(tuple(user.facts) for user in users))
     if len(users) == len({id(user.stack) for user in users}):  # one variant per stack
-        return [str(number)] * len(users)
-    return [f"{number}{ascii_lowercase[variants.index(tuple(user.facts))]}" for user in users]
+        return [str(index)] * len(users)
+    return [f"{index}{ascii_lowercase[variants.index(tuple(user.facts))]}" for user in users]
 
 
-def _facts(number: int, users: Sequence[_User]) -> Iterator[str]:
+def _facts(index: int, users: Sequence[_User]) -> Iterator[str]:
     # captions shared by all users come first, then the others by number or stack
     shared = [line for line in users[0].facts if all(line in user.facts for user in users)]
     yield from shared
     by_owner: dict[str, str] = {}
-    for name, user in zip(_names(number, users), users, strict=True):
+    for name, user in zip(_names(index, users), users, strict=True):
         rest = ", ".join(line for line in user.facts if line not in shared)
-        owner = name if name != str(number) else user.stack.prefix.rstrip(".")
+        owner = name if name != str(index) else user.stack.prefix.rstrip(".")
         by_owner |= {owner: f"{owner}: {rest}"} if rest else {}
     yield from by_owner.values()
 

@@ -138,9 +138,9 @@ class _Side:  # one of two models, with its boxes matched to those of the other
         containers = [item for item in longest if isinstance(item, Container)]
         return list(containers or longest) or [self.items["model"]]
 
-    def _meet(self, drawn: "_Path", path: "_Path") -> bool:
-        count = self.counts.get(path.prefix, 1)
-        return bool(_indices(drawn.layers, count) & _indices(path.layers, count))
+    def _meet(self, drawn: "_Path", second: "_Path") -> bool:
+        count = self.counts.get(second.prefix, 1)
+        return bool(_indices(drawn.layers, count) & _indices(second.layers, count))
 
 
 class _Path(NamedTuple):

@@ -79,13 +79,13 @@ def content_layout(
     layout, name, role = Layout(), path.rpartition(".")[2], "feedforward" if kind == "feedforward" else "mixer"
     boxes: dict[str, Box] = {}
     for cell in drawing.cells:
-        rows = cell.rows or (cell.name,)
+        cell_rows = cell.rows or (cell.name,)
         shape = "" if costs.others and ROWS.search(cell.shape) else cell.shape  # rows differ between stacks
         shape = ROWS.sub(lambda letter: letters.get(letter[0], letter[0]), shape)
         shape, label = (costs.in_letters(name, cell.name, text) for text in (shape, cell.label or cell.name))
         if not shape and cell.kind in ("", "norm"):
-            shape = next(filter(None, (costs.shape(f"{name}.{row}") for row in rows)), "")
-        cost = costs.take(*(f"{name}.{row}" for row in rows))
+            shape = next(filter(None, (costs.shape(f"{name}.{row}") for row in cell_rows)), "")
+        cost = costs.take(*(f"{name}.{row}" for row in cell_rows))
         is_slim = cell.slim or (legible is not None and not getattr(cost, legible))
         boxes[cell.name] = Box(f"{path}.{cell.name}", 0, 0, W, SLIM if is_slim else H, cell.kind or role, label, shape,
                                costs.count, cost, field=field, gives=_gives(path, cell, drawing.output),

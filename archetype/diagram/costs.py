@@ -51,10 +51,10 @@ class ReportCosts:
         length, source = self.report.length, self.report.source_length
         axes = {Symbol("S", length, LEGEND["S"]): "S", Symbol("T_s", source or length, LEGEND["T_s"]): "T_s"}
         known = {symbol: name for symbol, name in self.symbols.items() if symbol.name not in axes.values()} | axes
-        texts = [re.sub("[a-z]{3,}", "", shape) for shape in shapes]
-        texts += [size for label in labels for size in re.findall(r"√(\w+)", label)]
+        shown_sizes = [re.sub("[a-z]{3,}", "", shape) for shape in shapes]
+        shown_sizes += [size for label in labels for size in re.findall(r"√(\w+)", label)]
         names = sorted(known.values(), key=len, reverse=True)
-        used = set(re.findall("|".join(map(re.escape, names)), " ".join(texts)))
+        used = set(re.findall("|".join(map(re.escape, names)), " ".join(shown_sizes)))
         order = {letter: index for index, letter in enumerate(LEGEND)}
         symbols = sorted(known, key=lambda symbol: order.get(symbol.name, len(order)))
         return tuple((known[symbol], symbol.value, symbol.meaning) for symbol in symbols if known[symbol] in used)

@@ -131,8 +131,8 @@ def amount(box: Box, measure: Measure) -> str:
     times, each = box.each(measure)
     if not getattr(box.cost, measure):
         return ""
-    number = short_bytes(each) if measure == "bytes" else short(each)
-    return number if times == 1 or box.counted else f"{times} × {number}"
+    written = short_bytes(each) if measure == "bytes" else short(each)
+    return written if times == 1 or box.counted else f"{times} × {written}"
 
 
 def cost_line(box: Box, total: Cost, measure: str) -> str:
@@ -141,9 +141,9 @@ def cost_line(box: Box, total: Cost, measure: str) -> str:
     parts += [box.shape] * bool(box.shape) + [box.detail] * bool(box.detail)
     cost, layers = box.cost, box.repeat
     if cost.parameters or cost.flops:
-        sets, one = box.each("parameters")
+        sets, size = box.each("parameters")
         of_sets = f"in each of {sets} sets of weights" if sets > 1 else "one set of weights"
-        per_layer = f"{one:,} in each of {layers} layers" if sets == layers else f"{of_sets} for {layers} layers"
+        per_layer = f"{size:,} in each of {layers} layers" if sets == layers else f"{of_sets} for {layers} layers"
         each = f" ({per_layer})" if layers > 1 and box.kind != "layer" else ""
         parts.append(f"{cost.parameters:,} parameters{each}")
         parts += [f"{cost.active:,} active"] * (cost.active != cost.parameters)
@@ -178,34 +178,34 @@ def smallest_text(scene: Scene) -> float:
 def least_width(box: Box, measure: Measure) -> float:
     """Return the smallest width of a box at which no text is smaller than a note; at most `WIDEST`."""
     for width in range(72, WIDEST, 4):
-        texts = list(_texts(replace(box, w=width), measure))
-        if all(text.size >= NOTE and not text.text.endswith("…") for text in texts):
+        items = list(_texts(replace(box, w=width), measure))
+        if all(item.size >= NOTE and not item.text.endswith("…") for item in items):
             return width
     return WIDEST
 
 
 def _texts(box: Box, measure: Measure) -> Iterator[Text]:
     left, right, inner = box.x + INSET, box.x + box.w - INSET, box.w - 2 * INSET
-    number = amount(box, measure)
+    amount_text = amount(box, measure)
     if box.h < 30:
-        yield from _slim(box, number, left, right, inner)
+        yield from _slim(box, amount_text, left, right, inner)
         return
-    taken = text_width(number, NUMBER) + 8 if number else 0
+    taken = text_width(amount_text, NUMBER) + 8 if amount_text else 0
     beside_label = text_width(box.label, LABEL, bold=True) + taken <= inner
     beside_shape = not beside_label and text_width(box.shape, 7) + taken <= inner
     text, size = fitted(box.label, LABEL, inner - (0 if beside_shape else taken), 8, bold=True)
     yield Text(left, box.y + 13, text, size, "start", True, "ink", box.id)
-    if number:
-        yield Text(right, box.y + (27 if beside_shape else 13), number, NUMBER, "end", False, "ink", box.id)
+    if amount_text:
+        yield Text(right, box.y + (27 if beside_shape else 13), amount_text, NUMBER, "end", False, "ink", box.id)
     text, size = fitted(box.shape, SHAPE, inner - (taken if beside_shape else 0), 7)
     if text:
         yield Text(left, box.y + 27, text, size, "start", False, "quiet", box.id)
 
 
-def _slim(box: Box, number: str, left: float, right: float, inner: float) -> Iterator[Text]:
+def _slim(box: Box, amount_text: str, left: float, right: float, inner: float) -> Iterator[Text]:
     middle = box.y + box.h / 2
     shows_shape = box.kind in ("input", "output", "operation") or box.kind.startswith("layer")
-    beside = box.shape if shows_shape or not number else number
+    beside = box.shape if shows_shape or not amount_text else amount_text
     if not beside:
         text, size = fitted(box.label, SMALL, inner, 7)
         yield Text(box.x + box.w / 2, middle, text, size, "middle", False, "ink", box.id)

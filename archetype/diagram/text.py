@@ -41,17 +41,17 @@ def wrapped(text: str, size: float, width: float) -> list[str]:
         columns -= 1
 
 
-def short(number: float) -> str:
+def short(value: float) -> str:
     """Format 28,311,552 as 28.3 M."""
     for factor, prefix in ((1e24, "Y"), (1e21, "Z"), (1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
-        if number >= factor:
-            return f"{number / factor:.3g} {prefix}" if number < 999.5 * factor else f"{number / factor:,.0f} {prefix}"
-    return f"{number:,.0f}" if number < 1e5 else f"{number / 1e3:,.0f} K"
+        if value >= factor:
+            return f"{value / factor:.3g} {prefix}" if value < 999.5 * factor else f"{value / factor:,.0f} {prefix}"
+    return f"{value:,.0f}" if value < 1e5 else f"{value / 1e3:,.0f} K"
 
 
-def short_bytes(number: float) -> str:
+def short_bytes(value: float) -> str:
     """Format 28,311,552 as 27 MiB."""
     for factor, unit in ((2**50, "PiB"), (2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if number >= factor:
-            return f"{number / factor:.3g} {unit}" if number < 999.5 * factor else f"{number / factor:,.0f} {unit}"
-    return f"{number:.0f} B"
+        if value >= factor:
+            return f"{value / factor:.3g} {unit}" if value < 999.5 * factor else f"{value / factor:,.0f} {unit}"
+    return f"{value:.0f} B"

@@ -75,11 +75,11 @@ def read_amount(text: str, measure: str) -> int | None:
     Raises:
         SpecError: the unit does not belong to the measure, or the amount is zero.
     """
-    number = re.fullmatch(r"(\d+(?:[_,]\d{3})*(?:\.\d+)?) ?([A-Za-z]*)", text)
-    if number is None:
+    parsed = re.fullmatch(r"(\d+(?:[_,]\d{3})*(?:\.\d+)?) ?([A-Za-z]*)", text)
+    if parsed is None:
         return None
     units = BYTES if measure == "state" else COUNTS
-    value = float(re.sub("[_,]", "", number[1])) * units.get(number[2].lower(), 0)
+    value = float(re.sub("[_,]", "", parsed[1])) * units.get(parsed[2].lower(), 0)
     if value < 1:
         example = "64MiB, with one of KiB, MiB, GiB" if measure == "state" else "3M, with one of k, M, G, T"
         raise SpecError("--match", f"{text!r} is not an amount of {measure}", f"write it as {example}")
@@ -114,7 +114,7 @@ def _num_heads(model: ModelSpec, path: str) -> int:
 def _possible_values(model: ModelSpec, path: str, value: int) -> Sequence[int]:
     # every accepted value if the field is small, else multiples of its smallest step
     if value <= FEW:
-        return [number for number in range(1, max(2 * value, 64) + 1) if _is_accepted(model, path, number)]
+        return [candidate for candidate in range(1, max(2 * value, 64) + 1) if _is_accepted(model, path, candidate)]
     step = next((step for step in range(1, value + 1) if _is_accepted(model, path, value + step)), value)
     first, last = value % step or step, value
     while last < LARGEST and _is_accepted(model, path, 2 * last):

@@ -85,12 +85,12 @@ class MemoryCost:
         if self.compute_dtype == "float32":
             return 0
         rows = self._rows
-        numbers = sum(row.parameters for row in rows if row.forward)
+        num_weights = sum(row.parameters for row in rows if row.forward)
         if self.cost.head.tied:
-            numbers += next(row.parameters for row in rows if row.module.endswith("embedding.token"))
+            num_weights += next(row.parameters for row in rows if row.module.endswith("embedding.token"))
         if self.cost.further_tokens is not None:
-            numbers += self.cost.further_tokens.product_weights()
-        return 2 * numbers
+            num_weights += self.cost.further_tokens.product_weights()
+        return 2 * num_weights
 
     def memory(self, batch: int, length: int, source: int | None = None) -> dict[str, int]:
         """Return the bytes of weights, and of a training step (float32 except activations and weight copies)."""
@@ -123,8 +123,8 @@ class MemoryCost:
             source: tokens per source, if there is one (absent: `length`).
         """
         # models without a source need not take the argument
-        numbers, integers = self.cost.state(length) if source is None else self.cost.state(length, source)
-        return batch * (state_bytes(numbers, self.state_dtype) + integers * INT64)
+        floats, integers = self.cost.state(length) if source is None else self.cost.state(length, source)
+        return batch * (state_bytes(floats, self.state_dtype) + integers * INT64)
 
     def state_per_token(self, length: int, source: int | None = None) -> int:
         """Bytes by which the state of one sequence grows per token (averaged over a patch for MegaByte).

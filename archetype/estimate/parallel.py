@@ -65,7 +65,7 @@ class Layout(NamedTuple):
         return self.shard * self.context if max(self.shard, self.tensor) > 1 else 1
 
     def __str__(self) -> str:
-        return " x ".join(f"{name} {number}" for name, number in self._asdict().items() if number > 1) or "one device"
+        return " x ".join(f"{name} {degree}" for name, degree in self._asdict().items() if degree > 1) or "one device"
 
 
 class Step(NamedTuple):
@@ -154,7 +154,9 @@ class Planner:
         """Yield the fastest step of each layout that model and batch allow, or the smallest one if none fits."""
         for layout in self.layouts():
             steps = [
-                step for rows in self._rows(layout) for step in (self.step(layout, rows, r) for r in (False, True))
+                step
+                for micro_batch in self._rows(layout)
+                for step in (self.step(layout, micro_batch, r) for r in (False, True))
             ]
             yield min(steps, key=lambda step: (not self.fits(step), step.seconds if self.fits(step) else step.memory))
 
@@ -176,19 +178,19 @@ class Planner:
                         if rows_shared % shard == 0:
                             yield Layout(rows_shared // shard, shard, tensor, pipeline, context)
 
-    def step(self, layout: Layout, rows: int, recomputes: bool) -> Step:
+    def step(self, layout: Layout, micro_batch: int, recomputes: bool) -> Step:
         """Return memory and time of one step.
 
         Args:
-            rows: sequences that a device processes at once.
+            micro_batch: sequences that a device processes at once.
             recomputes: whether activation checkpointing recomputes the blocks.
         """
         own_rows = self.batch_size // layout.rows_shared
-        micro_batches = -(-own_rows // rows)
+        micro_batches = -(-own_rows // micro_batch)
         flops = self.report.flops["train_recomputed" if recomputes else "train"] * self.batch_size
         uneven = self._blocks(layout) * layout.pipeline / self.model.num_layers
         compute = flops / self.speed / layout.devices * uneven
-        volumes = self.volumes(layout, rows, micro_batches, recomputes)
+        volumes = self.volumes(layout, micro_batch, micro_batches, recomputes)
         near = layout.tensor * layout.context
         gathering = volumes["shard"] / self.cluster.bandwidth(near * layout.shard)
         gathering += volumes["data_parallel"] / self.cluster.bandwidth(near * layout.rows_shared)
@@ -198,16 +200,26 @@ class Planner:
         bubble = (layout.pipeline - 1) / micro_batches
         seconds = max(compute, gathering) + reducing
         seconds += bubble * (compute + reducing)
-        memory = self.memory(layout, rows, micro_batches, recomputes)
+        memory = self.memory(layout, micro_batch, micro_batches, recomputes)
         tokens = self.batch_size * self.length
         return Step(
-            layout, rows, micro_batches, recomputes, memory, compute, gathering, reducing, bubble, seconds, tokens
+            layout,
+            micro_batch,
+            micro_batches,
+            recomputes,
+            memory,
+            compute,
+            gathering,
+            reducing,
+            bubble,
+            seconds,
+            tokens,
         )
 
-    def volumes(self, layout: Layout, rows: int, micro_batches: int, recomputes: bool) -> Mapping[str, float]:
+    def volumes(self, layout: Layout, micro_batch: int, micro_batches: int, recomputes: bool) -> Mapping[str, float]:
         """Return the bytes that a device sends per step, by mesh dimension."""
         parameters, copies = self._parameters(layout), layout.rows_shared * layout.context // layout.shards
-        vectors = rows * self.length / layout.context * self.width * self.itemsize
+        vectors = micro_batch * self.length / layout.context * self.width * self.itemsize
         again = (self.in_passes - self.in_blocks) * self._blocks(layout) / self.model.num_layers / layout.tensor
         gathers = (2 * self.itemsize + FLOAT32) * (parameters + again) * micro_batches  # gradients in each
         reduces = (6 if recomputes else 4) * self._blocks(layout) * micro_batches
@@ -215,11 +227,15 @@ class Planner:
             "shard": gathers * _ring(layout.shards),
             "data_parallel": 2 * FLOAT32 * parameters / layout.shards * _ring(copies),
             "tensor": reduces * 2 * vectors * _ring(layout.tensor),
-            "context": (3 if recomputes else 2) * micro_batches * rows * self._keys(layout) * _ring(layout.context),
+            "context": (3 if recomputes else 2)
+            * micro_batches
+            * micro_batch
+            * self._keys(layout)
+            * _ring(layout.context),
             "pipeline": 2 * micro_batches * vectors * (layout.pipeline > 1),
         }
 
-    def memory(self, layout: Layout, rows: int, micro_batches: int, recomputes: bool) -> int:
+    def memory(self, layout: Layout, micro_batch: int, micro_batches: int, recomputes: bool) -> int:
         """Return the bytes of the device that needs most: the first stage, which holds the most micro-batches."""
         parameters = self._parameters(layout)
         shards = layout.shards
@@ -233,8 +249,8 @@ class Planner:
         return int(
             state
             + gathered
-            + self._activations(layout, rows, recomputes) * held
-            + self._logits(rows) / self._cut(layout) / layout.context
+            + self._activations(layout, micro_batch, recomputes) * held
+            + self._logits(micro_batch) / self._cut(layout) / layout.context
             + self.length**2 / 2 / layout.context * (layout.context > 1)  # the mask, shared by layers
         )
 
@@ -249,12 +265,12 @@ class Planner:
     def _blocks(self, layout: Layout) -> int:
         return -(-self.model.num_layers // layout.pipeline)
 
-    def _activations(self, layout: Layout, rows: int, recomputes: bool) -> float:
+    def _activations(self, layout: Layout, micro_batch: int, recomputes: bool) -> float:
         """Return the activation bytes of one stage's blocks; tensor parallelism replicates norms and product inputs."""
-        cost, forward = self.report.cost, Work(constant(rows), constant(self.length), "forward")
+        cost, forward = self.report.cost, Work(constant(micro_batch), constant(self.length), "forward")
         work = forward.in_training(compute_dtype(self.dtype))
-        inputs = rows * self.length * self.width
-        keys = rows * self._keys(layout) * (1 - 1 / layout.context)  # of other devices
+        inputs = micro_batch * self.length * self.width
+        keys = micro_batch * self._keys(layout) * (1 - 1 / layout.context)  # of other devices
         total = largest = 0.0
         for stack in cost.stacks:
             for group in stack.groups:
@@ -272,20 +288,20 @@ class Planner:
         # bytes of one whole sequence, in the blocks of one stage
         if layout.context == 1:
             return 0.0
-        numbers = 0.0
+        elements = 0.0
         for stack in self.report.cost.stacks:
             for group in stack.groups:
                 for mixer in group.cost.mixer.each():
                     cut = layout.tensor if mixer.divides_state else 1
-                    numbers += len(group.layers) * mixer.state(1) / cut
-        return numbers * self.length * self.itemsize
+                    elements += len(group.layers) * mixer.state(1) / cut
+        return elements * self.length * self.itemsize
 
     def _contexts(self, devices: int) -> list[int]:
         blocks = [block for stack in self.model.stacks for block in stack.layers]
         parts = [part for block in blocks for content in block.contents.values() for part in content.each()]
         if not self.model.shares_positions or any(part.needs_whole_rows is not None for part in parts):
             return [1]
-        return [number for number in _divisors(devices) if number == 1 or self.length % (2 * number) == 0]
+        return [degree for degree in _divisors(devices) if degree == 1 or self.length % (2 * degree) == 0]
 
     def _divides(self, num_stages: int) -> bool:
         # stages may only pass vectors to their neighbours
@@ -297,14 +313,14 @@ class Planner:
     def _cut(self, layout: Layout) -> int:
         return layout.tensor if self.cuts_vectors else 1
 
-    def _logits(self, rows: int) -> float:
-        saved = self.report.memory_cost.saved_activations(rows, self.length)
+    def _logits(self, micro_batch: int) -> float:
+        saved = self.report.memory_cost.saved_activations(micro_batch, self.length)
         return saved.logits + saved.loss_gradient
 
     def _rows(self, layout: Layout) -> list[int]:
-        own = self.batch_size // layout.rows_shared
-        most = own if layout.pipeline == 1 else max(1, own // layout.pipeline)
-        return [rows for rows in _divisors(own) if rows <= most]
+        of_device = self.batch_size // layout.rows_shared
+        most = of_device if layout.pipeline == 1 else max(1, of_device // layout.pipeline)
+        return [micro_batch for micro_batch in _divisors(of_device) if micro_batch <= most]
 
 
 def best_steps(planner: Planner, sizes: Mapping[str, int] | None = None) -> list[Step]:
@@ -366,8 +382,8 @@ def _heads(model: ModelSpec) -> set[int]:
     }
 
 
-def _divisors(number: int) -> list[int]:
-    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+def _divisors(n: int) -> list[int]:
+    return [divisor for divisor in range(1, n + 1) if n % divisor == 0]
 
 
 def _ring(devices: int) -> float:

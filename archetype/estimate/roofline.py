@@ -72,7 +72,7 @@ def too_large(report: CostReport, device: Device) -> list[TooLarge]:
 def phase_times(report: CostReport, device: Device) -> list[PhaseTime]:
     """Return the times of all phases of a model, assuming enough memory."""
     flops, tokens, state = report.allowed_flops, report.batch * report.length, report.state["bytes"]
-    memory, model, numbers = report.memory, report.cost, report.memory_cost.types.numbers
+    memory, model, stored_dtype = report.memory, report.cost, report.memory_cost.types.numbers
     optimizer = (2 + 1 + ADAMW_PASSES) * FLOAT32 * report.parameters["total"]
     held = memory["weights"] + state
     phases = [("forward", weights_read(report, tokens), tokens, memory["weights"])]
@@ -86,7 +86,7 @@ def phase_times(report: CostReport, device: Device) -> list[PhaseTime]:
         phases.append((f"train{train}", optimizer + out_and_back, tokens, memory[f"training_peak{train}"]))
     times = []
     for phase, traffic, answered, needed in phases:
-        dtype = compute_dtype(numbers) if phase.startswith("train") else numbers
+        dtype = compute_dtype(stored_dtype) if phase.startswith("train") else stored_dtype
         peak = device.peak(dtype) if device.flops else inf
         by_bound = {"compute": flops[phase] / peak, "memory": traffic / device.bandwidth}
         bound = max(by_bound, key=lambda bound: by_bound[bound])
@@ -115,7 +115,7 @@ def time_table(times: list[PhaseTime], missing: Sequence[TooLarge] = ()) -> Tabl
     """Return a table of the time of each phase, its bound, and the phases that do not fit."""
     rows = []
     for time in times:
-        seconds = (f"{number:.3g}" if number else "" for number in (time.compute_seconds, time.memory_seconds))
+        seconds = (f"{value:.3g}" if value else "" for value in (time.compute_seconds, time.memory_seconds))
         usual = "" if time.usual_seconds is None else f"{time.usual_seconds:.3g}"
         name = time.phase.replace("_recomputed", ", activation checkpointing")
         rows.append([name, f"{time.seconds:.3g}", usual, f"{time.units_per_second:,.0f}", *seconds, time.bound])

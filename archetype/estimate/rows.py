@@ -42,8 +42,8 @@ class Row:
         formulas, layers = {column: counts.get(column, {}).get(name, ZERO) for column in COLUMNS}, 1
         owners = 1 if group is None else group.owners
         if group is not None and (len(group.layers) > 1 or not group.owners):
-            number = {"parameters": group.number_of_weights, "active": group.number_of_weights}
-            formulas = {column: number.get(column, group.number) * formula for column, formula in formulas.items()}
+            multiples = {"parameters": group.number_of_weights, "active": group.number_of_weights}
+            formulas = {column: multiples.get(column, group.number) * formula for column, formula in formulas.items()}
             layers = len(group.layers)
         return cls(
             module, layers, owners, group is not None, formulas, *(formula.value for formula in formulas.values())
@@ -109,7 +109,7 @@ def _module_rows(parameters: Counts, flops: Mapping[str, Counts]) -> list[Row]:
 
 def _further_rows(cost: FurtherTokensCost) -> list[Row]:
     # used only in training, so their FLOPs are not counted
-    rows = [Row.of(name, {"parameters": {name: one}}, name) for name, one in cost.parameters().items()]
+    rows = [Row.of(name, {"parameters": {name: formula}}, name) for name, formula in cost.parameters().items()]
     for group in cost.stack.groups:
         blocks = _block_rows(cost.stack.prefix, group, {"parameters": group.cost.parameters()})
         rows += [replace(row, in_block=False) for row in blocks]  # not part of any layer
@@ -118,8 +118,8 @@ def _further_rows(cost: FurtherTokensCost) -> list[Row]:
 
 def _block_rows(prefix: str, group: LayerGroup, counts: Mapping[str, Counts]) -> list[Row]:
     names = _in_order(counts["parameters"], counts.get("forward") or counts.get("decode", {}))
-    place = f"{prefix}blocks.{group.label}"
-    return [Row.of(f"{place}.{name}", counts, name, group) for name in names]
+    prefix_of_block = f"{prefix}blocks.{group.label}"
+    return [Row.of(f"{prefix_of_block}.{name}", counts, name, group) for name in names]
 
 
 def _in_order(parameters: Counts, flops: Counts) -> list[str]:

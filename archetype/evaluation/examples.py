@@ -66,12 +66,12 @@ def evaluate_tokens(
     """
     names, records = names_of_classes(model, labels), read_records(file, FIELDS, fault=wrong_words)
     class_index = _class_indices(names, {str(label) for record in records for label in record["labels"]}, file)
-    rows, num_cut = labelled_rows(records, tokenizer, model.spec.context_length, class_index)
+    examples, num_cut = labelled_rows(records, tokenizer, model.spec.context_length, class_index)
     expected, answers = list[Tensor](), list[Tensor]()
-    for indices, tokens, lengths in batches_by_length(model, [ids.tolist() for ids, _ in rows]):
+    for indices, tokens, lengths in batches_by_length(model, [ids.tolist() for ids, _ in examples]):
         logits = model(tokens, num_tokens=lengths).logits  # (B, T, Y)
         for index, row_logits in zip(indices, logits, strict=True):
-            classes = torch.from_numpy(rows[index][1]).long()
+            classes = torch.from_numpy(examples[index][1]).long()
             is_first = classes != NO_CLASS  # first tokens of words
             expected.append(classes[is_first])
             answers.append(row_logits[: len(classes)][is_first.to(row_logits.device)].float().softmax(-1).cpu())
@@ -103,11 +103,11 @@ def evaluate_images(
 
 
 def _report(
-    answers: Tensor, expected: list[str], labels: Sequence[str], place: Path, counts: ExampleCounts = ALL_WHOLE
+    answers: Tensor, expected: list[str], labels: Sequence[str], path: Path, counts: ExampleCounts = ALL_WHOLE
 ) -> ClassReport:
     # answers: class probabilities, (B, Y)
     names = tuple(labels) or tuple(map(str, range(answers.shape[1])))
-    class_index = _class_indices(names, {*expected}, place)
+    class_index = _class_indices(names, {*expected}, path)
     targets = torch.tensor([class_index[name] for name in expected], device=answers.device)
     loss = float(-answers.double().gather(1, targets[:, None]).log().mean())
     return class_report(expected, [names[predicted] for predicted in answers.argmax(1).tolist()], loss, counts)

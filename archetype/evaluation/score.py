@@ -114,27 +114,27 @@ def score_continuations(model: CausalModel, pairs: list[tuple[list[int], list[in
     """
     context, pairs_of_row = model.spec.context_length, dict[tuple[int, ...], list[int]]()
     for index, (before, continuation) in enumerate(pairs):
-        place = f"continuation {index + 1}"
+        location = f"continuation {index + 1}"
         if not before:
-            raise DataError(place, "has an empty context", "give it a context")
+            raise DataError(location, "has an empty context", "give it a context")
         if not continuation:
-            raise DataError(place, "has no token", "give it some text")
+            raise DataError(location, "has no token", "give it some text")
         if len(continuation) > context:
             cause = f"has {len(continuation)} tokens, and the model's context holds {context}"
-            raise DataError(place, cause, "shorten it")
+            raise DataError(location, cause, "shorten it")
         # the last token is predicted but not read
         pairs_of_row.setdefault(tuple([*before, *continuation][-(context + 1) : -1]), []).append(index)
-    rows = sorted(pairs_of_row, key=len)
+    inputs = sorted(pairs_of_row, key=len)
     max_tokens = min(TOKENS_AT_ONCE, MAX_LOGITS // model.spec.vocab_size)
     results, first = [(0.0, True)] * len(pairs), 0
-    while first < len(rows):
+    while first < len(inputs):
         last = first + 1
-        while last < len(rows) and (last + 1 - first) * len(rows[last]) <= max_tokens:
+        while last < len(inputs) and (last + 1 - first) * len(inputs[last]) <= max_tokens:
             last += 1
-        batch = [torch.tensor(row) for row in rows[first:last]]
+        batch = [torch.tensor(row) for row in inputs[first:last]]
         tokens = torch.nn.utils.rnn.pad_sequence(batch, batch_first=True).to(model.device)
         lengths = torch.tensor([len(row) for row in batch], device=model.device)
-        for row, logits in zip(rows[first:last], model(tokens, num_tokens=lengths).logits, strict=True):
+        for row, logits in zip(inputs[first:last], model(tokens, num_tokens=lengths).logits, strict=True):
             for index in pairs_of_row[row]:
                 targets = torch.tensor(pairs[index][1], device=model.device)
                 answer_logits = logits[len(row) - len(targets) : len(row)].float()  # (targets, V)

@@ -86,8 +86,8 @@ def evaluate_tasks(
             try:
                 return super().load(task_list)
             except (OSError, LookupError, TypeError, ValueError) as error:
-                place = ", ".join(map(str, task_list))
-                raise DataError(place, one_line(str(error), 160), "check the task and its data set") from None
+                names_of_tasks = ", ".join(map(str, task_list))
+                raise DataError(names_of_tasks, one_line(str(error), 160), "check the task and its data set") from None
 
     folders = [task for task in tasks if Path(task).is_dir()]
     names = [task for task in tasks if not Path(task).exists()]

@@ -51,8 +51,8 @@ class TranslationScore:
 
     def __str__(self) -> str:
         headings = ("pairs", "BLEU", "chrF", "loss per token", "perplexity", "accuracy")
-        numbers = (f"{self.bleu:.2f}", f"{self.chrf:.2f}", f"{self.loss:.4f}", f"{self.perplexity:.3f}")
-        row = [f"{self.num_pairs:,}", *numbers, f"{self.accuracy:.1%}"]
+        figures = (f"{self.bleu:.2f}", f"{self.chrf:.2f}", f"{self.loss:.4f}", f"{self.perplexity:.3f}")
+        row = [f"{self.num_pairs:,}", *figures, f"{self.accuracy:.1%}"]
         table = Table(headings, [row], text_columns=0)
         return "\n".join([str(table), f"BLEU|{self.signature}", *self.examples.lines("pairs")])
 
@@ -137,7 +137,7 @@ def target_loss(
     return total / num_tokens, correct / num_tokens, num_tokens
 
 
-def _padded(rows: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+def _padded(sequences: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
     # tokens, (B, T), and lengths, (B,)
-    padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(ids) for ids in rows], batch_first=True)
-    return padded.to(device), torch.tensor([len(ids) for ids in rows], device=device)
+    padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(ids) for ids in sequences], batch_first=True)
+    return padded.to(device), torch.tensor([len(ids) for ids in sequences], device=device)

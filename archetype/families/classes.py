@@ -32,7 +32,7 @@ def read_classes(config: Config) -> int:
     names = config.get("id2label")
     if names is None:
         return config.size("num_labels", 2)
-    if not isinstance(names, dict) or not names or set(names) != {str(number) for number in range(len(names))}:
+    if not isinstance(names, dict) or not names or set(names) != {str(index) for index in range(len(names))}:
         raise config.error("id2label", "does not map the numbers of all classes to names", "number them from 0")
     return len(names)
 
@@ -42,8 +42,8 @@ def read_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
     names = config.get("id2label")
     if not isinstance(names, dict):
         return ()
-    labels = tuple(str(names.get(str(number))) for number in range(len(names)))
-    return () if labels == tuple(f"LABEL_{number}" for number in range(len(labels))) else labels
+    labels = tuple(str(names.get(str(index))) for index in range(len(names)))
+    return () if labels == tuple(f"LABEL_{index}" for index in range(len(labels))) else labels
 
 
 def read_pair_classes(config: Config) -> ClassificationHead:
@@ -69,5 +69,5 @@ def write_classes(model: Any) -> dict[str, Any]:
 
 def names_of_classes(num_classes: int) -> dict[str, Any]:
     """Return the keys of class names, with transformers' default names."""
-    names = {str(number): f"LABEL_{number}" for number in range(num_classes)}
-    return {"id2label": names, "label2id": {name: int(number) for number, name in names.items()}}
+    names = {str(index): f"LABEL_{index}" for index in range(num_classes)}
+    return {"id2label": names, "label2id": {name: int(index) for index, name in names.items()}}

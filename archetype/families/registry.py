@@ -157,9 +157,9 @@ def family_for(model: ModelSpec) -> Family:
             return family
         if errors[0].place != "kind":
             lacking[family.name] = errors
-    place = model.name or "the specification"
+    where = model.name or "the specification"
     if not lacking:
-        raise CheckpointError(place, f"no published format supports models of kind {model.kind}", KEEPS_ALL)
+        raise CheckpointError(where, f"no published format supports models of kind {model.kind}", KEEPS_ALL)
 
     def distance(name: str) -> tuple[bool, bool, int]:
         # same kinds of parts first, then formats that could be compared completely, then fewest differences
@@ -169,7 +169,7 @@ def family_for(model: ModelSpec) -> Family:
     name = min(lacking, key=distance)
     first = lacking[name][0]
     raise CheckpointError(
-        place,
+        where,
         f"no family can express it; the closest is {name}: {first.place}: {first.cause}",
         KEEPS_ALL,
     )

@@ -82,10 +82,10 @@ def translations(
     """
     end = end_of_text(tokenizer)
     sources = [[*tokenizer.encode(text), end] for text in texts]
-    for number, source in enumerate(sources):
+    for position, source in enumerate(sources):
         if len(source) > model.spec.context_length:
             cause = f"has {len(source)} tokens and the model's context holds {model.spec.context_length}"
-            raise DataError(f"text {number + 1}", cause, "cut it into sentences")
+            raise DataError(f"text {position + 1}", cause, "cut it into sentences")
     indices = [index for index, text in enumerate(texts) if text.strip()]
     start = end if start is None else start
     targets = [Translation()] * len(texts)
@@ -95,9 +95,9 @@ def translations(
         for _ in search.steps():
             count(sum(map(bool, search.finished)))
             yield None
-        for number, (index, finished) in enumerate(zip(indices, search.finished, strict=True)):
+        for position, (index, finished) in enumerate(zip(indices, search.finished, strict=True)):
             tokens = max(finished)[1]
-            is_cut = len(tokens) == search.limit(number)  # no end token fits at the limit
+            is_cut = len(tokens) == search.limit(position)  # no end token fits at the limit
             targets[index] = Translation(tokenizer.decode(tokens), len(tokens) + (not is_cut), is_cut)
     yield targets
 
@@ -120,8 +120,8 @@ class Search:
             raise SpecError("deterministic", cause, "load the model without it, or write without beams")
         self.model, self.sources, self.settings = model, sources, settings
         self.waiting = sorted(range(len(sources)), key=lambda index: len(sources[index]))  # the longest is taken first
-        rows = max_rows(model.dtype) if is_native(model) else BATCH_SIZE * settings.num_beams
-        limit = min(max(1, rows // settings.num_beams), len(sources))
+        most_rows = max_rows(model.dtype) if is_native(model) else BATCH_SIZE * settings.num_beams
+        limit = min(max(1, most_rows // settings.num_beams), len(sources))
         self.slots: Slots[int] = Slots(model, limit, settings.num_beams, self._make_step)
         self.hypotheses = Hypotheses(limit, self.limit(self.waiting[-1]), start, end, settings)
         self.finished: list[list[tuple[float, list[int]]]] = [[] for _ in sources]
@@ -179,14 +179,14 @@ class Search:
 
     def _adjust(self, logs: Tensor) -> None:
         # `logs` are log-probabilities (B, V), changed in place
-        targets, rows = self.hypotheses, iter(logs)
+        targets, logs_of_rows = self.hypotheses, iter(logs)
         for slot, source in enumerate(self.slots.sequences):
             for tokens in targets.tokens[slot, :, : targets.lengths[slot]].tolist():
                 limit = int(targets.limits[slot])
                 processors = LogitsProcessors(self._rules, [targets.start], self.sources[source], [targets.end], limit)
                 for token in tokens:
                     processors.consume(token)
-                processors(next(rows))
+                processors(next(logs_of_rows))
 
     def _leave(self, ended: list[int]) -> None:
         # the freed slots go to waiting sources; if there are none, the last slots in use move into them
@@ -222,8 +222,8 @@ class Search:
         state = self.model.new_state(padded, num_tokens, capacity=1, num_beams=self.settings.num_beams)
         self._next = state.narrow(0)  # no target has any token yet
 
-    def _tensor(self, numbers: list[int]) -> Tensor:
-        return torch.tensor(numbers, device=self.slots.device)
+    def _tensor(self, ids: list[int]) -> Tensor:
+        return torch.tensor(ids, device=self.slots.device)
 
     def _read_targets(self) -> None:
         # the best hypothesis of each source again without a cache, to locate NaN values

@@ -33,9 +33,9 @@ class BeamStep(DecodeStep):
         suppressed: Tensor | None = None,
         renormalize: bool = False,
     ) -> None:
-        rows, self._suppressed, self._renormalize = len(state.lengths), suppressed, renormalize
-        self._scores = torch.zeros(rows // num_beams, num_beams, device=model.device)
-        self._sources, self._starts = torch.zeros(2, rows, dtype=torch.long, device=model.device).unbind()
+        num_rows, self._suppressed, self._renormalize = len(state.lengths), suppressed, renormalize
+        self._scores = torch.zeros(num_rows // num_beams, num_beams, device=model.device)
+        self._sources, self._starts = torch.zeros(2, num_rows, dtype=torch.long, device=model.device).unbind()
         self._any_goes_on_from_another = False
         super().__init__(model, state, (self._scores, self._sources, self._starts))
 
@@ -59,13 +59,13 @@ class BeamStep(DecodeStep):
             starts: first cache slot in which a beam differs from its parent.
             adjust: changes the log-probabilities (B, V) in place; it is not part of the recorded step.
         """
-        texts, width = self._scores.shape
-        sources = parents[:texts] + width * np.arange(texts)[:, None]
+        num_texts, width = self._scores.shape
+        sources = parents[:num_texts] + width * np.arange(num_texts)[:, None]
         self._any_goes_on_from_another = bool((sources.ravel() != np.arange(sources.size)).any())
         self._sources.copy_(torch.from_numpy(sources.ravel()))
-        self._starts.copy_(torch.from_numpy(starts[:texts].ravel()))
-        self._scores.copy_(torch.from_numpy(scores[:texts]))
-        best = self(torch.from_numpy(newest[:texts].reshape(-1, 1)).to(self._scores.device))
+        self._starts.copy_(torch.from_numpy(starts[:num_texts].ravel()))
+        self._scores.copy_(torch.from_numpy(scores[:num_texts]))
+        best = self(torch.from_numpy(newest[:num_texts].reshape(-1, 1)).to(self._scores.device))
         if adjust is None:
             return best
         logs = self._logits.log_softmax(-1)
@@ -90,8 +90,8 @@ class BeamStep(DecodeStep):
             total = allowed.logsumexp(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).min)
         best, ids = allowed.topk(self.num_candidates)
         logs = best - total
-        texts, width = self._scores.shape
-        totals = (self._scores[..., None] + logs.view(texts, width, -1)).flatten(1)
-        totals, places = totals.topk(min(2 * width, totals.shape[1]))
-        chosen = ids.float().view(texts, -1).gather(1, places)
-        return torch.stack((totals, places.float(), chosen), dim=1)
+        num_texts, width = self._scores.shape
+        totals = (self._scores[..., None] + logs.view(num_texts, width, -1)).flatten(1)
+        totals, indices = totals.topk(min(2 * width, totals.shape[1]))
+        chosen = ids.float().view(num_texts, -1).gather(1, indices)
+        return torch.stack((totals, indices.float(), chosen), dim=1)

@@ -265,10 +265,10 @@ def check_lengths(model: Encoder | Decoder | EncoderDecoder, sequences: list[lis
     """
     if not sequences:
         raise DataError("texts", "is empty", "give at least one")
-    for number, ids in enumerate(sequences, start=1):
+    for index, ids in enumerate(sequences, start=1):
         if not 0 < len(ids) <= model.spec.context_length:
             cause = f"has {len(ids)} tokens and the model's context holds 1 to {model.spec.context_length}"
-            raise DataError(f"text {number}" if len(sequences) > 1 else "text", cause, "give some text, or shorten it")
+            raise DataError(f"text {index}" if len(sequences) > 1 else "text", cause, "give some text, or shorten it")
 
 
 def _with_masks(tokenizer: Tokenizer, text: str, mask: int) -> list[int]:

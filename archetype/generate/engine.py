@@ -279,11 +279,11 @@ class Engine:
             with self._turn():
                 state, size = self.model.new_state(1, num_slots(self.model, len(ids))), chunk_size(self.model, ids)
                 read = (StepReader if reads_by_steps(self.model) else TextReader)(self.model, state)
-                rows: list[Logprobs | None] = [None]
+                logprobs_of_text: list[Logprobs | None] = [None]
                 for start in range(0, len(ids), size):
                     logits, targets = read(ids[start : start + size]), ids[start + 1 : start + 1 + size]
-                    rows += logprobs_of(logits[: len(targets)], targets, [logprobs] * len(targets))
-            scores.append(rows)
+                    logprobs_of_text += logprobs_of(logits[: len(targets)], targets, [logprobs] * len(targets))
+            scores.append(logprobs_of_text)
         return scores
 
     def stats(self) -> Stats:

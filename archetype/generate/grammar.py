@@ -172,7 +172,7 @@ class GrammarCompiler:
 
     @property
     def nbytes(self) -> int:
-        return sum(one.nbytes for one in [*self._kept.values()])  # a copy, as other threads may add to it
+        return sum(grammar.nbytes for grammar in [*self._kept.values()])  # a copy, as other threads may add to it
 
     def _compiled(self, kind: str, source: str, whitespace: str | None) -> Compiled | Refused:
         # A subprocess tries the grammar out first, since a crash of the compiler here would end all requests. If it

@@ -112,6 +112,6 @@ class Hypotheses:
         repeats = ((beams[:, :, None] == beams[:, None, :]) & self._earlier).any(-1)
         is_taken: Bool[ndarray, "slots beams"] = np.zeros(beams.shape, bool)
         is_taken[self._slots[: len(beams)], beams] = True
-        rows = beams.copy()
-        rows[repeats] = np.nonzero(~is_taken)[1]  # equally many in each slot, in the same order
-        return rows
+        remaining = beams.copy()
+        remaining[repeats] = np.nonzero(~is_taken)[1]  # equally many in each slot, in the same order
+        return remaining

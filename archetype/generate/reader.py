@@ -71,11 +71,11 @@ class StepReader(TextReader):
     def _step(self, chunk: list[int], with_logits: bool) -> Tensor:
         # the step may have more rows, which repeat the last token
         count = len(chunk)
-        rows = 1 << (count - 1).bit_length()
-        if (step := self._steps.get((rows, with_logits))) is None:
-            step = DecodeStep(self.model, self.state.shared(rows), with_logits=with_logits)
-            self._steps[rows, with_logits] = step
-        offsets = torch.arange(rows).clamp(max=count - 1)
+        num_rows = 1 << (count - 1).bit_length()
+        if (step := self._steps.get((num_rows, with_logits))) is None:
+            step = DecodeStep(self.model, self.state.shared(num_rows), with_logits=with_logits)
+            self._steps[num_rows, with_logits] = step
+        offsets = torch.arange(num_rows).clamp(max=count - 1)
         step.state.lengths.copy_(self.num_read + offsets)
         return step(torch.tensor(chunk)[offsets, None])[:count]
 

@@ -295,13 +295,13 @@ def chunk_size(model: GenerativeModel, tokens: list[int]) -> int:
     return len(tokens) if model.spec.follows_length else PREFILL_CHUNK
 
 
-def logprobs_of(logits: Tensor, tokens: list[int], numbers: list[int | None]) -> list[Logprobs | None]:
+def logprobs_of(logits: Tensor, tokens: list[int], limits: list[int | None]) -> list[Logprobs | None]:
     """Return the log-probability of each row's token and its most likely alternatives; None if not requested."""
     results: list[Logprobs | None] = [None] * len(tokens)
-    for row, (token, number) in enumerate(zip(tokens, numbers, strict=True)):
-        if number is not None:
+    for row, (token, limit) in enumerate(zip(tokens, limits, strict=True)):
+        if limit is not None:
             logs = logits[row].float().log_softmax(-1)
-            values, ids = logs.topk(min(number, len(logs)))
+            values, ids = logs.topk(min(limit, len(logs)))
             top = zip(ids.tolist(), values.tolist(), strict=True)
             results[row] = Logprobs(float(logs[token]), tuple(top))
     return results

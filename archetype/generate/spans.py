@@ -51,7 +51,7 @@ def answer(
     logits = model(tokens, **({"token_types": types} if has_types else {})).logits[0].float()
     check_finite(logits, model, lambda: model(tokens))
     begins, ends = logits[list(pair.places)].softmax(0).unbind(-1)  # (tokens of the text,) each
-    products = (begins[:, None] * ends).triu().tril(max_tokens - 1)  # (start, end) with start <= end, and not too long
+    products = (begins[:, None] * ends).triu().tril(max_tokens - 1)  # row: start, column: end >= start, not too far
     first, last = divmod(int(products.argmax()), len(ends))
     spans = list(pair.places.values())
     start, end = spans[first][0], spans[last][1]

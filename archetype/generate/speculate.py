@@ -85,22 +85,22 @@ class DraftModel(Speculator):
             if request in fitting and request not in self._slots.sequences:
                 empty = self.model.new_state(1, 1)
                 self._slots.join(request, empty)
-        rows = self._slots.sequences
-        state = self._slots.state.rows(0, len(rows))
+        contents = self._slots.sequences
+        state = self._slots.state.rows(0, len(contents))
         # cut the cache back to the accepted tokens, then read what the draft model has not seen of each window
-        state.lengths.copy_(torch.tensor([self._num_right(request) for request in rows]))
-        unread = [request.window[int(length) :] for request, length in zip(rows, state.lengths, strict=True)]
+        state.lengths.copy_(torch.tensor([self._num_right(request) for request in contents]))
+        unread = [request.window[int(length) :] for request, length in zip(contents, state.lengths, strict=True)]
         logits, after = prefill(self.model, unread, state)
         state.lengths.copy_(after.lengths)
-        samplers = [request.sampler.fork() for request in rows]  # drafting must not advance the request's generator
-        drafts: list[list[int]] = [[] for _ in rows]
+        samplers = [request.sampler.fork() for request in contents]  # drafting must not advance the request's generator
+        drafts: list[list[int]] = [[] for _ in contents]
         while True:
             for draft, token in zip(drafts, sample(logits, samplers), strict=True):
                 draft.append(token)
             if len(drafts[0]) == limit:
                 break
             logits = self._slots.step([draft[-1] for draft in drafts])
-        self._drafts = {request: (len(request.window), draft) for request, draft in zip(rows, drafts, strict=True)}
+        self._drafts = {request: (len(request.window), draft) for request, draft in zip(contents, drafts, strict=True)}
         return [self._drafts[request][1] if request in fitting else [] for request in requests]
 
     def leave(self, request: Request) -> None:
@@ -146,28 +146,28 @@ class OwnDraft(Speculator):
         """Let each block predict one token from the vectors of the block before it and the newest token."""
         starts = [self._num_read.get(request, 0) for request in requests]
         ends = [len(request.window) - 1 for request in requests]  # the model has not read the newest token yet
-        first, count = (torch.tensor(numbers, device=self.model.device) for numbers in (starts, ends))
+        first, count = (torch.tensor(bounds, device=self.model.device) for bounds in (starts, ends))
         state = self._slots.state.rows(0, len(requests)).narrow(max(ends))
         cache, *states = state.layers[len(self.model.blocks) :]
         assert isinstance(cache, HiddenCache) and self.model.lm_head is not None
         hidden = cache.read(first, int((count - first).max()))  # (B, T, D)
         context = ForwardContext.of(hidden, first, count - first)
-        texts, samplers = (
+        sequences, samplers = (
             [list(request.window) for request in requests],
             [request.sampler.fork() for request in requests],
         )
-        for index, own in enumerate(states):
+        for index, layer_state in enumerate(states):
             ahead = index + 1
-            tokens, _ = padded([text[start + ahead :] for text, start in zip(texts, starts, strict=True)])
+            tokens, _ = padded([sequence[start + ahead :] for sequence, start in zip(sequences, starts, strict=True)])
             tokens = tokens.to(self.model.device)
             embedded = self.model.embedding(tokens, ForwardContext.of(tokens, first + ahead))
-            hidden = self.further.step(index, hidden, embedded, context, own)
+            hidden = self.further.step(index, hidden, embedded, context, layer_state)
             logits = self.model.lm_head(last_tokens(hidden, context), self.model.token_table)[:, 0]
-            for text, token in zip(texts, sample(logits, samplers), strict=True):
-                text.append(token)
+            for sequence, token in zip(sequences, sample(logits, samplers), strict=True):
+                sequence.append(token)
         # the last positions of a block read draft tokens, which may be rejected: the next step computes them again
         self._num_read = {request: max(0, len(request.window) - len(states)) for request in requests}
-        return [text[len(request.window) :][:limit] for text, request in zip(texts, requests, strict=True)]
+        return [sequence[len(request.window) :][:limit] for sequence, request in zip(sequences, requests, strict=True)]
 
     def leave(self, request: Request) -> None:
         self._num_read.pop(request, None)

@@ -121,31 +121,31 @@ def verify(model: CausalModel, tokens: list[list[int]], state: State) -> Float[T
         tokens: for each row, its newest token followed by draft tokens; rows may differ in length.
         state: of the rows.
     """
-    rows, lengths = (tensor.to(state.lengths.device) for tensor in padded(tokens))
-    longest = rows.shape[1]
+    padded_tokens, lengths = (tensor.to(state.lengths.device) for tensor in padded(tokens))
+    longest = padded_tokens.shape[1]
     # One pass reads the newest token and all draft tokens of a row: logits[:, t] follow token t, and tell whether draft
     # token t + 1 is accepted. Keys of rejected ones stay in the cache, beyond the length to which the caller cuts it
     # back: the mask hides slots from there on, and the next tokens overwrite them.
     view = state.narrow(int(state.lengths.max()) + longest)
-    logits: Tensor = model(rows, view, None if bool((lengths == longest).all()) else lengths).logits
+    logits: Tensor = model(padded_tokens, view, None if bool((lengths == longest).all()) else lengths).logits
     state.lengths += lengths
     return logits
 
 
 @torch.inference_mode()
-def prefill(model: GenerativeModel, texts: list[list[int]], state: State) -> tuple[Tensor, State]:
+def prefill(model: GenerativeModel, prompts: list[list[int]], state: State) -> tuple[Tensor, State]:
     """Prefill sequences of any lengths, in chunks, after the tokens that each row has already read.
 
     Returns:
         The logits after each sequence, (rows, V), and the state.
     """
-    rows, lengths = padded(texts)
-    longest = rows.shape[1]
+    padded_prompts, lengths = padded(prompts)
+    longest = padded_prompts.shape[1]
     filled = int(state.lengths.max())
     logits: Tensor | None = None
     size = longest if model.spec.follows_length else PREFILL_CHUNK
     for start in range(0, longest, size):
-        chunk = rows[:, start : start + size].to(state.lengths.device)
+        chunk = padded_prompts[:, start : start + size].to(state.lengths.device)
         num_tokens = (lengths - start).clamp(0, chunk.shape[1])
         whole = bool((num_tokens == chunk.shape[1]).all())
         num_tokens = num_tokens.to(chunk.device)
@@ -158,7 +158,9 @@ def prefill(model: GenerativeModel, texts: list[list[int]], state: State) -> tup
     return logits, state
 
 
-def padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
+def padded(sequences: list[list[int]]) -> tuple[Tensor, Tensor]:
     """Pad rows of tokens at the end. Return tokens (B, T) and lengths (B,)."""
-    longest = max(map(len, rows))
-    return torch.tensor([row + [0] * (longest - len(row)) for row in rows]), torch.tensor([*map(len, rows)])
+    longest = max(map(len, sequences))
+    return torch.tensor([sequence + [0] * (longest - len(sequence)) for sequence in sequences]), torch.tensor(
+        [*map(len, sequences)]
+    )

@@ -31,7 +31,7 @@ def names_of_classes(model: Encoder | Decoder, labels: Sequence[str]) -> tuple[s
     if not head.labels_tokens or head.marks_spans:
         cause = f"a head of kind {head.kind} does not classify tokens"
         raise SpecError("head", cause, "use a model with head token_classification")
-    return tuple(labels) or tuple(str(number) for number in range(head.num_classes))
+    return tuple(labels) or tuple(str(index) for index in range(head.num_classes))
 
 
 @torch.inference_mode()

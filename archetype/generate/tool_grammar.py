@@ -47,17 +47,17 @@ class _Rules:
         """Yield all rules."""
         form = self._form
         yield f"start: {self._literal(form.opening)} call"
-        yield "call: " + " | ".join(f"call_{number}" for number in range(len(functions)))
+        yield "call: " + " | ".join(f"call_{index}" for index in range(len(functions)))
         if ID in "".join(form.literals):
             yield "id: /[a-zA-Z0-9]{9}/"
-        for number, (name, schema) in enumerate(functions.items()):
-            head = f"call_{number}: {self._literal(name)}"
+        for index, (name, schema) in enumerate(functions.items()):
+            head = f"call_{index}: {self._literal(name)}"
             if form.pairs is None:
-                yield f"{head} {self._literal(form.before_arguments)} object_{number} last"
-                yield f"object_{number}: {_json({**schema, 'type': 'object'})}"
+                yield f"{head} {self._literal(form.before_arguments)} object_{index} last"
+                yield f"object_{index}: {_json({**schema, 'type': 'object'})}"
             else:
-                yield f"{head} first_{number}_0"
-                yield from self._values(f"{number}", schema)
+                yield f"{head} first_{index}_0"
+                yield from self._values(f"{index}", schema)
         if form.pairs is None:
             yield f"last: {self._end(form.after, form.next_name)}"
 
@@ -83,16 +83,16 @@ class _Rules:
     def _value(self, rule: str, key: str, property_schema: Any, schema: Schema) -> Iterator[str]:
         # a string as plain text, anything else as JSON
         property_schema, shared = resolved(property_schema, schema), self._literal(self._shared)
-        texts = property_schema.get("enum", [property_schema["const"]] if "const" in property_schema else None)
-        if not isinstance(texts, list | None):
+        allowed = property_schema.get("enum", [property_schema["const"]] if "const" in property_schema else None)
+        if not isinstance(allowed, list | None):
             raise SpecError(f"{key}.enum", "is not a list", "write one")
-        if not allows(property_schema, schema, "string") and not any(isinstance(text, str) for text in texts or ()):
+        if not allows(property_schema, schema, "string") and not any(isinstance(text, str) for text in allowed or ()):
             definitions = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
             yield f"{rule}: {rule}_json {shared}"
             yield f"{rule}_json: {_json({**property_schema, **definitions})}"
             return
-        if texts is not None:
-            written = (text if isinstance(text, str) else json.dumps(text) for text in texts)
+        if allowed is not None:
+            written = (text if isinstance(text, str) else json.dumps(text) for text in allowed)
             yield f"{rule}: ({' | '.join(map(self._literal, written))}) {shared}"
             return
         if limits := [name for name in UNWRITTEN if name in property_schema]:
@@ -119,8 +119,8 @@ class _Rules:
         return " ".join(parts) or '""'
 
 
-def _common_start(texts: Sequence[str]) -> str:
-    first, last = min(texts, default=""), max(texts, default="")
+def _common_start(strings: Sequence[str]) -> str:
+    first, last = min(strings, default=""), max(strings, default="")
     length = next((index for index, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
     return first[:length]
 

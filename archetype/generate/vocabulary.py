@@ -88,5 +88,5 @@ class Vocabulary:
 
 def alternatives(choices: Sequence[str]) -> str:
     """Return a regular expression that matches exactly these texts."""
-    texts = ("".join(f"\\{sign}" if sign in META else sign for sign in text) for text in choices)
-    return f"(?:{'|'.join(texts)})"
+    escaped = ("".join(f"\\{sign}" if sign in META else sign for sign in text) for text in choices)
+    return f"(?:{'|'.join(escaped)})"

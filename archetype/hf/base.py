@@ -64,13 +64,16 @@ class ArchetypePreTrainedModel(PreTrainedModel):
             module, old = self.get_submodule(path), self.get_parameter(name)
             if old.shape == shaped.shape:
                 continue
-            new, rows = old.new_empty(shaped.shape), min(len(old), len(shaped))  # rows: tokens in both vocabularies
+            new, num_shared = (
+                old.new_empty(shaped.shape),
+                min(len(old), len(shaped)),
+            )  # rows: tokens in both vocabularies
             setattr(module, parameter, nn.Parameter(new, requires_grad=old.requires_grad))
             if mean_resizing:
                 new[:] = old.mean(0)
             else:
                 self._draw(module, parameter, new)
-            new[:rows] = old[:rows]
+            new[:num_shared] = old[:num_shared]
             if isinstance(module, nn.Embedding):
                 module.num_embeddings = len(shaped)
         return self.get_input_embeddings()  # type: ignore[no-any-return]

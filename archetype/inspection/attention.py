@@ -277,10 +277,10 @@ def _of_heads(trace: Trace, path: str, weights: Float[Tensor, "H T S"], masked: 
 
 def _pooled(weights: Float[Tensor, "H T S"]) -> Float[Tensor, "H rows columns"]:
     """Max-pool maps to at most `POOLED` cells per side."""
-    rows, columns = (min(POOLED, size) for size in weights.shape[1:])
-    if weights.shape[1] % rows == 0:  # pooling queries by a plain maximum first is faster
-        weights = weights.unflatten(1, (rows, -1)).amax(2)
-    return nn.functional.adaptive_max_pool2d(weights, (rows, columns))
+    height, width = (min(POOLED, size) for size in weights.shape[1:])
+    if weights.shape[1] % height == 0:  # pooling queries by a plain maximum first is faster
+        weights = weights.unflatten(1, (height, -1)).amax(2)
+    return nn.functional.adaptive_max_pool2d(weights, (height, width))
 
 
 def _tokens(trace: Trace, path: str, weights: Tensor) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -103,6 +103,6 @@ def label(token: str, limit: int = MAX_LABEL) -> str:
 def _names(axis: Any, names: Sequence[str], rotated: bool = False) -> None:
     step = 1 if len(names) <= MAX_LABELS else -(-len(names) // 12)
     positions = range(0, len(names), step)
-    texts = [label(names[position]) if step == 1 else str(position) for position in positions]
-    options: dict[str, Any] = {"rotation": 90 if any(len(text) > 2 for text in texts) else 0} if rotated else {}
-    axis.set_ticks(list(positions), texts, fontsize=7, family="monospace", parse_math=False, **options)
+    labels = [label(names[position]) if step == 1 else str(position) for position in positions]
+    options: dict[str, Any] = {"rotation": 90 if any(len(text) > 2 for text in labels) else 0} if rotated else {}
+    axis.set_ticks(list(positions), labels, fontsize=7, family="monospace", parse_math=False, **options)

@@ -80,7 +80,7 @@ def _pair(tokenizer: Tokenizer | None, source: Tensor, target: Tensor) -> Inputs
     return Inputs({"target": target, "source": source}, names, source_names, target)
 
 
-def _ids(model: Model, tokenizer: Tokenizer | None, text: Text, place: str) -> Tensor:
+def _ids(model: Model, tokenizer: Tokenizer | None, text: Text, field: str) -> Tensor:
     if isinstance(text, str):
         tokenizer = _needed(tokenizer)
         if model.spec.reads_source and not isinstance(model, Encoder):
@@ -92,11 +92,11 @@ def _ids(model: Model, tokenizer: Tokenizer | None, text: Text, place: str) -> T
     if ids.dim() != 2 or not 0 < ids.shape[1] <= model.spec.context_length:
         count = ids.shape[-1] if ids.dim() else 0
         cause = f"has {count} tokens and the model's context holds 1 to {model.spec.context_length}"
-        raise DataError(place, cause, "give some text, or shorten it")
+        raise DataError(field, cause, "give some text, or shorten it")
     assert not isinstance(model, VisionEncoder)
-    size = model.spec.input_vocab_size if place == "text" else model.spec.vocab_size
+    size = model.spec.input_vocab_size if field == "text" else model.spec.vocab_size
     if int(ids.min()) < 0 or int(ids.max()) >= size:
-        raise DataError(place, f"has an id outside 0 to {size - 1}", "use the model's own tokenizer")
+        raise DataError(field, f"has an id outside 0 to {size - 1}", "use the model's own tokenizer")
     return ids
 
 

@@ -67,8 +67,8 @@ def read_out(trace: Trace, x: Float[Tensor, "B T ... D"]) -> Float[Tensor, "B T 
             return model.class_logits(y, ForwardContext.of(x))[:, None]
         return model.lm_head(y, model.embedding.token.weight)  # type: ignore[no-any-return]
     if isinstance(model, MegaByte):  # position t is predicted at the slot of byte t + 1
-        rows, length = trace.inputs.arguments["tokens"].shape
-        y = model.local_model.final_norm(x, ForwardContext.of(x)).reshape(rows, -1, x.shape[2])
+        batch, length = trace.inputs.arguments["tokens"].shape
+        y = model.local_model.final_norm(x, ForwardContext.of(x)).reshape(batch, -1, x.shape[2])
         return model.lm_head(y[:, 1 : length + 1].contiguous(), model.local_embedding.token.weight)  # type: ignore[no-any-return]
     assert isinstance(model, Decoder | Encoder | VisionEncoder)
     context = ForwardContext.of(x)
@@ -144,9 +144,11 @@ class LensView(View):
     def draw_on(self, figure: "Figure", axes: "Axes") -> None:
         """Draw layers upwards and positions across, on axes of a figure; long texts show their last positions."""
         shown = min(len(self.tokens), POSITIONS)
-        texts = [[cell[0] for cell in row[-shown:]] for row in self.names][::-1]  # the likeliest answers
+        cell_names = [[cell[0] for cell in row[-shown:]] for row in self.names][::-1]  # the likeliest answers
         cells = self.log_probabilities[:, -shown:, 0].exp().flip(0)
-        image = figures.heat_map(axes, cells, self.layers[::-1], self.tokens[-shown:], low=0.0, high=1.0, texts=texts)
+        image = figures.heat_map(
+            axes, cells, self.layers[::-1], self.tokens[-shown:], low=0.0, high=1.0, texts=cell_names
+        )
         figures.title(axes, "Logit lens: the likeliest answer after each layer")
         cut = f"the last {shown} of {len(self.tokens)} positions" if shown < len(self.tokens) else "position"
         axes.set_xlabel(f"{cut} (its token)", fontsize=8)

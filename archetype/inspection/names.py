@@ -120,10 +120,10 @@ def layer_path(model: Model, layer: int | str) -> str:
     main = next((name for name in ("decoder.", "global_model.") if any(path.startswith(name) for path in paths)), "")
     main_paths = [path for path in paths if path.startswith(main)]
     if isinstance(layer, int) or layer.removeprefix("-").isdigit():
-        number = int(layer)
-        if not -len(main_paths) <= number < len(main_paths):
-            raise SpecError("layer", f"{number} is out of range", f"use 0 to {len(main_paths) - 1}")
-        return main_paths[number]
+        index = int(layer)
+        if not -len(main_paths) <= index < len(main_paths):
+            raise SpecError("layer", f"{index} is out of range", f"use 0 to {len(main_paths) - 1}")
+        return main_paths[index]
     if layer not in paths:
         raise SpecError("layer", f"there is no {layer}", nearest(layer, paths))
     return layer

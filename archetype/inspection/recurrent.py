@@ -66,8 +66,8 @@ class RecurrentView(View):
                 figures.plain(axes, grid=True)
                 figures.title(axes, f"{path} {name}".strip(), 8)
                 if row == len(paths) - 1 and len(self.tokens) == len(values) <= figures.MAX_LABELS:
-                    texts = [figures.label(token, 8) for token in self.tokens]
-                    axes.set_xticks(list(steps), texts, fontsize=6, rotation=90, family="monospace", parse_math=False)
+                    names = [figures.label(token, 8) for token in self.tokens]
+                    axes.set_xticks(list(steps), names, fontsize=6, rotation=90, family="monospace", parse_math=False)
         return figure
 
 
@@ -144,10 +144,10 @@ def states(trace: Trace, path: str) -> Iterator[dict[str, Tensor]]:
         return
     module, x, call = module_at(trace.model, path), trace[f"{path}.in"], trace.calls[path].context
     left = {} if call is None else {layer: value for layer, value in call.left.items() if isinstance(value, Tensor)}
-    rows = torch.arange(x.shape[0], device=x.device)
+    first_row = torch.arange(x.shape[0], device=x.device)
     for position in range(x.shape[1]):
         token = x[:, position : position + 1]  # (B, 1, D)
-        context = ForwardContext.of(token, torch.full_like(rows, position))
+        context = ForwardContext.of(token, torch.full_like(first_row, position))
         context.left = {layer: value[:, position : position + 1] for layer, value in left.items()}
         module(token, context, state)
         yield {name: tensor for _, name, tensor in state.tensors() if tensor.is_floating_point()}

@@ -107,7 +107,7 @@ def _check_privacy(api: "HfApi", to: Destination) -> None:
 
 
 @contextmanager
-def _hub_errors(place: str) -> Iterator[None]:
+def _hub_errors(target: str) -> Iterator[None]:
     from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -123,7 +123,7 @@ def _hub_errors(place: str) -> Iterator[None]:
             cause, remedy = "the token may not write there", "use a token with write access, or another owner"
         else:
             cause, remedy = f"the hub answers {status}", "try again"
-        raise CheckpointError(place, f"{cause}{f' ({detail})' if detail else ''}", remedy) from None
+        raise CheckpointError(target, f"{cause}{f' ({detail})' if detail else ''}", remedy) from None
     except Exception as error:  # including those of huggingface_hub's network library, which has changed twice
         cause = f"{constants.ENDPOINT} cannot be reached: {one_line(str(error), 80)}"
-        raise CheckpointError(place, cause, "check the network; --dry-run needs none") from None
+        raise CheckpointError(target, cause, "check the network; --dry-run needs none") from None

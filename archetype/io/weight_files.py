@@ -79,13 +79,13 @@ def _named(config: Path, is_there: Callable[[str], bool]) -> str | None:
     name = read_json(config, MAX_INDEX_BYTES, CheckpointError).get(NAMED) if config.is_file() else None
     if name is None:
         return None
-    place = f"{config}: {NAMED}"
+    field = f"{config}: {NAMED}"
     if not isinstance(name, str) or not name.endswith((".safetensors", ".safetensors.index.json")):
-        raise CheckpointError(place, f"{name!r} is not a safetensors file or its index", "fix the file")
+        raise CheckpointError(field, f"{name!r} is not a safetensors file or its index", "fix the file")
     if PurePosixPath(name).name != name or "\\" in name:
-        raise CheckpointError(place, f"{name!r} points outside the model's folder", "do not trust this checkpoint")
+        raise CheckpointError(field, f"{name!r} points outside the model's folder", "do not trust this checkpoint")
     if not is_there(name):
-        raise CheckpointError(place, f"{name!r} is missing", "download it")
+        raise CheckpointError(field, f"{name!r} is missing", "download it")
     return name
 
 
@@ -152,14 +152,14 @@ def file_header(file: Path) -> Header:
     return {name: _tensor(f"{file}: {name}", entry) for name, entry in entries.items() if name != "__metadata__"}
 
 
-def _tensor(place: str, entry: Any) -> TensorHeader:
+def _tensor(field: str, entry: Any) -> TensorHeader:
     dtype, shape = (entry.get("dtype"), entry.get("shape")) if isinstance(entry, dict) else (None, None)
     if (
         not isinstance(dtype, str)
         or not isinstance(shape, list)
         or not all(type(size) is int and size >= 0 for size in shape)
     ):
-        raise CheckpointError(place, "has no type and shape in the header", "download the file again")
+        raise CheckpointError(field, "has no type and shape in the header", "download the file again")
     return TensorHeader(dtype, tuple(shape))
 
 

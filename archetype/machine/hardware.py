@@ -42,13 +42,13 @@ class Device(NamedTuple):
         halves = bytes_of(dtype) == 2 and "bfloat16" in self.flops
         return self.flops["bfloat16" if halves else "float32"]
 
-    def times(self, number: int) -> "Device":
+    def times(self, count: int) -> "Device":
         """Several of this machine that share the work evenly; what they say to each other is not counted."""
-        if number == 1:
+        if count == 1:
             return self
-        flops = {dtype: number * peak for dtype, peak in self.flops.items()}
-        memory = None if self.memory is None else number * self.memory
-        name, bandwidth = f"{number} x {self.name}", number * self.bandwidth
+        flops = {dtype: count * peak for dtype, peak in self.flops.items()}
+        memory = None if self.memory is None else count * self.memory
+        name, bandwidth = f"{count} x {self.name}", count * self.bandwidth
         return self._replace(name=name, bandwidth=bandwidth, flops=flops, memory=memory)
 
 

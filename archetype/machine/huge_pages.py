@@ -68,8 +68,8 @@ def _file_mappings() -> list[tuple[int, int]]:
 
 def _release(address: int, num_bytes: int, mappings: list[tuple[int, int]]) -> None:
     """Let whole pages of a file leave memory; whoever reads them again finds the file's bytes."""
-    place = bisect_right(mappings, (address, 2**64)) - 1
-    if place >= 0 and address + num_bytes <= mappings[place][1]:
+    index = bisect_right(mappings, (address, 2**64)) - 1
+    if index >= 0 and address + num_bytes <= mappings[index][1]:
         _advise(address, num_bytes, mmap.MADV_DONTNEED)
 
 

@@ -52,13 +52,13 @@ def own_tensors(model: nn.Module) -> Iterator[OwnTensor]:
 @torch.no_grad()
 def initialize(model: nn.Module, scheme: Initialization, num_layers: int, seed: int) -> None:
     """Draw every tensor of `model` in place: norms 1, biases 0, matrices by the scheme."""
-    for own in own_tensors(model):
-        initialize_tensor(own, scheme, num_layers, seed)
+    for tensor in own_tensors(model):
+        initialize_tensor(tensor, scheme, num_layers, seed)
 
 
-def initialize_tensor(own: OwnTensor, scheme: Initialization, num_layers: int, seed: int) -> None:
+def initialize_tensor(owned: OwnTensor, scheme: Initialization, num_layers: int, seed: int) -> None:
     """Draw one tensor in place."""
-    module, own_name, name, tensor = own
+    module, own_name, name, tensor = owned
     generator, own_way = generator_for(seed, name, tensor.device), getattr(module, "init_tensor", None)
     if callable(own_way) and own_way(own_name, tensor, generator):
         return

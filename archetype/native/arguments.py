@@ -47,7 +47,7 @@ def _sizes(count: int) -> Kind:  # the first of those that are given: that of fe
 
 
 def _one_of(name: str, entries: Sequence[torch.dtype | str]) -> Kind:
-    return Kind(name, ctypes.c_int32, {entry: number for number, entry in enumerate(entries)}.__getitem__)
+    return Kind(name, ctypes.c_int32, {entry: index for index, entry in enumerate(entries)}.__getitem__)
 
 
 def _address(tensor: Tensor | None) -> int | None:

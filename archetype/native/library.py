@@ -76,11 +76,11 @@ class Library:
             IndexError: one met a row or place that is none, so that what it writes is not whole, nor what follows.
         """
         wrong = (ctypes.c_int64 * 2)()
-        place = self._library.run(ctypes.addressof(entries), count, threads, ctypes.addressof(wrong))
-        if not place:
+        failed = self._library.run(ctypes.addressof(entries), count, threads, ctypes.addressof(wrong))
+        if not failed:
             return
-        entry = Entry.from_address(ctypes.addressof(entries) + (abs(place) - 1) * ctypes.sizeof(Entry))
-        if place > 0:
+        entry = Entry.from_address(ctypes.addressof(entries) + (abs(failed) - 1) * ctypes.sizeof(Entry))
+        if failed > 0:
             raise ValueError(self._fault(entry))
         name = OPERATIONS[entry.operation].operation
         raise IndexError(f"{name}: {wrong[0]} is none of the {wrong[1]} that there are")

@@ -93,8 +93,8 @@ def product(
         return None
     matrices, stack = (1, 0) if indices is None else (len(weight), weight.stride(0))
     serial = rows * weight.shape[-2] * x.shape[-1] <= 4 * SERIAL
-    numbers = weight, weight.shape[-2], weight.dtype
-    matrix = _Matrix(*numbers, matrices=matrices, stride=weight.stride(-2), stack=stack, serial=serial)
+    shape = weight, weight.shape[-2], weight.dtype
+    matrix = _Matrix(*shape, matrices=matrices, stride=weight.stride(-2), stack=stack, serial=serial)
     return _product(kernels, x, matrix, bias, indices)
 
 

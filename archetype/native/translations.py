@@ -87,8 +87,8 @@ def collapsed(
 
 def _elementwise(name: str) -> Translation:
     def translation(kernels: Kernels, function: Any, *inputs: Any, alpha: float = 1, **options: Any) -> Tensor | None:
-        numbers = all(isinstance(value, Tensor | int | float) for value in inputs)
-        if options or not numbers or not any(isinstance(value, Tensor) for value in inputs):
+        are_numbers = all(isinstance(value, Tensor | int | float) for value in inputs)
+        if options or not are_numbers or not any(isinstance(value, Tensor) for value in inputs):
             return None
         if function._schema.is_mutable:
             return pointwise(kernels, name, inputs[0], *inputs, factor=alpha)

@@ -1,4 +1,4 @@
-"""Copies of the buffers that a forward pass may change, such as the running statistics of BatchNorm."""
+"""Copies of the buffers that a forward pass may change, such as running means and variances."""
 
 from torch import Tensor, nn
 

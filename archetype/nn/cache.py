@@ -277,8 +277,8 @@ class BlockState(LayerState):
 
     def select(self, rows: Int[Tensor, "rows"]) -> "BlockState":
         # with cross-attention, the rows must be all rows of some sources
-        own = {name: state.select(rows) for name, state in self._own().items()}
-        return self._with(own, self.cross and self.cross.select(self._sources(rows)))
+        selected = {name: state.select(rows) for name, state in self._own().items()}
+        return self._with(selected, self.cross and self.cross.select(self._sources(rows)))
 
     def insert(self, rows: Int[Tensor, "rows"], other: LayerState) -> None:
         # with cross-attention, all rows of its sources
@@ -303,16 +303,16 @@ class BlockState(LayerState):
 
     def rows(self, start: int, stop: int) -> "BlockState":
         # with cross-attention, the rows must be all rows of some sources
-        own = {name: state.rows(start, stop) for name, state in self._own().items()}
+        states = {name: state.rows(start, stop) for name, state in self._own().items()}
         each = self.rows_per_source
-        return self._with(own, self.cross and self.cross.rows(start // each, stop // each))
+        return self._with(states, self.cross and self.cross.rows(start // each, stop // each))
 
     def without_source(self) -> "BlockState":
         """Return the state without cross-attention, whose rows may be copied one by one."""
         return self._with(self._own(), None)
 
-    def _with(self, own: Mapping[str, LayerState], cross: CrossKVCache | None) -> "BlockState":
-        return BlockState(own.get("mixer"), cross, own.get("feedforward"), self.rows_per_source)
+    def _with(self, states: Mapping[str, LayerState], cross: CrossKVCache | None) -> "BlockState":
+        return BlockState(states.get("mixer"), cross, states.get("feedforward"), self.rows_per_source)
 
     def _own(self) -> dict[str, LayerState]:
         states = {"mixer": self.mixer, "feedforward": self.feedforward}

@@ -100,10 +100,10 @@ class ForwardContext:
         if shares is None:
             return self
         ids = self.document_ids
-        own_ids, own_tokens = (None if one is None else shares.own(one) for one in (ids, self.tokens))
+        own_ids, own_tokens = (None if x is None else shares.own(x) for x in (ids, self.tokens))
         rows = SharedRows(shares, self.shared_positions, ids)
-        own = shares.own(self.positions)
-        return replace(self, positions=own, tokens=own_tokens, document_ids=own_ids, rows=rows)
+        own_positions = shares.own(self.positions)
+        return replace(self, positions=own_positions, tokens=own_tokens, document_ids=own_ids, rows=rows)
 
     def own(self, x: Tensor) -> Tensor:
         """Cut sequences (B, S, ...) to the positions of this process; return all without context parallelism."""

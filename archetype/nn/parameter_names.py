@@ -53,7 +53,7 @@ def _size(digits: str) -> tuple[int, str]:
     return len(digits), digits
 
 
-def names_matching(model: nn.Module, patterns: Sequence[str], place: str) -> set[str]:
+def names_matching(model: nn.Module, patterns: Sequence[str], field: str) -> set[str]:
     """Return the names of all parameters that match at least one pattern.
 
     Raises:
@@ -66,7 +66,7 @@ def names_matching(model: nn.Module, patterns: Sequence[str], place: str) -> set
         matches = {name for name in names if meant.matches(name)}
         if not matches:
             near = ", ".join(difflib.get_close_matches(pattern[:LONGEST], names, n=3, cutoff=0.0))
-            raise SpecError(place, f"{pattern!r:.60} matches no parameter", f"the nearest are {near}")
+            raise SpecError(field, f"{pattern!r:.60} matches no parameter", f"the nearest are {near}")
         matching |= matches
     return matching
 

@@ -16,7 +16,10 @@ def roles_of(model: nn.Module) -> dict[str, Role]:
     A module can declare roles in `parameter_roles`. Otherwise the matrices of linear layers, experts and recurrences
     outside embedding and head are `hidden`; all other parameters, such as convolution kernels, are `vector`.
     """
-    return {name: _declared(module, own) or _by_name(name, module, tensor) for name, module, own, tensor in _own(model)}
+    return {
+        name: _declared(module, short_name) or _by_name(name, module, tensor)
+        for name, module, short_name, tensor in _own(model)
+    }
 
 
 def decayed_parameters(model: nn.Module) -> set[str]:
@@ -27,10 +30,10 @@ def decayed_parameters(model: nn.Module) -> set[str]:
     """
     return {
         name
-        for name, module, own, tensor in _own(model)
+        for name, module, short_name, tensor in _own(model)
         if tensor.dim() >= 2
-        and (_declared(module, own) or _by_name(name, module, tensor)) not in ("norm", "bias")
-        and _declared(module, own) != "vector"
+        and (_declared(module, short_name) or _by_name(name, module, tensor)) not in ("norm", "bias")
+        and _declared(module, short_name) != "vector"
     }
 
 
@@ -38,15 +41,15 @@ def _own(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor]]:
     # once each: full name, module, name in the module, tensor
     ids: set[int] = set()
     for path, module in model.named_modules():
-        for own, parameter in module.named_parameters(recurse=False):
+        for short_name, parameter in module.named_parameters(recurse=False):
             if id(parameter) not in ids:
                 ids.add(id(parameter))
-                yield f"{path}.{own}" if path else own, module, own, parameter
+                yield f"{path}.{short_name}" if path else short_name, module, short_name, parameter
 
 
-def _declared(module: nn.Module, own: str) -> Role | None:
+def _declared(module: nn.Module, short_name: str) -> Role | None:
     roles: dict[str, Role] = getattr(module, "parameter_roles", {})
-    return roles.get(own)
+    return roles.get(short_name)
 
 
 def _by_name(name: str, module: nn.Module, parameter: Tensor) -> Role:

@@ -16,13 +16,13 @@ from torch import Tensor
 class PositionShares(ABC):
     """The positions of every sequence that this process computes."""
 
-    def __init__(self, number: int, size: int) -> None:
-        self.size, self.pieces = size, (number, 2 * size - 1 - number)
+    def __init__(self, rank: int, size: int) -> None:
+        self.size, self.pieces = size, (rank, 2 * size - 1 - rank)
 
     def own(self, x: Tensor) -> Tensor:
         """Cut whole sequences, (B, S, ...), to the positions of this process."""
         pieces = x.chunk(2 * self.size, dim=1)
-        return torch.cat([pieces[number] for number in self.pieces], dim=1)
+        return torch.cat([pieces[index] for index in self.pieces], dim=1)
 
     @abstractmethod
     def gather(self, x: Tensor) -> Tensor:

@@ -207,9 +207,13 @@ def selection_inside(selection: Part, modules: frozenset[str], queries: str, col
         column: first column of its cells.
         row: lowest row of its cells, above that of `queries`.
     """
-    own = frozenset(name.removeprefix("index.") for name in modules if name.startswith("index."))
+    index_modules = frozenset(name.removeprefix("index.") for name in modules if name.startswith("index."))
     function = provided("diagram", type(selection))
-    drawn = function(selection, own) if function else Inside((Cell("keys", 0, 0, (X,), rows=tuple(own)),), "keys")
+    drawn = (
+        function(selection, index_modules)
+        if function
+        else Inside((Cell("keys", 0, 0, (X,), rows=tuple(index_modules)),), "keys")
+    )
     names = {cell.name: f"index.{cell.name}" for cell in drawn.cells} | {QUERIES: queries}
     cells = tuple(
         cell._replace(
@@ -264,16 +268,18 @@ def with_equals_once(drawing: Inside) -> Inside:
     """Merge each group whose cells equal those of the first group into one box with the first group's name."""
     cells = {cell.name: cell for cell in drawing.cells}
     for group in drawing.groups[1:]:
-        first, own = ([cells[name] for name in g.cells] for g in (drawing.groups[0], group))
-        if [(c.label, c.kind, c.row) for c in first] != [(c.label, c.kind, c.row) for c in own]:
+        first, repeated = ([cells[name] for name in g.cells] for g in (drawing.groups[0], group))
+        if [(c.label, c.kind, c.row) for c in first] != [(c.label, c.kind, c.row) for c in repeated]:
             continue
-        left, end = min(c.column for c in own), max(c.column + c.span for c in own)
-        outer = tuple(dict.fromkeys(name for c in own for name in c.inputs if name not in group.cells))
-        rows = tuple(row for c in own for row in c.rows or (c.name,))
-        last = own[-1]._replace(
-            column=left, row=min(c.row for c in own), inputs=outer, span=1, label=group.label, rows=rows
+        left, end = min(c.column for c in repeated), max(c.column + c.span for c in repeated)
+        outer = tuple(dict.fromkeys(name for c in repeated for name in c.inputs if name not in group.cells))
+        module_names = tuple(row for c in repeated for row in c.rows or (c.name,))
+        last = repeated[-1]._replace(
+            column=left, row=min(c.row for c in repeated), inputs=outer, span=1, label=group.label, rows=module_names
         )
-        rest = [last if c.name == last.name else c for c in drawing.cells if c.name not in group.cells or c is own[-1]]
+        rest = [
+            last if c.name == last.name else c for c in drawing.cells if c.name not in group.cells or c is repeated[-1]
+        ]
         removed = end - left - 1
         moved = [
             c._replace(column=c.column - removed)
@@ -297,8 +303,8 @@ def _unknown(part: Spec, names: Sequence[str]) -> Inside:
 def title(part: Part) -> str:
     """Return the title of a kind, or its `kind` in words."""
     kind = str(getattr(part, "kind", type(part).__name__))
-    own = vars(type(part)).get("title", "")  # a derived kind does not inherit the title
-    return own or kind.replace("_", " ").capitalize()
+    own_title = vars(type(part)).get("title", "")  # a derived kind does not inherit the title
+    return own_title or kind.replace("_", " ").capitalize()
 
 
 def pill(name: str, label: str, shape: str, kind: str = "input", gives: str = "") -> Step:

@@ -33,7 +33,7 @@ COLUMN, ROW = Cut(0), Cut(1)  # of a matrix (outputs, inputs)
 EACH, ONCE = Whole.EACH, Whole.ONCE
 
 
-def _keep_sizes(number: int) -> None:
+def _keep_sizes(rank: int) -> None:
     """Do nothing, for modules that store no sizes."""
 
 
@@ -104,7 +104,7 @@ class Plans(Generic[M]):
         """
         return None
 
-    def stage(self, number: int, num_stages: int) -> Any | None:
+    def stage(self, index: int, num_stages: int) -> Any | None:
         """Return a module with the layers of one pipeline stage (Huang 2018); other layers are removed from the model.
 
         Its attribute `is_first` tells whether it reads tokens, `is_last` whether it returns logits.
@@ -112,9 +112,9 @@ class Plans(Generic[M]):
         return None
 
 
-def stage_layers(number: int, num_stages: int, num_layers: int) -> range:
+def stage_layers(index: int, num_stages: int, num_layers: int) -> range:
     """Return the indices of the layers of one pipeline stage."""
-    first, last = (n * num_layers // num_stages for n in (number, number + 1))
+    first, last = (n * num_layers // num_stages for n in (index, index + 1))
     return range(first, last)
 
 

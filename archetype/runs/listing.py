@@ -44,8 +44,8 @@ def differences_of_runs(recipes: Sequence[dict[str, Any]]) -> list[dict[str, Any
     others = [{key: value for key, value in recipe.items() if key != "spec"} for recipe in recipes]
     changes = [*changes_of(others), *((f"spec.{path}", values) for path, values in changes_of(specs))]
     return [
-        {path: values[number] for path, values in changes if not path.startswith(UNTOLD) and values[number] != ABSENT}
-        for number in range(len(recipes))
+        {path: values[index] for path, values in changes if not path.startswith(UNTOLD) and values[index] != ABSENT}
+        for index in range(len(recipes))
     ]
 
 
@@ -228,9 +228,11 @@ def downsampled(series: Series, axis: Axis, after: int, last: int, points: int, 
     rows[~np.isfinite(rows)] = np.nan
     counts = np.isfinite(rows).sum(1)
     means = np.nansum(rows, 1) / np.where(counts, counts, np.nan)
-    places, averages = series.places[axis], series.averages(smoothing)
+    axis_values, averages = series.places[axis], series.averages(smoothing)
     columns = (np.fmin.reduce(rows, 1), np.fmax.reduce(rows, 1), means, [averages[end] for end in ends])
-    return Buckets([places[end] for end in ends], *([_finite(float(value)) for value in column] for column in columns))
+    return Buckets(
+        [axis_values[end] for end in ends], *([_finite(float(value)) for value in column] for column in columns)
+    )
 
 
 def _finite(value: float) -> float | None:

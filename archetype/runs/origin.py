@@ -103,8 +103,8 @@ def read_origin(folder: Path) -> Origin:
         raise damage if damage.place.startswith(str(file)) else damage.at(str(file)) from None
     except ValidationError as error:
         first = error.errors()[0]
-        place = f"{file}: {'.'.join(map(str, first['loc']))}"
-        raise CheckpointError(place, f"is damaged: {first['msg']}", "import the folder again") from None
+        field = f"{file}: {'.'.join(map(str, first['loc']))}"
+        raise CheckpointError(field, f"is damaged: {first['msg']}", "import the folder again") from None
     return origin
 
 

@@ -58,11 +58,11 @@ def measured_device() -> Device:
 @torch.inference_mode()
 def launch_seconds(device: torch.device) -> float:
     """Measure the overhead of a module call in seconds, with a 1 x 1 matrix product."""
-    one, module = torch.ones(1, 1, device=device), torch.nn.Linear(1, 1, bias=False, device=device)
+    x, module = torch.ones(1, 1, device=device), torch.nn.Linear(1, 1, bias=False, device=device)
 
     def several() -> None:
         for _ in range(LAUNCHES):
-            module(one)
+            module(x)
 
     return _seconds(several, device, NUM_TRIES) / LAUNCHES
 
@@ -106,14 +106,14 @@ def read_peak(device: torch.device, tries: int = NUM_TRIES) -> tuple[Peak, int]:
     `tries` times after a warm-up.
     """
     size = READ_BYTES if device.type == "cpu" else GPU_FACTOR * READ_BYTES
-    numbers = torch.empty(size // 4, device=device)
+    floats = torch.empty(size // 4, device=device)
     if device.type == "cpu" and hasattr(mmap, "MADV_HUGEPAGE"):
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         memory.madvise(mmap.MADV_HUGEPAGE)
-        numbers = torch.frombuffer(memory, dtype=torch.float32)
-    matrix = numbers.fill_(1.0).view(-1, min(4096, len(numbers)))
+        floats = torch.frombuffer(memory, dtype=torch.float32)
+    matrix = floats.fill_(1.0).view(-1, min(4096, len(floats)))
     vector = torch.ones(1, matrix.shape[1], device=device)
-    source, target = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
+    source, target = floats[: len(floats) // 2], floats[len(floats) // 2 :]
     ways: dict[str, Way] = {
         "torch.copy_": (size, lambda: target.copy_(source)),  # reads half the buffer, writes the other half
         "torch.sum": (size, matrix.sum),
@@ -128,8 +128,8 @@ def _page_bytes(address: int, size: int) -> int:
     """Return the page size that backs most of a block of memory; the system's default if unknown."""
     file, huge, inside = Path("/proc/self/smaps"), 0, False
     for line in file.read_text().splitlines() if file.exists() else []:
-        if place := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
-            inside = int(place[1], 16) <= address < int(place[2], 16)
+        if address_range := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(address_range[1], 16) <= address < int(address_range[2], 16)
         elif inside and line.startswith("AnonHugePages:"):
             huge = 1024 * int(line.split()[1])
     sizes = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")

@@ -71,9 +71,9 @@ def _public() -> dict[str, str]:
     from archetype.spec.registry import load_kinds
 
     folders = (f"{folder}.spec" for folder in load_kinds())
-    own = (f"{above}.{info.name}" for above in (__name__, "archetype.roles") for info in _modules_in(above))
+    role_modules = (f"{above}.{info.name}" for above in (__name__, "archetype.roles") for info in _modules_in(above))
     others = ("models.spec", "models.file", "models.stack.layers", "models.initialization_spec")
-    modules = [*own, *folders, *(f"archetype.{name}" for name in others), "archetype.estimate.width"]
+    modules = [*role_modules, *folders, *(f"archetype.{name}" for name in others), "archetype.estimate.width"]
     return {name: module for module in modules for name in getattr(import_module(module), "__all__", ())}
 
 

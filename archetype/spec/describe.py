@@ -39,12 +39,12 @@ def description(cls: type[Spec]) -> str:
 
 def field_descriptions(cls: type[Spec]) -> dict[str, str]:
     """Return the descriptions of a class's fields, including those of base classes."""
-    texts: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     for base in reversed(cls.__mro__):
-        texts |= attributes(base.__dict__.get("__doc__"))
+        descriptions |= attributes(base.__dict__.get("__doc__"))
     kind = {"kind": f"names it: {description(cls).partition('.')[0].partition(chr(10))[0]}."}
-    texts |= {name: field.description for name, field in cls.model_fields.items() if field.description}
-    return {name: text for name, text in (kind | texts).items() if name in cls.model_fields}
+    descriptions |= {name: field.description for name, field in cls.model_fields.items() if field.description}
+    return {name: text for name, text in (kind | descriptions).items() if name in cls.model_fields}
 
 
 def add_descriptions(schema: dict[str, Any], cls: type[Spec]) -> None:
@@ -120,11 +120,11 @@ def entry(role: str, cls: type[Spec], heading: str = "") -> str:
     """Return the description of one kind."""
     name = cls.model_fields["kind"].default if "kind" in cls.model_fields else cls.__name__
     lines = [f"{heading}{name} ({role})", "", description(cls)]
-    texts = field_descriptions(cls)
+    descriptions = field_descriptions(cls)
     fields = {name: field for name, field in cls.model_fields.items() if name != "kind"}
     if fields:
         lines += ["", "| field | default | meaning |", "|---|---|---|"]
-        lines += [f"| `{name}` | {_default(field)} | {texts.get(name, '')} |" for name, field in fields.items()]
+        lines += [f"| `{name}` | {_default(field)} | {descriptions.get(name, '')} |" for name, field in fields.items()]
     return "\n".join(lines)
 
 

@@ -145,10 +145,10 @@ def _shown(value: Any) -> Any:
 
 
 def _changes_of_layers(
-    stacks: Sequence[list[Any]], place: str, within_kinds: bool
+    stacks: Sequence[list[Any]], prefix_path: str, within_kinds: bool
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
     # changes shared by several layers are merged
-    prefix, depths = f"{place}." if place else "", tuple(len(layers) or ABSENT for layers in stacks)
+    prefix, depths = f"{prefix_path}." if prefix_path else "", tuple(len(layers) or ABSENT for layers in stacks)
     if _differ(depths):
         yield f"{prefix}num_layers", depths
     count = max(map(len, stacks))

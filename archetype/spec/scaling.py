@@ -180,8 +180,8 @@ def _scale_heads(node: _Node, factor: Fraction) -> Fraction:
             data |= {name: int(width * share) for name, width in widths.items()}
             return share
     cause = f"{num_heads} heads cannot be divided into {float(factor):g} of their width"
-    place = node.path.removesuffix(".")
-    raise SpecError(f"--scale width: {place}", cause, "use a ratio such as 1/2, 1/4 or 1/8")
+    path = node.path.removesuffix(".")
+    raise SpecError(f"--scale width: {path}", cause, "use a ratio such as 1/2, 1/4 or 1/8")
 
 
 def _ratios(spec: Spec) -> Iterator[tuple[str, tuple[float, tuple[int, int], str]]]:

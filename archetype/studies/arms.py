@@ -133,8 +133,8 @@ def _arm(
     values: dict[str, Any] = json.loads(json.dumps(dict(recipe)))
     put(values, _assignments(parts["recipe."]))
     values["data"] = data.recipe | parts["data."]
-    rows = Recipe.parse(values | {"spec": spec.dump(), "dtype": values.get("dtype", "float32")})
-    steps = rows.steps if tokens is None else math.ceil(tokens / (rows.batch_size * row_length(rows, spec)))
+    parsed = Recipe.parse(values | {"spec": spec.dump(), "dtype": values.get("dtype", "float32")})
+    steps = parsed.steps if tokens is None else math.ceil(tokens / (parsed.batch_size * row_length(parsed, spec)))
     settings: dict[str, Any] = {"steps": steps}
     if "evaluate_every" not in values:
         settings["evaluate_every"] = max(1, steps // NUM_EVALUATIONS)
@@ -142,14 +142,14 @@ def _arm(
         settings["evaluate_batches"] = EVALUATE_BATCHES
     if "checkpoint_every" not in values:
         settings["checkpoint_every"] = max(1, steps // NUM_CHECKPOINTS)
-    schedule = rows.schedule
+    schedule = parsed.schedule
     if isinstance(schedule, WarmUp) and "warmup_steps" not in (values.get("schedule") or {}):
         settings["schedule"] = schedule.replace(warmup_steps=round(steps * WARMUP_SHARE))
     changed = metric.dump()
     put(changed, _assignments(parts["metric."]))
     metric = Metric.parse(changed)
     _check_metric(metric, is_text=bool(data.test))
-    return Arm(name, spec, rows.replace(**settings), metric, data, int(others["seed_offset"]))
+    return Arm(name, spec, parsed.replace(**settings), metric, data, int(others["seed_offset"]))
 
 
 def _check_metric(metric: Metric, is_text: bool) -> None:

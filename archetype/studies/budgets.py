@@ -68,9 +68,9 @@ def budget_rows(comparison: Mapping[str, Any], others: Sequence[str]) -> list[li
 
 
 def _cost_of_step(arm: Arm, budget: str) -> float:
-    numbers = quantities(arm)
-    tokens = numbers["tokens"] / arm.recipe.steps
-    return tokens if budget == "tokens" else tokens * numbers["flops_per_token"]
+    amounts = quantities(arm)
+    tokens = amounts["tokens"] / arm.recipe.steps
+    return tokens if budget == "tokens" else tokens * amounts["flops_per_token"]
 
 
 def _curves(arm: Arm, results: Sequence[RunResult], cost: float) -> list[Curve]:

@@ -91,8 +91,8 @@ def choose_experiment(
 def _names(sources: Sequence[str]) -> list[str]:
     names: list[str] = []
     for source in sources:
-        place = Path(source)
-        name = place.stem if place.is_file() else place.resolve().name if place.is_dir() else source.replace("/", "-")
+        path = Path(source)
+        name = path.stem if path.is_file() else path.resolve().name if path.is_dir() else source.replace("/", "-")
         names.append(name if name not in names else f"{name}-{len(names) + 1}")
     return names
 

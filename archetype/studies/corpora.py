@@ -79,31 +79,31 @@ def prepare(source: str | dict[str, Any], folder: Path, store: Path, where: Spli
     digest = hashlib.sha256(text.encode()).hexdigest()
     if data.split != "end":  # a corpus with its end held out has the hash of its text
         digest = hashlib.sha256(f"{digest} {data.split}".encode()).hexdigest()
-    place = Path("corpora") / digest[:16]
-    if not (store / place / "test.txt").is_file():
-        _write_parts(store / place, text, name, data.split)
+    corpus = Path("corpora") / digest[:16]
+    if not (store / corpus / "test.txt").is_file():
+        _write_parts(store / corpus, text, name, data.split)
     if recipe["tokenizer"] in trainable_kinds():
-        recipe |= _trained_tokenizer(recipe, store, place)
+        recipe |= _trained_tokenizer(recipe, store, corpus)
     else:  # a tokenizer's folder; its files decide the tokens
         files = tokenizer_files(open_tokenizer(Path(str(recipe["tokenizer"]))))[1]
         digest = hashlib.sha256(f"{digest} {files}".encode()).hexdigest()
-    recipe |= {"text": [str(place / "train.txt")]}
-    return StudyData(name, digest, recipe, str(place / "test.txt"), _baseline(recipe, digest, store, place))
+    recipe |= {"text": [str(corpus / "train.txt")]}
+    return StudyData(name, digest, recipe, str(corpus / "test.txt"), _baseline(recipe, digest, store, corpus))
 
 
 def _parsed(data: dict[str, Any]) -> Data:
     return Recipe.parse({"data": data}).data
 
 
-def _trained_tokenizer(recipe: dict[str, Any], store: Path, place: Path) -> dict[str, Any]:
+def _trained_tokenizer(recipe: dict[str, Any], store: Path, corpus: Path) -> dict[str, Any]:
     """Train the tokenizer once for all runs and return its path; return {} if its kind learns no vocabulary."""
     kind, size = str(recipe["tokenizer"]), recipe.get("vocab_size")
     if not tokenizer_class(kind).learns_vocabulary:
         return {}
-    data = _parsed(recipe | {"text": [str(store / place / "train.txt")]})
+    data = _parsed(recipe | {"text": [str(store / corpus / "train.txt")]})
     others = [getattr(data, "lowercase", False), data.validation_fraction]
     known = "" if others == [False, HELD_OUT] else f"-{hashlib.sha256(json.dumps(others).encode()).hexdigest()[:8]}"
-    name = place / f"tokenizer-{kind}-{size}{known}"
+    name = corpus / f"tokenizer-{kind}-{size}{known}"
     if not (store / name).is_dir():
         tokenizer = build_tokenizer(data, data.read_texts(store))
         with atomic.new_folder(store / name) as folder:
@@ -114,12 +114,12 @@ def _trained_tokenizer(recipe: dict[str, Any], store: Path, place: Path) -> dict
 
 def absolute_data(data: Data, store: Path) -> Data:
     """Return the data of a recipe with absolute instead of store-relative paths."""
-    places: dict[str, Any] = {"text": tuple(str(store / name) for name in getattr(data, "text", ()))}
+    paths: dict[str, Any] = {"text": tuple(str(store / name) for name in getattr(data, "text", ()))}
     tokenizer = getattr(data, "tokenizer", "")
     if (store / tokenizer).is_dir():
         # the saved tokenizer includes them
-        places |= {"tokenizer": str(store / tokenizer), "vocab_size": None, "lowercase": False}
-    return data.replace(**places) if places["text"] else data
+        paths |= {"tokenizer": str(store / tokenizer), "vocab_size": None, "lowercase": False}
+    return data.replace(**paths) if paths["text"] else data
 
 
 def _library(store: Path) -> str:
@@ -135,24 +135,24 @@ def _library(store: Path) -> str:
 def _read(name: str, folder: Path) -> str:
     """Read a corpus: NAME, NAME.txt, NAME.txt.gz, or all text files of a folder NAME."""
     candidates = [folder / name, *(folder / f"{name}{ending}" for ending in (".txt", ".txt.gz"))]
-    place = next((path for path in candidates if path.exists()), None)
-    if place is None:
+    found = next((path for path in candidates if path.exists()), None)
+    if found is None:
         remedy = f"name the folder that holds {name} or {name}.txt with --data-dir, or set {SETTING}"
         raise DataError(name, f"there is no such corpus in {folder}", remedy)
-    files = [place] if place.is_file() else sorted(path for path in place.iterdir() if ".txt" in path.suffixes)
+    files = [found] if found.is_file() else sorted(path for path in found.iterdir() if ".txt" in path.suffixes)
     if not files:
-        raise DataError(str(place), "holds no text files", "put one there, such as input.txt")
+        raise DataError(str(found), "holds no text files", "put one there, such as input.txt")
     return "".join(map(read_text, files))
 
 
-def _baseline(recipe: dict[str, Any], digest: str, store: Path, place: Path) -> dict[str, float]:
+def _baseline(recipe: dict[str, Any], digest: str, store: Path, corpus: Path) -> dict[str, float]:
     """Return the loss of predicting smoothed unigram frequencies of the training text, on validation and test."""
     data = _parsed(recipe)
-    of_files = "" if place.name == digest[:16] else f"-{digest[:8]}"  # distinguishes tokenizers
-    about = store / place / f"guess-{fingerprint(data)}{of_files}.json"
+    of_files = "" if corpus.name == digest[:16] else f"-{digest[:8]}"  # distinguishes tokenizers
+    about = store / corpus / f"guess-{fingerprint(data)}{of_files}.json"
     if not about.is_file():
         data = absolute_data(data, store)
-        learned, test = (read_text(store / place / name) for name in ("train.txt", "test.txt"))
+        learned, test = (read_text(store / corpus / name) for name in ("train.txt", "test.txt"))
         tokenizer = build_tokenizer(data, {"train.txt": learned, "test.txt": test})
         assert tokenizer is not None and isinstance(data, TextData)
         train, validation = split(learned, data.validation_fraction, data.split)

@@ -180,14 +180,14 @@ class AtLeast(Decision):
 
     def judge(self, evidence: Evidence, adjusted_p: float) -> Verdict:
         """Decide whether the interval lies beyond the number."""
-        number, interval = self.threshold(evidence), statistics.paired_interval(evidence.differences)
+        threshold, interval = self.threshold(evidence), statistics.paired_interval(evidence.differences)
         is_above = self.side == "above"
-        is_shown = interval.low > number if is_above else interval.high < number
-        is_shown &= statistics.sign_flip_p([d - number for d in evidence.differences]) < ALPHA
-        is_reversed = interval.high < number if is_above else interval.low > number
+        is_shown = interval.low > threshold if is_above else interval.high < threshold
+        is_shown &= statistics.sign_flip_p([d - threshold for d in evidence.differences]) < ALPHA
+        is_reversed = interval.high < threshold if is_above else interval.low > threshold
         end = interval.low if is_above else interval.high
         return self.verdict(
-            evidence, adjusted_p, is_shown, is_reversed, f"{number:+.3g} on the other side of {end:+.3g}"
+            evidence, adjusted_p, is_shown, is_reversed, f"{threshold:+.3g} on the other side of {end:+.3g}"
         )
 
 
@@ -278,9 +278,9 @@ class Identity(Decision):
     def judge(self, evidence: Evidence, adjusted_p: float) -> Verdict:
         """Decide whether no seed differs."""
         effect = statistics.paired_interval(evidence.differences)
-        number = sum(difference != 0 for difference in evidence.differences)
-        reason = f"{number} of {len(evidence.differences)} seeds differ"
-        return Verdict(SHOWN if number == 0 else NOT_SHOWN, reason, effect, would_change="one seed that differs")
+        num_different = sum(difference != 0 for difference in evidence.differences)
+        reason = f"{num_different} of {len(evidence.differences)} seeds differ"
+        return Verdict(SHOWN if num_different == 0 else NOT_SHOWN, reason, effect, would_change="one seed that differs")
 
 
 def _times(a: float, b: float) -> str:

@@ -48,21 +48,21 @@ class Experiment(Spec):
     @classmethod
     def _check_types(cls, data: Any) -> Any:
         parts = data.get("parts") if isinstance(data, dict) else None
-        for number, part in enumerate(parts if isinstance(parts, list | tuple) else ()):
+        for index, part in enumerate(parts if isinstance(parts, list | tuple) else ()):
             if isinstance(part, dict) and str(part.get("type")) not in TYPES:
                 kind = part.get("type")
                 cause = "is missing" if kind is None else f"there is no type {cut(kind)} of part"
-                invalid(f"parts[{number}].type", cause, nearest(str(kind), TYPES))
+                invalid(f"parts[{index}].type", cause, nearest(str(kind), TYPES))
         return data
 
     @model_validator(mode="after")
     def _check_ids(self) -> "Experiment":
         ids = [part.id for part in self.parts]
-        for number, name in enumerate(ids):
+        for index, name in enumerate(ids):
             if not NAME.fullmatch(name):
-                invalid(f"parts[{number}].id", f"{cut(name)} is no id", "use small letters, digits, - and _")
-            if name in ids[:number]:
-                invalid(f"parts[{number}].id", f"{name} is there twice", "give each part an id of its own")
+                invalid(f"parts[{index}].id", f"{cut(name)} is no id", "use small letters, digits, - and _")
+            if name in ids[:index]:
+                invalid(f"parts[{index}].id", f"{name} is there twice", "give each part an id of its own")
         return self
 
     @model_validator(mode="after")
@@ -125,12 +125,12 @@ def read_experiment(file: Path) -> Experiment:
 def put_files_in_place(part: dict[str, Any], folder: Path) -> None:
     """Replace names of files, relative to the experiment's folder, by their contents."""
     groups = [values for values in (part.get("modes"), part.get("arms")) if isinstance(values, dict)]
-    for place in [part, *(value for group in groups for value in group.values() if isinstance(value, dict))]:
+    for settings in [part, *(value for group in groups for value in group.values() if isinstance(value, dict))]:
         for key in ("base", "recipe", "spec"):
-            if key in place:
-                place[key] = _in_place(place[key], folder)
-        if isinstance(sizes := place.get("sizes"), list):
-            place["sizes"] = [_in_place(name, folder) for name in sizes]
+            if key in settings:
+                settings[key] = _in_place(settings[key], folder)
+        if isinstance(sizes := settings.get("sizes"), list):
+            settings["sizes"] = [_in_place(name, folder) for name in sizes]
 
 
 def _in_place(name: Any, folder: Path) -> Any:

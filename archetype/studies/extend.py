@@ -211,9 +211,9 @@ class ReportExtension:
         changed = {
             **verdict_of_arms(reported.control, tests),
             "tests": tests,
-            "comparisons": [*part["comparisons"], *(self._added(study.part, one) for one in others)],
+            "comparisons": [*part["comparisons"], *(self._added(study.part, other) for other in others)],
             "limits": limits + [f"{name} was added after the verdict on {first}" for name in late],
-            "cost": {name: number + added[name] for name, number in reported.cost},
+            "cost": {name: amount + added[name] for name, amount in reported.cost},
             "machines": sorted({*reported.machines, *machines(results)}),
         }
         return changed | findings({**part, **changed})

@@ -121,11 +121,11 @@ def position_losses(model: Model, ids: Tokens, metric: Metric) -> torch.Tensor:
         raise DataError("metric", "the test text is shorter than one window", "use a longer text or fewer positions")
     windows = torch.stack([torch.from_numpy(ids[at - first : at + width + 1]).long() for at in starts])
     losses = []
-    for rows in windows.split(max(1, TOKENS_AT_ONCE // last)):
-        rows = rows.to(model.device)
-        logits = model(rows[:, :-1]).logits[:, first:].float()
+    for batch in windows.split(max(1, TOKENS_AT_ONCE // last)):
+        batch = batch.to(model.device)
+        logits = model(batch[:, :-1]).logits[:, first:].float()
         losses.append(
-            torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, first + 1 :].flatten(), reduction="none")
+            torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, first + 1 :].flatten(), reduction="none")
         )
     return torch.cat(losses).double()
 
@@ -154,8 +154,8 @@ def right_answers(model: Model, objective: SyntheticObjective) -> tuple[tuple[in
     """Return, for every held-out example, its correct answers and its number of answers."""
     correct: list[int] = []
     answers: list[int] = []
-    for number in range(objective.num_validation_batches):
-        batch = tuple(tensor.to(model.device) for tensor in objective.validation_batch(number))
+    for index in range(objective.num_validation_batches):
+        batch = tuple(tensor.to(model.device) for tensor in objective.validation_batch(index))
         inputs, targets = objective.inputs_and_targets(batch)
         is_answer = targets != IGNORED
         is_right = (model(**inputs).logits.argmax(-1) == targets) & is_answer

@@ -114,10 +114,10 @@ class TrainedPart(Spec):
             invalid("arms", "there is one arm", "give a control and another, as NAME: {PATH: VALUE}")
         check_recipe(self.recipe, *(["steps"] if self.modes.full.tokens else []))
         free = self.match.free if isinstance(self.match.free, dict) else {}
-        for place, names in (("between", self.between or ()), ("match.free", free)):
+        for field, names in (("between", self.between or ()), ("match.free", free)):
             for name in names:
                 if name not in self.arms:
-                    invalid(place, f"{cut(name)} is no arm", nearest(name, self.arms))
+                    invalid(field, f"{cut(name)} is no arm", nearest(name, self.arms))
         if self.between is not None and self.between[0] == self.between[1]:
             invalid("between", f"{cut(self.between[0])} is named twice", "name the control and another arm")
         check_number_of_runs("seeds", len(self.arms), self.seeds)

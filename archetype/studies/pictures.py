@@ -20,10 +20,10 @@ def pictures_of(part: Mapping[str, Any]) -> dict[str, str]:
 
 def _losses(part: Mapping[str, Any]) -> Iterator[tuple[str, Chart]]:
     """Yield validation losses of the arms on each corpus: mean over seeds, with a band from minimum to maximum."""
-    for number, comparison in enumerate(part["comparisons"], 1):
+    for index, comparison in enumerate(part["comparisons"], 1):
         lines = {arm: (curve["step"], curve["mean"]) for arm, curve in comparison["curves"].items()}
         bands = {arm: (curve["step"], curve["low"], curve["high"]) for arm, curve in comparison["curves"].items()}
-        yield f"loss-{number}", Chart("step", f"held-out loss on {comparison['name']}", lines, bands=bands)
+        yield f"loss-{index}", Chart("step", f"held-out loss on {comparison['name']}", lines, bands=bands)
 
 
 def _trials(part: Mapping[str, Any]) -> Iterator[tuple[str, Chart]]:
@@ -43,7 +43,7 @@ def _law(part: Mapping[str, Any]) -> Chart:
         of_size = [run for run in runs if run["parameters"] == parameters]
         tokens = [run["tokens"] for run in of_size]
         points[_size(parameters)] = (tokens, [run["loss"] for run in of_size])
-        lines[_size(parameters)] = (tokens, [law.loss(parameters, one) for one in tokens])
+        lines[_size(parameters)] = (tokens, [law.loss(parameters, num_tokens) for num_tokens in tokens])
     band = [[prediction[name] for prediction in part["predicted"]] for name in ("tokens", "low", "high")]
     bands = {_size(part["seen"][0]["parameters"]): (band[0], band[1], band[2])}
     return Chart("tokens", "loss", lines, points, bands, log_x=True, log_y=True)
@@ -59,5 +59,5 @@ def _check_curves(part: Mapping[str, Any]) -> Iterator[tuple[str, Chart]]:
     for curve in part.get("curves", ()):
         axes = tuple(curve[name] for name in ("x_name", "y_name", "log_x", "log_y"))
         groups.setdefault(axes, {})[curve["label"]] = (curve["x"], curve["y"])
-    for number, ((x_name, y_name, log_x, log_y), lines) in enumerate(groups.items(), 1):
-        yield str(number), Chart(x_name, y_name, lines, log_x=log_x, log_y=log_y)
+    for index, ((x_name, y_name, log_x, log_y), lines) in enumerate(groups.items(), 1):
+        yield str(index), Chart(x_name, y_name, lines, log_x=log_x, log_y=log_y)

@@ -61,7 +61,7 @@ def reading_lines(outcome: Mapping[str, Any]) -> list[str]:
         for about in [_of_part(outcome, part)]
     ]
     table = markdown_table(("part", "asks about", "finding", "what it does and does not say"), rows)
-    errata = [f"Erratum of {one['date']}: {one['says']}" for one in reading.get("errata", ())]
+    errata = [f"Erratum of {erratum['date']}: {erratum['says']}" for erratum in reading.get("errata", ())]
     return [
         "## What the documents say",
         "",

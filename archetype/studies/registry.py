@@ -78,8 +78,8 @@ def load_checks(folder: Path) -> Mapping[str, Check]:
     try:
         for name, file in files.items():
             with one_line_failure(file, "fix the check"):
-                places = getattr(import_module(folder.name), "__path__", ())
-                if folder not in [Path(place).resolve() for place in places]:
+                paths = getattr(import_module(folder.name), "__path__", ())
+                if folder not in [Path(path).resolve() for path in paths]:
                     raise SpecError("", f"another package is called {folder.name}", "rename the folder")
                 import_module(name)
     finally:

@@ -51,11 +51,11 @@ def write_reports(outcome: dict[str, Any], folder: Path) -> list[Path]:
         for part in outcome["parts"]
         for picture, svg in pictures_of(part).items()
     }
-    texts = {f"{name}.md": text, f"{name}.json": json.dumps(outcome, indent=2) + "\n"} | pictures
-    texts[f"{name}.html"] = html_page(outcome["title"], text, pictures)
-    for file, text in texts.items():
+    files = {f"{name}.md": text, f"{name}.json": json.dumps(outcome, indent=2) + "\n"} | pictures
+    files[f"{name}.html"] = html_page(outcome["title"], text, pictures)
+    for file, text in files.items():
         atomic.write_bytes(folder / file, text.encode())
-    return [folder / file for file in texts]
+    return [folder / file for file in files]
 
 
 def surprise(part: dict[str, Any]) -> str:
@@ -174,10 +174,10 @@ def _part_lines(part: dict[str, Any]) -> list[str]:
             for p in part["seen"]
         ]
         lines += [markdown_table(("size", "parameters", "tokens", "loss"), rows), ""]
-        numbers = [
+        figures = [
             (n, f"{part['law'][n]:.4g}", f"{low:.4g} to {high:.4g}") for n, (low, high) in part["intervals"].items()
         ]
-        lines += [markdown_table(("number", "", "interval of 95 %"), numbers), ""]
+        lines += [markdown_table(("number", "", "interval of 95 %"), figures), ""]
         predicted = [
             (
                 f"{p['parameters']:,.0f}",

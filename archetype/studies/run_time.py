@@ -160,8 +160,8 @@ def _test(arm: Arm, run: Run, store: Store, folder: Path, device: torch.device, 
     if len(text) <= 3 * PROBE_BYTES:
         return seconds(whole)
     took = []
-    for number in (1, 2):
-        atomic.write_bytes(piece := folder / f"{number}.txt", text[: number * PROBE_BYTES].encode())
+    for size in (1, 2):
+        atomic.write_bytes(piece := folder / f"{size}.txt", text[: size * PROBE_BYTES].encode())
         try:
             took.append(seconds(piece))
         except ArchetypeError:  # a piece is shorter than the metric's window

@@ -74,8 +74,8 @@ def fit_law(parameters: Sequence[float], tokens: Sequence[float], losses: Sequen
     generator, drawn = np.random.default_rng(seed), []
     start = (math.log(law.E), math.log(law.A), law.a, math.log(law.B), law.b)
     for _ in range(NUM_BOOTSTRAPS):
-        rows = generator.integers(len(n), size=len(n))
-        drawn.append(_fitted(n[rows], d[rows], loss[rows], start)[0])
+        resampled = generator.integers(len(n), size=len(n))
+        drawn.append(_fitted(n[resampled], d[resampled], loss[resampled], start)[0])
     bounds = np.quantile(np.array(drawn), [0.025, 0.975], axis=0)
     intervals = {name: (float(low), float(high)) for name, low, high in zip(Law._fields, *bounds, strict=True)}
     residuals = np.log([law.loss(*row) for row in zip(n, d, strict=True)]) - np.log(loss)

@@ -169,8 +169,8 @@ class Search:
         while left:
             front = [
                 name
-                for number, name in enumerate(left)
-                if all(self.costs[other] > self.costs[name] for other in left[:number])
+                for index, name in enumerate(left)
+                if all(self.costs[other] > self.costs[name] for other in left[:index])
             ]
             ranked += front
             left = [name for name in left if name not in front]

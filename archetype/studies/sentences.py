@@ -39,23 +39,25 @@ def sentences(part: Mapping[str, Any]) -> list[str]:
 
 def _finding(part: Mapping[str, Any], test: Mapping[str, Any]) -> str:
     effect, control, arm = test["effect"], part["control"], test["arm"]
-    number, low, high = effect["effect"]
-    if test["reason"].startswith(CONTROL_FAILED) or number is None:
+    effect_size, low, high = effect["effect"]
+    if test["reason"].startswith(CONTROL_FAILED) or effect_size is None:
         return f"{arm} cannot be judged: {test['reason']}{_end(test)}."
     metric = METRICS.get(part["metric"]["name"], part["metric"]["name"])
     interval = "no interval from one pair" if low is None else f"95 % interval {low:.4g} to {high:.4g}"
     match part["decide"]["kind"]:
         case "slope":
-            return f"Over the arms the logarithm of the {metric} has the slope {number:.3g} ({interval}){_end(test)}."
+            return (
+                f"Over the arms the logarithm of the {metric} has the slope {effect_size:.3g} ({interval}){_end(test)}."
+            )
         case "identity":
             return f"{arm} and {control}: {test['reason']} in {metric}{_end(test)}."
         case "within":
-            return f"{arm} has {number:.4g} {metric} ({interval}){_end(test)}."
+            return f"{arm} has {effect_size:.4g} {metric} ({interval}){_end(test)}."
     values = part["comparisons"][0]["values"]
     pairs = [pair for pair in zip(values[arm], values[control], strict=True) if None not in pair]
-    own, other = map(mean, zip(*pairs, strict=True))
+    treated, other = map(mean, zip(*pairs, strict=True))
     share = "" if effect.get("share") is None else f", {effect['share']:+.2%}"
-    is_better = (number < 0) == (part["metric"]["better"] == "lower")
+    is_better = (effect_size < 0) == (part["metric"]["better"] == "lower")
     certainty, p = interval, effect["adjusted_p"]
     if p is not None:
         certainty += f"; p = {p:.2g} after Holm's correction"
@@ -66,7 +68,7 @@ def _finding(part: Mapping[str, Any], test: Mapping[str, Any]) -> str:
         claim = f"{arm} and {control} cannot be told apart in {metric}"
     else:
         claim = f"{arm} is {'better' if is_better else 'worse'} than {control} in {metric}"
-    difference = f"{own:.4g} and {other:.4g}, a difference of {number:+.4g}{share} ({certainty})"
+    difference = f"{treated:.4g} and {other:.4g}, a difference of {effect_size:+.4g}{share} ({certainty})"
     count = f"{len(pairs)} {'pair' if len(pairs) == 1 else 'pairs'} of seeds"
     return f"{claim}: {difference} over {count}{_over_other_data(effect)}{_end(test)}."
 
@@ -94,17 +96,17 @@ def _end(test: Mapping[str, Any]) -> str:
 
 def _cost(part: Mapping[str, Any], arm: str) -> str:
     pairs = [(name, part["arms"][arm].get(key), part["arms"][part["control"]].get(key)) for key, name in COSTS.items()]
-    terms = [_ratio(name, own, other) for name, own, other in pairs if own is not None and other is not None]
+    terms = [_ratio(name, value, other) for name, value, other in pairs if value is not None and other is not None]
     *most, last = filter(None, terms)
     return f"Compared with {part['control']}, {arm} has {', '.join(most)} and {last}."
 
 
-def _ratio(name: str, own: float, other: float) -> str:
-    if own == other == 0:
+def _ratio(name: str, value: float, other: float) -> str:
+    if value == other == 0:
         return ""
-    if abs(own - other) <= EQUAL * other:
+    if abs(value - other) <= EQUAL * other:
         return f"the same {name}"
-    return f"{own / other:.3g} times the {name}" if other else f"{quantity(own).strip()} {name} where that has none"
+    return f"{value / other:.3g} times the {name}" if other else f"{quantity(value).strip()} {name} where that has none"
 
 
 def _slopes(part: Mapping[str, Any]) -> Iterator[str]:

@@ -52,10 +52,10 @@ def is_text(source: Source) -> bool:
     return isinstance(source, str) or source.get("kind") in ("corpus", None)
 
 
-def check_number_of_runs(place: str, *factors: int, most: int = MAX_RUNS) -> None:
+def check_number_of_runs(field: str, *factors: int, most: int = MAX_RUNS) -> None:
     """Refuse a product of settings that gives too many runs, before a plan lists them."""
     if math.prod(factors) > most:
-        invalid(place, f"are more than {most:,} runs together", "give fewer")
+        invalid(field, f"are more than {most:,} runs together", "give fewer")
 
 
 class Match(Spec):

@@ -198,7 +198,9 @@ class Study:
             for name, (trials, comparisons) in compared.items()
             for arm, evidence in self.trained[name].evidence(trials, comparisons[0]).items()
         }
-        judged = study_verdicts([(self.trained[name].part.decide, one) for (name, _), one in evidences.items()])
+        judged = study_verdicts(
+            [(self.trained[name].part.decide, evidence) for (name, _), evidence in evidences.items()]
+        )
         verdicts = dict(zip(evidences, judged, strict=True))
         parts: list[dict[str, Any]] = []
         for part in self.parts:
@@ -209,19 +211,19 @@ class Study:
             elif isinstance(part, ScalingLawPart):
                 parts.append(self.laws[part.id].outcome(quick, is_calibrated))
             else:
-                own = {
+                evidence_of_part = {
                     arm: replace(verdict, verdict=announced(verdict, quick, is_calibrated))
                     for (name, arm), verdict in verdicts.items()
                     if name == part.id
                 }
-                parts.append(trained_outcome(self.trained[part.id], *compared[part.id], own))
+                parts.append(trained_outcome(self.trained[part.id], *compared[part.id], evidence_of_part))
         if experiment.is_calibration and not quick:
             same = next(key for key in verdicts if key[0] == "same")
             share = (verdicts[same].deviation or 0.0) / abs(statistics.mean(evidences[same].control))
             write_calibration(self.store, experiment, {part["id"]: part["verdict"] for part in parts}, share)
         self._keep_command()
         requests = [study.requests() for study in self.studies.values()]
-        trials, pairs = ([run for kinds in requests for run in kinds[number]] for number in (0, 1))
+        trials, pairs = ([run for kinds in requests for run in kinds[side]] for side in (0, 1))
         return {
             "version": 1,
             "claim": experiment.claim,

@@ -83,9 +83,9 @@ class Here(Engine):
             started = [_start_worker(store, names) for _ in range(min(self.workers, len(keys)))]
             try:
                 while any(process.poll() is None for process in started):
-                    for number, process in enumerate(started):
+                    for index, process in enumerate(started):
                         if (status := process.poll()) is not None and status < 0 and not stop:
-                            started[number] = _start_worker(store, names)
+                            started[index] = _start_worker(store, names)
                         elif status not in (None, 0, STOPPED) and not stop:
                             raise DataError(
                                 "--workers", f"a worker ended with status {status}", "see its message above"

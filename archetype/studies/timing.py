@@ -50,10 +50,10 @@ def other_load(seconds: float = 1.0) -> float:
     """Return the CPU cores used by other processes; the load average if /proc/stat does not exist."""
     if not STAT.exists():
         return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    before, own, started = _busy_seconds(), time.process_time(), time.perf_counter()
+    before, own_seconds, started = _busy_seconds(), time.process_time(), time.perf_counter()
     time.sleep(seconds)
     elapsed = time.perf_counter() - started
-    return max(0.0, (_busy_seconds() - before - (time.process_time() - own)) / elapsed)
+    return max(0.0, (_busy_seconds() - before - (time.process_time() - own_seconds)) / elapsed)
 
 
 def _busy_seconds() -> float:
@@ -69,10 +69,10 @@ def compare(first: Callable[[], object], second: Callable[[], object], rounds: i
         rounds: number of counted rounds.
     """
     ratios = []
-    for number in range(rounds + 1):
-        one, other, another, last = (seconds(way) for way in (first, second, second, first))
-        if number:
-            ratios.append((one + last) / (other + another))
+    for round in range(rounds + 1):
+        first_seconds, other, another, last = (seconds(way) for way in (first, second, second, first))
+        if round:
+            ratios.append((first_seconds + last) / (other + another))
     low, high = bootstrap(ratios)
     return Ratio(median(torch.tensor(ratios, dtype=torch.float64)).item(), low, high)
 
@@ -80,11 +80,11 @@ def compare(first: Callable[[], object], second: Callable[[], object], rounds: i
 def times_in_turn(ways: Sequence[Callable[[], object]], rounds: int = ROUNDS) -> list[list[float]]:
     """Return the times of several functions, a list of rounds each, in alternating order after one warm-up round."""
     times: list[list[float]] = [[] for _ in ways]
-    for number in range(rounds + 1):
-        order = range(len(ways)) if number % 2 else range(len(ways) - 1, -1, -1)
+    for round in range(rounds + 1):
+        order = range(len(ways)) if round % 2 else range(len(ways) - 1, -1, -1)
         for index in order:
             took = seconds(ways[index])
-            if number:
+            if round:
                 times[index].append(took)
     return times
 

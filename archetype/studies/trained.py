@@ -65,13 +65,13 @@ class TrainedStudy:
         self, part: TrainedPart, mode_name: str, data_folder: Path, store: Store, split: Split = "everywhere"
     ) -> None:
         self.part, self.mode_name, self.store = part, mode_name, store
-        full, own = part.modes.full, getattr(part.modes, mode_name)
-        mode: Mode = own or full
+        full, chosen_mode = part.modes.full, getattr(part.modes, mode_name)
+        mode: Mode = chosen_mode or full
         if mode_name == "quick" and mode.tokens is None and full.tokens is not None:
             mode = mode.replace(tokens=max(1, full.tokens // 12))
         self.mode = mode.replace(tokens=mode.tokens or full.tokens)
         self.is_quick = mode_name == "quick"
-        self.device = self.mode.device or ("cuda" if mode_name == "gpu" and own else "cpu")
+        self.device = self.mode.device or ("cuda" if mode_name == "gpu" and chosen_mode else "cpu")
         self.num_seeds = self.mode.seeds or (2 if self.is_quick else part.seeds)
         none = self.mode.tune == "none" or (self.is_quick and self.mode.tune is None)
         self.tune = None if none else (self.mode.tune if isinstance(self.mode.tune, Tune) else part.tune)
@@ -208,9 +208,9 @@ class TrainedStudy:
     def _groups(self, trials: Trials) -> list[tuple[str, dict[str, Arm], tuple[int, ...]]]:
         """Return (name, tuned arms, seeds) of the deciding corpus and size, then of the others."""
         groups = [(self.data[0].name, self.arms, tuple(range(self.num_seeds)))]
-        for number, arms in enumerate(self._other_arms(), 1):
+        for index, arms in enumerate(self._other_arms(), 1):
             first = next(iter(arms.values()))
-            is_size = number >= len(self.data)
+            is_size = index >= len(self.data)
             size = f", {arms_module.quantities(first)['non_embedding']:,.0f} parameters" if is_size else ""
             groups.append((f"{first.data.name}{size}", arms, tuple(range(FEW_SEEDS))))
         return [

@@ -125,9 +125,9 @@ def claimed(part: TrainedPart) -> str:
 
 def step_bytes(arm: Arm) -> int:
     """Return the peak memory of a training step in bytes."""
-    rows = arm.recipe.micro_batch_size or arm.recipe.batch_size
+    micro_batch_size = arm.recipe.micro_batch_size or arm.recipe.batch_size
     step = StepMemoryCost(arm.recipe, arm.spec).step(
-        rows, row_length(arm.recipe, arm.spec), rows < arm.recipe.batch_size
+        micro_batch_size, row_length(arm.recipe, arm.spec), micro_batch_size < arm.recipe.batch_size
     )
     return step.peak
 

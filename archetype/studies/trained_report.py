@@ -55,8 +55,8 @@ def _tests_table(part: Part) -> tuple[Sequence[str], list[list[str]]]:
     rows = []
     for test in part["tests"]:
         effect = test["effect"]
-        texts = [None if value is None else f"{value:+.4g}" for value in effect["effect"]]
-        mean, (low, high) = texts[0] or "none", (text or "without end" for text in texts[1:])
+        figures = [None if value is None else f"{value:+.4g}" for value in effect["effect"]]
+        mean, (low, high) = figures[0] or "none", (text or "without end" for text in figures[1:])
         share = f"{effect['share']:+.2%}" if is_share and effect.get("share") is not None else ""
         p = "" if effect.get("adjusted_p") is None else f"{effect['adjusted_p']:.2g}"
         rows.append([test["arm"], mean, f"[{low}, {high}]", share, p, test["verdict"]])
@@ -76,9 +76,9 @@ def _losses_table(part: Part) -> tuple[Sequence[str], list[list[str]]] | None:
 
 def _mean_text(losses: Sequence[float | None]) -> str:
     """Return the mean of finite losses, and how many are not finite."""
-    numbers = [loss for loss in losses if loss is not None]
-    lost = "" if len(numbers) == len(losses) else f"{len(losses) - len(numbers)} of {len(losses)} not finite"
-    return ", ".join(filter(None, (f"{fmean(numbers):.4f}" if numbers else "", lost)))
+    finite = [loss for loss in losses if loss is not None]
+    lost = "" if len(finite) == len(losses) else f"{len(losses) - len(finite)} of {len(losses)} not finite"
+    return ", ".join(filter(None, (f"{fmean(finite):.4f}" if finite else "", lost)))
 
 
 def _figures_table(tests: Sequence[Mapping[str, Any]]) -> str:
@@ -106,8 +106,7 @@ def _effect_rows(effect: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _comparison_lines(part: Part, comparison: Mapping[str, Any], others: Sequence[str]) -> list[str]:
     arms = list(comparison["values"])
     rows = [
-        (seed, *(_with_mark(comparison, arm, number) for arm in arms))
-        for number, seed in enumerate(comparison["seeds"])
+        (seed, *(_with_mark(comparison, arm, index) for arm in arms)) for index, seed in enumerate(comparison["seeds"])
     ]
     lines = [
         f"{part['metric']['name']} on {comparison['name']}{_added(comparison)} (* diverged):",
@@ -139,9 +138,9 @@ def _others(part: Part) -> Iterable[str]:
             yield f"{test['arm']} on {comparison['name']}: {_difference(part, test['arm'], comparison)}"
 
 
-def _with_mark(comparison: Mapping[str, Any], arm: str, number: int) -> str:
-    value = comparison["values"][arm][number]
-    return f"{'not finite' if value is None else f'{value:.5g}'}{'*' if comparison['diverged'][arm][number] else ''}"
+def _with_mark(comparison: Mapping[str, Any], arm: str, index: int) -> str:
+    value = comparison["values"][arm][index]
+    return f"{'not finite' if value is None else f'{value:.5g}'}{'*' if comparison['diverged'][arm][index] else ''}"
 
 
 def _difference(part: Part, other: str, comparison: Mapping[str, Any]) -> str:

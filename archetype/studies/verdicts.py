@@ -32,7 +32,9 @@ def study_verdicts(judged: Sequence[tuple[Decision, Evidence]]) -> list[Verdict]
     A failed control, a run without a finite value, or a best trial at the edge of its grid limits the verdict to "not
     shown".
     """
-    adjusted = statistics.holm([decision.p_value(one) if one.control else 1.0 for decision, one in judged])
+    adjusted = statistics.holm(
+        [decision.p_value(evidence) if evidence.control else 1.0 for decision, evidence in judged]
+    )
     verdicts = []
     for (decision, evidence), p in zip(judged, adjusted, strict=True):
         verdict = decision.judge(evidence, p) if evidence.control else NOTHING_MEASURED

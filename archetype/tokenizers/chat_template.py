@@ -163,9 +163,9 @@ class ChatTemplate:
             for key, value in message.items()
             if key not in UNREAD and value not in (None, "", [], {})
         ]
-        for place, key in [*keys, *([("tools", "tools")] if tools else [])]:
+        for key_path, key in [*keys, *([("tools", "tools")] if tools else [])]:
             if not self.reads(key):
-                raise DataError(place, "is not used by the model's chat template", "leave it out")
+                raise DataError(key_path, "is not used by the model's chat template", "leave it out")
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,7 @@ def _is_charsmap(value: object) -> bool:
     if not size or size % 1024 or size > len(data) - 4:
         return False
     units = np.frombuffer(data, np.uint32, size // 4, 4).astype(np.int64)  # (size / 4,)
-    texts = data[4 + size :]
+    strings = data[4 + size :]
     # bit 9 scales the offset by 256
     children = np.arange(len(units)) ^ ((units >> 10) << ((units & 512) >> 6))
     is_node = units < 2**31
@@ -153,8 +153,8 @@ def _is_charsmap(value: object) -> bool:
     if (children[is_node] >= len(units)).any():
         return False
     values = units[children[is_node & (units & 256 != 0)]] & (2**31 - 1)  # bit 8 marks nodes with a leaf
-    starts = np.frombuffer(texts + b"\0", np.uint8)
-    return bool((values <= len(texts)).all() and (starts[values] & 0xC0 != 0x80).all() and _is_utf8(texts))
+    starts = np.frombuffer(strings + b"\0", np.uint8)
+    return bool((values <= len(strings)).all() and (starts[values] & 0xC0 != 0x80).all() and _is_utf8(strings))
 
 
 def _is_utf8(data: bytes) -> bool:

@@ -61,12 +61,12 @@ def read_merges(data: bytes) -> list[tuple[str, str]]:
     except UnicodeDecodeError as error:
         raise DataError(MERGES, f"is not UTF-8 at byte {error.start}", DAMAGED) from None
     pairs: list[tuple[str, str]] = []
-    for number, line in enumerate(lines, start=1):
+    for index, line in enumerate(lines, start=1):
         line = line.rstrip("\r")
         if line and not line.startswith("#version"):
             first, space, second = line.partition(" ")
             if not (first and space and second) or " " in second:
-                raise DataError(f"{MERGES}: line {number}", "is not a pair of tokens", DAMAGED)
+                raise DataError(f"{MERGES}: line {index}", "is not a pair of tokens", DAMAGED)
             pairs.append((first, second))
     return pairs
 

@@ -135,8 +135,8 @@ def differences(tokenizer: "HuggingFaceTokenizer", name: str) -> list[str] | Non
             case "model":
                 same = _same_model(tokenizer, built, names)
             case "post_processor":
-                rows = {"single": _row(tokenizer, "a"), "pair": _row(tokenizer, "a", "b")}
-                same = rows == {key: _ids(tokenizer, built[key], names) for key in rows}
+                frames = {"single": _row(tokenizer, "a"), "pair": _row(tokenizer, "a", "b")}
+                same = frames == {key: _ids(tokenizer, built[key], names) for key in frames}
             case _:
                 same = canonical(step, _state(getattr(tokenizer.backend, step))) == built
         if not same:

@@ -176,7 +176,7 @@ class SentencePieceTokenizer(Tokenizer):
         tied = [group for group in groups.values() if len(group) > 1] if self.settings.kind == BPE else []
         rng = random.Random(0)
         count = 200 if tied else 30
-        texts = ["".join(rng.choices(group, k=6)) for group in (all_pieces, *tied) if group for _ in range(count)]
+        samples = ["".join(rng.choices(group, k=6)) for group in (all_pieces, *tied) if group for _ in range(count)]
         for group in tied or [all_pieces]:
             rest = defaultdict[str, list[str]](list)  # continuations by prefix
             for text in group:
@@ -184,8 +184,8 @@ class SentencePieceTokenizer(Tokenizer):
                     rest[text[:cut]].append(text[cut:])
             joined = (text + end for text in group for cut in range(1, len(text)) for end in rest[text[cut:]][:20])
             overlapping = [*islice(joined, 100_000)]
-            texts += rng.sample(overlapping, min(3 * count, len(overlapping)))
-        return [text.replace(SPACE, " ") for text in texts[:3000]]
+            samples += rng.sample(overlapping, min(3 * count, len(overlapping)))
+        return [text.replace(SPACE, " ") for text in samples[:3000]]
 
     def token(self, id: int) -> str:
         return readable(self.piece(id)) if 0 <= id < self._size or id in self._names else ""
@@ -225,7 +225,7 @@ def processor_of(data: bytes, place: str) -> "SentencePieceProcessor":
 
 
 def read_settings(data: bytes) -> ModelSettings:
-    trainer, normalizer = (_section(data, number) for number in (TRAINER, NORMALIZER))
+    trainer, normalizer = (_section(data, field) for field in (TRAINER, NORMALIZER))
     kind, charsmap = trainer.get(MODEL_TYPE, UNIGRAM), normalizer.get(CHARSMAP, b"")
     return ModelSettings(
         kind=kind if isinstance(kind, int) else 0,
@@ -264,20 +264,20 @@ def write_model(pieces: Iterable[Piece], settings: ModelSettings, special: Mappi
     normalizer = {CHARSMAP: settings.charsmap, ADDS_PREFIX: settings.adds_prefix, JOINS_SPACES: settings.joins_spaces}
     names = {SPECIAL_PIECES[role]: text.encode() for role, text in special.items()}
     sections: dict[int, dict[int, Any]] = {TRAINER: {**trainer, **names}, NORMALIZER: {**normalizer}}
-    for number, fields in sections.items():
-        messages.append(_field(number, b"".join(_field(field, value) for field, value in fields.items())))
+    for section, fields in sections.items():
+        messages.append(_field(section, b"".join(_field(field, value) for field, value in fields.items())))
     return b"".join(messages)
 
 
-def _field(number: int, value: Any) -> bytes:
+def _field(field: int, value: Any) -> bytes:
     # bytes with their length, a float32, or a varint
     match value:
         case bytes():
-            return _varint(number << 3 | 2) + _varint(len(value)) + value
+            return _varint(field << 3 | 2) + _varint(len(value)) + value
         case float():
-            return _varint(number << 3 | 5) + struct.pack("<f", value)
+            return _varint(field << 3 | 5) + struct.pack("<f", value)
         case _:
-            return _varint(number << 3) + _varint(int(value))
+            return _varint(field << 3) + _varint(int(value))
 
 
 def _varint(value: int) -> bytes:
@@ -290,9 +290,9 @@ def _varint(value: int) -> bytes:
     return bytes((*data, value))
 
 
-def _section(data: bytes, number: int) -> dict[int, int | bytes]:
+def _section(data: bytes, wanted: int) -> dict[int, int | bytes]:
     # of repeated fields the last one counts
-    message = next((value for field, value in _fields(data) if field == number and isinstance(value, bytes)), b"")
+    message = next((value for field, value in _fields(data) if field == wanted and isinstance(value, bytes)), b"")
     return dict(_fields(message))
 
 

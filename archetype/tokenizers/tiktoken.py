@@ -152,11 +152,11 @@ def read_ranks(data: bytes) -> dict[bytes, int]:
         DataError: names an invalid or repeated line; or a single byte has no token.
     """
     ranks: dict[bytes, int] = {}
-    for number, line in enumerate(data.splitlines(), start=1):
+    for index, line in enumerate(data.splitlines(), start=1):
         if line:
-            token, rank = _token_and_rank(line, number)
+            token, rank = _token_and_rank(line, index)
             if token in ranks:
-                raise DataError(f"line {number}", "repeats a token of an earlier line", DAMAGED)
+                raise DataError(f"line {index}", "repeats a token of an earlier line", DAMAGED)
             ranks[token] = rank
     if len(set(ranks.values())) != len(ranks):
         raise DataError("", "has two tokens with the same rank", DAMAGED)
@@ -166,7 +166,7 @@ def read_ranks(data: bytes) -> dict[bytes, int]:
     return ranks
 
 
-def _token_and_rank(line: bytes, number: int) -> tuple[bytes, int]:
+def _token_and_rank(line: bytes, index: int) -> tuple[bytes, int]:
     try:
         token, rank = line.split()
         if rank.isdigit() and len(rank) < 10:
@@ -175,7 +175,7 @@ def _token_and_rank(line: bytes, number: int) -> tuple[bytes, int]:
             return base64.b64decode(token, validate=True), int(rank)
     except (ValueError, binascii.Error):
         pass
-    raise DataError(f"line {number}", 'is not a "base64 rank" pair', DAMAGED)
+    raise DataError(f"line {index}", 'is not a "base64 rank" pair', DAMAGED)
 
 
 def _parts(text: str) -> Iterator[str]:

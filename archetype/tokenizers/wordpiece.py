@@ -88,9 +88,9 @@ def _tokens(data: bytes) -> list[str]:
         raise DataError("", f"is not UTF-8 at byte {error.start}", DAMAGED) from None
     tokens = [token.removesuffix("\r") for token in tokens]
     seen: set[str] = set()
-    for number, token in enumerate(tokens, start=1):
+    for index, token in enumerate(tokens, start=1):
         if token in seen:
-            raise DataError(f"line {number}", f"repeats {token!r:.80}", DAMAGED)
+            raise DataError(f"line {index}", f"repeats {token!r:.80}", DAMAGED)
         seen.add(token)
     return tokens
 

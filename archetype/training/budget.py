@@ -38,12 +38,12 @@ class Budget(Limits):
         Raises:
             SpecError: epochs are given for data without epochs.
         """
-        rows, length = objective.batch_shape or (recipe.batch_size, recipe.sequence_length)
+        batch_size, length = objective.batch_shape or (recipe.batch_size, recipe.sequence_length)
         limits = []
         if self.tokens is not None:
             limits.append(steps_that_predict(objective, self.tokens))
         if self.flops is not None:
-            limits.append(self.flops / step_flops(recipe, spec, rows, length))
+            limits.append(self.flops / step_flops(recipe, spec, batch_size, length))
         if self.minutes is not None:
             limits.append(60 * self.minutes / seconds_of_steps(recipe, spec, objective, device))
         if self.epochs is not None:

@@ -66,9 +66,9 @@ def chunked_cross_entropy(
     nats, num_correct, dtype = torch.zeros((), device=x.device), 0, _compute_dtype(x)
     weight, bias = head.weight.to(dtype), None if head.bias is None else head.bias.to(dtype)
     with torch.autocast(device, enabled=False):
-        for start in range(0, num_targets, rows := chunk_rows(len(weight))):
-            logits, _ = _logits(x[start : start + rows].to(dtype), weight, bias, head.softcap)
-            chunk = targets[start : start + rows]
+        for start in range(0, num_targets, chunk_size := chunk_rows(len(weight))):
+            logits, _ = _logits(x[start : start + chunk_size].to(dtype), weight, bias, head.softcap)
+            chunk = targets[start : start + chunk_size]
             nats += nn.functional.cross_entropy(logits, chunk, label_smoothing=label_smoothing, reduction="sum")
             num_correct += int((logits.argmax(-1) == chunk).sum())
     return nats / num_targets, num_targets, num_correct
@@ -118,8 +118,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         ctx.dtypes = weight.dtype, None if bias is None else bias.dtype
         nats = torch.zeros((), device=x.device)
         with torch.autocast(x.device.type, enabled=False):
-            for start in range(0, num_tokens, rows := chunk_rows(vocab_size)):
-                part = slice(start, start + rows)
+            for start in range(0, num_tokens, chunk_size := chunk_rows(vocab_size)):
+                part = slice(start, start + chunk_size)
                 chunk, ids = x[part].to(dtype), targets[part, None]
                 nats_of_chunk, g = _loss_and_gradient(chunk, w, b, ids, softcap, label_smoothing)
                 g, nats = g.div_(num_tokens), nats + nats_of_chunk

@@ -285,8 +285,8 @@ class PairData(TokenizedData):
             raise SpecError("data.columns", "text files have no columns", "leave it out, or give a file of records")
         sides = {field: _read(getattr(self, field), folder, field) for field in self.path_fields}
         return {  # the last line of a file must not join the first line of the next
-            field: "".join(text if text.endswith("\n") else f"{text}\n" for text in texts)
-            for field, texts in sides.items()
+            field: "".join(content if content.endswith("\n") else f"{content}\n" for content in contents)
+            for field, contents in sides.items()
         }
 
     def sides(self, texts: dict[str, str]) -> tuple[tuple[list[str], list[str]], tuple[list[str], list[str]]]:

@@ -88,11 +88,11 @@ def _take_from(pretrained: Pretrained, data: dict[str, Any], of_spec: Sequence[s
         SpecError: the recipe sets others.
     """
     spec, examples = pretrained.model.spec, data.setdefault("data", {})
-    given = data.get("spec")
-    if isinstance(given, dict) and leaves_vocabulary_open(given):
-        given = {"vocab_size": getattr(spec, "vocab_size", None)} | given
+    written = data.get("spec")
+    if isinstance(written, dict) and leaves_vocabulary_open(written):
+        written = {"vocab_size": getattr(spec, "vocab_size", None)} | written
     conflicts = [assignment.partition("=")[0] for assignment in of_spec]
-    if given is not None and open_spec(given) != spec:
+    if written is not None and open_spec(written) != spec:
         conflicts.append("spec")
     if pretrained.tokenizer is not None:
         source = Path(pretrained.source).absolute()
@@ -232,19 +232,19 @@ def _choose_kind(data: dict[str, Any]) -> list[str]:
         DataError: a file is not text, or its text column is ambiguous.
     """
     examples = data.get("data", {})
-    texts, chosen = examples.get("text"), []
-    if texts and "kind" not in examples:
-        for name in texts:
+    text_files, chosen = examples.get("text"), []
+    if text_files and "kind" not in examples:
+        for name in text_files:
             _check_is_text(name)
-        if _are_documents(texts):
+        if _are_documents(text_files):
             examples["kind"] = "documents"
     columns = examples.get("columns", ())
-    if texts and columns:
+    if text_files and columns:
         if examples.get("kind") != "documents":
             raise SpecError("--column", "plain text has no columns", "leave it out, or give a file of records")
         examples["field"] = columns_by_field(examples.pop("columns"), ("text",))["text"]
-    if examples.get("kind") == "documents" and texts and "field" not in examples:
-        files = [Path(name) for name in expand(texts, SUFFIXES) if name.endswith(RECORD_SUFFIXES)]
+    if examples.get("kind") == "documents" and text_files and "field" not in examples:
+        files = [Path(name) for name in expand(text_files, SUFFIXES) if name.endswith(RECORD_SUFFIXES)]
         if files and files[0].is_file() and (column := text_column(files[0], partial(_option_of, files[0]))) != "text":
             examples["field"] = column
             chosen = [f"column {column}"]

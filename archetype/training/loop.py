@@ -126,9 +126,11 @@ def evaluations(state: TrainState, stop: StopSignal) -> Iterator[Event]:
         is_due = is_finished(state) or (index == 0 and state.step % recipe.evaluate_every == 0)
         is_repeated = index == 1 and recipe.evaluate_batches >= total
         if state.step and is_due and not is_repeated and index >= state.num_evaluated:
-            rows, dtype, objective = recipe.micro_batch_size, recipe.dtype, state.objective
+            micro_batch_size, dtype, objective = recipe.micro_batch_size, recipe.dtype, state.objective
             with averaged(state.model, state.average):
-                evaluation = evaluate(state.model, objective, dtype, num_batches, rows, stop.poll, state.processes)
+                evaluation = evaluate(
+                    state.model, objective, dtype, num_batches, micro_batch_size, stop.poll, state.processes
+                )
                 if evaluation is None:
                     return
                 state.count(evaluation)

@@ -73,7 +73,7 @@ class StepMemoryCost:
     def num_trained(self) -> int:
         return sum(each.parameter.numel() for each in self.grouped)
 
-    def step(self, rows: int, length: int, accumulates: bool = False) -> StepMemory:
+    def step(self, batch: int, length: int, accumulates: bool = False) -> StepMemory:
         """Estimate a step on `rows` sequences of `length` tokens.
 
         If it accumulates, gradients of earlier micro-batches are held during the forward pass.
@@ -82,12 +82,12 @@ class StepMemoryCost:
         weights = self.num_parameters * (FLOAT32 + (BFLOAT16 if self.is_bfloat16 else 0))
         weights += gradients if recipe.ema_decay is not None else 0
         optimizer = recipe.optimizer.state_bytes(self.grouped)
-        saved = self.memory.saved_activations(rows, length)
+        saved = self.memory.saved_activations(batch, length)
         held, logits = self._loss(saved)
         outside = saved.embedding_and_head - saved.num_logits * saved.logits - held
         copies = 0 if self.is_bfloat16 else self.memory.cast_weights
         if self.share_of_blocks_with_gradients == 0:  # only the head is trained; save its inputs
-            outside, copies = rows * length * FLOAT32 * getattr(self.spec, "d_model", 0), 0
+            outside, copies = batch * length * FLOAT32 * getattr(self.spec, "d_model", 0), 0
         num_recomputed = number_recomputed(recipe.recompute, self.num_blocks)
         trained = self.share_of_blocks_with_gradients
         of_recomputed = num_recomputed / max(1, self.num_blocks)
@@ -163,24 +163,24 @@ def check_memory(
     """
     free = free_memory(device)
     batch, length = objective.batch_shape or (recipe.batch_size, recipe.sequence_length)
-    rows = min(batch, recipe.micro_batch_size or batch)
+    micro_batch = min(batch, recipe.micro_batch_size or batch)
     cost, num_tokens = StepMemoryCost(recipe, spec), length or spec.context_length
 
-    def peak(rows: int, accumulates: bool) -> int:
-        return cost.step(rows, num_tokens, accumulates).peak
+    def peak(micro_batch: int, accumulates: bool) -> int:
+        return cost.step(micro_batch, num_tokens, accumulates).peak
 
-    needed = peak(rows, rows < batch)
+    needed = peak(micro_batch, micro_batch < batch)
     if free is None or needed <= free:
         return
-    most = largest(lambda count: peak(count, False) <= free, rows)
-    most_at_once = largest(lambda count: peak(count, True) <= free, rows)
+    most = largest(lambda count: peak(count, False) <= free, micro_batch)
+    most_at_once = largest(lambda count: peak(count, True) <= free, micro_batch)
     tokens = f" of {num_tokens:,} tokens" if length else ""
-    field = "batch_size" if rows == batch else "micro_batch_size"
-    cause = f"a step on {rows:,} rows{tokens} needs {size(needed)}, but {size(free)} are free"
+    field = "batch_size" if micro_batch == batch else "micro_batch_size"
+    cause = f"a step on {micro_batch:,} rows{tokens} needs {size(needed)}, but {size(free)} are free"
     otherwise = f", or {override}" if override else ""
-    if not (most if rows == batch else most_at_once):
+    if not (most if micro_batch == batch else most_at_once):
         raise SpecError(field, f"{cause}, too little for one row", f"use a smaller model or shorter rows{otherwise}")
-    if rows < batch:
+    if micro_batch < batch:
         raise SpecError(field, cause, f"use at most {most_at_once:,}{otherwise}")
     at_once = f", or {fewer_at_once.format(most_at_once)}, which accumulates gradients over the rows"
     raise SpecError(field, cause, f"use at most {most:,}{at_once if most_at_once else ''}{otherwise}")

@@ -106,7 +106,7 @@ def read(file: Path) -> list[dict[str, Any]]:
     if not file.exists() and not file.is_symlink():
         return []
     *complete, rest = read_bytes(file, MAX_TEXT_BYTES).split(b"\n")
-    lines = [_parse(line, f"{file}: line {number}") for number, line in enumerate(complete, 1)]
+    lines = [_parse(line, f"{file}: line {index}") for index, line in enumerate(complete, 1)]
     try:
         return [*lines, _parse(rest, "")]
     except DataError:
@@ -131,14 +131,14 @@ def rewind(file: Path, step: int) -> list[dict[str, Any]]:
     return lines
 
 
-def _parse(line: bytes, place: str) -> dict[str, Any]:
+def _parse(line: bytes, location: str) -> dict[str, Any]:
     try:
         values = json.loads(line) if len(line) <= MAX_LINE_BYTES else None
     except (ValueError, RecursionError):
         values = None
     if isinstance(values, dict) and type(values.get("step")) is int and all(map(_is_measured, values.items())):
         return values
-    raise DataError(place, "is not a line of metrics", "remove this line")
+    raise DataError(location, "is not a line of metrics", "remove this line")
 
 
 def _is_measured(item: tuple[str, Any]) -> bool:

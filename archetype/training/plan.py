@@ -82,9 +82,9 @@ def plan(resolved: ResolvedRecipe, device: torch.device) -> Plan:
     """Estimate the cost of a run: memory by counting, time by timing a few steps if they are small enough."""
     recipe, spec, objective = resolved.recipe, resolved.spec, resolved.objective
     batch, length = objective.batch_shape or (recipe.batch_size, recipe.sequence_length)
-    rows, length = min(batch, recipe.micro_batch_size or batch), length or spec.context_length
+    micro_batch, length = min(batch, recipe.micro_batch_size or batch), length or spec.context_length
     cost = StepMemoryCost(recipe, spec)
-    memory, free = cost.step(rows, length, rows < batch), free_memory(device)
+    memory, free = cost.step(micro_batch, length, micro_batch < batch), free_memory(device)
     # activation checkpointing computes a share of the blocks' forward pass again
     share = number_recomputed(recipe.recompute, cost.num_blocks) / max(1, cost.num_blocks)
     recomputed = cost_report(spec, batch, length, recipe.dtype).flops_of_blocks
@@ -102,7 +102,7 @@ def plan(resolved: ResolvedRecipe, device: torch.device) -> Plan:
         predictions_of(objective, recipe.steps),
         objective.unit,
         recipe.steps * flops,
-        rows,
+        micro_batch,
         length,
         memory,
         free,

@@ -41,12 +41,12 @@ def curves(lines: list[dict[str, Any]], axis: Axis = "steps", flops_per_target: 
     position, positions, steps = 0.0, {0: 0.0}, []
     for line in lines:
         if "loss" in line:
-            number = line.get("num_targets", 0)
+            num_targets = line.get("num_targets", 0)
             position += {
                 "steps": line["step"] - position,
-                "tokens": number,
-                "flops": number * flops_per_target,
-                "seconds": number / (line.get("per_second") or math.inf),
+                "tokens": num_targets,
+                "flops": num_targets * flops_per_target,
+                "seconds": num_targets / (line.get("per_second") or math.inf),
             }[axis]
             positions[line["step"]] = position
             if not line.get("skipped"):

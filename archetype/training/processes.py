@@ -120,9 +120,9 @@ class Processes:
             loss += mean * share
         return loss, num_targets, norm_read
 
-    def sum(self, *numbers: float) -> tuple[float, ...]:
+    def sum(self, *values: float) -> tuple[float, ...]:
         """Return the sums over processes of numbers that each measured on its rows."""
-        return numbers
+        return values
 
     @property
     def first_signal(self) -> Callable[[int | None], int | None] | None:

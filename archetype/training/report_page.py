@@ -146,8 +146,8 @@ def _cost(report: CostReport) -> str:
         if row.parameters
     ]
     step = f"a step of {report.batch:,} rows{f' of {report.length:,} tokens' if report.length else ''}"
-    said = f"{step} takes {quantity(report.flops['train'])}FLOPs and {size(report.memory['training_peak'])}"
-    return f"<p>As counted, {said}.</p>{_table(('module', 'parameters', 'share'), rows)}"
+    summary = f"{step} takes {quantity(report.flops['train'])}FLOPs and {size(report.memory['training_peak'])}"
+    return f"<p>As counted, {summary}.</p>{_table(('module', 'parameters', 'share'), rows)}"
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -10,7 +10,7 @@ from archetype.training.recipe import Recipe
 PER_WEIGHT = 2  # FLOPs per token
 
 
-def step_flops(recipe: Recipe, spec: ModelSpec, rows: int, length: int | None) -> float:
+def step_flops(recipe: Recipe, spec: ModelSpec, batch_size: int, length: int | None) -> float:
     """Return the FLOPs of a step, without recomputation.
 
     If everything is trained, a step takes three times the forward pass: each product has a gradient with respect to its
@@ -19,10 +19,10 @@ def step_flops(recipe: Recipe, spec: ModelSpec, rows: int, length: int | None) -
 
     Args:
         recipe: determines the trained parameters.
-        rows: sequences per step.
+        batch_size: sequences per step.
         length: tokens per sequence (absent: the model's context).
     """
-    report = cost_report(spec, rows, length)
+    report = cost_report(spec, batch_size, length)
     train = report.flops["train"]
     if recipe.trainable is None and recipe.adapter is None:
         return train
@@ -36,6 +36,6 @@ def step_flops(recipe: Recipe, spec: ModelSpec, rows: int, length: int | None) -
     weights = [model.get_parameter(name) for name, role in roles.items() if role in multiplied and name not in added]
     trained = sum(w.numel() for w in weights if w.requires_grad) / max(1, sum(w.numel() for w in weights))
     num_added = sum(model.get_parameter(name).numel() for name in added)
-    of_adapter = PER_WEIGHT * num_added * rows * report.length
+    of_adapter = PER_WEIGHT * num_added * batch_size * report.length
     of_inputs = share * (of_weights - of_head + 2 * of_scores) + (of_head if share else 0)
     return forward + of_inputs + trained * of_weights + 3 * of_adapter

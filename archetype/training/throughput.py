@@ -33,9 +33,9 @@ def flops_of_step(recipe: Recipe, spec: ModelSpec, objective: Objective) -> floa
 
 def seconds_per_step(recipe: Recipe, spec: Decoder) -> float:
     """Measure the median seconds of a training step on the CPU, with random tokens and a temporary model."""
-    rows, length = recipe.batch_size, spec.context_length
-    tokens = np.random.default_rng(0).integers(spec.vocab_size, size=rows * length * 4, dtype=np.int32)
-    objective = NextTokenObjective(Corpus(tokens, tokens, len(tokens), ""), rows, length, seed=0)
+    batch_size, length = recipe.batch_size, spec.context_length
+    tokens = np.random.default_rng(0).integers(spec.vocab_size, size=batch_size * length * 4, dtype=np.int32)
+    objective = NextTokenObjective(Corpus(tokens, tokens, len(tokens), ""), batch_size, length, seed=0)
     return seconds_of_steps(recipe, spec, objective, torch.device("cpu"))
 
 

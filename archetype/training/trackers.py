@@ -169,9 +169,9 @@ class _MLflowRun(Writer):
 
     def write(self, records: list[Record]) -> None:
         for _, step, values in records:
-            numbers = {tag: value for tag, value in values.items() if not isinstance(value, str)}
-            if numbers:
-                self.package.log_metrics(numbers, step=step)
+            metrics = {tag: value for tag, value in values.items() if not isinstance(value, str)}
+            if metrics:
+                self.package.log_metrics(metrics, step=step)
             for tag, text in values.items():
                 if isinstance(text, str):
                     self.package.log_text(text, f"{tag}/step-{step:08d}.txt")
@@ -287,9 +287,9 @@ def _values(event: Event) -> Values:
                 "training/predictions_per_second": event.per_second,
             }
         case Evaluated(evaluation=evaluation):
-            place = "all_validation" if event.on_all else "validation"
+            split = "all_validation" if event.on_all else "validation"
             measured = {name: getattr(evaluation, name) for name in ("loss", "accuracy", "bits_per_byte")}
-            return {f"{place}/{name}": value for name, value in measured.items() if value is not None}
+            return {f"{split}/{name}": value for name, value in measured.items() if value is not None}
         case Sampled(text=text):
             return {"sample": text}
         case _:

@@ -60,21 +60,21 @@ class LosslessMatrix(PackedMatrix):
             ids = ids if ids is None or kernels.records else ids.contiguous()
             if (y := unpacked_rows(kernels, self.stored, dtype, ids)) is not None:
                 return y
-        numbers = decompress(self.stored).to(dtype)
-        return numbers if ids is None else numbers[ids]
+        matrix = decompress(self.stored).to(dtype)
+        return matrix if ids is None else matrix[ids]
 
     def embedding(self, ids: Tensor, kernels: Kernels = FUSED) -> Tensor:
         return self.as_floats(self.dtype)[ids] if self._is_kept() else self.unpacked(self.dtype, kernels, ids)
 
     def _matrix(self, index: int) -> "LosslessMatrix":
-        one, blocks = copy(self), self.size // BLOCK_ROWS
+        matrix, blocks = copy(self), self.size // BLOCK_ROWS
         first, end = index * blocks, (index + 1) * blocks
-        own: dict[str, Tensor | None] = {
+        buffers: dict[str, Tensor | None] = {
             "records": self.records[first:end],
             "starts": self.starts[first : end + 1],
         }
-        one._buffers = {**self._buffers, **own}
-        return one
+        matrix._buffers = {**self._buffers, **buffers}
+        return matrix
 
     def product(
         self, x: Tensor, bias: Tensor | None = None, indices: Tensor | None = None, kernels: Kernels = FUSED
@@ -136,10 +136,10 @@ def compress(weight: Tensor) -> LosslessRows | None:
     codes = torch.full((128,), CODES, dtype=torch.uint8)
     codes[high_bytes] = torch.arange(CODES, dtype=torch.uint8)
     some = max(1, AT_ONCE // width // BLOCK_ROWS) * BLOCK_ROWS
-    records, numbers, exceptions = zip(
+    records, num_exceptions, exceptions = zip(
         *(_compress(blocks, codes) for blocks in rows[stored_rows(len(rows))].split(some)), strict=True
     )
-    starts = nn.functional.pad(torch.cat(numbers).cumsum(0), (1, 0)).int()
+    starts = nn.functional.pad(torch.cat(num_exceptions).cumsum(0), (1, 0)).int()
     return LosslessRows(torch.cat(records), high_bytes.to(torch.uint8), starts, torch.cat(exceptions), size, width)
 
 
@@ -148,9 +148,9 @@ def _compress(rows: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     low, high = _bytes(rows)
     code = codes[(high & 127).long()]
     blocks = (code == CODES).unflatten(0, (-1, BLOCK_ROWS))
-    block, place, row = blocks.transpose(1, 2).nonzero(as_tuple=True)  # in order of columns
-    own = high.unflatten(0, (-1, BLOCK_ROWS))[block, row, place]
-    exceptions = place.int() << 13 | row.int() << 8 | own.int()
+    block, column, row = blocks.transpose(1, 2).nonzero(as_tuple=True)  # in order of columns
+    byte = high.unflatten(0, (-1, BLOCK_ROWS))[block, row, column]
+    exceptions = column.int() << 13 | row.int() << 8 | byte.int()
     padding = (0, -rows.shape[1] % UNIT)
     nibbles = nn.functional.pad((code & (CODES - 1)) | high >> 7 << 3, padding)
     low, nibbles = (_by_turns(part).unflatten(1, (-1, UNIT)) for part in (nn.functional.pad(low, padding), nibbles))
@@ -181,11 +181,11 @@ def decompress(matrix: LosslessRows) -> Tensor:
     starts = matrix.starts - matrix.starts[0]
     exceptions = matrix.exceptions[matrix.starts[0] : matrix.starts[-1]]
     block = torch.arange(len(starts) - 1).repeat_interleave(starts.diff().long())
-    row, place = block * BLOCK_ROWS + (exceptions >> 8 & BLOCK_ROWS - 1), exceptions >> 13
-    high[row, place.long()] = (exceptions & 255).to(torch.uint8)
-    numbers = torch.stack((low, high), dim=-1).view(torch.bfloat16).squeeze(-1)
+    row, column = block * BLOCK_ROWS + (exceptions >> 8 & BLOCK_ROWS - 1), exceptions >> 13
+    high[row, column.long()] = (exceptions & 255).to(torch.uint8)
+    values = torch.stack((low, high), dim=-1).view(torch.bfloat16).squeeze(-1)
     rest = matrix.rows % BLOCK_ROWS
-    return torch.cat((numbers[: matrix.rows - rest], numbers[len(numbers) - rest :])) if rest else numbers
+    return torch.cat((values[: matrix.rows - rest], values[len(values) - rest :])) if rest else values
 
 
 def _bytes(rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -93,8 +93,11 @@ Weight = Tensor | PackedMatrix
 def matrices(model: nn.Module, multiple: int) -> Iterator[tuple[str, Tensor]]:
     """Yield the parameters that their modules declare packable, with columns divisible by `multiple`."""
     for name, parameter in model.named_parameters():
-        parent, _, own = name.rpartition(".")
-        if own in getattr(model.get_submodule(parent), "packed_parameters", ()) and parameter.shape[-1] % multiple == 0:
+        parent, _, attribute = name.rpartition(".")
+        if (
+            attribute in getattr(model.get_submodule(parent), "packed_parameters", ())
+            and parameter.shape[-1] % multiple == 0
+        ):
             yield name, parameter
 
 
@@ -112,7 +115,7 @@ def unpack_without_kernels(model: nn.Module) -> None:
 
 def replace(model: nn.Module, name: str, matrix: PackedMatrix) -> None:
     """Replace a parameter by a packed matrix."""
-    parent, _, own = name.rpartition(".")
+    parent, _, attribute = name.rpartition(".")
     module = model.get_submodule(parent)
-    del module._parameters[own]
-    module.add_module(own, matrix)
+    del module._parameters[attribute]
+    module.add_module(attribute, matrix)

@@ -73,8 +73,8 @@ def _lossless(parts: list[Tensor], rows: int, size: int, width: int, dtype: torc
         raise ValueError(f"and its parts have the shapes {shapes_there}, which do not fit {rows} x {width}")
     if [part.dtype for part in parts] != [torch.uint8, torch.uint8, torch.int32, torch.int32]:
         raise ValueError(f"and what belongs to it hold {', '.join(str(part.dtype) for part in parts)}")
-    places = exceptions >> 13
+    columns = exceptions >> 13
     is_in_order = starts[0] == 0 and starts[-1] == num_exceptions and (starts.diff() >= 0).all()
-    if not is_in_order or ((places < 0) | (places >= width)).any():
+    if not is_in_order or ((columns < 0) | (columns >= width)).any():
         raise ValueError("has exceptions outside its rows")
     return LosslessMatrix(LosslessRows(records, high_bytes, starts, exceptions, size, width), dtype or torch.bfloat16)

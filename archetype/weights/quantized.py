@@ -63,14 +63,14 @@ class QuantizedMatrix(PackedMatrix):
         return dequantize(quants, scales, self.bits).to(self.dtype).view(*ids.shape, self.width)
 
     def _matrix(self, index: int) -> "QuantizedMatrix":
-        one, blocks = copy(self), self.size // self.lanes
-        one._buffers = {
+        matrix, blocks = copy(self), self.size // self.lanes
+        matrix._buffers = {
             name: value[index * blocks : (index + 1) * blocks]
             for name, value in self._buffers.items()
             if value is not None
         }
-        one.rows = self.size
-        return one
+        matrix.rows = self.size
+        return matrix
 
     def _apply(self, fn: Any, recurse: bool = True) -> "QuantizedMatrix":
         """Move to another device or change the dtype of the output; quants and scales keep their own dtypes."""
@@ -145,8 +145,8 @@ def dequantize(quants: Tensor, scales: Tensor, bits: int) -> Tensor:
     """Return (q - offset) * scale in float32."""
     if bits == 4:
         quants = torch.stack((quants & 15, quants >> 4), dim=-1).flatten(1)
-    numbers: Tensor = (quants.to(torch.float32) - 2 ** (bits - 1)).unflatten(1, (-1, GROUP))
-    return (numbers * scales.float()[..., None]).flatten(1)
+    values: Tensor = (quants.to(torch.float32) - 2 ** (bits - 1)).unflatten(1, (-1, GROUP))
+    return (values * scales.float()[..., None]).flatten(1)
 
 
 def quantize_model(model: nn.Module, bits: int) -> None:

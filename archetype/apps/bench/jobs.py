@@ -91,10 +91,10 @@ class Workload:
         if prompt < 1 or new < least or max(prompt, prompt * shared + new) > context:
             cause = f"{prompt} prompt tokens and {new} new ones do not fit into the context of {context}"
             raise SpecError("--prompt, --new", cause, f"use at least 1 and {least}, and fewer in total")
-        rows = sizes.batch if batch is None else batch
-        prompts, news = [prompt] * rows, [new] * rows
+        batch_size = sizes.batch if batch is None else batch
+        prompts, news = [prompt] * batch_size, [new] * batch_size
         if job == "batch":
-            prompts, news = (_mixed(most, rows, seed) for seed, most in enumerate((prompt, new)))
+            prompts, news = (_mixed(most, batch_size, seed) for seed, most in enumerate((prompt, new)))
         return cls(job, _random_tokens(spec, prompts), news)
 
     @property
@@ -105,13 +105,13 @@ class Workload:
     @property
     def mean(self) -> Sizes:
         """Return batch size, and the average prompt and new tokens of a sequence, rounded."""
-        rows = len(self.prompts)
-        return Sizes(rows, round(sum(map(len, self.prompts)) / rows), round(sum(self.new) / rows))
+        batch_size = len(self.prompts)
+        return Sizes(batch_size, round(sum(map(len, self.prompts)) / batch_size), round(sum(self.new) / batch_size))
 
     def equal(self, spec: ModelSpec) -> "Workload":
         """Return a workload of the same batch size with all sequences of average length."""
-        rows, prompt, new = self.mean
-        return Workload(self.job, _random_tokens(spec, [prompt] * rows), [new] * rows)
+        batch_size, prompt, new = self.mean
+        return Workload(self.job, _random_tokens(spec, [prompt] * batch_size), [new] * batch_size)
 
 
 class Timing(NamedTuple):
@@ -158,14 +158,14 @@ def jobs_of(spec: ModelSpec) -> tuple[Job, ...]:
 
 def _decoding(model: CausalModel, workload: Workload) -> Callable[[], Timing]:
     """Time a batched prefill, then greedy decoding steps of the whole batch."""
-    rows, prompt, new = workload.sizes
-    step = DecodeStep(model, model.new_state(rows, prompt + new))
+    batch_size, prompt, new = workload.sizes
+    step = DecodeStep(model, model.new_state(batch_size, prompt + new))
 
     @torch.inference_mode()
     def run() -> Timing:
         started = time.perf_counter()
-        logits, state = prefill(model, workload.prompts, model.new_state(rows, prompt + new))
-        step.state.insert(torch.arange(rows, device=model.device), state)
+        logits, state = prefill(model, workload.prompts, model.new_state(batch_size, prompt + new))
+        step.state.insert(torch.arange(batch_size, device=model.device), state)
         newest = logits.argmax(-1, keepdim=True)
         tokens = [int(newest[0])]
         first = time.perf_counter() - started
@@ -199,15 +199,15 @@ def _requests(model: Decoder | NGram | MegaByte | EncoderDecoder, workload: Work
 
 def _translating(model: EncoderDecoder, workload: Workload) -> Callable[[], Timing]:
     """Time encoding the batch of sources, then greedy decoding of the targets."""
-    rows, _, new = workload.sizes
+    batch_size, _, new = workload.sizes
     sources = torch.tensor(workload.prompts, device=model.device)
     step = DecodeStep(model, model.new_state(sources, capacity=new))
 
     @torch.inference_mode()
     def run() -> Timing:
         tokens, first, started = [], 0.0, time.perf_counter()
-        step.state.insert(torch.arange(rows, device=model.device), model.new_state(sources, capacity=new))
-        newest = torch.full((rows, 1), START, device=model.device)
+        step.state.insert(torch.arange(batch_size, device=model.device), model.new_state(sources, capacity=new))
+        newest = torch.full((batch_size, 1), START, device=model.device)
         for _ in range(new):
             newest = step(newest).argmax(-1, keepdim=True)
             tokens.append(int(newest[0]))
@@ -232,9 +232,9 @@ def embed(model: Encoder | Decoder, workload: Workload) -> Timing:
 
 def _trainer(model: Model, workload: Workload, dtype: str) -> Callable[[], Timing]:
     """Time optimizer steps on the same batch."""
-    rows, length, _ = workload.sizes
-    tokens = np.resize(np.array(workload.prompts, dtype=np.int32), 4 * rows * (length + 1))
-    objective = NextTokenObjective(Corpus(tokens, tokens, len(tokens), ""), rows, length, seed=0)
+    batch_size, length, _ = workload.sizes
+    tokens = np.resize(np.array(workload.prompts, dtype=np.int32), 4 * batch_size * (length + 1))
+    objective = NextTokenObjective(Corpus(tokens, tokens, len(tokens), ""), batch_size, length, seed=0)
     state = TrainState.build(Run(Path()), Recipe.parse({"dtype": dtype}), None, objective, model)
 
     def run() -> Timing:
@@ -245,10 +245,10 @@ def _trainer(model: Model, workload: Workload, dtype: str) -> Callable[[], Timin
     return run
 
 
-def _mixed(most: int, rows: int, seed: int) -> list[int]:
+def _mixed(most: int, count: int, seed: int) -> list[int]:
     """Return lengths from `most` / 4 to `most`, evenly spaced and shuffled."""
     least = max(1, most // SHORTEST)
-    lengths = [least + round((most - least) * row / max(1, rows - 1)) for row in range(rows)] if rows > 1 else [most]
+    lengths = [least + round((most - least) * row / max(1, count - 1)) for row in range(count)] if count > 1 else [most]
     random.Random(seed).shuffle(lengths)
     return lengths
 

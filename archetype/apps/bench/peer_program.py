@@ -80,8 +80,8 @@ def _generation(library: Any, torch: Any, model: Any, tokens: Any, mask: Any, re
         times.clear()
         started = time.perf_counter()
         with torch.inference_mode():
-            texts = model.generate(tokens, attention_mask=mask, stopping_criteria=[Clock()])
-        ended, first = time.perf_counter(), texts[0, begin : begin + request["new"][0]].tolist()
+            sequences = model.generate(tokens, attention_mask=mask, stopping_criteria=[Clock()])
+        ended, first = time.perf_counter(), sequences[0, begin : begin + request["new"][0]].tolist()
         return {"seconds": ended - started, "first": times[0] - started, "tokens": first}
 
     return run
@@ -137,11 +137,11 @@ def llama_cpp_run(c: Any, request: Request) -> Run:
         raise RuntimeError("llama.cpp does not load this file")
     vocab_size = c.llama_vocab_n_tokens(c.llama_model_get_vocab(model))
 
-    def feed(places: list[tuple[int, int, int, bool]], pass_tokens: Any = c.llama_decode) -> dict[int, int]:
+    def feed(entries: list[tuple[int, int, int, bool]], pass_tokens: Any = c.llama_decode) -> dict[int, int]:
         """Return the most likely next token of each sequence; entries are (token, position, sequence, is_last)."""
-        batch = c.llama_batch_init(len(places), 0, 1)
-        batch.n_tokens = len(places)
-        for i, (token, position, row, is_last) in enumerate(places):
+        batch = c.llama_batch_init(len(entries), 0, 1)
+        batch.n_tokens = len(entries)
+        for i, (token, position, row, is_last) in enumerate(entries):
             batch.token[i], batch.pos[i], batch.n_seq_id[i] = token, position, 1
             batch.seq_id[i][0], batch.logits[i] = row, is_last
         if pass_tokens(context, batch) != 0:
@@ -149,7 +149,7 @@ def llama_cpp_run(c: Any, request: Request) -> Run:
         if pass_tokens is c.llama_encode:
             c.llama_batch_free(batch)
             return {}
-        logits = {place[2]: c.llama_get_logits_ith(context, i) for i, place in enumerate(places) if place[3]}
+        logits = {entry[2]: c.llama_get_logits_ith(context, i) for i, entry in enumerate(entries) if entry[3]}
         best = {row: numpy.ctypeslib.as_array(row_logits, (vocab_size,)).argmax() for row, row_logits in logits.items()}
         c.llama_batch_free(batch)
         return {row: int(token) for row, token in best.items()}
@@ -157,24 +157,24 @@ def llama_cpp_run(c: Any, request: Request) -> Run:
     def run(silent: Any = silent) -> dict[str, Any]:  # the callback is held as long as the library may call it
         c.llama_memory_clear(c.llama_get_memory(context), True)
         started = time.perf_counter()
-        places = [
+        entries = [
             (token, position, row, position == len(prompt) - 1)
             for row, prompt in enumerate(prompts)
             for position, token in enumerate(prompt)
         ]
         if request["is_pair"]:
-            feed(places, c.llama_encode)
-            places = [(request["start"], 0, row, True) for row in range(len(prompts))]
+            feed(entries, c.llama_encode)
+            entries = [(request["start"], 0, row, True) for row in range(len(prompts))]
         read = [1 if request["is_pair"] else len(prompt) for prompt in prompts]
         newest: dict[int, int] = {}
-        for begin in range(0, len(places), TOKENS_AT_ONCE):
-            newest |= feed(places[begin : begin + TOKENS_AT_ONCE])
-        first, texts = time.perf_counter() - started, {row: [token] for row, token in newest.items()}
-        while rows := [row for row, text in texts.items() if len(text) < new[row]]:
-            steps = [(texts[row][-1], read[row] + len(texts[row]) - 1, row, True) for row in rows]
+        for begin in range(0, len(entries), TOKENS_AT_ONCE):
+            newest |= feed(entries[begin : begin + TOKENS_AT_ONCE])
+        first, sequences = time.perf_counter() - started, {row: [token] for row, token in newest.items()}
+        while unfinished := [row for row, text in sequences.items() if len(text) < new[row]]:
+            steps = [(sequences[row][-1], read[row] + len(sequences[row]) - 1, row, True) for row in unfinished]
             for row, token in feed(steps).items():
-                texts[row].append(token)
-        return {"seconds": time.perf_counter() - started, "first": first, "tokens": texts[0]}
+                sequences[row].append(token)
+        return {"seconds": time.perf_counter() - started, "first": first, "tokens": sequences[0]}
 
     return run
 

@@ -151,13 +151,13 @@ def opened(
                 peer = Peer(name, python, threads, folder)
                 processes.callback(peer.close)
                 for_llama_cpp = known.library == "llama.cpp"
-                place = folder / ("gguf" if for_llama_cpp else "hf")
-                if not place.exists() and for_llama_cpp:
-                    export(plain, place, format="gguf", type=kind)
-                elif not place.exists():
-                    export(plain, place)
+                target = folder / ("gguf" if for_llama_cpp else "hf")
+                if not target.exists() and for_llama_cpp:
+                    export(plain, target, format="gguf", type=kind)
+                elif not target.exists():
+                    export(plain, target)
                 peer.dtype = (kind or dtype) if for_llama_cpp else dtype
-                peer.load(**request, folder=str(place), file=str(place / FILE))
+                peer.load(**request, folder=str(target), file=str(target / FILE))
                 peer.run()  # warm-up; fails if the library cannot run this job
                 peers.append(peer)
             except ArchetypeError as error:

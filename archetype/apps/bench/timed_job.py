@@ -133,10 +133,10 @@ def rates(workload: Workload, timings: list[Timing]) -> dict[str, Any]:
 
     `seconds` is the time of the named phase only: decoding without prefill, or prefill without decoding.
     """
-    rows, job = len(workload.prompts), workload.job
+    batch_size, job = len(workload.prompts), workload.job
     first = [timing.first for timing in timings if timing.first is not None]
     steps = [timing.seconds - (timing.first or 0.0) for timing in timings]
-    written = 0 if job == "batch" else sum(workload.new) - rows  # `batch` decodes during prefill
+    written = 0 if job == "batch" else sum(workload.new) - batch_size  # `batch` decodes during prefill
     times = {"decode": steps, "prefill": first}.get(job, [timing.seconds for timing in timings])
     tokens = {"decode": written, "batch": sum(workload.new)}.get(job, sum(map(len, workload.prompts)))
     return {
@@ -190,7 +190,7 @@ def against_limit(
         "peak_flops_per_s": raised.flops.rate,
         "peak_flops_path": raised.flops.path,
         "fraction_of_limit": min(share, 1.0),
-        "bound": max(work, key=lambda one: one[0].seconds * one[1])[0].bound,
+        "bound": max(work, key=lambda item: item[0].seconds * item[1])[0].bound,
         "page_bytes": peaks.page_bytes,
     }
 
@@ -204,20 +204,20 @@ def least_time(
         dtype: dtype of the computation and the state.
         weights: weight format, if it differs from `dtype`.
     """
-    rows, prompt, new = sizes
+    batch_size, prompt, new = sizes
     is_pair = spec.reads_source
     length = prompt + new // 2 if phase == "decode" and not is_pair else prompt
-    report = cost_report(spec, rows, length, dtype)
+    report = cost_report(spec, batch_size, length, dtype)
     time = next(time for time in phase_times(report, device) if time.phase == phase)
     flops, traffic, state = time.flops, time.traffic, report.state["bytes"]
     if is_pair and phase == "prefill":  # encoding the source, its keys and values, and the first step of the target
         flops = sum(row.prefill for row in report.rows if not row.decode) + report.flops["decode"]
     if is_pair and phase == "decode":
-        numbers = report.cost.stacks[1].state(max(1, new // 2), source=prompt)
-        state = rows * numbers * report.memory_cost.itemsize
+        state_size = report.cost.stacks[1].state(max(1, new // 2), source=prompt)
+        state = batch_size * state_size * report.memory_cost.itemsize
     if phase != "train":
-        stored = report if weights is None else cost_report(spec, rows, length, weights)
-        tokens = rows if phase == "decode" else rows * length
+        stored = report if weights is None else cost_report(spec, batch_size, length, weights)
+        tokens = batch_size if phase == "decode" else batch_size * length
         traffic = weights_read(stored, tokens, phase) + state * (phase != "forward")
     return _at_peaks(time._replace(flops=flops, traffic=traffic), device)
 

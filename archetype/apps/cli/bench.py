@@ -88,13 +88,13 @@ def bench(
             if deterministic:
                 lm.expect(TextGenerator).make_deterministic()
             measured = measure(lm, workload, dtype, weights, repeat, peers)
-    rows, prompt, new = workload.sizes
+    batch_size, prompt, new = workload.sizes
     settings = {
         "job": job,
         "model": model,
         "dtype": dtype,
         "weights": weights or dtype,
-        "batch": rows,
+        "batch": batch_size,
         "prompt": prompt,
         "new": new,
         "deterministic": deterministic,
@@ -148,7 +148,7 @@ def _print(result: dict[str, Any]) -> None:
     out, about = console(), result["machine"]
     out.print(title, markup=False, soft_wrap=True)
     out.print(table)
-    versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
+    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     pages = f"read in pages of {result['page_bytes'] // 1024} KiB; " if result["page_bytes"] else ""
     line = f"{about['processor']} ({' '.join(about['flags'])}), {about['threads']} threads; {pages}{versions}"
     out.print(f"{line}; {result['date']}", markup=False, soft_wrap=True)

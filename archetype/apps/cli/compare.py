@@ -151,7 +151,7 @@ def status(
     if as_json:
         print_json(about)
         return
-    states = ", ".join(f"{number} {state}" for state, number in about["states"].items())
+    states = ", ".join(f"{count} {state}" for state, count in about["states"].items())
     for part, stages in about["stages"].items():
         print(f"{part}: {', '.join(f'{done} of {total} runs of {stage}' for stage, (done, total) in stages.items())}")
     print(f"{about['left']} runs left in this stage{f': {states}' if states else ''}")

@@ -118,11 +118,11 @@ def _lengths(text: str) -> list[int]:
     """Parse a list of lengths such as `1024,4096`, without repetitions."""
     from archetype.errors import SpecError
 
-    numbers = text.split(",")
-    if wrong := [number for number in numbers if not re.fullmatch(r"0*[1-9][0-9]{0,14}", number.strip())]:
+    lengths = text.split(",")
+    if wrong := [length for length in lengths if not re.fullmatch(r"0*[1-9][0-9]{0,14}", length.strip())]:
         cause = f"{wrong[0]!r} is not a number of tokens"
         raise SpecError("--length", cause, "give positive integers separated by commas, such as 1024,4096")
-    return list(dict.fromkeys(map(int, numbers)))
+    return list(dict.fromkeys(map(int, lengths)))
 
 
 class Prediction(NamedTuple):
@@ -173,16 +173,16 @@ def _times(report: "CostReport", device: "Device | None") -> Iterator[Prediction
         title = f"{bound} on {device.name} ({device.source})"
         timed = [(time.phase, device.usual[time.phase]) for time in times if time.phase in device.usual]
         usual = "; ".join(f"{phase} {share.share:.0%} ({share.source})" for phase, share in timed)
-        number = launches(report)
-        overhead = number * device.launch_seconds
-        data["launches"] = {"number": number, "seconds": overhead}
+        num_launches = launches(report)
+        overhead = num_launches * device.launch_seconds
+        data["launches"] = {"number": num_launches, "seconds": overhead}
         note = f"usual: {usual}" if usual else ""
         if not device.flops:
             unpublished = f"the vendor publishes no peak FLOPs for {device.name}, so only decoding is predicted"
             note = f"{unpublished}; {note}" if note else unpublished
         if small := [time.phase for time in times if time.seconds < overhead]:
             note = (
-                f"launch overhead: starting the {number} products of a pass takes another {overhead:.2g} s "
+                f"launch overhead: starting the {num_launches} products of a pass takes another {overhead:.2g} s "
                 f"({1e6 * device.launch_seconds:.1f} µs each), longer than {enumeration(small)} of such a small model"
             )
         yield Prediction(title, time_table(times, missing), data, note)

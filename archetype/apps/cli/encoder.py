@@ -33,9 +33,9 @@ def fill(
         print_json({"text": text, "masks": [[vars(prediction) for prediction in mask] for mask in masks]})
         return
     print_device(lm.model.device)
-    for number, mask in enumerate(masks, start=1):
+    for index, mask in enumerate(masks, start=1):
         predictions = (f"{prediction.token} {prediction.probability:.1%}" for prediction in mask)
-        print(f"{number}: {'  '.join(predictions)}")
+        print(f"{index}: {'  '.join(predictions)}")
 
 
 def embed(
@@ -105,8 +105,10 @@ def classify(
         if is_value:
             print_json({"images" if is_images else "texts": [{"value": value} for value in best.values.tolist()]})
             return
-        rows = [{"class": name, "probabilities": row} for name, row in zip(names, probabilities.tolist(), strict=True)]
-        print_json({"images" if is_images else "texts": rows})
+        results = [
+            {"class": name, "probabilities": row} for name, row in zip(names, probabilities.tolist(), strict=True)
+        ]
+        print_json({"images" if is_images else "texts": results})
         return
     print_device(lm.model.device)
     for name, probability in zip(names, best.values.tolist(), strict=True):
@@ -138,11 +140,11 @@ def _print_token_classes(lm: "TextEncoder", texts: list[str], as_json: bool) -> 
     """A line for each token; an empty one between texts."""
     answers = lm.classify_tokens(texts)
     if as_json:
-        rows = zip(texts, answers, strict=True)
+        results = zip(texts, answers, strict=True)
         print_json(
-            {"texts": [{"text": text, "tokens": [token._asdict() for token in classes]} for text, classes in rows]}
+            {"texts": [{"text": text, "tokens": [token._asdict() for token in classes]} for text, classes in results]}
         )
         return
     print_device(lm.model.device)
-    for number, classes in enumerate(answers):
-        print("\n" * (number > 0) + "\n".join(f"{row.token} {row.label} {row.probability:.1%}" for row in classes))
+    for index, classes in enumerate(answers):
+        print("\n" * (index > 0) + "\n".join(f"{row.token} {row.label} {row.probability:.1%}" for row in classes))

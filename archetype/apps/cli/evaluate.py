@@ -109,15 +109,15 @@ def evaluate(
     from archetype.errors import SpecError
     from archetype.evaluation import RECALL_AT
 
-    if sum(bool(given) for given in (files, text, data, source, tasks, retrieval, correlation)) != 1:
+    if sum(bool(source_of_data) for source_of_data in (files, text, data, source, tasks, retrieval, correlation)) != 1:
         remedy = "give FILE, --text, --data, --source with --target, --retrieval, --correlation, or --tasks"
         raise SpecError("evaluate", "takes one kind of data", remedy)
     beam = values_of(BEAM, options)
     Beam.parse(beam)  # invalid settings fail before a large model is loaded
-    texts = {str(file): read_texts(file, column) for file in text or ()}
+    documents = {str(file): read_texts(file, column) for file in text or ()}
     lm = load(model, dtype, device, overrides=overrides or (), weights=weights, accept_unproved=accept_unproved)
     if files and lm.spec.continues_text:
-        text, texts = files, {str(file): read_texts(file, column) for file in files}
+        text, documents = files, {str(file): read_texts(file, column) for file in files}
     elif files and column is not None:
         raise SpecError("--column", f"a model of kind {lm.spec.kind} reads no plain text files", "leave it out")
     elif files:
@@ -136,10 +136,10 @@ def evaluate(
         with contextlib.redirect_stdout(sys.stderr):  # what lm-eval prints
             scores = lm.expect(CausalLM).evaluate_tasks(tasks.split(","), num_fewshot, limit)
         show(scores.record(), scores)
-    elif texts:
+    elif documents:
         with preparation_bar("reading", "windows"):
             records = {
-                name: _score(lm.expect(CausalLM), name, one, stride, length).record() for name, one in texts.items()
+                name: _score(lm.expect(CausalLM), name, one, stride, length).record() for name, one in documents.items()
             }
         show({"texts": [{"file": name} | record for name, record in records.items()]}, _table(records))
     else:
@@ -155,19 +155,19 @@ def evaluate(
         show(report.record(), report)
 
 
-def _score(lm: "CausalLM", file: str, texts: list[str], stride: int | None, length: int | None) -> "Score":
+def _score(lm: "CausalLM", file: str, documents: list[str], stride: int | None, length: int | None) -> "Score":
     """The score of a file's texts, each read by itself."""
     from archetype.errors import ArchetypeError
     from archetype.evaluation.score import together
 
     scores = []
-    for number, text in enumerate(texts, start=1):
+    for index, text in enumerate(documents, start=1):
         try:
             scores.append(lm.score(text, stride, length))
         except ArchetypeError as error:
             if error.place != "text":  # an invalid setting, the same for every text
                 raise
-            raise error.at(file if len(texts) == 1 else f"{file}: text {number}") from None
+            raise error.at(file if len(documents) == 1 else f"{file}: text {index}") from None
     return together(scores)
 
 

@@ -145,8 +145,8 @@ def modules_of(usage: Usage) -> list[Module]:
     names = [name for name in names if parameters.get(name) or flops.get(name)]
     shapes: dict[str, list[str]] = {name: [] for name in names}
     for tensor, value in block.named_parameters():
-        if rows := [name for name in names if f"{tensor}.".startswith(f"{name}.")]:
-            name = max(rows, key=len)
+        if prefixes := [name for name in names if f"{tensor}.".startswith(f"{name}.")]:
+            name = max(prefixes, key=len)
             shapes[name].append(f"{tensor[len(name) + 1 :]} {tuple(value.shape)}".lstrip())
     return [Module(name, ", ".join(shapes[name]), parameters.get(name, ZERO), flops.get(name, ZERO)) for name in names]
 

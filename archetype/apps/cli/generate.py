@@ -144,24 +144,26 @@ def generate(
         engine = Engine(lm, slots, draft=_draft(draft, dtype, device), lookup=lookup)
         _generate_file(lm, engine, lines, output, settings, as_json)
         return
-    texts = [_standard_input() if prompt == "-" else prompt for prompt in prompts or [""]]
+    prompts_read = [_standard_input() if prompt == "-" else prompt for prompt in prompts or [""]]
     lm = open_model()
     if chat:
-        _print_answers(lm.expect(CausalLM), [_conversation(system, text) for text in texts], settings, as_json)
+        _print_answers(lm.expect(CausalLM), [_conversation(system, text) for text in prompts_read], settings, as_json)
         return
     guesses: dict[str, Any] = {"draft": _draft(draft, dtype, device), "lookup": lookup}
     if as_json:
-        continuations = lm.generate(texts, **guesses, **settings)
-        print_json({"prompts": texts, "texts": continuations, "settings": lm.settings(**settings).dump(full=True)})
-    elif len(texts) == 1:
+        continuations = lm.generate(prompts_read, **guesses, **settings)
+        print_json(
+            {"prompts": prompts_read, "texts": continuations, "settings": lm.settings(**settings).dump(full=True)}
+        )
+    elif len(prompts_read) == 1:
         engine = lm.engine(**guesses)
-        _print_stream(lm, engine, texts[0], settings, shown="" if lm.spec.reads_source else texts[0])
+        _print_stream(lm, engine, prompts_read[0], settings, shown="" if lm.spec.reads_source else prompts_read[0])
         _print_speed(engine)
     else:
-        engine = lm.engine(len(texts), **guesses)
-        requests = [engine.submit(text, id=number, **settings) for number, text in enumerate(texts, start=1)]
+        engine = lm.engine(len(prompts_read), **guesses)
+        requests = [engine.submit(text, id=index, **settings) for index, text in enumerate(prompts_read, start=1)]
         print_device(lm.model.device)
-        for prompt, request in zip(texts, requests, strict=True):
+        for prompt, request in zip(prompts_read, requests, strict=True):
             shown = "" if lm.spec.reads_source else prompt
             print(f"{shown}{request.result()}\n")
         _print_speed(engine)

@@ -321,10 +321,10 @@ def _open_streams() -> None:
             stream.reconfigure(errors="drawn_plainly")
 
 
-def _print_warning(message: Warning | str, category: type[Warning], *place: Any, **rest: Any) -> None:
+def _print_warning(message: Warning | str, category: type[Warning], *location: Any, **rest: Any) -> None:
     """Print our warnings on one line like errors; those of libraries with file and line."""
     ours = issubclass(category, Notice)
-    text = str(message) if ours else f"{category.__name__}: {message} ({place[0]}:{place[1]})"
+    text = str(message) if ours else f"{category.__name__}: {message} ({location[0]}:{location[1]})"
     print(f"archetype: {text}", file=sys.stderr)
 
 

@@ -97,7 +97,7 @@ def _choose(steps: list[Step], recipe: Recipe, model: ModelSpec) -> tuple[Step |
 
 
 def _fields(step: Step) -> list[str]:
-    sizes = [f"parallel.{name}={number}" for name, number in step.layout._asdict().items() if number > 1]
+    sizes = [f"parallel.{name}={degree}" for name, degree in step.layout._asdict().items() if degree > 1]
     return [*sizes, f"micro_batch_size={step.rows}", *(["recompute=blocks"] if step.recomputes else [])]
 
 

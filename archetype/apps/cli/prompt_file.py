@@ -54,22 +54,22 @@ def read_prompts(file: Path) -> list[Prompt]:
     return read_records_with_ids(file, _prompt, '{"prompt": "Once"}')
 
 
-def _prompt(data: dict[str, Any], id: int | str, place: str) -> Prompt:
+def _prompt(data: dict[str, Any], id: int | str, location: str) -> Prompt:
     text, messages = data.get("prompt"), data.get("messages")
     if (text is None) == (messages is None):
         cause = "has neither a prompt nor messages" if text is None else "has both a prompt and messages"
-        raise DataError(place, cause, "give one of them")
+        raise DataError(location, cause, "give one of them")
     if text is not None and not isinstance(text, str):
-        raise DataError(f"{place}: prompt", f"{text!r:.80} is not a string", "write it as a JSON string")
+        raise DataError(f"{location}: prompt", f"{text!r:.80} is not a string", "write it as a JSON string")
     if messages is not None and not _is_conversation(messages):
         cause = "are not objects with a role and a content"
-        raise DataError(f"{place}: messages", cause, 'write [{"role": "user", "content": "..."}]')
+        raise DataError(f"{location}: messages", cause, 'write [{"role": "user", "content": "..."}]')
     settings = {name: value for name, value in data.items() if name not in OWN_KEYS}
     try:
         Sampling.parse(settings)
     except ArchetypeError as error:
-        raise error.at(place) from None
-    return Prompt(place, id, text, messages, settings)
+        raise error.at(location) from None
+    return Prompt(location, id, text, messages, settings)
 
 
 def _is_conversation(messages: Any) -> bool:

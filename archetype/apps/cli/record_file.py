@@ -45,22 +45,22 @@ def read_records_with_ids(file: Path, parse: Callable[[dict[str, Any], int | str
         DataError: a line is invalid; names the first.
     """
     lines: dict[int | str, L] = {}
-    for number, text in enumerate(read_bytes(file, MAX_TEXT_BYTES).split(b"\n"), start=1):
+    for index, text in enumerate(read_bytes(file, MAX_TEXT_BYTES).split(b"\n"), start=1):
         if text.strip():
-            place = f"{file}: line {number}"
+            location = f"{file}: line {index}"
             try:
                 data = json_object(text, "line")
             except DataError as error:
-                raise DataError(place, error.cause, f"write one JSON object, such as {example}") from None
+                raise DataError(location, error.cause, f"write one JSON object, such as {example}") from None
             if b"\\u" in text:
-                check_characters(data, place)
-            id = data.get("id", number)
+                check_characters(data, location)
+            id = data.get("id", index)
             if not isinstance(id, int | str) or isinstance(id, bool):
-                raise DataError(f"{place}: id", f"{id!r:.80} is neither a number nor a string", "choose another")
-            line = parse(data, id, place)
+                raise DataError(f"{location}: id", f"{id!r:.80} is neither a number nor a string", "choose another")
+            line = parse(data, id, location)
             if (other := lines.setdefault(id, line)) is not line:
                 cause = f"{id!r:.80} is also the id of {other.place.rpartition(': ')[2]}"
-                raise DataError(f"{place}: id", cause, "give each line its own")
+                raise DataError(f"{location}: id", cause, "give each line its own")
     if not lines:
         raise DataError(str(file), f"contains no {next(iter(json.loads(example)))}", f"write lines such as {example}")
     return [*lines.values()]
@@ -84,16 +84,16 @@ def finished_records(
     known, records = {line.id: line for line in lines}, dict[int | str, dict[str, Any]]()
     data = read_bytes(file, MAX_TEXT_BYTES)
     complete = data[: data.rfind(b"\n") + 1]  # the process may have been killed while writing the last line
-    for number, text in enumerate(complete.split(b"\n")[:-1], start=1):
+    for index, text in enumerate(complete.split(b"\n")[:-1], start=1):
         try:
             record = json_object(text, "line")
         except DataError:
             record = {}
         id = record.get("id")
         if not isinstance(id, int | str) or id not in known or key not in record:
-            raise DataError(f"{file}: line {number}", "does not match any line of --input", REMEDY)
+            raise DataError(f"{file}: line {index}", "does not match any line of --input", REMEDY)
         if (cause := difference(record.get(MADE_WITH), made_with(known[id]))) is not None:
-            raise DataError(f"{file}: line {number}", cause, REMEDY)
+            raise DataError(f"{file}: line {index}", cause, REMEDY)
         records[id] = record
     if complete != data:
         write_bytes(file, complete)

@@ -119,11 +119,11 @@ def _texts_of(run: "Run") -> tuple[str, str]:
     return digest.hexdigest(), began.data if began else ""
 
 
-def _warn_of_texts(texts: list[tuple[str, str]]) -> None:
+def _warn_of_texts(hash_pairs: list[tuple[str, str]]) -> None:
     """Warn if the losses of runs cannot be compared: different tokenizers, or different validation data."""
     from archetype.errors import Notice
 
-    tokenizers, data = ({*hashes} for hashes in zip(*texts, strict=True))
+    tokenizers, data = ({*hashes} for hashes in zip(*hash_pairs, strict=True))
     if len(tokenizers) > 1:
         cause = "these runs use different tokenizers, so their losses per token are not comparable"
         warnings.warn(f"{cause}; compare the validation bits per byte in report.html", Notice, stacklevel=2)

@@ -126,8 +126,8 @@ def serve(
     if in_browser and not page.is_built():
         raise SpecError("--open", "the web UI is not built", page.HOW_TO_BUILD)
     options = ModelOptions(
-        open=lambda place: load(
-            place, dtype, device, weights=weights, deterministic=deterministic, accept_unproved=accept_unproved
+        open=lambda on_device: load(
+            on_device, dtype, device, weights=weights, deterministic=deterministic, accept_unproved=accept_unproved
         ),
         slots=slots,
         max_queue=max_queue,
@@ -156,12 +156,12 @@ def serve(
         print("archetype: without --api-key anyone who can reach this machine can use its models", file=sys.stderr)
 
     def tell() -> None:
-        place = ""
+        source = ""
         if models:  # the example is loaded by its first request; torch is not imported yet
             from archetype.machine.device import resolve_device
 
-            place = f" on {device_name(resolve_device(device))}"
-        print(f"archetype: {names}{place}; {shown}\narchetype: API at {api}", file=sys.stderr, flush=True)
+            source = f" on {device_name(resolve_device(device))}"
+        print(f"archetype: {names}{source}; {shown}\narchetype: API at {api}", file=sys.stderr, flush=True)
         if in_browser:  # in a thread: a terminal browser blocks until it is closed
             Thread(target=open_browser, args=[web_ui], daemon=True).start()
 
@@ -203,14 +203,14 @@ def sources_of(models: list[str], aliases: list[str]) -> list["Source"]:
         others.setdefault(of, []).append(name)
     sources = []
     for text in models:
-        name, equals, place = text.partition("=") if "=" in text else ("", "", text)
-        here = Path(place).is_dir() or is_gguf(place)
-        if not here and not hub.is_name(place):
+        name, equals, path = text.partition("=") if "=" in text else ("", "", text)
+        here = Path(path).is_dir() or is_gguf(path)
+        if not here and not hub.is_name(path):
             from archetype.convert.source import without_weights
 
-            raise without_weights(place)
-        name = name or Path(place).resolve().name if here else name or place
-        sources.append(Source(name, place, tuple({place, *others.pop(name, [])} - {name})))
+            raise without_weights(path)
+        name = name or Path(path).resolve().name if here else name or path
+        sources.append(Source(name, path, tuple({path, *others.pop(name, [])} - {name})))
     if others:
         raise SpecError("--alias", f"there is no model {next(iter(others))!r:.80}", "use the name of a served MODEL")
     return sources

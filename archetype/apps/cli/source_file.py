@@ -38,12 +38,12 @@ def read_sources(file: Path) -> list[Source]:
     return [Source(f"{file}: line {n}", n, line) for n, line in enumerate(text.split("\n"), start=1)]
 
 
-def _source(data: dict[str, Any], id: int | str, place: str) -> Source:
+def _source(data: dict[str, Any], id: int | str, location: str) -> Source:
     if unknown := sorted(data.keys() - {"id", "source", "target"}):
-        raise DataError(f"{place}: {unknown[0]:.40}", "is not a known key", "use source, and optionally id")
+        raise DataError(f"{location}: {unknown[0]:.40}", "is not a known key", "use source, and optionally id")
     if not isinstance(text := data.get("source"), str):
-        raise DataError(f"{place}: source", f"{text!r:.80} is not a string", "write it as a JSON string")
-    return Source(place, id, text)
+        raise DataError(f"{location}: source", f"{text!r:.80} is not a string", "write it as a JSON string")
+    return Source(location, id, text)
 
 
 def translate_file(

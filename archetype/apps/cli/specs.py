@@ -56,15 +56,15 @@ def show(
         print(with_schema_line(mapping_to_yaml(data), "specification"), end="")
 
 
-def _explain(place: Path, as_json: bool) -> None:
+def _explain(folder: Path, as_json: bool) -> None:
     """Print the recognized, assumed, unknown and ignored keys of a model folder."""
     from dataclasses import asdict
 
     from archetype.convert.source import find_config, read_config
     from archetype.errors import SpecError
 
-    if (config := find_config(place)) is None:
-        raise SpecError(str(place), "is not a model folder with a config.json", "leave out --explain")
+    if (config := find_config(folder)) is None:
+        raise SpecError(str(folder), "is not a model folder with a config.json", "leave out --explain")
     family, _ = read_config(config, warn=False)
     if as_json:
         print_json({"family": family.name, "reading": family.reading and asdict(family.reading)})

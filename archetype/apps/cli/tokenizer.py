@@ -41,9 +41,9 @@ def train(
     from archetype.data.text_files import read_texts
     from archetype.io.atomic import new_folder
 
-    texts = [document for file in text for document in read_texts(file, column)]
+    documents = [document for file in text for document in read_texts(file, column)]
     with new_folder(to) as folder:
-        tokenizer = _trained(kind, texts, vocab_size, growing)
+        tokenizer = _trained(kind, documents, vocab_size, growing)
         tokenizer.save(folder)
     if vocab_size is not None and tokenizer.vocab_size < vocab_size:
         print(f"{kind}: only {tokenizer.vocab_size:,} ids, because these texts have no more merges", file=sys.stderr)
@@ -130,12 +130,12 @@ def decode(
         print(text)
 
 
-def _trained(kind: str, texts: list[str], vocab_size: int | None, growing: bool) -> "Tokenizer":
+def _trained(kind: str, documents: list[str], vocab_size: int | None, growing: bool) -> "Tokenizer":
     from archetype.errors import DataError
     from archetype.tokenizers import train_tokenizer
     from archetype.tokenizers.words import WordTokenizer
 
-    tokenizer = train_tokenizer(kind, texts, vocab_size)
+    tokenizer = train_tokenizer(kind, documents, vocab_size)
     if growing:
         if not isinstance(tokenizer, WordTokenizer):
             raise DataError("--growing", f"has no effect on kind {kind}", "use it with --kind words")
@@ -143,7 +143,7 @@ def _trained(kind: str, texts: list[str], vocab_size: int | None, growing: bool)
     return tokenizer
 
 
-def _merges(tokenizer: "Tokenizer", limit: int, texts: list[str] | None) -> list[dict[str, Any]]:
+def _merges(tokenizer: "Tokenizer", limit: int, documents: list[str] | None) -> list[dict[str, Any]]:
     """Return the first merges, with counts if there is a text; empty for kinds other than BPE."""
     from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
     from archetype.tokenizers.merges import merge_counts
@@ -151,16 +151,16 @@ def _merges(tokenizer: "Tokenizer", limit: int, texts: list[str] | None) -> list
     if not isinstance(tokenizer, HuggingFaceTokenizer) or not limit:
         return []
     limit = min(limit, len(tokenizer.merges))
-    counts = [None] * limit if texts is None else merge_counts(tokenizer, texts, limit)
+    counts = [None] * limit if documents is None else merge_counts(tokenizer, documents, limit)
     return [
         {"pair": [*map(tokenizer.readable, pair)], "token": tokenizer.readable("".join(pair)), "count": count}
         for pair, count in zip(tokenizer.merges[:limit], counts, strict=False)
     ]
 
 
-def _compression(tokenizer: "Tokenizer", texts: list[str]) -> dict[str, Any]:
+def _compression(tokenizer: "Tokenizer", documents: list[str]) -> dict[str, Any]:
     """Return the UTF-8 bytes and the tokens of texts."""
-    size, tokens = (sum(map(len, parts)) for parts in (map(str.encode, texts), map(tokenizer.encode, texts)))
+    size, tokens = (sum(map(len, parts)) for parts in (map(str.encode, documents), map(tokenizer.encode, documents)))
     return {"bytes": size, "tokens": tokens, "bytes_per_token": size / tokens if tokens else None}
 
 
@@ -187,9 +187,9 @@ def _print_merges(rows: list[dict[str, Any]]) -> None:
     from archetype.table import Table
 
     cells = []
-    for number, row in enumerate(rows, start=1):
+    for index, row in enumerate(rows, start=1):
         first, second = row["pair"]
         cells.append(
-            [str(number), f"{first} + {second}", row["token"], "-" if row["count"] is None else f"{row['count']:,}"]
+            [str(index), f"{first} + {second}", row["token"], "-" if row["count"] is None else f"{row['count']:,}"]
         )
     print(Table(("merge", "pair", "token", "count"), cells, text_columns=3))

@@ -144,12 +144,12 @@ FindRate = Annotated[
 ]
 
 
-def recipe_fields(options: dict[str, Any], texts: list[str] | None, new_tokens: str | None) -> dict[str, Any]:
+def recipe_fields(options: dict[str, Any], text_files: list[str] | None, new_tokens: str | None) -> dict[str, Any]:
     """Return the recipe fields set on the command line, by path.
 
     Args:
         options: values of `FIELDS`.
-        texts: positional arguments, added to --text.
+        text_files: positional arguments, added to --text.
         new_tokens: value of --add-tokens.
 
     Raises:
@@ -157,7 +157,7 @@ def recipe_fields(options: dict[str, Any], texts: list[str] | None, new_tokens: 
     """
     from archetype.errors import SpecError
 
-    options = options | {"text": [*(options.get("text") or ()), *(texts or ())] or None}
+    options = options | {"text": [*(options.get("text") or ()), *(text_files or ())] or None}
     fields = values_of(FIELDS, options)
     for option, kind in KINDS.items():
         if options.get(option) and fields.setdefault("data.kind", kind) != kind:

@@ -65,9 +65,16 @@ def upload(
         sizes = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
         address = None if dry_run else send(folder, target, message)
     if as_json:
-        place = {"folder": str(folder)} if dry_run or to else {}
+        folder_entry = {"folder": str(folder)} if dry_run or to else {}
         print_json(
-            {"to": str(target), "private": private, "message": message, "commit": address, **place, "files": sizes}
+            {
+                "to": str(target),
+                "private": private,
+                "message": message,
+                "commit": address,
+                **folder_entry,
+                "files": sizes,
+            }
         )
     elif address is None:
         _print_plan(folder, target, message, sizes)

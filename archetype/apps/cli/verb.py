@@ -63,12 +63,12 @@ class Verb(TyperCommand):
         for parameter in self.params:
             written = _written(parameter)
             value = ctx.params.get(parameter.name)
-            for number in value if isinstance(value, list | tuple) else (value,):
-                if isinstance(number, float) and not math.isfinite(number):
-                    cause, remedy = f"{number} is not a finite number", "give a number"
-                elif isinstance(number, int | float) and abs(number) > (limit := LARGEST[type(number)]):
-                    side = ("large", f"most {limit}") if number > 0 else ("small", f"least {-limit}")
-                    cause, remedy = f"{number:.9g} is too {side[0]}", f"use at {side[1]}"
+            for item in value if isinstance(value, list | tuple) else (value,):
+                if isinstance(item, float) and not math.isfinite(item):
+                    cause, remedy = f"{item} is not a finite number", "give a number"
+                elif isinstance(item, int | float) and abs(item) > (limit := LARGEST[type(item)]):
+                    side = ("large", f"most {limit}") if item > 0 else ("small", f"least {-limit}")
+                    cause, remedy = f"{item:.9g} is too {side[0]}", f"use at {side[1]}"
                 else:
                     continue
                 raise SpecError(written, cause, remedy)
@@ -99,9 +99,11 @@ class Verb(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments, sections, and the remaining options."""
         section_of = {name: section for section, names in self.sections.items() for name in names}
-        places = {name: place for place, name in enumerate(section_of)}
+        section_order = {name: index for index, name in enumerate(section_of)}
         records: dict[str, list[Any]] = {name: [] for name in ("Arguments", *self.sections, "Options")}
-        for parameter in sorted(self.get_params(ctx), key=lambda one: places.get(one.name or "", len(places))):
+        for parameter in sorted(
+            self.get_params(ctx), key=lambda one: section_order.get(one.name or "", len(section_order))
+        ):
             is_option = parameter.param_type_name == "option"
             if record := parameter.get_help_record(ctx):
                 name, help_ = record

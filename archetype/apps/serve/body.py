@@ -32,20 +32,20 @@ class Fields(BaseModel):
     ignored: ClassVar[frozenset[str]] = frozenset()  # fields without effect on the response
     instead: ClassVar[dict[str, str]] = {}  # alternative to each unsupported field
 
-    def check(self, place: str = "") -> None:
+    def check(self, path: str = "") -> None:
         """Refuse unsupported fields, in nested objects too.
 
         Args:
-            place: path of this object in the body, such as "messages[0].".
+            path: path of this object in the body, such as "messages[0].".
 
         Raises:
             ApiError: a field is not supported; names the first.
         """
         for name, values in self.neutral.items():
             if (value := getattr(self, name)) is not None and value not in values:
-                raise unsupported(f"{place}{name}", self.instead.get(name, "leave it out"))
+                raise unsupported(f"{path}{name}", self.instead.get(name, "leave it out"))
         for name, index, inner in self._inner():
-            inner.check(f"{place}{name}{index}.")
+            inner.check(f"{path}{name}{index}.")
 
     def without_effect(self) -> list[str]:
         """Return the fields without effect, in nested objects too, for the header that names them."""
@@ -83,15 +83,15 @@ class Body(Fields):
         return body
 
 
-def unknown(place: str, name: str, known: Iterable[str]) -> ApiError:
+def unknown(path: str, name: str, known: Iterable[str]) -> ApiError:
     """Return the error of an unknown key.
 
     Args:
-        place: path of the key in the body.
+        path: path of the key in the body.
         known: valid names, for a suggestion.
     """
-    param = re.split(r"[.\[]", place)[0]
-    return ApiError("unknown_parameter", f"{place}: is not a known parameter; {nearest(name, known)}", param)
+    param = re.split(r"[.\[]", path)[0]
+    return ApiError("unknown_parameter", f"{path}: is not a known parameter; {nearest(name, known)}", param)
 
 
 def _known(cls: Any, keys: list[Any]) -> list[str]:
@@ -132,5 +132,5 @@ def _refusal(error: ValidationError, cls: type[Body]) -> ApiError:
     cause, remedy = in_words(detail)
     if remedy == "archetype schema says what can":
         cause, remedy = detail["msg"][:1].lower() + detail["msg"][1:], ""
-    place = path([key for key in keys if isinstance(key, int) or key.islower()])
-    return ApiError("invalid_value", f"{place}: {cause}" + (f"; {remedy}" if remedy else ""), name)
+    field = path([key for key in keys if isinstance(key, int) or key.islower()])
+    return ApiError("invalid_value", f"{field}: {cause}" + (f"; {remedy}" if remedy else ""), name)

@@ -55,21 +55,21 @@ async def completions(exchange: Exchange, body: CompletionRequest) -> Completion
             return await _translate(model, body, exchange)
         if model.translates and body.echo:
             raise unsupported("echo", "an encoder-decoder reads the prompt as its source; leave it out")
-        texts = body.prompts()
+        prompt_texts = body.prompts()
         envelope = Envelope(model, "cmpl", "text_completion")
         choices = await begin(
             model,
             body,
-            lambda: [encode(model, text, body.add_special_tokens is not False) for text in texts],
-            len(texts),
+            lambda: [encode(model, text, body.add_special_tokens is not False) for text in prompt_texts],
+            len(prompt_texts),
             None if model.translates else DEFAULT_TOKENS,
             body.logprobs,
             exchange.app.metrics,
             "prompt",
-            at_once=all(isinstance(text, list) for text in texts),
+            at_once=all(isinstance(text, list) for text in prompt_texts),
         )
         exchange.cleanup.callback(choices.cancel)
-        echoes = await _echoes(model, body, texts, choices.prompts)
+        echoes = await _echoes(model, body, prompt_texts, choices.prompts)
         if body.stream:
             await _stream(model, body, choices, echoes, envelope, exchange)
             return None
@@ -95,7 +95,7 @@ def encode(model: ServedModel, text: str | Ids, add_special_tokens: bool = True)
 
 
 async def _echoes(
-    model: ServedModel, body: CompletionRequest, texts: list[str | Ids], prompts: list[list[int]]
+    model: ServedModel, body: CompletionRequest, prompt_texts: list[str | Ids], prompts: list[list[int]]
 ) -> list[Echo]:
     """Return the prompts with the log-probabilities of their tokens, from one pass per prompt between engine steps."""
     engine, count = model.worker.engine, body.logprobs
@@ -107,7 +107,7 @@ async def _echoes(
 
     if not body.echo:
         return [Echo("", CompletionLogprobs(model, 0).take()) for _ in prompts]
-    return [await echo(text, ids) for text, ids in zip(texts, prompts, strict=True)]
+    return [await echo(text, ids) for text, ids in zip(prompt_texts, prompts, strict=True)]
 
 
 def _echo(
@@ -130,14 +130,14 @@ async def _answer(
 ) -> Completion:
     """Return the response to a request without streaming."""
     count = len(choices.prompts) * choices.n
-    texts, reasons = [""] * count, list[FinishReason](["length"]) * count
+    outputs, reasons = [""] * count, list[FinishReason](["length"]) * count
     before = [echoes[index // choices.n] for index in range(count)]
     lists = [CompletionLogprobs(model, body.logprobs or 0, len(echo.text)) for echo in before]
 
     def add(events: list[Event]) -> None:
         for step in events:
             index = index_of(step)
-            texts[index] += step.text
+            outputs[index] += step.text
             reasons[index] = "stop" if step.finish_reason == "stop" else "length"
             if body.logprobs is not None and step.token is not None:
                 lists[index].add(step.token, step.text, step.logprobs)
@@ -147,7 +147,7 @@ async def _answer(
     for index, echo in enumerate(before):
         item: CompletionChoice = {
             "index": index,
-            "text": echo.text + texts[index],
+            "text": echo.text + outputs[index],
             "logprobs": None,
             "finish_reason": reasons[index],
         }
@@ -223,8 +223,8 @@ async def _translate(model: ServedModel, body: CompletionRequest, exchange: Exch
     sources = [source for source in body.prompts() if isinstance(source, str)]
     if len(sources) < len(body.prompts()):
         raise ApiError("invalid_value", "prompt: beam search reads text, not token ids; send a text", "prompt")
-    given = (name for name in body.model_fields_set - body.ignored if getattr(body, name) not in (None, False))
-    for name in sorted(given):
+    set_fields = (name for name in body.model_fields_set - body.ignored if getattr(body, name) not in (None, False))
+    for name in sorted(set_fields):
         if name not in OF_BEAMS and not (name in NEUTRAL and getattr(body, name) == NEUTRAL[name]):
             raise unsupported(name, "beam search returns only the likeliest target; leave it out")
     limit, envelope = body.most_tokens(), Envelope(model, "cmpl", "text_completion")
@@ -239,16 +239,16 @@ async def _translate(model: ServedModel, body: CompletionRequest, exchange: Exch
         source_ids = await model.worker.text(lambda: [encode(model, text) for text in sources])
     except Exception as error:
         raise api_error(error, "prompt") from None
-    numbers = usage(sum(map(len, source_ids)), sum(target.num_tokens for target in targets))
+    token_counts = usage(sum(map(len, source_ids)), sum(target.num_tokens for target in targets))
     items: list[CompletionChoice] = [
         {"index": index, "text": target.text, "logprobs": None, "finish_reason": "length" if target.is_cut else "stop"}
         for index, target in enumerate(targets)
     ]
     if not body.stream:
-        return {**envelope.fields, "choices": items, "usage": numbers}
+        return {**envelope.fields, "choices": items, "usage": token_counts}
     make = envelope.chunks(body.include_usage)
     async with exchange.open_stream() as stream:
         stream.write(b"".join(make(encode_json(item)) for item in items))
         if body.include_usage:
-            stream.write(event({**envelope.fields, "choices": [], "usage": numbers}))
+            stream.write(event({**envelope.fields, "choices": [], "usage": token_counts}))
     return None

@@ -93,16 +93,16 @@ async def classify(exchange: Exchange, body: ClassifyRequest) -> Classes:
         count = 0
         lm = model.lm
         if isinstance(lm, ImageEncoder):
-            urls = [one.image_url.url if isinstance(one, ImagePart) else str(one) for one in inputs]
+            urls = [item.image_url.url if isinstance(item, ImagePart) else str(item) for item in inputs]
             answers = await _classes_of_pictures(model, urls)
         else:
             lm = lm.expect(TextClassifier)
             if not all(isinstance(one, str) for one in inputs):
                 raise ApiError("invalid_value", "input: this model classifies texts; send texts", "input")
-            texts = [str(text) for text in inputs]
-            tokens = await model.worker.text(lambda: [_encode_text(model, text) for text in texts])
+            strings = [str(text) for text in inputs]
+            tokens = await model.worker.text(lambda: [_encode_text(model, text) for text in strings])
             count = sum(map(len, tokens))
-            answers = await _in_slices(model, tokens, lambda indices: lm.classify([texts[n] for n in indices]))
+            answers = await _in_slices(model, tokens, lambda indices: lm.classify([strings[n] for n in indices]))
     envelope = Envelope(model, "classify", "list")
     data = list[ClassProbabilities]()
     for index, row in enumerate(answers.tolist()):

@@ -132,11 +132,11 @@ class EngineBar:
         }
 
 
-def _together(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _together(states: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the sums over all models, and the bandwidth of the fastest device."""
     names = ("waiting", "running", "slots", "tokens_per_second", "bytes_per_second", "state_bytes")
-    sums = {name: sum(row.get(name, 0) for row in rows) for name in names}
-    return sums | {"bandwidth": max((row.get("bandwidth", 0) for row in rows), default=0)}
+    sums = {name: sum(row.get(name, 0) for row in states) for name in names}
+    return sums | {"bandwidth": max((row.get("bandwidth", 0) for row in states), default=0)}
 
 
 def state_of(model: "ServedModel") -> dict[str, Any]:

@@ -111,8 +111,8 @@ def unsupported(param: str, remedy: str) -> ApiError:
 FIELDS = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "llguidance": "response_format"}
 
 
-def _field(place: str) -> str | None:
-    name = place.partition(".")[0].partition("[")[0].partition(" ")[0]
+def _field(location: str) -> str | None:
+    name = location.partition(".")[0].partition("[")[0].partition(" ")[0]
     return FIELDS.get(name, name) if name.isidentifier() else None
 
 

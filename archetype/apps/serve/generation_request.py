@@ -230,10 +230,15 @@ class GenerationRequest(Body):
             "guided_choice": self.guided_choice,
             "guided_grammar": self.guided_grammar,
         }
-        if (one := self.structured_outputs) is not None:
-            values = {"json": one.json_, "regex": one.regex, "choice": one.choice, "grammar": one.grammar}
+        if (structured := self.structured_outputs) is not None:
+            values = {
+                "json": structured.json_,
+                "regex": structured.regex,
+                "choice": structured.choice,
+                "grammar": structured.grammar,
+            }
             guided |= {f"structured_outputs.{name}": value for name, value in values.items()}
-            if one.json_object:
+            if structured.json_object:
                 yield "structured_outputs", "json_schema", '{"type": "object"}'
         for name, value in guided.items():
             if value is None:

@@ -25,10 +25,10 @@ class Part(Fields):
 
     ignored: ClassVar[frozenset[str]] = frozenset({"cache_control"})
 
-    def check(self, place: str = "") -> None:
+    def check(self, path: str = "") -> None:
         if self.type == "text" and self.model_extra:
             key = next(iter(self.model_extra))
-            raise unknown(f"{place}{key}", key, Part.model_fields)
+            raise unknown(f"{path}{key}", key, Part.model_fields)
 
 
 class Message(Fields):
@@ -57,9 +57,9 @@ def plain_messages(messages: list[Message], template: ChatTemplate) -> list[dict
         content = message.content if isinstance(message.content, list) else []
         for part in content:
             if part.type != "text" or part.text is None:
-                place = f"messages[{position}].content"
+                path = f"messages[{position}].content"
                 cause = "a part has no text" if part.type == "text" else f"a part has the type {part.type!r:.40}"
-                raise ApiError("unsupported_parameter", f"{place}: {cause}; this model reads only text", "messages")
+                raise ApiError("unsupported_parameter", f"{path}: {cause}; this model reads only text", "messages")
         role = message.role
         if role == "developer" and not template.reads(role):
             role = "system"
@@ -80,13 +80,13 @@ def plain_messages(messages: list[Message], template: ChatTemplate) -> list[dict
     return plain
 
 
-def _check_call(call: Any, place: str, template: ChatTemplate) -> None:
+def _check_call(call: Any, path: str, template: ChatTemplate) -> None:
     """Refuse keys of a tool call that neither the API nor the template knows.
 
     Raises:
         ApiError: names the first.
     """
-    objects = [(place, call, CALL), (f"{place}.function", _function(call), FUNCTION)]
+    objects = [(path, call, CALL), (f"{path}.function", _function(call), FUNCTION)]
     for where, values, known in objects:
         for key in values if isinstance(values, dict) else ():
             if key not in known and not template.reads(key):

@@ -77,8 +77,8 @@ class EngineStats(Collector):
     def collect(self) -> Iterable[Metric]:
         """Yield the metrics of every model that generates."""
         engines = [(model.name, model.worker.engine.stats()) for model in self._loaded() if model.worker.engine]
-        for kind, rows in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
-            for name, text, field in rows:
+        for kind, fields in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
+            for name, text, field in fields:
                 family = kind(name, text, labels=("model",))
                 for model, stats in engines:
                     family.add_metric((model,), getattr(stats, field))

@@ -84,8 +84,8 @@ def recipe_of(models: Models, body: RecipeRequest) -> RecipeAnswer | Problems:
         return problems(error, body.source or "")
     kind = body.data or next(iter(by_kind))
     recipe = by_kind[kind]
-    rows, length = recipe.batch_size, recipe.sequence_length or spec.context_length
-    report = cost_report(spec, rows, recipe.sequence_length)
+    batch_size, length = recipe.batch_size, recipe.sequence_length or spec.context_length
+    report = cost_report(spec, batch_size, recipe.sequence_length)
     fields = recipe.dump()
     text = mapping_to_yaml({key: fields[key] for key in sorted(fields, key=lambda key: key == "spec")})
     name = re.sub(r"[^\w.-]+", "-", spec.name or spec.kind).strip("-.") or spec.kind
@@ -100,8 +100,8 @@ def recipe_of(models: Models, body: RecipeRequest) -> RecipeAnswer | Problems:
         "command": f"archetype train --recipe {name}.recipe.yaml --to runs/{name}{extensions}",
         "files": [file for names in FILES[kind].values() for file in ([names] if isinstance(names, str) else names)],
         "steps": recipe.steps,
-        "batch": rows,
+        "batch": batch_size,
         "length": None if kind == "images" else length,
         "flops": recipe.steps * report.flops["train"],
-        "memory": StepMemoryCost(recipe.replace(dtype="float32"), spec).step(rows, length, False).peak,
+        "memory": StepMemoryCost(recipe.replace(dtype="float32"), spec).step(batch_size, length, False).peak,
     }

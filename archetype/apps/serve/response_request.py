@@ -26,12 +26,12 @@ class InputPart(Fields):
 
     ignored: ClassVar[frozenset[str]] = frozenset({"annotations", "logprobs", "prompt_cache_breakpoint"})
 
-    def check(self, place: str = "") -> None:
+    def check(self, path: str = "") -> None:
         if self.type not in ("input_text", "output_text") or self.text is None:
             cause = f"is a part of type {self.type!r:.40}; send input_text or output_text"
-            raise ApiError("unsupported_parameter", f"{place[:-1]}: {cause}", "input")
+            raise ApiError("unsupported_parameter", f"{path[:-1]}: {cause}", "input")
         if self.model_extra:
-            raise unknown(f"{place}{(key := next(iter(self.model_extra)))}", key, InputPart.model_fields)
+            raise unknown(f"{path}{(key := next(iter(self.model_extra)))}", key, InputPart.model_fields)
 
 
 class InputItem(Fields):
@@ -48,15 +48,15 @@ class InputItem(Fields):
 
     ignored: ClassVar[frozenset[str]] = frozenset({"id", "status", "phase"})
 
-    def check(self, place: str = "") -> None:
+    def check(self, path: str = "") -> None:
         if self.type != "message":
             cause = f"{self.type!r:.40} is not supported; send only messages"
-            raise ApiError("unsupported_parameter", f"{place}type: {cause}", "input")
+            raise ApiError("unsupported_parameter", f"{path}type: {cause}", "input")
         if self.model_extra:
-            raise unknown(f"{place}{(key := next(iter(self.model_extra)))}", key, InputItem.model_fields)
+            raise unknown(f"{path}{(key := next(iter(self.model_extra)))}", key, InputItem.model_fields)
         if self.role is None or self.content is None:
-            raise ApiError("invalid_value", f"{place[:-1]}: has no role or no content; give it both", "input")
-        super().check(place)
+            raise ApiError("invalid_value", f"{path[:-1]}: has no role or no content; give it both", "input")
+        super().check(path)
 
     def message(self) -> dict[str, Any]:
         """Return the message in the format of chat completions."""
@@ -75,9 +75,9 @@ class TextFormat(Fields):
 
     ignored: ClassVar[frozenset[str]] = frozenset({"name", "description"})
 
-    def check(self, place: str = "") -> None:
+    def check(self, path: str = "") -> None:
         if self.type == "json_schema" and self.schema_ is None:
-            raise ApiError("invalid_value", f"{place}schema: is missing; give it a schema", "text")
+            raise ApiError("invalid_value", f"{path}schema: is missing; give it a schema", "text")
 
     def without_effect(self) -> list[str]:
         if self.type == "json_schema":
@@ -186,8 +186,8 @@ class ResponseRequest(Body):
         "input": 'a text, or a list of messages such as {"role": "user", "content": "Hi"}'
     }
 
-    def check(self, place: str = "") -> None:
-        super().check(place)
+    def check(self, path: str = "") -> None:
+        super().check(path)
         for name in self.include or ():
             if name != LOGPROBS:
                 raise unsupported("include", f"{name!r:.60} has no equivalent here; the only value is {LOGPROBS!r}")

@@ -188,12 +188,12 @@ class GrowingResponse:
 
 async def _stream(response: GrowingResponse, choices: Choices, exchange: Exchange) -> None:
     """Stream the response as named and numbered events."""
-    numbers = count()
+    sequence_numbers = count()
     at = {"item_id": response.item_id, "output_index": 0, "content_index": 0}
 
     def named(name: str, **fields: Any) -> bytes:
         kind = f"response.{name}"
-        return f"event: {kind}\n".encode() + event({"type": kind, "sequence_number": next(numbers), **fields})
+        return f"event: {kind}\n".encode() + event({"type": kind, "sequence_number": next(sequence_numbers), **fields})
 
     def send(events: list[Event]) -> None:
         if deltas := response.deltas(events):

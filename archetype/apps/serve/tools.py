@@ -237,6 +237,6 @@ def check_calls(messages: list[dict[str, Any]], template: ChatTemplate) -> None:
             except ArchetypeError:
                 continue
             if has_one:
-                place = f"messages[{position}].tool_calls"
+                path = f"messages[{position}].tool_calls"
                 cause = "the model's chat template writes only one call per message; send one message per call"
-                raise ApiError("invalid_value", f"{place}: {cause}", "messages")
+                raise ApiError("invalid_value", f"{path}: {cause}", "messages")

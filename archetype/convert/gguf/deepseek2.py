@@ -34,13 +34,13 @@ def check(decoder: Decoder) -> None:
     if isinstance(mixer.query, LowRankQuery) and lite:
         cause = f"low-rank queries in deepseek2 with {decoder.num_layers} layers"
         raise unsupported("layers[*].mixer.query", cause)
-    place = "layers[-1].feedforward"
-    experts = expect_kind(MixtureOfExperts, decoder.layers[-1].feedforward, place)
-    if expect_kind(GatedMLP, experts.shared or NoFeedForward(), f"{place}.shared").bias:
+    field = "layers[-1].feedforward"
+    experts = expect_kind(MixtureOfExperts, decoder.layers[-1].feedforward, field)
+    if expect_kind(GatedMLP, experts.shared or NoFeedForward(), f"{field}.shared").bias:
         raise unsupported("layers[*].feedforward.bias", "biases in deepseek2")
     if experts.groups is not None and experts.groups.groups_per_token < experts.groups.num_groups:
         # llama.cpp implements DeepSeek-V3's groups, which are ranked by the sum of their two best experts
-        raise unsupported(f"{place}.groups", "groups of experts ranked by their best expert")
+        raise unsupported(f"{field}.groups", "groups of experts ranked by their best expert")
     _written_scaling(mixer.position.scaling)
 
 
@@ -121,15 +121,15 @@ def _read_scaling(config: Config) -> RotaryScaling:
 def _written_scaling(scaling: RotaryScaling) -> Keys:
     # llama.cpp has only one of DeepSeek's two factors (mscale, mscale_all_dim). If they are equal, rotation keeps the
     # length of vectors.
-    place = "layers[*].mixer.position.scaling"
+    field = "layers[*].mixer.position.scaling"
     match scaling:
         case NoScaling():
             return {}
         case YarnScaling(mscale=float(mscale), mscale_all_dim=float(every)) if mscale == every:
             if scaling.attention_factor is not None:
-                raise unsupported(f"{place}.attention_factor", "an attention factor in deepseek2")
+                raise unsupported(f"{field}.attention_factor", "an attention factor in deepseek2")
             if not scaling.truncate:
-                raise unsupported(f"{place}.truncate", "a ramp that is not truncated to whole pairs")
+                raise unsupported(f"{field}.truncate", "a ramp that is not truncated to whole pairs")
             return {
                 "rope.scaling.type": "yarn",
                 "rope.scaling.factor": scaling.factor,
@@ -139,9 +139,9 @@ def _written_scaling(scaling: RotaryScaling) -> Keys:
                 "rope.scaling.yarn_log_multiplier": TENTH * every,
             }
         case YarnScaling():
-            raise unsupported(f"{place}.mscale", "yarn with different mscale and mscale_all_dim in deepseek2")
+            raise unsupported(f"{field}.mscale", "yarn with different mscale and mscale_all_dim in deepseek2")
         case _:
-            raise unsupported(place, f"{scaling.kind} scaling in deepseek2")
+            raise unsupported(field, f"{scaling.kind} scaling in deepseek2")
 
 
 KEYS: tuple[Row, ...] = (

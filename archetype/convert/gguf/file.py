@@ -163,7 +163,7 @@ def _compare(file: Path, tensors: dict[str, Stored]) -> None:
             raise CheckpointError(name, "reads back differently than it was written", "check the disk, try again")
 
 
-def _differing_prompts(file: Path, tokenizer: Tokenizer, framed: list[int]) -> Iterator[str]:
+def _differing_prompts(file: Path, tokenizer: Tokenizer, prompt_ids: list[int]) -> Iterator[str]:
     # `row`: special tokens around a text, whose own ids are `TEXT`
     keys = read_header(file).metadata
     read = read_tokenizer(keys, str(file))
@@ -174,6 +174,6 @@ def _differing_prompts(file: Path, tokenizer: Tokenizer, framed: list[int]) -> I
     before, after = (
         [keys[f"{PREFIX}.{role}_token_id"]] if keys.get(f"{PREFIX}.add_{role}_token") else [] for role in ("bos", "eos")
     )
-    if framed not in ([*before, TEXT, *after], again := read.add_special_tokens([TEXT])):
-        shown = (", ".join("the text" if id == TEXT else str(id) for id in ids) for ids in (framed, again))
+    if prompt_ids not in ([*before, TEXT, *after], again := read.add_special_tokens([TEXT])):
+        shown = (", ".join("the text" if id == TEXT else str(id) for id in ids) for ids in (prompt_ids, again))
         yield f"a prompt is encoded as {next(shown)}, but with GGUF's keys as {next(shown)}"

@@ -144,17 +144,17 @@ def _same(value: Any, other: Any) -> bool:
     return are_floats and bool(np.float32(value) == np.float32(other))
 
 
-def unsupported(place: str, feature: str, remedy: str = "export with --format hf") -> CheckpointError:
+def unsupported(field: str, feature: str, remedy: str = "export with --format hf") -> CheckpointError:
     """Return the error for a field that llama.cpp does not support."""
-    return CheckpointError(place, f"llama.cpp does not support {feature}", remedy)
+    return CheckpointError(field, f"llama.cpp does not support {feature}", remedy)
 
 
-def check_activations(layers: Iterable[Block], known: tuple[Activation, ...], place: str = "layers[{i}]") -> None:
+def check_activations(layers: Iterable[Block], known: tuple[Activation, ...], path: str = "layers[{i}]") -> None:
     """Refuse feed-forward layers whose activation is not in `known`."""
     for index, block in enumerate(layers):
         part = block.feedforward
         network = part.expert if isinstance(part, MixtureOfExperts) else part
         if isinstance(network, MLP | GatedMLP) and network.activation not in known:
             names = enumeration((repr(activation.kind) for activation in known), "or")
-            field = f"{place.replace('{i}', str(index))}.feedforward.activation"
+            field = f"{path.replace('{i}', str(index))}.feedforward.activation"
             raise unsupported(field, f"{network.activation.kind!r} here, only {names}")

@@ -122,5 +122,5 @@ def _run(library: Any, function: Any, context: Any, tokens: list[int]) -> None:
 
 def _logits(library: Any, context: Any, count: int, vocab_size: int) -> Tensor:
     pointers = (library.llama_get_logits_ith(context, position) for position in range(count))
-    rows = [np.ctypeslib.as_array(pointer, shape=(vocab_size,)).copy() for pointer in pointers]
-    return torch.from_numpy(np.stack(rows))
+    logits = [np.ctypeslib.as_array(pointer, shape=(vocab_size,)).copy() for pointer in pointers]
+    return torch.from_numpy(np.stack(logits))

@@ -85,8 +85,8 @@ def read_gguf(
         check_fits_memory(model.to(dtype), spec.name or header.place)
         load_tensors(model, FileTensors(rest, target, spec, names, dtype), rules, dtype=dtype, device=device)
     except CheckpointError as error:
-        place = error.place if error.place.startswith(header.place) else f"{header.place}: {error.place}"
-        raise CheckpointError(place, error.cause, "is the file complete, and of this architecture?") from None
+        location = error.place if error.place.startswith(header.place) else f"{header.place}: {error.place}"
+        raise CheckpointError(location, error.cause, "is the file complete, and of this architecture?") from None
     metadata, prefix = header.metadata, "general.sampling."
     tokenizer = read_tokenizer(metadata, header.place)
     template = read_chat_template(metadata, tokenizer)

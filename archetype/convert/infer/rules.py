@@ -51,10 +51,10 @@ def _mixer_rules(tensors: InferredMixer, mixer: Mixer) -> list[Rule]:
     return rules
 
 
-def _gate_and_up(info: CheckpointInfo, rows: int) -> tuple[tuple[str, str], int]:
+def _gate_and_up(info: CheckpointInfo, num_rows: int) -> tuple[tuple[str, str], int]:
     # the order of gate and up in a tensor with this many rows, and how often the order repeats
     order = gate_up_order(info)
-    return ("up", "gate") if order == "up_gate" else ("gate", "up"), rows // 2 if order == "gate_up_in_turn" else 1
+    return ("up", "gate") if order == "up_gate" else ("gate", "up"), num_rows // 2 if order == "gate_up_in_turn" else 1
 
 
 def _feedforward_rules(info: CheckpointInfo, layer: Layer, transposed: bool) -> list[Rule]:

@@ -91,10 +91,10 @@ def _cut(values: dict[str, Any], fitting: dict[str, dict[str, Any]]) -> dict[str
     small = {key: value for key, value in values.items() if key not in LEFT_OUT} | sizes
     small |= _ratios(values, small)
     small |= {key: value for key, value in special.items() if value is not None}
-    kept = _layers(values, layers)
+    layer_indices = _layers(values, layers)
     for key, value in values.items():
         if isinstance(value, list) and len(value) == layers and key not in special:
-            small[key] = [value[min(layer, len(value) - 1)] for layer in kept]
+            small[key] = [value[min(layer, len(value) - 1)] for layer in layer_indices]
     for key in ROPE:
         if isinstance(section := values.get(key), dict):
             width = small.get("qk_rope_head_dim") or small.get("head_dim") or SIZES["hidden_size"] // SIZES["n_head"]

@@ -163,17 +163,17 @@ def _norm(info: CheckpointInfo, tensors: GroupedTensors, param: str, assumed: bo
 
 
 def _context(info: CheckpointInfo, tensors: GroupedTensors) -> int:
-    rows, length = _rows(info, tensors, "embedding.position"), info.size(CONTEXT, most=MAX_LENGTH)
+    num_positions, length = _rows(info, tensors, "embedding.position"), info.size(CONTEXT, most=MAX_LENGTH)
     why = "no file says whether the first position is 0 or the padding id + 1"
     if (
-        rows is not None
-        and (info.quirks.positions_after_padding or rows == length)
+        num_positions is not None
+        and (info.quirks.positions_after_padding or num_positions == length)
         and info.settle("positions_after_padding", (False, True), why)
     ):
-        return rows - info.config.count("pad_token_id", 1) - 1
-    if length is None and rows is None:
+        return num_positions - info.config.count("pad_token_id", 1) - 1
+    if length is None and num_positions is None:
         info.assume("context_length", USUAL_CONTEXT, "no key names it")
-    return min(length or rows or USUAL_CONTEXT, rows or length or USUAL_CONTEXT)
+    return min(length or num_positions or USUAL_CONTEXT, num_positions or length or USUAL_CONTEXT)
 
 
 def _rows(info: CheckpointInfo, tensors: GroupedTensors, table: str) -> int | None:
@@ -207,9 +207,9 @@ def _embedding(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -
 
 
 def _added(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -> EmbeddingPosition:
-    rows = _rows(info, tensors, "embedding.position")
-    if rows is not None:
-        return Learned(offset=rows - dims.context_length)
+    num_positions = _rows(info, tensors, "embedding.position")
+    if num_positions is not None:
+        return Learned(offset=num_positions - dims.context_length)
     added = info.quirks.added_position
     if added is not None and info.quirks.inclusive_waves:
         half = max(dims.d_model // 2, 2)

@@ -91,12 +91,12 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
     predicting = set(prediction_tensors(info.shapes))
     left_out = [name for name in info.shapes if name in predicting or _has_no_use(info, name)]
     used = [name for name in info.shapes if name not in set(left_out)]
-    prefix, numbers = _numbered_layers(info, used)
+    prefix, indices = _numbered_layers(info, used)
     in_layer = re.compile(rf"{re.escape(prefix)}\.(\d+)\.(.+)")
     readers = [reader for kind, reader in providers("infer") if issubclass(kind, Mixer)]
     default_reader = next(reader for reader in readers if reader.sign is None)
     parameters = tuple(name for reader in readers for name in reader.parameters)
-    layers = {number: Layer(number, f"{prefix}.{number}", default_reader) for number in numbers}
+    layers = {index: Layer(index, f"{prefix}.{index}", default_reader) for index in indices}
     outside = []
     for name in used:
         if (match := in_layer.fullmatch(name)) is None:
@@ -110,7 +110,7 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
     for name in used:
         if match := in_layer.fullmatch(name):
             _add_to_layer(info, layers[int(match[1])], match[2], name, parameters)
-    ordered, outer = [layers[number] for number in numbers], _outer(info, outside)
+    ordered, outer = [layers[index] for index in indices], _outer(info, outside)
     narrow = outer.get("embedding.project.weight")  # of OPT 350M
     d_model = info.sides(outer["embedding.token.weight"])[1] if narrow is None else info.sides(narrow)[0]
     for layer in ordered:
@@ -134,11 +134,11 @@ def _numbered_layers(info: CheckpointInfo, names: list[str]) -> tuple[str, list[
     if not groups:
         raise CheckpointError(info.config.place, "no tensor belongs to a numbered layer", "is this a decoder?")
     prefix = max(groups, key=lambda group: len(groups[group]))
-    numbers = sorted(set(groups[prefix]))
-    if numbers != list(range(len(numbers))):
-        absent = min(set(range(len(numbers))) - set(numbers))
+    indices = sorted(set(groups[prefix]))
+    if indices != list(range(len(indices))):
+        absent = min(set(range(len(indices))) - set(indices))
         raise CheckpointError(f"{prefix}.{absent}", "no tensor belongs to this layer", "is the checkpoint complete?")
-    return prefix, numbers
+    return prefix, indices
 
 
 def _outer(info: CheckpointInfo, names: list[str]) -> Names:

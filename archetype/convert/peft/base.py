@@ -23,8 +23,8 @@ def rules_of(model: Model, family: Family) -> list[Rule]:
 
 def rows_in_file(rule: Rule, sizes: list[int]) -> Tensor:
     """Return, for each row of the file's tensor, its index in the concatenated parameters of the rule."""
-    rows = torch.arange(sum(sizes)).split(sizes)
-    return torch.cat([part.reshape(rule.heads, -1) for part in rows], dim=1).flatten()
+    row_indices = torch.arange(sum(sizes)).split(sizes)
+    return torch.cat([part.reshape(rule.heads, -1) for part in row_indices], dim=1).flatten()
 
 
 def joined(rule: Rule, state: Mapping[str, Tensor]) -> Tensor:

@@ -138,7 +138,7 @@ def is_pooling(module: Mapping[str, str]) -> bool:
     return module["type"].rpartition(".")[2] == "Pooling"
 
 
-def listed_modules(files: Files, place: str = "") -> list[dict[str, str]]:
+def listed_modules(files: Files, folder: str = "") -> list[dict[str, str]]:
     """Return the modules of modules.json, each with its type and relative path.
 
     Raises:
@@ -146,8 +146,8 @@ def listed_modules(files: Files, place: str = "") -> list[dict[str, str]]:
     """
     if MODULES not in files:
         return []
-    modules, cause = read_json(files, MODULES, place), "must list modules, each with a type and a folder"
-    error = CheckpointError(f"{place}/{MODULES}" if place else MODULES, cause, "fix the file")
+    modules, cause = read_json(files, MODULES, folder), "must list modules, each with a type and a folder"
+    error = CheckpointError(f"{folder}/{MODULES}" if folder else MODULES, cause, "fix the file")
     if not isinstance(modules, list):
         raise error
     for module in modules:
@@ -158,7 +158,7 @@ def listed_modules(files: Files, place: str = "") -> list[dict[str, str]]:
     return modules
 
 
-def read_json(files: Files, name: str, place: str = "") -> Any:
+def read_json(files: Files, name: str, folder: str = "") -> Any:
     """Return the contents of a file, or an empty dict if it is missing.
 
     Raises:
@@ -167,5 +167,5 @@ def read_json(files: Files, name: str, place: str = "") -> Any:
     try:
         return json.loads(files.get(name, b"{}"))
     except ValueError:
-        place = f"{place}/{name}" if place else name
-        raise CheckpointError(place, "is not JSON", "is the file complete?") from None
+        folder = f"{folder}/{name}" if folder else name
+        raise CheckpointError(folder, "is not JSON", "is the file complete?") from None

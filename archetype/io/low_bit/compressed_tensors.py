@@ -117,20 +117,20 @@ def _check_transforms(section: Any) -> None:
 
 
 def _targeted(name: str, group: Mapping[str, Any], usual: Any) -> Targeted:
-    place, form = f"config_groups: {name}", group.get("format") or usual
+    field, form = f"config_groups: {name}", group.get("format") or usual
     weights, targets = group.get("weights"), group.get("targets")
     if not isinstance(form, str) or form not in FORMATS:
-        raise CheckpointError(place, f"format {form!r} is not supported", f"supported are {', '.join(FORMATS)}")
+        raise CheckpointError(field, f"format {form!r} is not supported", f"supported are {', '.join(FORMATS)}")
     if not isinstance(weights, dict) or not isinstance(targets, list):
-        raise CheckpointError(place, "has no weights or targets", "fix the file")
+        raise CheckpointError(field, "has no weights or targets", "fix the file")
     for target in map(str, targets):
         try:
             re.compile(target.removeprefix("re:"))
         except re.error as error:
             raise CheckpointError(
-                f"{place}: targets", f"{target!r} is not a pattern: {error}", "fix the file"
+                f"{field}: targets", f"{target!r} is not a pattern: {error}", "fix the file"
             ) from None
     try:
         return Targeted(FORMATS[form](weights), tuple(map(str, targets)))
     except CheckpointError as error:
-        raise error.at(place) from None
+        raise error.at(field) from None

@@ -91,8 +91,8 @@ def _grid(scale: Shape) -> Shape | None:
             return None
         case ():
             return 1, 1
-        case (rows,):
-            return rows, 1
-        case (rows, columns) | (rows, 1, columns, 1):
-            return rows, columns
+        case (height,):
+            return height, 1
+        case (height, width) | (height, 1, width, 1):
+            return height, width
     return None

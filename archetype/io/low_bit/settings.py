@@ -50,9 +50,9 @@ def without_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _settings(place: str, value: Any) -> Settings:
+def _settings(field: str, value: Any) -> Settings:
     if not isinstance(value, dict):
-        raise CheckpointError(place, f"{value!r} is not a mapping", "fix the file")
+        raise CheckpointError(field, f"{value!r} is not a mapping", "fix the file")
     inner = value.get("quantization")  # of hf_quant_config.json
     settings = {**value, **inner} if isinstance(inner, dict) else dict(value)
     if "quant_method" not in settings and settings.get("quant_algo") is not None:

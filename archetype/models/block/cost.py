@@ -49,10 +49,10 @@ class BlockCost:
         counts: Counts = {}
         for name, content in self.contents.items():
             norm, post_norm = self.wiring.parameters(name)
-            own = dict(content.active_parameters() if active else content.parameters())
+            content_counts = dict(content.active_parameters() if active else content.parameters())
             for table, features in content.tables().items():
-                own[table] = own.get(table, ZERO) + self.vocabulary * features
-            counts |= {f"{name}_norm": norm} | prefixed(f"{name}.", own) | {f"{name}_post_norm": post_norm}
+                content_counts[table] = content_counts.get(table, ZERO) + self.vocabulary * features
+            counts |= {f"{name}_norm": norm} | prefixed(f"{name}.", content_counts) | {f"{name}_post_norm": post_norm}
             counts |= {f"{name}_residual": self.residual.parameters()}
         return counts | {"wiring": self.wiring.own_parameters()}
 
@@ -69,8 +69,8 @@ class BlockCost:
 
     def state(self, length: int, source: int) -> int:
         # of one sequence with a source of `source` tokens
-        own = self.mixer.state(length) + self.feedforward.state(length)
-        return own + (self.cross.state(source) if self.cross else 0)
+        per_token = self.mixer.state(length) + self.feedforward.state(length)
+        return per_token + (self.cross.state(source) if self.cross else 0)
 
     def saved_activations(self, work: TrainingWork) -> int:
         # dropout saves nothing: its kernel redraws the same numbers

@@ -56,8 +56,8 @@ class Block(nn.Module):
     def _add_residuals(self, residual: Residual, place: Place) -> None:
         # one module per content, which reads the stream and writes to it
         for index, name in enumerate(self.contents):
-            own = replace(place, content=place.content + index)
-            self.add_module(f"{name}_residual", module_class(residual)(residual, own))
+            residual_place = replace(place, content=place.content + index)
+            self.add_module(f"{name}_residual", module_class(residual)(residual, residual_place))
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState:
         """Return the state before the first token: the mixer's, or a `BlockState` of all contents with a state.
@@ -87,15 +87,15 @@ class Block(nn.Module):
     def own_state(self, content: str, context: ForwardContext, state: LayerState | None) -> LayerState | None:
         """Return a content's part of the block's state; without a state, cross-attention reads the encoder's output."""
         if isinstance(state, BlockState):
-            own: LayerState | None = getattr(state, content)
+            content_state: LayerState | None = getattr(state, content)
         else:
-            own = state if content == "mixer" else None
-        if content == "cross" and own is None:
+            content_state = state if content == "mixer" else None
+        if content == "cross" and content_state is None:
             assert self.cross is not None and context.encoder_output is not None, (
                 "cross-attention needs an encoder's output"
             )
-            own = self.cross.project(context.encoder_output, context)
-        return own
+            content_state = self.cross.project(context.encoder_output, context)
+        return content_state
 
     def branch(self, y: Vectors) -> Vectors:
         """Apply dropout and the residual scale to a content's output before it is added to the stream."""

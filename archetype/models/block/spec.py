@@ -37,8 +37,8 @@ class NormedWiring(Wiring):
     def norm_of(self, content: str, norm: str = "norm") -> Norm:
         """Return the content's own norm, or else the common one."""
         field = f"{'cross_attention' if content == 'cross' else content}_{norm}"
-        own: Norm | None = getattr(self, field, None)
-        return self.norm if own is None else own
+        content_norm: Norm | None = getattr(self, field, None)
+        return self.norm if content_norm is None else content_norm
 
 
 @part

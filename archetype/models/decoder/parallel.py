@@ -40,6 +40,6 @@ class Stage(nn.Module):
 class DecoderPlans(Plans[Decoder]):
     """Split plans of decoders."""
 
-    def stage(self, number: int, num_stages: int) -> Stage:
+    def stage(self, index: int, num_stages: int) -> Stage:
         # layers are assigned in order
-        return Stage(self.module, number, num_stages)
+        return Stage(self.module, index, num_stages)

@@ -33,12 +33,12 @@ class EncoderDecoderCost(EmbeddedModelCost):
     def flops(self, work: Work) -> Counts:
         counts = super().flops(work)
         if work.phase != "decode":
-            place, source = (
+            prefix, source = (
                 ("embedding.", self.embedding)
                 if self.source_embedding is None
                 else ("source_embedding.", self.source_embedding)
             )
-            for name, count in prefixed(place, source.flops(work._replace(length=_source(work)))).items():
+            for name, count in prefixed(prefix, source.flops(work._replace(length=_source(work)))).items():
                 counts[name] = counts.get(name, ZERO) + count
         return counts
 

@@ -12,15 +12,15 @@ from archetype.roles.drawing import Blocks, Link, Stream, Streams, pill, streams
 
 @streams_of(EncoderDecoder)
 def encoder_decoder(model: EncoderDecoder, cost: EncoderDecoderCost, text: Callable[[Formula], str]) -> Streams:
-    own = cost.source_embedding
-    if own is None:
+    source_embedding = cost.source_embedding
+    if source_embedding is None:
         source = embedding_steps(cost.embedding, text, length="T_s", shared=True)
     elif model.embedding.is_shared:
         table, *_ = embedding_steps(cost.embedding, text, length="T_s", shared=True)
-        _, *rest = embedding_steps(own, text, "source_embedding", "T_s")
+        _, *rest = embedding_steps(source_embedding, text, "source_embedding", "T_s")
         source = (table, *rest)
     else:
-        source = embedding_steps(own, text, "source_embedding", "T_s")
+        source = embedding_steps(source_embedding, text, "source_embedding", "T_s")
     crosses = cost.num_cross_attentions > 0
     result = pill("encoder.output", "encoder output", "(B, T_s, D)", "output", "encoder.final_norm.out")
     output = (result,) if crosses else ()

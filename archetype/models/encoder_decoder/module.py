@@ -91,11 +91,11 @@ class EncoderDecoder(TokenModel):
     ) -> State:
         """Return the state of targets for encoded sources; arguments as for `new_state`."""
         capacity = min(capacity or self.spec.context_length, self.spec.context_length)
-        rows, dtype = source.vectors.shape[0] * num_beams, dtype or self.dtype
+        batch, dtype = source.vectors.shape[0] * num_beams, dtype or self.dtype
         if bridge is None:
-            layers = self.decoder.new_layers(rows, capacity, dtype, self.device)
+            layers = self.decoder.new_layers(batch, capacity, dtype, self.device)
         else:
-            sources = torch.arange(rows, device=self.device) // num_beams  # the source of each row
+            sources = torch.arange(batch, device=self.device) // num_beams  # the source of each row
             layers = [layer.to(dtype).select(sources) for layer in bridge.layers]
         context = self.context(source.vectors, num_tokens=source.num_tokens)
         for index, block in enumerate(self.decoder.blocks):
@@ -103,18 +103,18 @@ class EncoderDecoder(TokenModel):
             if block.cross is not None:
                 keys = block.cross.project(source, context).to(dtype)
                 layers[index] = with_source(layers[index], keys, num_beams)
-        return State(torch.zeros(rows, dtype=torch.long, device=self.device), layers, capacity)
+        return State(torch.zeros(batch, dtype=torch.long, device=self.device), layers, capacity)
 
     def empty_state(self, batch: int, capacity: int, source_length: int, num_beams: int = 1) -> State:
         """Allocate rows for targets whose sources are not known yet; rows of a `new_state` are inserted later."""
-        rows, dtype, device = batch * num_beams, self.dtype, self.device
-        layers = self.decoder.new_layers(rows, capacity, dtype, device)
+        num_rows, dtype, device = batch * num_beams, self.dtype, self.device
+        layers = self.decoder.new_layers(num_rows, capacity, dtype, device)
         for index, block in enumerate(self.decoder.blocks):
             assert isinstance(block, Block)
             if block.cross is not None:
                 source = block.cross.empty_source(batch, source_length, dtype, device)
                 layers[index] = with_source(layers[index], source, num_beams)
-        return State(torch.zeros(rows, dtype=torch.long, device=device), layers, capacity)
+        return State(torch.zeros(num_rows, dtype=torch.long, device=device), layers, capacity)
 
     def forward(
         self,

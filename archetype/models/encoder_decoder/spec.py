@@ -113,11 +113,11 @@ class EncoderDecoder(ModelSpec):
 
     def _check_all_is_read(self) -> None:
         # with only a bridge, everything that does not affect the encoder's states would never be trained
-        last, place = self.encoder.layers[-1], f"encoder.layers[{len(self.encoder.layers) - 1}]"
+        last, path = self.encoder.layers[-1], f"encoder.layers[{len(self.encoder.layers) - 1}]"
         cause, remedy = "the decoder reads only the encoder's states", "or give a block of the decoder cross_attention"
         if not self.encoder.final_norm.is_absent:
             invalid("encoder.final_norm", f"{cause}, so this is never trained", f"use kind none, {remedy}")
         if not last.feedforward.is_absent:
-            invalid(f"{place}.feedforward", f"{cause}, so this is never trained", f"leave it out, {remedy}")
+            invalid(f"{path}.feedforward", f"{cause}, so this is never trained", f"leave it out, {remedy}")
         if last.wiring.normalizes_output and not getattr(last.wiring, "norm", NoNorm()).is_absent:
-            invalid(f"{place}.wiring.norm", f"{cause}, so this is never trained", f"use plain or pre_norm, {remedy}")
+            invalid(f"{path}.wiring.norm", f"{cause}, so this is never trained", f"use plain or pre_norm, {remedy}")

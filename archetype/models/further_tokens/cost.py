@@ -21,12 +21,12 @@ class FurtherTokensCost:
         self.norm, self.projection = NormCost.of(further.norm, self.stack.d), Linear(2 * self.stack.d, self.stack.d)
 
     def parameters(self) -> Counts:
-        norms, place = self.count * self.norm.parameters(), self.stack.prefix
+        norms, prefix = self.count * self.norm.parameters(), self.stack.prefix
         return {
-            f"{place}hidden_norms": norms,
-            f"{place}embedding_norms": norms,
-            f"{place}projections": self.count * self.projection.parameters,
-            f"{place}final_norms": norms,
+            f"{prefix}hidden_norms": norms,
+            f"{prefix}embedding_norms": norms,
+            f"{prefix}projections": self.count * self.projection.parameters,
+            f"{prefix}final_norms": norms,
         }
 
     def flops(self, work: Work) -> Formula:

@@ -87,8 +87,8 @@ class StackCost:
         for group in self.groups:
             count, crosses = len(group.layers), group.cost.cross is not None
             kind = str(getattr(group.cost.block.mixer, "kind", "")) + (" and cross-attention" if crosses else "")
-            numbers = count * group.cost.state(length, source)
-            yield StatePart(f"layers {group.label}", kind, group.layers, numbers, count * crosses)
+            elements = count * group.cost.state(length, source)
+            yield StatePart(f"layers {group.label}", kind, group.layers, elements, count * crosses)
 
     def saved_activations(self, work: TrainingWork) -> StackActivations:
         shared: dict[Hashable, int] = {}

@@ -116,8 +116,8 @@ def _shared(layers: Sequence[Block], start: int, users: Mapping[int | None, int]
     again = layers[start + size].reinject
     end = start + size
     while end < len(layers):
-        place = (end - start) % size
-        if layers[end].weights_of != start + place or layers[end].reinject != (again and place == 0):
+        offset = (end - start) % size
+        if layers[end].weights_of != start + offset or layers[end].reinject != (again and offset == 0):
             break
         end += 1
     return size, (end - start) // size

@@ -117,17 +117,17 @@ class StackView(NamedTuple):
     def check(self) -> None:
         for index, block in enumerate(self.layers):
             self._check_repetition(index, block)
-            place, attention = self.field(index), block.cross_attention
+            path, attention = self.field(index), block.cross_attention
             if attention is not None and not self.crosses:
                 remedy = "leave it out, or use kind encoder_decoder"
-                invalid(f"{place}.cross_attention", "the model has no encoder", remedy)
+                invalid(f"{path}.cross_attention", "the model has no encoder", remedy)
             parts = {"mixer": block.mixer} | ({} if attention is None else {"cross_attention": attention})
             for name, part in parts.items():
-                with inside(f"{place}.{name}"):
+                with inside(f"{path}.{name}"):
                     part.check(self.d_model, self.causal and name == "mixer")
             self._check_source(index, block)
             if not (self.residual.is_sum or block.wiring.adds_to_stream):
-                cause = f"{self.residual.dump()['kind']} adds outputs to the stream, and {place}.wiring does not"
+                cause = f"{self.residual.dump()['kind']} adds outputs to the stream, and {path}.wiring does not"
                 invalid(f"{self.prefix}residual", cause, "use pre_norm, sandwich, output_norm or parallel")
         self._check_tokens()
         tables = _relative_biases(self.layers)
@@ -143,8 +143,8 @@ class StackView(NamedTuple):
                 cause = "it needs token ids, and these layers read only vectors"
                 invalid(f"{path}.{field}", cause, "leave it out")
             if part.layer_features not in (0, self.layer_features):
-                own = f"has {self.layer_features}" if self.layer_features else "gives these layers nothing"
-                cause = f"it reads {part.layer_features} features per layer, and the embedding {own}"
+                of_embedding = f"has {self.layer_features}" if self.layer_features else "gives these layers nothing"
+                cause = f"it reads {part.layer_features} features per layer, and the embedding {of_embedding}"
                 invalid(f"{path}.features", cause, "use the same embedding.per_layer.features, or leave it out")
         if self.layer_features and not self.readers:
             invalid(
@@ -163,9 +163,9 @@ class StackView(NamedTuple):
     def used_of_other_stage(self, num_stages: int) -> tuple[int, int] | None:
         """Return a layer and the layer whose weights it shares, if they are in different pipeline stages."""
         for stage in range(num_stages):
-            own = stage_layers(stage, num_stages, len(self.layers))
-            for index in own:
-                if (first := self.layers[index].weights_of) is not None and first not in own:
+            layers = stage_layers(stage, num_stages, len(self.layers))
+            for index in layers:
+                if (first := self.layers[index].weights_of) is not None and first not in layers:
                     return index, first
         return None
 
@@ -173,18 +173,18 @@ class StackView(NamedTuple):
         # a layer shares weights only with an earlier, equal layer that does not share any itself
         if block.weights_of is None:
             return
-        place = f"{self.prefix}layers[{index}]"
+        path = f"{self.prefix}layers[{index}]"
         if block.weights_of >= index:
             remedy = f"use less than {index}" if index else "leave it out"
-            invalid(f"{place}.weights_of", f"{block.weights_of} is not an earlier layer", remedy)
+            invalid(f"{path}.weights_of", f"{block.weights_of} is not an earlier layer", remedy)
         first = self.layers[block.weights_of]
         if first.weights_of is not None:
             cause = f"layer {block.weights_of} shares weights itself"
-            invalid(f"{place}.weights_of", cause, f"use {first.weights_of}")
+            invalid(f"{path}.weights_of", cause, f"use {first.weights_of}")
         if block.own != first:
             names = [name for name in type(block).model_fields if getattr(block.own, name) != getattr(first, name)]
             cause = f"{', '.join(names)} differs from layer {block.weights_of}, whose weights it uses"
-            invalid(place, cause, "make them equal")
+            invalid(path, cause, "make them equal")
 
 
 def _relative_biases(layers: Sequence[Block]) -> list[tuple[Any, int]]:

@@ -56,8 +56,8 @@ class AttentionCost(MixerCost):
         q_norm, k_norm = self._qk_norms()
         counts = {name: projection.parameters for name, projection in self.projections.items()}
         counts |= {"q_norm": q_norm.parameters(), "k_norm": k_norm.parameters()}
-        if own := self.position.mixer_parameters(self.sizes):
-            counts["score_bias"] = own
+        if score_parameters := self.position.mixer_parameters(self.sizes):
+            counts["score_bias"] = score_parameters
         if self.part.score == "additive":
             counts["score"] = self.q_features
         counts |= {"sinks": self.heads} if self.part.sinks else {}
@@ -71,8 +71,8 @@ class AttentionCost(MixerCost):
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
         index = self.index.projection_sizes() if self.index else {}
-        own = {name: sizes[:2] for name, sizes in self.projections.items()}
-        return own | {f"index.{name}": sizes for name, sizes in index.items()}
+        projections = {name: sizes[:2] for name, sizes in self.projections.items()}
+        return projections | {f"index.{name}": sizes for name, sizes in index.items()}
 
     def flops(self, work: Work) -> Counts:
         pairs, pattern = work.rows * self.q_features * self._pair_flops(work), self.part.pattern
@@ -82,8 +82,8 @@ class AttentionCost(MixerCost):
             pairs = pairs + 2 * work.rows * self.q_features * global_tokens * work.length
         counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
         counts |= {"scores": pairs, "mixture": pairs}
-        if own := self.position.score_flops(work, pairs, self.q_features, self.kv_features, self.heads):
-            counts["score_bias"] = own
+        if score_flops := self.position.score_flops(work, pairs, self.q_features, self.kv_features, self.heads):
+            counts["score_bias"] = score_flops
         return counts | (prefixed("index.", self.index.flops(work)) if self.index else {})
 
     def _pair_flops(self, work: Work) -> Formula:
@@ -96,8 +96,8 @@ class AttentionCost(MixerCost):
         # keys, values and the index's keys; nothing with `keys_from`
         if not self.has_keys:
             return 0
-        own = 2 * self.pattern.cache_length(length) * self.kv_features.value
-        return own + (self.index.state(length) if self.index else 0)
+        per_layer = 2 * self.pattern.cache_length(length) * self.kv_features.value
+        return per_layer + (self.index.state(length) if self.index else 0)
 
     def saved_activations(self, work: TrainingWork) -> int:
         # inputs, norms, rotary angles, and the products over pairs
@@ -122,8 +122,8 @@ class AttentionCost(MixerCost):
         return saved + (self._tiled_attention(work, shapes) if shapes else self._dense_attention(work, work.length))
 
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
-        own = self.position.shared_activations(self.sizes.num_heads, self.sizes.rotary_dim, work)
-        return {**own, **(self.index.shared_activations(work) if self.index else {})}
+        of_position = self.position.shared_activations(self.sizes.num_heads, self.sizes.rotary_dim, work)
+        return {**of_position, **(self.index.shared_activations(work) if self.index else {})}
 
     def left_activations(self, work: TrainingWork) -> int:
         """Return the bytes of keys and values published for later layers."""
@@ -154,8 +154,8 @@ class AttentionCost(MixerCost):
             return scores + weights + (kv + q) * itemsize + (work.length * keys if work.causal else 0)
         if part.dropout or self.position.biases_scores:  # not supported by torch's fused kernel; products in float32
             return 3 * q * FLOAT32 + pairs * FLOAT32 * (3 if part.dropout else 1) + q * itemsize
-        own = kv if self.has_keys else 0  # otherwise saved by the layer that computed them
-        return 2 * (q + own) * itemsize + tokens * part.num_heads * FLOAT32
+        saved_keys = kv if self.has_keys else 0  # otherwise saved by the layer that computed them
+        return 2 * (q + saved_keys) * itemsize + tokens * part.num_heads * FLOAT32
 
     def _tiled_attention(self, work: TrainingWork, shapes: list[Shape]) -> int:
         # gathered inputs, two numbers per pair, and the output

@@ -15,10 +15,10 @@ class CrossAttention(MultiHeadProjection):
 
     def project(self, encoder_output: EncoderOutput, context: ForwardContext) -> CrossKVCache:
         """Project the encoder's output to keys and values, which are reused for every target token."""
-        rows, length = encoder_output.vectors.shape[:2]
+        batch, length = encoder_output.vectors.shape[:2]
         num_tokens = encoder_output.num_tokens
         if num_tokens is None:
-            num_tokens = torch.full((rows,), length, device=encoder_output.vectors.device)
+            num_tokens = torch.full((batch,), length, device=encoder_output.vectors.device)
         k, v = self.keys_and_values(encoder_output.vectors)
         return CrossKVCache(context.probe(self, "k", k), context.probe(self, "v", v), num_tokens)
 

@@ -30,8 +30,8 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
         cells.append(Cell("gate", width, 0, (X,)))
         width += 1
     if part.value_embedding is not None:
-        rows = tuple(name for name in ("value_embedding", "value_gate", "value_scale") if name in modules)
-        cells.append(Cell("token_values", width, 0, (X,), label="value embedding", rows=rows))
+        value_modules = tuple(name for name in ("value_embedding", "value_gate", "value_scale") if name in modules)
+        cells.append(Cell("token_values", width, 0, (X,), label="value embedding", rows=value_modules))
         further, width = ["token_values"], width + 1
     if globals_ := tuple(name for name in ("q_global", "k_global", "v_global") if name in modules):
         cells.append(Cell("global", width, 0, (X,), label="global q, k, v", rows=globals_))
@@ -57,9 +57,11 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
     if index.output:
         row = max(row, 1 + max(cell.row for cell in index.cells))
         inputs = (*inputs, index.output)
-    own = ("scores", "score", "score_bias", "sinks")
+    score_modules = ("scores", "score", "score_bias", "sinks")
     keys = "T_s" if source == SOURCE else "S"
-    cells.append(Cell("scores", 0, row, inputs, 2, _scores(part), own, shape=f"(B, H, T, {keys})", gives="weights"))
+    cells.append(
+        Cell("scores", 0, row, inputs, 2, _scores(part), score_modules, shape=f"(B, H, T, {keys})", gives="weights")
+    )
     cells.append(
         Cell(
             "mixture",

@@ -82,11 +82,11 @@ def read(tensors: CheckpointMixer) -> Attention:
 
 def _head_sizes(tensors: CheckpointMixer) -> tuple[int, int, int]:
     # if a key gives the head size, shapes give this layer's number of heads, which may vary between layers
-    rows = 1 if tensors.transposed else 0
+    output_side = 1 if tensors.transposed else 0
     if "q.weight" in tensors.shapes:
-        width = tensors.sides("q.weight")[rows] // (2 if _gate_in_queries(tensors) else 1)
+        width = tensors.sides("q.weight")[output_side] // (2 if _gate_in_queries(tensors) else 1)
     else:
-        width = tensors.sides("o.weight")[1 - rows]
+        width = tensors.sides("o.weight")[1 - output_side]
     head_dim = tensors.size(HEAD_DIM)
     if head_dim is None:
         heads = num_heads(tensors)
@@ -96,26 +96,28 @@ def _head_sizes(tensors: CheckpointMixer) -> tuple[int, int, int]:
         if stated not in (None, heads):
             raise tensors.missing(f"attention with {heads} heads of {head_dim} features, where keys say {stated} heads")
     if "qkv.weight" in tensors.shapes:
-        num_kv_heads, odd = divmod(_rows_of_each(tensors, tensors.sides("qkv.weight")[rows], head_dim) - heads, 2)
+        num_kv_heads, odd = divmod(
+            _rows_of_each(tensors, tensors.sides("qkv.weight")[output_side], head_dim) - heads, 2
+        )
     else:
-        num_kv_heads, odd = _rows_of_each(tensors, tensors.sides("k.weight")[rows], head_dim), 0
+        num_kv_heads, odd = _rows_of_each(tensors, tensors.sides("k.weight")[output_side], head_dim), 0
     if num_kv_heads < 1 or odd or heads % num_kv_heads:
         raise tensors.missing(f"attention with {heads} heads and the shapes of its tensors")
     return heads, num_kv_heads, head_dim
 
 
-def _rows_of_each(tensors: CheckpointMixer, rows: int, parts: int) -> int:
-    if rows < 1 or rows % parts:
-        raise tensors.missing(f"attention with {rows} rows in a tensor that {parts} does not divide")
-    return rows // parts
+def _rows_of_each(tensors: CheckpointMixer, width: int, parts: int) -> int:
+    if width < 1 or width % parts:
+        raise tensors.missing(f"attention with {width} rows in a tensor that {parts} does not divide")
+    return width // parts
 
 
 def num_heads(tensors: CheckpointMixer) -> int:
     """Return the number of heads from a key; otherwise assume the usual head size, or the largest possible below it."""
     if (count := tensors.size(HEADS)) is not None:
         return count
-    rows = 1 if tensors.transposed else 0
-    widths = [tensors.sides(name)[rows] for name in ("q.weight", "k.weight") if name in tensors.shapes]
+    output_side = 1 if tensors.transposed else 0
+    widths = [tensors.sides(name)[output_side] for name in ("q.weight", "k.weight") if name in tensors.shapes]
     q_width, common = (widths[0], gcd(*widths)) if widths else (tensors.d_model, tensors.d_model)
     head_dim = tensors.size(HEAD_DIM) or next(n for n in range(min(USUAL_HEAD_DIM, common), 0, -1) if common % n == 0)
     count = max(q_width // head_dim, 1)

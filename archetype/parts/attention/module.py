@@ -50,7 +50,8 @@ class Attention(MultiHeadProjection):
         self.q_global = self.k_global = self.v_global = None
         if attention.projects_globally:
             self.q_global, self.k_global, self.v_global = (
-                Linear(own.in_features, own.out_features, bias=own.bias is not None) for own in (self.q, self.k, self.v)
+                Linear(projection.in_features, projection.out_features, bias=projection.bias is not None)
+                for projection in (self.q, self.k, self.v)
             )
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState | None:
@@ -97,8 +98,8 @@ class Attention(MultiHeadProjection):
         v = self.add_token_values(v, x, context)
         k = self.rotate(k, context, self.k_norm)
         if cache is not None:
-            own, _ = without_index(cache)
-            keys = Keys(*own.append(k, v, context), is_ring=own.is_ring)
+            kv_cache, _ = without_index(cache)
+            keys = Keys(*kv_cache.append(k, v, context), is_ring=kv_cache.is_ring)
         else:
             k, v = context.probe(self, "k", k), context.probe(self, "v", v)
             if context.rows is not None:  # context parallelism: T positions here, S in all

@@ -13,9 +13,9 @@ from archetype.spec.registry import provides
 class AttentionPlans(Plans[Attention]):
     def tensor(self, size: int) -> SplitPlan | None:
         # parameters and norms that all heads share cannot be split
-        own, sizes = self.module.spec, self.module.sizes
-        is_biased = isinstance(own.position, RelativeBias) or not isinstance(self.module.score_bias, Alibi | None)
-        is_normed = own.qk_norm_over == "all" and not own.qk_norm.is_absent
+        spec, sizes = self.module.spec, self.module.sizes
+        is_biased = isinstance(spec.position, RelativeBias) or not isinstance(self.module.score_bias, Alibi | None)
+        is_normed = spec.qk_norm_over == "all" and not spec.qk_norm.is_absent
         if sizes.num_heads % size or sizes.num_kv_heads % size or is_biased or is_normed or self.module.q_global:
             return None
         if self.module.index is not None:
@@ -26,9 +26,9 @@ class AttentionPlans(Plans[Attention]):
         values: Parameters = {"value_embedding.weight": Cut(1), "value_gate.weight": COLUMN, "value_scale": EACH}
         return SplitPlan({**parameters, **values, "o.weight": ROW, "o.bias": ONCE}, resize=partial(self._resize, size))
 
-    def _resize(self, size: int, number: int) -> None:
+    def _resize(self, size: int, rank: int) -> None:
         module, sizes = self.module, self.module.sizes
         heads, kv_heads = sizes.num_heads // size, sizes.num_kv_heads // size
         module.sizes = sizes._replace(num_heads=heads, num_kv_heads=kv_heads)
         if isinstance(module.score_bias, Alibi):
-            module.score_bias.slopes = module.score_bias.slopes[number * heads : (number + 1) * heads]
+            module.score_bias.slopes = module.score_bias.slopes[rank * heads : (rank + 1) * heads]

@@ -47,12 +47,12 @@ class MultiHeadProjection(nn.Module):
         self.value_embedding: nn.Module | None = None
         self.value_gate: nn.Linear | None = None
         self.value_scale: nn.Parameter | None = None
-        if (own := attention.value_embedding) is not None:
+        if (value_embedding := attention.value_embedding) is not None:
             self.value_embedding = table(vocab_size, keys)
-            if own.gate is None:
+            if value_embedding.gate is None:
                 self.value_scale = nn.Parameter(torch.empty(1))
             else:
-                self.value_gate = Linear(own.gate.features or d_model, self.sizes.num_kv_heads, bias=False)
+                self.value_gate = Linear(value_embedding.gate.features or d_model, self.sizes.num_kv_heads, bias=False)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
         if name == "sinks":
@@ -84,17 +84,21 @@ class MultiHeadProjection(nn.Module):
         if self.value_embedding is None:
             return v
         assert context.tokens is not None
-        rows = self.value_embedding(context.tokens).to(v.dtype).unflatten(-1, (-1, self.sizes.head_dim))  # (B, T, K, P)
-        own: Tensor = v + self._value_factors(x).to(v.dtype) * rows.transpose(1, 2)  # (B, K, T, P)
-        return own
+        embedded = (
+            self.value_embedding(context.tokens).to(v.dtype).unflatten(-1, (-1, self.sizes.head_dim))
+        )  # (B, T, K, P)
+        values: Tensor = v + self._value_factors(x).to(v.dtype) * embedded.transpose(1, 2)  # (B, K, T, P)
+        return values
 
     def _value_factors(self, x: Vectors) -> Float[Tensor, "B K T 1"] | Float[Tensor, "1"]:
         # one learned number, or a gate per head and position
         if self.value_scale is not None:
             return self.value_scale
-        own = self.spec.value_embedding
-        assert self.value_gate is not None and own is not None and own.gate is not None
-        factors: Tensor = own.gate.scale * torch.sigmoid(self.value_gate(x[..., : self.value_gate.in_features]))
+        value_embedding = self.spec.value_embedding
+        assert self.value_gate is not None and value_embedding is not None and value_embedding.gate is not None
+        factors: Tensor = value_embedding.gate.scale * torch.sigmoid(
+            self.value_gate(x[..., : self.value_gate.in_features])
+        )
         return factors.transpose(1, 2)[..., None]  # (B, K, T, 1)
 
     def split_heads_and_norm(self, x: Float[Tensor, "B T HP"], norm: nn.Module | None = None) -> Heads:

@@ -26,13 +26,13 @@ def attend_across_processes(
         keys: keys and values of all processes (B, K, S, P), in order.
         bias: position bias of the scores (None: there is none).
     """
-    rows, outputs = context.rows, []
-    assert rows is not None
+    shared, outputs = context.rows, []
+    assert shared is not None
     where = MaskContext(pairs.causal, keys.k.shape[2], pairs.layer)
-    for piece in own_queries(rows, pairs.rule, pairs.causal):
-        mask = allowed_in_piece(rows, pairs.rule, where, piece, context, pairs.pairs_key)
+    for piece in own_queries(shared, pairs.rule, pairs.causal):
+        mask = allowed_in_piece(shared, pairs.rule, where, piece, context, pairs.pairs_key)
         if bias is not None:
-            ends = rows.positions[:, piece.queries], rows.positions[:, piece.keys]
+            ends = shared.positions[:, piece.queries], shared.positions[:, piece.keys]
             mask = context.cached((pairs.bias_key, piece.number), partial(biased, bias, *ends, mask))
         k, v = keys.k[:, :, piece.keys], keys.v[:, :, piece.keys]
         outputs.append(attend(q.chunk(2, dim=2)[piece.number], k, v, score, mask, kernels=context.kernels))

@@ -34,9 +34,9 @@ class DisentangledAttentionCost(MixerCost):
         self.rows = 2 * symbol("S", part.vectors.num_buckets)
         self.heads, self.head_dim = symbol("H", part.num_heads), symbol("P", d.value // part.num_heads)
         self.directions = {"position_k": part.content_to_position, "position_q": part.position_to_content}
-        own = [name for name, used in self.directions.items() if used and part.own_projections]
+        own_names = [name for name, used in self.directions.items() if used and part.own_projections]
         keys = dict.fromkeys(("k", "position_k"), Linear(d, d, part.key_bias))
-        self.projections = {name: keys.get(name, Linear(d, d, True)) for name in ("q", "k", "v", "o", *own)}
+        self.projections = {name: keys.get(name, Linear(d, d, True)) for name in ("q", "k", "v", "o", *own_names)}
 
     def parameters(self) -> Counts:
         return {name: projection.parameters for name, projection in self.projections.items()}

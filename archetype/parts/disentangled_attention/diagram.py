@@ -8,12 +8,12 @@ from archetype.roles.drawing import Cell, Inside, X, inside_of
 def disentangled_attention(part: DisentangledAttention, modules: frozenset[str]) -> Inside:
     """Draw queries, keys and values of tokens, and the vectors of relative positions (He 2020, figure 1)."""
     products = ("position_k", "position_k_scores", "position_q", "position_q_scores")
-    own = tuple(name for name in products if name in modules)
+    distance_modules = tuple(name for name in products if name in modules)
     cells = (
         Cell("q", 0, 0, (X,)),
         Cell("k", 1, 0, (X,)),
         Cell("v", 2, 0, (X,)),
-        Cell("distances", 3, 0, (), label="vectors of distances", rows=own, kind="position"),
+        Cell("distances", 3, 0, (), label="vectors of distances", rows=distance_modules, kind="position"),
         Cell("scores", 0, 1, ("q", "k", "distances"), 2, _scores(part), shape="(B, H, T, S)", gives="weights"),
         Cell("mixture", 0, 2, ("scores", "v"), 3, "weights · v", shape="(B, T, D)", gives="heads"),
         Cell("o", 1, 3, ("mixture",)),

@@ -54,9 +54,9 @@ class DisentangledAttention(nn.Module):
         super().__init__()
         self.spec, d = attention, place.d_model
         self.q, self.k, self.v, self.o = (Linear(d, d, bias=name != "k" or attention.key_bias) for name in "qkvo")
-        own = attention.own_projections
-        self.position_k = Linear(d, d, bias=attention.key_bias) if own and attention.content_to_position else None
-        self.position_q = Linear(d, d, bias=True) if own and attention.position_to_content else None
+        has_own = attention.own_projections
+        self.position_k = Linear(d, d, bias=attention.key_bias) if has_own and attention.content_to_position else None
+        self.position_q = Linear(d, d, bias=True) if has_own and attention.position_to_content else None
         self.scale = 1 / math.sqrt(attention.num_products * d / attention.num_heads)
 
     def forward(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:

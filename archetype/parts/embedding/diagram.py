@@ -12,7 +12,7 @@ from archetype.spec.registry import provided
 def embedding_steps(
     cost: TokenEmbeddingCost,
     text: Callable[[Formula], str],
-    place: str = "embedding",
+    prefix: str = "embedding",
     length: str = "T",
     shared: bool = False,
 ) -> tuple[Step | str, ...]:
@@ -20,21 +20,21 @@ def embedding_steps(
 
     Args:
         text: formats a formula with the letters of shapes.
-        place: prefix of its modules.
+        prefix: prefix of its modules.
         length: letter for the stream's positions.
         shared: whether its tables belong to another stream, which shows their cost.
     """
-    steps: tuple[Step, ...] = (provided("diagram", type(cost.part)) or unknown_embedding)(cost, text, place)
+    steps: tuple[Step, ...] = (provided("diagram", type(cost.part)) or unknown_embedding)(cost, text, prefix)
     return (*(map(_shared, steps) if shared else steps), f"(B, {length}, D)")
 
 
 @steps_of(Embedding)
-def embedding(cost: EmbeddingCost, text: Callable[[Formula], str], place: str) -> tuple[Step, ...]:
+def embedding(cost: EmbeddingCost, text: Callable[[Formula], str], prefix: str) -> tuple[Step, ...]:
     part, width = cost.part, text(cost.added)
 
     def step(name: str, label: str, shape: str, kind: str = "embedding", joins: str = "", slim: bool = False) -> Step:
         field = "embedding.position" if name == "position" else "embedding"
-        return Step(f"{place}.{name}", label, shape, kind, field, slim, joins and f"{place}.{joins}")
+        return Step(f"{prefix}.{name}", label, shape, kind, field, slim, joins and f"{prefix}.{joins}")
 
     scale = "" if part.scale == 1 else f", times {part.scale:.4g}"
     steps = [step("token", "embedding", f"{text(cost.vocabulary)} × {text(cost.width)}{scale}")]
@@ -57,26 +57,26 @@ def embedding(cost: EmbeddingCost, text: Callable[[Formula], str], place: str) -
 def per_layer_streams(cost: TokenEmbeddingCost, text: Callable[[Formula], str]) -> tuple[Stream, ...]:
     if cost.per_layer is None:
         return ()
-    place, part = "embedding.per_layer", cost.per_layer
+    prefix, part = "embedding.per_layer", cost.per_layer
     inputs, outputs = map(text, part.projection[:2])
 
     def step(name: str, label: str, shape: str, kind: str = "embedding", slim: bool = False, joins: str = "") -> Step:
-        return Step(f"{place}.{name}", label, shape, kind, place, slim, joins)
+        return Step(f"{prefix}.{name}", label, shape, kind, prefix, slim, joins)
 
     norm = () if part.part.norm.is_absent else (step("norm", title(part.part.norm), "D_p", "norm", slim=True),)
     items = (
-        pill(f"{place}.vectors", "vectors", "(B, T, D)"),
+        pill(f"{prefix}.vectors", "vectors", "(B, T, D)"),
         step("projection", "projection", f"{inputs} → {outputs}"),
         *norm,
-        step("token", "per-layer embedding", f"{text(cost.vocabulary)} × {outputs}", joins=f"{place}.sum"),
-        pill(f"{place}.inputs", "each layer's own", "(B, T, D_p)", "output"),
+        step("token", "per-layer embedding", f"{text(cost.vocabulary)} × {outputs}", joins=f"{prefix}.sum"),
+        pill(f"{prefix}.inputs", "each layer's own", "(B, T, D_p)", "output"),
     )
     return (Stream(items, is_residual=False),)
 
 
-def unknown_embedding(cost: TokenEmbeddingCost, text: Callable[[Formula], str], place: str) -> tuple[Step, ...]:
+def unknown_embedding(cost: TokenEmbeddingCost, text: Callable[[Formula], str], prefix: str) -> tuple[Step, ...]:
     # only the table: where other modules of an unknown embedding belong is not known
-    return (Step(f"{place}.token", title(cost.part), "", field="embedding"),)
+    return (Step(f"{prefix}.token", title(cost.part), "", field="embedding"),)
 
 
 def _shared(step: Step) -> Step:

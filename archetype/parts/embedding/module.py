@@ -96,14 +96,14 @@ class PerLayerEmbedding(nn.Module):
         """Return vectors (B, T, d) for each reading layer, by its index."""
         # both (B, T, readers, D_p)
         shares = (self.projection(cast_for_products(x)) * x.shape[-1] ** -0.5).unflatten(-1, (-1, self.features))
-        rows = self.token(tokens).unflatten(-1, (-1, self.features)) * math.sqrt(self.features)
-        vectors = (self.norm(shares, context) + rows) * math.sqrt(0.5)  # (B, T, readers, D_p)
+        embedded = self.token(tokens).unflatten(-1, (-1, self.features)) * math.sqrt(self.features)
+        vectors = (self.norm(shares, context) + embedded) * math.sqrt(0.5)  # (B, T, readers, D_p)
         return dict(zip(self.readers, vectors.unbind(2), strict=True))
 
 
-def table(rows: int, width: int) -> Table:
+def table(num_rows: int, width: int) -> Table:
     # uninitialized: torch's own initialization on the meta device loads its compiler (2 s)
-    return Table(rows, width, _weight=torch.empty(rows, width))
+    return Table(num_rows, width, _weight=torch.empty(num_rows, width))
 
 
 def check_positions_fit(length: int, num_positions: int) -> None:

@@ -41,8 +41,8 @@ class MixtureOfExperts(nn.Module):
         super().__init__()
         d_model = place.d_model
         self.spec = feedforward
-        own = replace(place, experts_per_token=feedforward.experts_per_token)
-        self.router: Any = module_class(feedforward.router)(feedforward.router, feedforward.num_experts, own)
+        router_place = replace(place, experts_per_token=feedforward.experts_per_token)
+        self.router: Any = module_class(feedforward.router)(feedforward.router, feedforward.num_experts, router_place)
         width = feedforward.latent_width
         self.latent_down = None if width is None else Linear(d_model, width, bias=False)
         self.latent_up = None if width is None else Linear(width, d_model, bias=False)
@@ -201,16 +201,18 @@ class Experts(nn.Module):
         sizes = torch.bincount(choices, minlength=self.num_experts).tolist()
         sorted_tokens = x.index_select(0, order // chosen.shape[1]).split(sizes)
         stacks = zip(*map(self._unstacked, self.projections), strict=True)
-        outputs = [self._expert(rows, *one) for rows, one in zip(sorted_tokens, stacks, strict=True) if len(rows)]
+        outputs = [self._expert(rows, *stack) for rows, stack in zip(sorted_tokens, stacks, strict=True) if len(rows)]
         return torch.cat(outputs).index_select(0, order.argsort()).view(*chosen.shape, -1)
 
     def each_expert(self, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"]) -> Float[Tensor, "N k D"]:
         """Like `sorted_by_expert`, for tracing, where the number of an expert's tokens is unknown (it may be 0)."""
         choices = chosen.flatten()
         y = x.new_zeros(choices.shape[0], x.shape[1])
-        for number, one in enumerate(zip(*map(self._unstacked, self.projections), strict=True)):
-            places = (choices == number).nonzero().squeeze(1)
-            y = y.index_copy(0, places, self._expert(x.index_select(0, places // chosen.shape[1]), *one))
+        for expert, stack in enumerate(zip(*map(self._unstacked, self.projections), strict=True)):
+            choice_indices = (choices == expert).nonzero().squeeze(1)
+            y = y.index_copy(
+                0, choice_indices, self._expert(x.index_select(0, choice_indices // chosen.shape[1]), *stack)
+            )
         outputs: Tensor = y.unflatten(0, chosen.shape)
         return outputs
 
@@ -222,7 +224,7 @@ class Experts(nn.Module):
         weight, bias = getattr(self, name), getattr(self, f"{name}_bias")
         biases = [None] * self.num_experts if bias is None else bias.unbind(0)
         if isinstance(weight, PackedMatrix):
-            return [(weight.matrix(number), own) for number, own in enumerate(biases)]
+            return [(weight.matrix(expert), bias) for expert, bias in enumerate(biases)]
         return list(zip(weight.unbind(0), biases, strict=True))
 
     def _expert(self, x: Float[Tensor, "N D"], *projections: Projection) -> Float[Tensor, "N D"]:

@@ -19,7 +19,7 @@ class ExpertsPlans(Plans[Experts]):
     def expert(self, size: int) -> SplitPlan:
         module, num_experts = self.module, self.module.num_experts
 
-        def resize(number: int) -> None:
+        def resize(rank: int) -> None:
             module.num_experts = num_experts // size
 
         return SplitPlan({name: COLUMN for name, _ in module.named_parameters()}, resize=resize)

@@ -43,15 +43,15 @@ class MLPCost(FeedForwardCost):
         Args:
             tokens: number of vectors read (default: one per token).
         """
-        number = work.tokens if tokens is None else tokens
+        num_tokens = work.tokens if tokens is None else tokens
         activation = self.part.activation
         vectors = self.saved_inner + activation.num_saved
         if isinstance(self.part, spec.GatedMLP):
             changed = self.part.limit is not None or self.part.unit_offset
             is_computed_again = bool(activation.gate_kernel) and not changed  # by the backward pass
             vectors += 2 * (self.part.limit is not None) - is_computed_again
-        inputs = work.input_bytes(self.d.value, tokens=number)
-        return inputs + number * self.inner.value * vectors * work.itemsize
+        inputs = work.input_bytes(self.d.value, tokens=num_tokens)
+        return inputs + num_tokens * self.inner.value * vectors * work.itemsize
 
     def hidden_gradient(self, work: TrainingWork, tokens: int | None = None) -> int:
         # one vector of the inner width per token

@@ -23,8 +23,8 @@ def network_cells(part: MLP | GatedMLP, prefix: str, column: float, row: int) ->
     act = title(part.activation)
 
     def cell(name: str, column: float, row: int, inputs: tuple[str, ...]) -> Cell:
-        rows = (f"{prefix}{name}", f"{prefix}{name}_bias")
-        return Cell(f"{prefix}{name}", column, row, inputs, label=name, rows=rows)
+        parameters = (f"{prefix}{name}", f"{prefix}{name}_bias")
+        return Cell(f"{prefix}{name}", column, row, inputs, label=name, rows=parameters)
 
     if isinstance(part, GatedMLP):
         up = "(1 + up)" if part.unit_offset else "up"

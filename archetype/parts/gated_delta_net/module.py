@@ -76,7 +76,7 @@ class GatedDeltaNet(nn.Module):
         heads = mixer.key_heads, mixer.key_heads, mixer.num_heads
         parts = nn.functional.silu(u).to(exact).split(self.widths, dim=-1)
         # (B, T, K, P), (B, T, K, P), (B, T, H, Q)
-        q, k, v = (part.unflatten(-1, (number, -1)) for part, number in zip(parts, heads, strict=True))
+        q, k, v = (part.unflatten(-1, (num_heads, -1)) for part, num_heads in zip(parts, heads, strict=True))
         # unit-length queries and keys
         q, k = (part * torch.rsqrt(part.square().sum(-1, keepdim=True) + 1e-6) for part in (q, k))
         a = -self.A_log.to(exact).exp() * nn.functional.softplus(self.a(x).to(exact) + self.dt_bias.to(exact))

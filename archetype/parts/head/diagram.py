@@ -67,8 +67,8 @@ def _logits(tied: bool, width: str, table: str) -> Step:
     return Step("lm_head", "lm_head", f"{width} → V", "head", "head", tied=table if tied else "")
 
 
-def _inner(width: str, own: int | None) -> str:
-    return width if own is None else "D_e"
+def _inner(width: str, inner: int | None) -> str:
+    return width if inner is None else "D_e"
 
 
 def _transform(transform: HeadTransform | None, outer: str, head: str) -> tuple[Step, ...]:

@@ -52,8 +52,8 @@ class LatentAttentionCost(MixerCost):
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
         index = self.index.projection_sizes() if self.index else {}
-        own = {name: sizes[:2] for name, sizes in self.projections.items()}
-        return own | {f"index.{name}": sizes for name, sizes in index.items()}
+        projections = {name: sizes[:2] for name, sizes in self.projections.items()}
+        return projections | {f"index.{name}": sizes for name, sizes in index.items()}
 
     def flops(self, work: Work) -> Counts:
         length, pattern = work.length, PatternCost.of(Full(), self.d)
@@ -73,8 +73,8 @@ class LatentAttentionCost(MixerCost):
 
     def state(self, length: int) -> int:
         # latent and rotary key of every position, and the index's keys
-        own = length * (self.part.kv_lora_rank + self.part.qk_rope_head_dim)
-        return own + (self.index.state(length) if self.index else 0)
+        per_layer = length * (self.part.kv_lora_rank + self.part.qk_rope_head_dim)
+        return per_layer + (self.index.state(length) if self.index else 0)
 
     def saved_activations(self, work: TrainingWork) -> int:
         # in the form that expands the latents
@@ -93,5 +93,5 @@ class LatentAttentionCost(MixerCost):
 
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
         position, num_heads, rotary_dim = self.part.position, self.part.num_heads, self.part.qk_rope_head_dim
-        own = PositionCost.of(position, self.d).shared_activations(num_heads, rotary_dim, work)
-        return {**own, **(self.index.shared_activations(work) if self.index else {})}
+        of_position = PositionCost.of(position, self.d).shared_activations(num_heads, rotary_dim, work)
+        return {**of_position, **(self.index.shared_activations(work) if self.index else {})}

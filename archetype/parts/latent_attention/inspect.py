@@ -10,13 +10,13 @@ from archetype.spec.registry import provides
 
 
 def attention(part: PartTrace) -> AttentionSteps:
-    module, context, own = part.module, part.context, part.activations
+    module, context, activations = part.module, part.context, part.activations
     assert context is not None
-    q = torch.cat((own["q_nope"], own["q_rope"]), dim=-1)
-    k, v = module.keys_and_values((own["latent"], own["k_rope"]))
+    q = torch.cat((activations["q_nope"], activations["q_rope"]), dim=-1)
+    k, v = module.keys_and_values((activations["latent"], activations["k_rope"]))
     positions = context.shared_positions
     mask = causal_pairs(positions, positions) if module.causal else padding_mask(context.num_tokens, k)
-    return attention_steps(ScoreFunction(module.scale), q, k, v, own.get("index.chosen", mask))
+    return attention_steps(ScoreFunction(module.scale), q, k, v, activations.get("index.chosen", mask))
 
 
 provides("inspect", LatentAttention)(Shown(attention=attention))

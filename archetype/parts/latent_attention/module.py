@@ -141,10 +141,10 @@ class LatentAttention(nn.Module):
         self, queries: Queries, latents: Latents, x: Vectors, inputs: Tensor, context: ForwardContext, state: LayerState
     ) -> Float[Tensor, "B H T Q"]:
         """Append the latents to the cache, and attend to everything in it, or to the selected keys."""
-        cache, own = without_index(state)
+        cache, index_state = without_index(state)
         choice = EVERY_KEY
         if self.index is not None:
-            choice = self.index(x, inputs, self._allowed(context, cache.positions(context.ends)), context, own)
+            choice = self.index(x, inputs, self._allowed(context, cache.positions(context.ends)), context, index_state)
         latent, key, positions = cache.append(*latents, context)
         if choice.keys is None and context.kernels.records:
             y = attend_to_latents(self, queries, context, cache)

@@ -13,7 +13,7 @@ class LatentAttentionPlans(Plans[LatentAttention]):
         if num_heads % size or module.index is not None:
             return None
 
-        def resize(number: int) -> None:
+        def resize(rank: int) -> None:
             module.spec = module.spec.replace(num_heads=num_heads // size)
 
         down = (f"{name}.{kind}" for name in ("q_down", "q_norm", "kv_down", "kv_norm") for kind in ("weight", "bias"))

@@ -191,9 +191,9 @@ def _big_bird_rows(pattern: spec.BigBird, count: int, layer: int) -> tuple[tuple
 
 def _big_bird_table(pattern: spec.BigBird, count: int, layer: int, size: int | None = None) -> list[list[bool]]:
     # padded from `count` to `size` blocks
-    rows = [set(row) for row in _big_bird_rows(pattern, count, layer)]
-    rows += [set()] * ((size or count) - count)
-    return [[column in row for column in range(len(rows))] for row in rows]
+    blocks_of_rows = [set(row) for row in _big_bird_rows(pattern, count, layer)]
+    blocks_of_rows += [set()] * ((size or count) - count)
+    return [[column in row for column in range(len(blocks_of_rows))] for row in blocks_of_rows]
 
 
 @lru_cache(maxsize=4096)

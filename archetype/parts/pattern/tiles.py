@@ -54,15 +54,15 @@ def _indices(pattern: Pattern, context: MaskContext, piece: Piece, device: torch
     allowed = (i >= 0) & (j >= 0)  # tiles with fewer positions are padded with -1
     i, j = i.clamp(min=0), j.clamp(min=0)
     allowed = allowed & pattern_rule(pattern).allows(i, j, context) & piece.owns(i, j)
-    place = torch.full((context.length,), -1)
+    slots = torch.full((context.length,), -1)
     is_used = queries.flatten() >= 0
-    place[queries.flatten()[is_used]] = torch.arange(queries.numel())[is_used]
-    absent = place < 0
+    slots[queries.flatten()[is_used]] = torch.arange(queries.numel())[is_used]
+    absent = slots < 0
     return Tiles(
         queries.clamp(min=0).to(device),
         keys.clamp(min=0).to(device),
         allowed.to(device),
-        place.clamp(min=0).to(device),
+        slots.clamp(min=0).to(device),
         absent.to(device) if absent.any() else None,
     )
 
@@ -99,11 +99,11 @@ def attend_piece(
 ) -> tuple[Float[Tensor, "B H T Q"], Float[Tensor, "B H T"]]:
     """Attend within one piece. Return softmax(scores) v over its keys, and the log-sum-exp of each query's scores."""
     batch, heads, shared = q.shape[0], q.shape[1], k.shape[1]
-    count, rows = piece.queries.shape
+    count, rows_per_tile = piece.queries.shape
     grouped = _gather(q, piece.queries).unflatten(1, (shared, -1)).transpose(2, 3)  # (B, K, m, G, a, P)
     keys, values = _gather(k, piece.keys), _gather(v, piece.keys)  # (B, K, m, j, P)
     scores = at_least_float32(grouped.flatten(3, 4) @ keys.transpose(3, 4)) * score.scale
-    scores = score.apply_softcap(scores).unflatten(3, (-1, rows))  # (B, K, m, G, a, j)
+    scores = score.apply_softcap(scores).unflatten(3, (-1, rows_per_tile))  # (B, K, m, G, a, j)
     if bias is not None:
         added = bias(piece.queries, piece.keys)  # (m, H, a, j)
         scores = scores + added.unflatten(1, (shared, -1)).permute(1, 0, 2, 3, 4)
@@ -115,9 +115,9 @@ def attend_piece(
     weights = (scores - peak).exp()  # up to the factor exp(-peak), which cancels in the division
     total = weights.sum(-1, keepdim=True)
     weights = dropout(weights, score.dropout).to(values.dtype)
-    mixed = (weights.flatten(3, 4) @ values).unflatten(3, (-1, rows)) / total  # (B, K, m, G, a, Q)
-    mixed = mixed.to(values.dtype).transpose(2, 3).reshape(batch, heads, count * rows, -1)  # (B, H, m a, Q)
-    sums = (peak + total.log()).transpose(2, 3).reshape(batch, heads, count * rows)
+    mixed = (weights.flatten(3, 4) @ values).unflatten(3, (-1, rows_per_tile)) / total  # (B, K, m, G, a, Q)
+    mixed = mixed.to(values.dtype).transpose(2, 3).reshape(batch, heads, count * rows_per_tile, -1)  # (B, H, m a, Q)
+    sums = (peak + total.log()).transpose(2, 3).reshape(batch, heads, count * rows_per_tile)
     mixed, sums = mixed.index_select(2, piece.place), sums.index_select(2, piece.place)
     return mixed, sums if piece.absent is None else sums.masked_fill(piece.absent, MASKED)
 

@@ -31,6 +31,6 @@ class PerLayerInput(nn.Module):
         self, x: Float[Tensor, "B T D"], context: ForwardContext, state: LayerState | None = None
     ) -> Float[Tensor, "B T D"]:
         gate: Tensor = self.gate(x)
-        own = context.layer_inputs[context.layer].to(gate.dtype)
-        y: Tensor = self.down(context.probe(self, "hidden", self.product(context.kernels, gate, own)))
+        layer_input = context.layer_inputs[context.layer].to(gate.dtype)
+        y: Tensor = self.down(context.probe(self, "hidden", self.product(context.kernels, gate, layer_input)))
         return y

@@ -120,7 +120,7 @@ def _waves(angles: list[float], length: int) -> dict[str, Any]:
     shortest = POINTS_OF_A_TURN * length / len(distances)
     drawn = [pair for pair, angle in enumerate(angles) if 2 * math.pi / angle >= shortest] or [len(angles) - 1]
     count = min(NUM_WAVES, len(drawn))
-    pairs = sorted({drawn[round(number * (len(drawn) - 1) / max(1, count - 1))] for number in range(count)})
+    pairs = sorted({drawn[round(index * (len(drawn) - 1) / max(1, count - 1))] for index in range(count)})
     waves = [
         {
             "pair": pair,

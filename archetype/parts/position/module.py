@@ -27,9 +27,9 @@ class Learned(nn.Module):
         self.weight = nn.Parameter(torch.empty(position.offset + context_length, d_model))
 
     def forward(self, positions: Int[Tensor, "B T"]) -> Vectors:
-        rows = positions + self.offset
+        indices = positions + self.offset
         # only padding can be beyond the table, since a cache holds at most the context length
-        return nn.functional.embedding(rows.clamp(max=self.weight.shape[0] - 1), self.weight)
+        return nn.functional.embedding(indices.clamp(max=self.weight.shape[0] - 1), self.weight)
 
 
 @module_for(spec.Sinusoidal)
@@ -47,8 +47,8 @@ class Sinusoidal(nn.Module):
         self.d_model = d_model
 
     def forward(self, positions: Int[Tensor, "B T"]) -> Vectors:
-        places = positions[..., None] + self.offset  # (B, T, 1)
-        angles = places * _frequencies(self.theta, self.d_model, positions.device)  # (B, T, D/2)
+        offset_positions = positions[..., None] + self.offset  # (B, T, 1)
+        angles = offset_positions * _frequencies(self.theta, self.d_model, positions.device)  # (B, T, D/2)
         waves = torch.stack((angles.sin(), angles.cos()), dim=-1 if self.interleaved else -2)
         return waves.flatten(-2)  # (B, T, D)
 
@@ -284,9 +284,9 @@ class TransformerXL(QueryBias):
         if len(distance) > 1:
             return scores.gather(-1, distance[:, None].clamp(max=count - 1).expand_as(scores))
         # if all rows have the same positions: unlike gather this saves no scores for the backward pass
-        rows = count * torch.arange(q.shape[2], device=q.device)[:, None]
-        places = context.cached(("distances", q.shape[2], count), lambda: (rows + distance[0]).flatten())
-        return scores.flatten(-2).index_select(-1, places).view_as(scores)
+        row_starts = count * torch.arange(q.shape[2], device=q.device)[:, None]
+        indices = context.cached(("distances", q.shape[2], count), lambda: (row_starts + distance[0]).flatten())
+        return scores.flatten(-2).index_select(-1, indices).view_as(scores)
 
     def waves(self, distances: Int[Tensor, "*dims S"], dtype: torch.dtype) -> Float[Tensor, "*dims S D"]:
         """Return sines, then cosines, of distances."""

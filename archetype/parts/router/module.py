@@ -91,8 +91,8 @@ class HashRouter(nn.Module):
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
         # distinct experts, all choices equally likely
-        numbers = torch.empty(len(tensor), self.num_experts, device=tensor.device)  # (V, E); a random order per id
-        tensor.copy_(numbers.uniform_(generator=generator).argsort(-1)[:, : tensor.shape[1]])
+        keys = torch.empty(len(tensor), self.num_experts, device=tensor.device)  # (V, E); a random order per id
+        tensor.copy_(keys.uniform_(generator=generator).argsort(-1)[:, : tensor.shape[1]])
         return True
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Tensor], prefix: str, *args: Any) -> None:

@@ -32,5 +32,5 @@ class SentenceEmbeddingHeadCost(HeadCost):
 
     def saved_activations(self, work: TrainingWork) -> int:
         # each layer's input, and what its activation saves
-        numbers = sum(inner.value + 2 * outer.value for inner, outer in self.sides)
-        return work.input_bytes(numbers, tokens=work.rows)
+        features = sum(inner.value + 2 * outer.value for inner, outer in self.sides)
+        return work.input_bytes(features, tokens=work.rows)

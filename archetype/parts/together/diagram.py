@@ -17,8 +17,10 @@ def together(part: MixersTogether | FeedForwardsTogether, modules: frozenset[str
         start = f"parts.{index}."
         drawn = inside(inner, sorted(name.removeprefix(start) for name in modules if name.startswith(start)))
         moved = [_moved(cell, start, width - min(cell.column for cell in drawn.cells)) for cell in drawn.cells]
-        own = [Group(group.label, tuple(start + name for name in group.cells), group.repeat) for group in drawn.groups]
-        groups += own or [Group(title(inner), tuple(cell.name for cell in moved))]
+        inner_groups = [
+            Group(group.label, tuple(start + name for name in group.cells), group.repeat) for group in drawn.groups
+        ]
+        groups += inner_groups or [Group(title(inner), tuple(cell.name for cell in moved))]
         loops += [(start + source, start + reader) for source, reader in drawn.loops]
         outputs += [start + drawn.output] if drawn.output else []
         width = max(cell.column + cell.span for cell in moved) + GAP

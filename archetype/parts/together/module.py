@@ -71,8 +71,8 @@ class Together(nn.Module):
             state.parts if isinstance(state, StatesTogether) else [None] * len(self.parts)
         )
         outputs = [
-            _scaled(part(_scaled(x, before), context, own), after)
-            for part, own, before, after in zip(self.parts, states, self.input_scales, self.scales, strict=True)
+            _scaled(part(_scaled(x, before), context, part_state), after)
+            for part, part_state, before, after in zip(self.parts, states, self.input_scales, self.scales, strict=True)
         ]
         y, *others = outputs
         for other in others:

@@ -101,9 +101,9 @@ class ChatObjective(Objective):
             raise SpecError("data.template", "the model has no chat template", remedy)
         rows: list[MarkedRow] = []
         for record in prepared(records):
-            place = f"data.examples: {str(record['messages'])[:40]}"
+            location = f"data.examples: {str(record['messages'])[:40]}"
             tokenizer, tools = self.inputs.text_tokenizer, record.get("tools")
-            for row in conversation_rows(record["messages"], template, tokenizer, place, tools):
+            for row in conversation_rows(record["messages"], template, tokenizer, location, tools):
                 ids, is_answer = row.arrays(longest)
                 self.num_cut += len(row.ids) > longest
                 if is_answer[1:].any():  # the first token of a row is never predicted

@@ -65,12 +65,12 @@ class ContrastiveObjective(TextVectorObjective):
         super().__init__(inputs, *(Examples(self._columns(records)) for records in (training, validation)))
 
     def _columns(self, records: Records) -> list[list[str]]:
-        rows = [
+        token_rows = [
             [self.config.anchor_prompt + record["anchor"]]
             + [self.config.document_prompt + text for text in (record["positive"], *negatives_of(record))]
             for record in records
         ]
-        return [list(column) for column in zip(*rows, strict=True)]
+        return [list(column) for column in zip(*token_rows, strict=True)]
 
     def loss_of_vectors(
         self, vectors: list[Float[Tensor, "B D_s"]], labels: Batch, counts: Counts

@@ -66,11 +66,13 @@ class DPOObjective(Objective):
             raise SpecError("sequence_length", cause, "use a longer one")
         lengths = np.array([max(len(ids) for ids, _ in pair) for pair in self.training])
         self.order = OrderByLength(lengths, inputs.batch_size, inputs.seed)
-        rows = [row for pair in (*self.training, *self.validation) for row in pair]
-        self.fingerprint = Pairs([ids for ids, _ in rows], [marks.astype(np.int32) for _, marks in rows]).fingerprint
+        sequences = [row for pair in (*self.training, *self.validation) for row in pair]
+        self.fingerprint = Pairs(
+            [ids for ids, _ in sequences], [marks.astype(np.int32) for _, marks in sequences]
+        ).fingerprint
         counts = ExampleCounts(inputs.sequence_length, num_too_long=self.num_too_long)
         self.description = counts.described(f"{len(self.training):,} pairs of completions")
-        self.batch_shape = 2 * self.order.batch_size, max(len(ids) for ids, _ in rows) - 1
+        self.batch_shape = 2 * self.order.batch_size, max(len(ids) for ids, _ in sequences) - 1
         self.num_validation_batches = -(-len(self.validation) // self.order.batch_size)
         self.steps_per_epoch = self.order.per_epoch
         self.restore(
@@ -105,13 +107,18 @@ class DPOObjective(Objective):
         return (*_batch([self.training[index] for index in indices]), self.reference[indices])
 
     def validation_batch(self, index: int) -> Batch:
-        rows = slice(index * self.order.batch_size, (index + 1) * self.order.batch_size)
-        return (*_batch(self.validation[rows]), self.validation_reference[rows])
+        selected = slice(index * self.order.batch_size, (index + 1) * self.order.batch_size)
+        return (*_batch(self.validation[selected]), self.validation_reference[selected])
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         """Return inputs and next tokens, (2 B, T): the chosen completions, then the rejected ones."""
         width = max(batch[0].shape[1], batch[3].shape[1])  # one forward pass for both sides
-        tokens = torch.cat([nn.functional.pad(rows, (0, width - rows.shape[1])) for rows in (batch[0], batch[3])])
+        tokens = torch.cat(
+            [
+                nn.functional.pad(tokens_of_side, (0, width - tokens_of_side.shape[1]))
+                for tokens_of_side in (batch[0], batch[3])
+            ]
+        )
         num_tokens = torch.cat((batch[1], batch[4]))
         return {"tokens": tokens[:, :-1], "num_tokens": (num_tokens - 1).clamp(max=width - 1)}, tokens[:, 1:]
 

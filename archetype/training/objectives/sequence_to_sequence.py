@@ -60,8 +60,8 @@ class SequenceToSequenceObjective(Objective):
         self.validation, self.description, self.label_smoothing = validation, description, label_smoothing
         self.batches = PairBatches(training, batch_size, seed)
         self.fingerprint = f"{training.fingerprint}{validation.fingerprint}"
-        texts = (*training.sources, *training.targets, *validation.sources, *validation.targets)
-        self.batch_shape = self.batches.batch_size, max(map(len, texts))
+        sequences = (*training.sources, *training.targets, *validation.sources, *validation.targets)
+        self.batch_shape = self.batches.batch_size, max(map(len, sequences))
         self.num_validation_batches = -(-len(validation) // self.batches.batch_size)
         self.steps_per_epoch = self.batches.per_epoch
 
@@ -90,6 +90,6 @@ class SequenceToSequenceObjective(Objective):
 def _tensors(source: Rows, target: Rows) -> Batch:
     return tuple(
         tensor
-        for rows in (source, target)
-        for tensor in (torch.from_numpy(rows.tokens).long(), torch.from_numpy(rows.num_tokens))
+        for side in (source, target)
+        for tensor in (torch.from_numpy(side.tokens).long(), torch.from_numpy(side.num_tokens))
     )

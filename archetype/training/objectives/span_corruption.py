@@ -81,8 +81,8 @@ class SpanCorruptionObjective(TextObjective):
         A target is the sentinel and tokens of each span, and a final sentinel.
         """
         generator = self.generator(step)
-        rows = [self._cut_spans(window[:-1], generator) for window in windows]
-        source, target = (np.stack(side) for side in zip(*rows, strict=True))
+        corrupted = [self._cut_spans(window[:-1], generator) for window in windows]
+        source, target = (np.stack(side) for side in zip(*corrupted, strict=True))
         return torch.from_numpy(source).long(), torch.from_numpy(target).long()
 
     def _cut_spans(self, tokens: Tokens, generator: np.random.Generator) -> tuple[Tokens, Tokens]:

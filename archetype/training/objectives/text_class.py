@@ -98,10 +98,10 @@ class LabelledTextObjective(Objective):
             np.array([read_label(record["label"]) for record in part]) for part in (training, validation)
         )
         self.order = OrderByLength(np.array([len(text) for text in self.training]), inputs.batch_size, inputs.seed)
-        texts = [*self.training, *self.validation]
-        self.fingerprint = Pairs(texts, [self.labels, self.validation_labels]).fingerprint
+        sequences = [*self.training, *self.validation]
+        self.fingerprint = Pairs(sequences, [self.labels, self.validation_labels]).fingerprint
         self.description = ExampleCounts(length, num_cut + num_cut_too).described(f"{len(training):,} texts")
-        self.batch_shape = self.order.batch_size, max(map(len, texts))
+        self.batch_shape = self.order.batch_size, max(map(len, sequences))
         self.num_validation_batches = -(-len(validation) // self.order.batch_size)
         self.steps_per_epoch = self.order.per_epoch
 
@@ -111,8 +111,8 @@ class LabelledTextObjective(Objective):
         return self._batch([self.training[i] for i in indices], self.labels[indices])
 
     def validation_batch(self, index: int) -> Batch:
-        rows = slice(index * self.order.batch_size, (index + 1) * self.order.batch_size)
-        return self._batch(self.validation[rows], self.validation_labels[rows])
+        selected = slice(index * self.order.batch_size, (index + 1) * self.order.batch_size)
+        return self._batch(self.validation[selected], self.validation_labels[selected])
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         tokens, num_tokens, labels = batch
@@ -124,9 +124,9 @@ class LabelledTextObjective(Objective):
     def target_counts(self, batch: Batch) -> Counts:
         return (len(batch[0]),)
 
-    def _batch(self, texts: list[Tokens], labels: Any) -> Batch:
-        rows = Rows.of(texts)
-        return torch.from_numpy(rows.tokens).long(), torch.from_numpy(rows.num_tokens), torch.from_numpy(labels)
+    def _batch(self, sequences: list[Tokens], labels: Any) -> Batch:
+        padded = Rows.of(sequences)
+        return torch.from_numpy(padded.tokens).long(), torch.from_numpy(padded.num_tokens), torch.from_numpy(labels)
 
 
 class RegressionObjective(LabelledTextObjective):
@@ -144,7 +144,7 @@ class RegressionObjective(LabelledTextObjective):
 
 
 def chosen_labels(
-    names: set[str], configured: tuple[str, ...], of_model: Sequence[str] | None, num_classes: int, place: str
+    names: set[str], configured: tuple[str, ...], of_model: Sequence[str] | None, num_classes: int, field: str
 ) -> tuple[str, ...]:
     """Return the class names in the order of their ids.
 
@@ -153,7 +153,7 @@ def chosen_labels(
         configured: classes of the recipe; empty if it has none.
         of_model: class names of the pretrained model, if any.
         num_classes: number of classes of the model's head.
-        place: the data file, for errors.
+        field: the data file, for errors.
 
     Raises:
         SpecError: a class of the data is missing in the recipe.
@@ -167,21 +167,21 @@ def chosen_labels(
         cause = f"lacks the class {unknown[0]!r:.60} of the data"
         raise SpecError("objective.labels", cause, "add it, or leave labels out")
     if len(chosen) < 2:
-        raise DataError(place, f"has one class, {in_order[0]!r:.60}", "give texts of at least two classes")
+        raise DataError(field, f"has one class, {in_order[0]!r:.60}", "give texts of at least two classes")
     return chosen
 
 
 def tokenized_texts(records: Records, tokenizer: Tokenizer, longest: int) -> tuple[list[Tokens], int]:
     """Tokenize the texts with special tokens, cut to `longest` tokens. Return them and the number of texts cut."""
-    rows, num_cut = [], 0
+    sequences, num_cut = [], 0
     num_special = len(tokenizer.add_special_tokens([]))
     for record in records:
         ids = tokenizer.encode(str(record["text"]))
         num_cut += len(ids) > longest - num_special
-        rows.append(np.array(tokenizer.add_special_tokens(ids[: longest - num_special]), dtype=np.int32))
-    if empty := [record["text"] for record, row in zip(records, rows, strict=True) if not len(row)]:
+        sequences.append(np.array(tokenizer.add_special_tokens(ids[: longest - num_special]), dtype=np.int32))
+    if empty := [record["text"] for record, row in zip(records, sequences, strict=True) if not len(row)]:
         raise DataError("data.examples", f"the text {empty[0]!r:.40} has no token", "remove it")
-    return rows, num_cut
+    return sequences, num_cut
 
 
 def _by_number(name: str) -> tuple[int, str]:

@@ -57,8 +57,8 @@ class TokenizedExamples:
         self.num_cut = 0
         for texts in examples.columns:
             records: Records = [{"text": text.lower() if lowercase else text} for text in texts]
-            rows, num_cut = tokenized_texts(records, inputs.text_tokenizer, inputs.sequence_length)
-            self.columns.append(rows)
+            sequences, num_cut = tokenized_texts(records, inputs.text_tokenizer, inputs.sequence_length)
+            self.columns.append(sequences)
             self.num_cut += num_cut
         self.labels = None if examples.labels is None else np.array(examples.labels)
 
@@ -68,15 +68,15 @@ class TokenizedExamples:
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
         """Length of the longest text of each row, in tokens."""
-        lengths: npt.NDArray[np.int64] = np.array([[len(text) for text in rows] for rows in self.columns]).max(0)
+        lengths: npt.NDArray[np.int64] = np.array([[len(text) for text in column] for column in self.columns]).max(0)
         return lengths
 
     def batch(self, indices: npt.NDArray[np.int64]) -> Batch:
         """Return tokens (B, T) and lengths (B,) of each column, then the labels (B,) if there are any."""
         tensors: list[Tensor] = []
         for column in self.columns:
-            rows = Rows.of([column[index] for index in indices])
-            tensors += [torch.from_numpy(rows.tokens).long(), torch.from_numpy(rows.num_tokens)]
+            padded = Rows.of([column[index] for index in indices])
+            tensors += [torch.from_numpy(padded.tokens).long(), torch.from_numpy(padded.num_tokens)]
         return (*tensors, *([] if self.labels is None else [torch.from_numpy(self.labels[indices])]))
 
 
@@ -89,12 +89,12 @@ class TextVectorObjective(Objective):
         self.training, self.validation = (TokenizedExamples(part, inputs) for part in (training, validation))
         self.order = OrderByLength(self.training.lengths, inputs.batch_size, inputs.seed)
         both = (self.training, self.validation)
-        texts = [text for part in both for column in part.columns for text in column]
-        self.fingerprint = Pairs(texts, [part.labels for part in both if part.labels is not None]).fingerprint
+        sequences = [sequence for part in both for column in part.columns for sequence in column]
+        self.fingerprint = Pairs(sequences, [part.labels for part in both if part.labels is not None]).fingerprint
         num_cut = sum(part.num_cut for part in both)
         self.description = ExampleCounts(inputs.sequence_length, num_cut).described(f"{len(self.training):,} pairs")
         # each column has a forward pass, and the activations of all are kept for the backward pass
-        self.batch_shape = self.order.batch_size * len(training.columns), max(map(len, texts))
+        self.batch_shape = self.order.batch_size * len(training.columns), max(map(len, sequences))
         self.num_validation_batches = -(-len(self.validation) // self.order.batch_size)
 
     def batch(self, step: int) -> Batch:

@@ -63,14 +63,14 @@ class LabelledTokensObjective(Objective):
         read = (inputs.text_tokenizer, inputs.sequence_length, class_ids)
         self.training, num_cut = labelled_rows(training, *read)
         self.validation, num_cut_too = labelled_rows(validation, *read)
-        rows = [*self.training, *self.validation]
+        examples = [*self.training, *self.validation]
         self.order = OrderByLength(
             np.array([len(tokens) for tokens, _ in self.training]), inputs.batch_size, inputs.seed
         )
-        self.fingerprint = Pairs([tokens for tokens, _ in rows], [classes for _, classes in rows]).fingerprint
+        self.fingerprint = Pairs([tokens for tokens, _ in examples], [classes for _, classes in examples]).fingerprint
         counts = ExampleCounts(inputs.sequence_length, num_cut + num_cut_too)
         self.description = counts.described(f"{len(training):,} texts")
-        self.batch_shape = self.order.batch_size, max(len(tokens) for tokens, _ in rows)
+        self.batch_shape = self.order.batch_size, max(len(tokens) for tokens, _ in examples)
         self.num_validation_batches = -(-len(validation) // self.order.batch_size)
         self.steps_per_epoch = self.order.per_epoch
 
@@ -82,21 +82,21 @@ class LabelledTokensObjective(Objective):
         return _batch(self.validation[index * self.order.batch_size : (index + 1) * self.order.batch_size])
 
     def guessing_loss(self, spec: ModelSpec) -> float:
-        return prior_loss(*(_classes(rows) for rows in (self.training, self.validation)))
+        return prior_loss(*(_classes(examples) for examples in (self.training, self.validation)))
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         tokens, num_tokens, classes = batch
         return {"tokens": tokens, "num_tokens": num_tokens}, classes
 
 
-def _classes(rows: list[Labelled]) -> Any:
-    classes = np.concatenate([classes for _, classes in rows])
+def _classes(examples: list[Labelled]) -> Any:
+    classes = np.concatenate([classes for _, classes in examples])
     return classes[classes != IGNORED]
 
 
-def _batch(rows: list[Labelled]) -> Batch:
-    tokens = Rows.of([ids for ids, _ in rows])
+def _batch(examples: list[Labelled]) -> Batch:
+    tokens = Rows.of([ids for ids, _ in examples])
     classes: Any = np.full(tokens.tokens.shape, IGNORED, dtype=np.int64)
-    for row, (_, classes_of_text) in zip(classes, rows, strict=True):
+    for row, (_, classes_of_text) in zip(classes, examples, strict=True):
         row[: len(classes_of_text)] = classes_of_text
     return torch.from_numpy(tokens.tokens).long(), torch.from_numpy(tokens.num_tokens), torch.from_numpy(classes)

@@ -62,13 +62,13 @@ def group_parameters(model: nn.Module, groups: tuple[ParameterGroup, ...], weigh
     """
     roles, decayed, grouped, members = roles_of(model), decayed_parameters(model), [], []
     for index, group in enumerate(groups):
-        place, pattern = f"optimizer.groups[{index}].parameters", group.parameters
+        field, pattern = f"optimizer.groups[{index}].parameters", group.parameters
         if pattern in ROLES:
             names = {name for name, role in roles.items() if role == pattern}
         else:
-            names = names_matching(model, [pattern], place)
+            names = names_matching(model, [pattern], field)
         if not any(model.get_parameter(name).requires_grad for name in names):
-            raise SpecError(place, f"{pattern!r} matches no trainable parameter", f"use one of {', '.join(ROLES)}")
+            raise SpecError(field, f"{pattern!r} matches no trainable parameter", f"use one of {', '.join(ROLES)}")
         members.append(names)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:

@@ -72,6 +72,6 @@ def _sent(tensor: Tensor, sizes: list[int], received: list[int], group: ProcessG
     return complete
 
 
-def _nothing(experts: nn.Module, rows: Tensor) -> Tensor:
+def _nothing(experts: nn.Module, inputs: Tensor) -> Tensor:
     zero = sum(parameter.sum() for parameter in experts._parameters.values() if parameter is not None) * 0
-    return rows + zero
+    return inputs + zero

@@ -170,10 +170,10 @@ class Parallel(Spec):
             raise SpecError("parallel.pipeline", cause, "use at most one for each layer")
         for stack in spec.stacks:
             self._check_stages(stack)
-        if batch_size % (rows := self.num_rows_shared * micro_batch_size):
-            cause = f"a batch of {batch_size} rows cannot be split into micro-batches of {rows}"
+        if batch_size % (rows_at_once := self.num_rows_shared * micro_batch_size):
+            cause = f"a batch of {batch_size} rows cannot be split into micro-batches of {rows_at_once}"
             raise SpecError("parallel.pipeline", cause, "change batch_size or micro_batch_size")
-        if self.schedule == "1f1b" and (count := batch_size // rows) < self.pipeline:
+        if self.schedule == "1f1b" and (count := batch_size // rows_at_once) < self.pipeline:
             cause = f"1f1b needs {self.pipeline} micro-batches, one per stage, but the batch has {count}"
             raise SpecError("parallel.pipeline", cause, "raise batch_size, lower micro_batch_size, or use gpipe")
 

@@ -158,8 +158,10 @@ class ManyProcesses(Processes):
         self.stages = mesh["pipeline"]
         state.objective.chunks_logits = layout.tensor == 1
         if state.objective.compares_rows and self.size > 1:
-            rows = min(state.recipe.micro_batch_size or state.recipe.batch_size, state.recipe.batch_size // self.size)
-            state.notes = (*state.notes, f"a row is compared with the {rows} rows of its forward pass only")
+            rows_at_once = min(
+                state.recipe.micro_batch_size or state.recipe.batch_size, state.recipe.batch_size // self.size
+            )
+            state.notes = (*state.notes, f"a row is compared with the {rows_at_once} rows of its forward pass only")
         self.holds_all = layout.shard == layout.tensor == layout.expert == layout.pipeline == 1
         self.writes_checkpoints = self.is_main or not self.holds_all
         self.saving = dist.new_group(timeout=PATIENCE, backend="gloo")
@@ -255,8 +257,8 @@ class ManyProcesses(Processes):
         loss_read, num_targets, norm_read = torch.cat([sums, norm.double()[None]]).tolist()
         return loss_read, num_targets, norm_read
 
-    def sum(self, *numbers: float) -> tuple[float, ...]:
-        sums = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+    def sum(self, *values: float) -> tuple[float, ...]:
+        sums = torch.tensor(values, dtype=torch.float64, device=self.device)
         dist.all_reduce(sums, group=self.measured.get_group())
         return tuple(sums.tolist())
 

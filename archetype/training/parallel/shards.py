@@ -27,19 +27,19 @@ def materialize(model: Model, device: torch.device, seed: int, weights: Path | N
     """
     tensors = None if weights is None else Tensors.single(weights)
     model.to_empty(device=device)
-    for own in own_tensors(model):
-        local(own.tensor).copy_(own_share(_complete(own, model, seed, tensors), own.tensor))
+    for owned in own_tensors(model):
+        local(owned.tensor).copy_(own_share(_complete(owned, model, seed, tensors), owned.tensor))
 
 
-def _complete(own: OwnTensor, model: Model, seed: int, tensors: Tensors | None) -> Tensor:
+def _complete(owned: OwnTensor, model: Model, seed: int, tensors: Tensors | None) -> Tensor:
     if tensors is None:
-        drawn = torch.empty(own.tensor.shape, dtype=own.tensor.dtype)
-        initialize_tensor(own._replace(tensor=drawn), model.spec.initialization, model.spec.num_layers, seed)
+        drawn = torch.empty(owned.tensor.shape, dtype=owned.tensor.dtype)
+        initialize_tensor(owned._replace(tensor=drawn), model.spec.initialization, model.spec.num_layers, seed)
         return drawn
-    if own.name not in tensors.names() or tensors.shape(own.name) != tuple(own.tensor.shape):
-        cause = f"is missing in the checkpoint, or does not have the shape {tuple(own.tensor.shape)}"
-        raise CheckpointError(own.name, cause, "restore the checkpoint")
-    return (tensors.mapped if own.tensor.is_floating_point() else tensors.stored)(own.name)
+    if owned.name not in tensors.names() or tensors.shape(owned.name) != tuple(owned.tensor.shape):
+        cause = f"is missing in the checkpoint, or does not have the shape {tuple(owned.tensor.shape)}"
+        raise CheckpointError(owned.name, cause, "restore the checkpoint")
+    return (tensors.mapped if owned.tensor.is_floating_point() else tensors.stored)(owned.name)
 
 
 def shared_alike(tensors: Iterable[tuple[str, Tensor]], model: nn.Module) -> Iterator[tuple[str, Tensor]]:

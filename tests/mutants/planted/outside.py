@@ -21,7 +21,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ('({"usage": None} if with_usage else {})', '({"usage": None})'),
     ],
     "apps/serve/completions.py": [
-        ('"text": echo.text + texts[index],', '"text": texts[index],'),
+        ('"text": echo.text + outputs[index],', '"text": outputs[index],'),
         ('item["prompt_token_ids"] = tokens, choices.prompts[index // choices.n]',
          'item["prompt_token_ids"] = tokens, choices.prompts[0]'),
         ("usage(sum(map(len, source_ids)), sum(target.num_tokens for target in targets))",

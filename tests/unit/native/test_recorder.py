@@ -18,8 +18,8 @@ from tests.helpers.kernels import kernels
 
 
 @without_context
-def kernels_here(given: Kernels, x: Tensor) -> Kernels:
-    return given
+def kernels_here(chosen: Kernels, x: Tensor) -> Kernels:
+    return chosen
 
 
 def test_what_needs_the_host_or_chance_is_refused() -> None:
@@ -107,11 +107,11 @@ def test_inputs_that_a_step_changes_go_on_from_there() -> None:
 
 def test_what_has_no_context_is_recorded_where_it_is_called() -> None:
     @without_context
-    def add_one(given: Kernels, x: Tensor) -> Tensor | None:
-        return pointwise(given, "add", torch.empty_like(x), x, 1.0)
+    def add_one(chosen: Kernels, x: Tensor) -> Tensor | None:
+        return pointwise(chosen, "add", torch.empty_like(x), x, 1.0)
 
     @without_context
-    def add_two(given: Kernels, x: Tensor) -> Tensor | None:
+    def add_two(chosen: Kernels, x: Tensor) -> Tensor | None:
         y = add_one(x)
         assert y is not None
         return add_one(y)
@@ -131,7 +131,7 @@ def test_what_has_no_context_is_recorded_where_it_is_called() -> None:
 
 def test_values_read_on_the_host_within_a_form_are_refused() -> None:
     @without_context
-    def read(given: Kernels, x: Tensor) -> float:
+    def read(chosen: Kernels, x: Tensor) -> float:
         return x.sum().item()
 
     x = torch.ones(2)
