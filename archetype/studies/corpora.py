@@ -135,13 +135,13 @@ def _library(store: Path) -> str:
 def _read(name: str, folder: Path) -> str:
     """Read a corpus: NAME, NAME.txt, NAME.txt.gz, or all text files of a folder NAME."""
     candidates = [folder / name, *(folder / f"{name}{ending}" for ending in (".txt", ".txt.gz"))]
-    found = next((path for path in candidates if path.exists()), None)
-    if found is None:
+    file = next((path for path in candidates if path.exists()), None)
+    if file is None:
         remedy = f"name the folder that holds {name} or {name}.txt with --data-dir, or set {SETTING}"
         raise DataError(name, f"there is no such corpus in {folder}", remedy)
-    files = [found] if found.is_file() else sorted(path for path in found.iterdir() if ".txt" in path.suffixes)
+    files = [file] if file.is_file() else sorted(path for path in file.iterdir() if ".txt" in path.suffixes)
     if not files:
-        raise DataError(str(found), "holds no text files", "put one there, such as input.txt")
+        raise DataError(str(file), "holds no text files", "put one there, such as input.txt")
     return "".join(map(read_text, files))
 
 

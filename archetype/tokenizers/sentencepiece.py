@@ -290,9 +290,9 @@ def _varint(value: int) -> bytes:
     return bytes((*data, value))
 
 
-def _section(data: bytes, wanted: int) -> dict[int, int | bytes]:
+def _section(data: bytes, section: int) -> dict[int, int | bytes]:
     # of repeated fields the last one counts
-    message = next((value for field, value in _fields(data) if field == wanted and isinstance(value, bytes)), b"")
+    message = next((value for field, value in _fields(data) if field == section and isinstance(value, bytes)), b"")
     return dict(_fields(message))
 
 

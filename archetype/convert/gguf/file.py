@@ -79,10 +79,10 @@ def write_gguf(
     else:
         vocab = vocabulary(tokenizer, model.spec.vocab_size)  # type: ignore[union-attr]
         check_ids(tokenizer, vocab, allow_different_tokens)
-        framed = tokenizer.add_special_tokens([TEXT])
-        if isinstance(model.spec, EncoderDecoder) and tokenizer.eos and framed[-1] not in tokenizer.eos:
-            framed = [*framed, tokenizer.eos[0]]  # the encoder's input always ends with eos
-        _put_vocabulary(writer, tokenizer, vocab, special, framed[-1] != TEXT)
+        prompt_ids = tokenizer.add_special_tokens([TEXT])
+        if isinstance(model.spec, EncoderDecoder) and tokenizer.eos and prompt_ids[-1] not in tokenizer.eos:
+            prompt_ids = [*prompt_ids, tokenizer.eos[0]]  # the encoder's input always ends with eos
+        _put_vocabulary(writer, tokenizer, vocab, special, prompt_ids[-1] != TEXT)
     if template is not None:
         templates = {"default": template.source, **template.named}
         named = [{"name": name, "template": source} for name, source in templates.items() if source]
@@ -100,7 +100,7 @@ def write_gguf(
             writer.close()
     _compare(file, tensors)
     if tokenizer is not None:
-        for cause in _differing_prompts(file, tokenizer, framed):
+        for cause in _differing_prompts(file, tokenizer, prompt_ids):
             if not allow_different_tokens:
                 raise DataError("tokenizer", cause, f"use --format hf, or {ALLOW}")
             warnings.warn(f"tokenizer: {cause}", Notice, stacklevel=2)
