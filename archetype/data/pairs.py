@@ -87,7 +87,7 @@ def read_pairs(data: str | Path | tuple[str | Path, str | Path]) -> tuple[list[s
     """
     if isinstance(data, tuple):
         source, target = map(Path, data)
-        remedy = "name a file of records with --data, or give two files of lines"
+        remedy = "give a file of records with --data, or two text files"
         files = f"{source}, {target}"
         sources, targets = read_lines(read_lines_text(source, remedy), read_lines_text(target, remedy), files)
         return sources, targets, [f"{files}: line {line}" for line in range(1, len(sources) + 1)]

@@ -128,7 +128,7 @@ def _delimited_rows(file: BinaryIO, name: str) -> Iterator[Row]:
         if row and not names:
             names = [column.strip() for column in row]
             if twice := [column for column in names if column and names.count(column) > 1]:
-                raise DataError(location, f"has two columns {twice[0]}", "give each column its own name")
+                raise DataError(location, f"has two columns named {twice[0]}", "give each column its own name")
         elif len(row) not in (0, len(names)):
             count = f"{len(row)} field{'s' * (len(row) > 1)}"
             separators = {",": "commas", "\t": "tabs"}.get(delimiter, repr(delimiter))

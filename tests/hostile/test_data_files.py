@@ -117,7 +117,7 @@ def test_a_long_field_and_half_a_pair(tmp_path: Path) -> None:
     assert str(caught.value) == f"{tmp_path / 'a.jsonl'}: line 2: {cause}"
     for text, cause in {
         'text,label\n"a,1\n': "line 2: is not CSV: unexpected end of data",
-        "text,text,label\na,b,c\n": "line 1: names text twice",
+        "text,text,label\na,b,c\n": "line 1: has two columns named text",
     }.items():
         (tmp_path / "a.csv").write_text(text)
         with pytest.raises(DataError, match=cause):

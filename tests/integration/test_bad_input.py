@@ -195,7 +195,7 @@ def test_a_folder_that_is_no_model(archetype: Command, tmp_path: Path) -> None:
     for verb in (("generate", "llama-tiny", "a"), ("serve", "llama-tiny")):
         assert refused(archetype, *verb) == (
             "llama-tiny: is a preset, which has no weights; train it: archetype train TEXT --spec llama-tiny --to RUN, "
-            "and give RUN"
+            "and use RUN"
         )
 
 

@@ -58,7 +58,7 @@ def test_an_experiment_is_planned_run_and_reported(run: Run, file: Path) -> None
     store, reports = file.parent / "store", file.parent / "reports"
     asked = (file, "--quick", "--store", store, "--data-dir", file.parent)
     left = run("compare", "report", *asked, status=2)[1]
-    assert "4 runs are left; make them with `archetype compare run " in left
+    assert "4 runs are missing; run `archetype compare run " in left
     assert "0 of 4 runs of pairs\n4 runs left in this stage: 4 not started" in run("compare", "status", *asked)[0]
     plan = run("compare", "plan", *asked)[0]
     assert " processor minutes\n" in plan and "width: 4 runs (0 of them trials), 2,048 tokens, " in plan

@@ -23,7 +23,7 @@ def test_a_model_is_tuned_and_shipped(run: Run, shared: Path, tmp_path: Path) ->
     chat.write_text(f"{row}\n" * 20)
     assert "has no chat template" in run("chat", model, status=2)[1]
     told = run("train", "--from", model, "--chat", chat, "--adapter", "lora", "--steps", "4", "--to", tuned)[1]
-    assert "260,032 parameters, " in told and " trained); " in told
+    assert "260,032 parameters (" in told and " trained); " in told
     assert run("generate", tuned, "--chat", turns[0][1], "--max-new-tokens", "5", "--temperature", "0")[0].strip()
 
     run("export", tuned, "--to", tmp_path / "hf")

@@ -31,7 +31,7 @@ def test_both_libraries_agree(archetype: Command, exported: Path) -> None:
     assert exact["agrees"] and exact["first"] is None and exact["top1"] == 1.0
     assert half["agrees"] and half["dtype"] == "bfloat16"
     shown = archetype("parity", exported, "--dtype", "float32")
-    assert "blocks.1.feedforward.down" in shown.stdout and "the same likeliest token at 100.0%" in shown.stdout
+    assert "blocks.1.feedforward.down" in shown.stdout and "same most likely token at 100.0%" in shown.stdout
     assert shown.stderr == ""
 
 
@@ -76,7 +76,7 @@ def test_a_pickle_is_imported_only_where_that_is_asked_for(archetype: Command, e
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
     said = refused(archetype, "import", folder, "--to", tmp_path / "run")
-    assert "pytorch_model.bin is a pickle: `archetype import --allow-pickle` reads one" in said
+    assert "pytorch_model.bin is a pickle: `archetype import --allow-pickle` reads it" in said
     done = archetype("import", folder, "--to", tmp_path / "run", "--allow-pickle")
     assert done.returncode == 0, done.stderr
 
@@ -113,7 +113,7 @@ def test_a_family_that_is_not_known_is_read_and_said_so(archetype: Command, expo
     assert "\n  assumed         interleaved=false (or true; no file says which features rotate together)\n" in table
     # proved where another test has loaded a folder of these keys, whose outcome is kept
     assert re.search(r"\n  (not proved      sizes and costs depend on nothing|proved          agrees with )", table)
-    known_here = "llama is a registered family: every key is used, or ignored on purpose\n"
+    known_here = "llama is a registered family: each key is used, or known to have no effect\n"
     assert archetype("show", exported, "--explain").stdout == known_here
 
 

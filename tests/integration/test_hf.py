@@ -219,9 +219,9 @@ def test_texts_of_one_row_do_not_see_each_other_where_positions_begin_anew() -> 
 @pytest.mark.parametrize(
     ("argument", "cause"),
     [
-        ({"inputs_embeds": torch.zeros(1, 3, 64)}, "inputs_embeds: is not an input"),
-        ({"output_attentions": True}, "output_attentions: is not an input"),
-        ({"cross_attn_head_mask": torch.ones(2)}, "cross_attn_head_mask: is not an input"),
+        ({"inputs_embeds": torch.zeros(1, 3, 64)}, "inputs_embeds: is not an argument"),
+        ({"output_attentions": True}, "output_attentions: is not an argument"),
+        ({"cross_attn_head_mask": torch.ones(2)}, "cross_attn_head_mask: is not an argument"),
         ({"position_ids": torch.tensor([[0, 2, 1]])}, "position_ids: differ"),
         ({"token_type_ids": torch.tensor([[0, 1, 1]])}, "token_type_ids: are not supported by causal models"),
         ({"attention_mask": torch.ones(1, 2)}, "attention_mask: has shape"),

@@ -238,7 +238,7 @@ def test_what_cannot_be_inspected_says_why(server: Served) -> None:
         "a long text": ({"text": "a" * 400}, "has 400 tokens and the model's context holds"),
         "an id": ({"ids": [999]}, "outside the vocabulary of 257"),
         "a target": ({"text": "a", "target": "b"}, "llama is not an encoder-decoder"),
-        "an encoder that writes": ({"model": "bert", "text": "a", "generate": 3}, "has no completions"),
+        "an encoder that writes": ({"model": "bert", "text": "a", "generate": 3}, "does not support completions"),
         "a wrong field": ({"txt": "a"}, "did you mean text"),
         "no number": ({"text": "a", "generate": 0}, "generate: "),
     }

@@ -63,7 +63,7 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ),
         (
             ["report", str(file), *store],
-            f"4 runs are left; make them with `archetype compare run {file} {shlex.join(store)}`",
+            f"4 runs are missing; run `archetype compare run {file} {shlex.join(store)}`",
         ),
         (
             ["report", str(file), "--quick", *store],
