@@ -291,7 +291,7 @@ def test_what_a_hash_has_decided_cannot_be_said_again() -> None:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_pipeline_stages_refuse_what_reads_ids(name: str) -> None:
-    with pytest.raises(SpecError, match=r"parallel\.pipeline: layers\[\d\]\.\S+ reads ids of tokens"):
+    with pytest.raises(SpecError, match=r"parallel\.pipeline: layers\[\d\]\.\S+ reads token ids"):
         Parallel(pipeline=2).check(DECODERS[name], Recipe())
 
 
