@@ -6,6 +6,7 @@ Reads the pinned configurations and headers in SHARED/published (by default ../s
 the tensors of hundreds of billions of numbers are named one by one.
 """
 
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -19,12 +20,13 @@ from tests.helpers.published_models import Reading, published_models, read_publi
 from tests.helpers.zoo import page_of, rows_of
 
 PAGE = ROOT / "docs" / "published.md"
+REMEDY = r"; (?:remove it|the |\S+ is not supported|\S+ models cannot be read)"  # says no more than the type
 SHOWN = 170  # characters of a reason
 
 
 def reason(said: str) -> str:
     """Why a model is refused, in one cell of a table."""
-    text = said.partition("; remove it")[0].partition("; the ")[0].replace("|", " ")
+    text = re.split(REMEDY, said)[0].replace("|", " ")
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
 
 

@@ -28,7 +28,7 @@ def is_finite(subject: Subject) -> None:
 def device_changes_nothing(subject: Subject) -> None:
     """Another device gives the same float64 outputs as the CPU, up to rounding in rotations."""
     if subject.device == CPU:
-        raise Inapplicable("the device is the CPU")
+        raise Inapplicable("it runs on the CPU")
     inputs = {name: in_float64(value) for name, value in subject.inputs().items()}
     there = vectors(subject.exact.model(**inputs)).to(CPU)
     model = Subject(subject.spec).exact.model

@@ -48,7 +48,7 @@ class Drawing:
         """
         path = Path(path)
         if path.suffix not in SUFFIXES:
-            raise SpecError(str(path), f"the ending {path.suffix!r} is not known", f"use {', '.join(SUFFIXES)}")
+            raise SpecError(str(path), f"unknown suffix {path.suffix!r}", f"use {', '.join(SUFFIXES)}")
         match path.suffix:
             case ".png":
                 data = self.png()

@@ -237,7 +237,7 @@ def test_what_nothing_can_prove_is_refused_with_all_that_it_assumes_unless_that_
     with pytest.warns(UnknownFamily) as told, pytest.raises(CheckpointError) as caught:
         archetype.load(folder)
     assert "the reading of bailing_moe cannot be verified: transformers 5." in str(caught.value)
-    assert str(caught.value).endswith("and import it with --accept-unproved")
+    assert str(caught.value).endswith("and import with --accept-unproved")
     (line,) = [str(one.message) for one in told]
     for assumed in ("fused_order=qkv_per_head (or qkv, qvk_per_quarter", "interleaved=false (or true", "unit_offset="):
         assert assumed in line

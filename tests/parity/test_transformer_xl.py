@@ -103,8 +103,8 @@ def test_without_its_numbers_it_is_plain_attention() -> None:
 
 REFUSALS = {
     "score": ({"score": "additive"}, "score: transformer_xl positions need dot-product scores of all keys"),
-    "pattern": ({"pattern": {"kind": "window", "size": 3}}, "pattern: transformer_xl positions add"),
-    "keys_from": ({"keys_from": 0}, "keys_from: transformer_xl positions add"),
+    "pattern": ({"pattern": {"kind": "window", "size": 3}}, "pattern: transformer_xl positions need"),
+    "keys_from": ({"keys_from": 0}, "keys_from: transformer_xl positions need"),
 }
 
 

@@ -215,7 +215,7 @@ def test_formats_that_have_no_word_for_it_refuse_it() -> None:
     assert family.published is not None
     with pytest.raises(CheckpointError, match=r"further_tokens\.count: the llama format cannot express 1"):
         family.format.config_for(with_further("one"))
-    with pytest.raises(CheckpointError, match=r"further_tokens: llama\.cpp does not know"):
+    with pytest.raises(CheckpointError, match=r"further_tokens: llama\.cpp does not support"):
         gguf_of("llama").check(with_further("one"))
 
 

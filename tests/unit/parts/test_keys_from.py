@@ -396,7 +396,7 @@ def test_cross_attention_and_pipelines_refuse_it() -> None:
     with pytest.raises(SpecError, match=r"cross_attention\.keys_from: cross-attention reads the keys of the source"):
         pair(decoder={"layers": [crossed], "final_norm": "rms"})
     assert gemma(None, None).divides_into_stages and not gemma().divides_into_stages
-    with pytest.raises(SpecError, match=r"parallel\.pipeline: .* whose layers share nothing"):
+    with pytest.raises(SpecError, match=r"parallel\.pipeline: .* whose layers share no weights"):
         Parallel.parse({"pipeline": 2}).check(gemma(), Recipe.parse({"parallel": {"pipeline": 2}, "batch_size": 4}))
 
 

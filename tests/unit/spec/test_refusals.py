@@ -9,7 +9,7 @@ import pytest
 
 from archetype import spec
 from archetype.errors import SpecError, SpecErrors
-from archetype.spec import base
+from archetype.spec import errors
 from archetype.spec.synonyms import SYNONYMS
 
 ATTENTION: dict[str, Any] = {"kind": "attention", "num_heads": 8}
@@ -530,7 +530,7 @@ USUAL_NAMES = [
 def test_usual_names_of_kinds_name_the_right_one() -> None:
     for keys, name, kind in USUAL_NAMES:
         for value in (name, {"kind": name}):
-            assert refusal(keys, value) == f"{base.path(keys)}: there is no kind {name!r}; write {kind}"
+            assert refusal(keys, value) == f"{errors.path(keys)}: there is no kind {name!r}; write {kind}"
 
 
 def test_every_usual_name_means_a_kind_that_there_is() -> None:

@@ -67,7 +67,7 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ),
         (
             ["report", str(file), "--quick", *store],
-            f"make them with `archetype compare run {file} --quick {shlex.join(store)}`",
+            f"run `archetype compare run {file} --quick {shlex.join(store)}`",
         ),
         (["claim", "5", "--data-dir", str(tmp_path), *store], "tinyshakespeare: there is no such corpus in"),
     ]:

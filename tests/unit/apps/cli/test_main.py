@@ -223,7 +223,7 @@ def test_the_log_is_silent_unless_it_is_asked_for(tmp_path: Path) -> None:
     for flags, logged in (((), False), (("--verbose",), True)):
         done = forked.run(["archetype", "import", "hf", "-o", f"run-{logged}", *flags], cwd=tmp_path)
         assert (done.returncode, done.stdout) == (0, f"wrote run-{logged}\n".encode()), done.stderr
-        assert done.stderr.startswith(b"archetype.api.loading: loaded hf: <LanguageModel ") == logged
+        assert done.stderr.startswith(b"archetype.api.loading: loaded hf: <DecoderLM ") == logged
         assert bool(done.stderr) == logged
 
 
