@@ -143,7 +143,8 @@ class Objective(ABC):
         for all work queued there.
         """
         inputs, targets = self.inputs_and_targets(batch)
-        further = further_targets(targets, self.num_further, inputs.get("document_ids"))
+        count, document_ids = self.num_further, inputs.get("document_ids")
+        further = further_targets(targets, count, document_ids) if count else ()
         return tuple(int((ids != IGNORED).sum()) for ids in (targets, *further))
 
     def compute_loss(self, model: nn.Module, batch: Batch, counts: Counts = ()) -> LossOutput:

@@ -63,7 +63,7 @@ def test_hidden_matrices_are_drawn_and_learn_by_the_width() -> None:
 
 
 def test_what_mup_does_not_cover_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"optimizer\.kind: mup has no rates for SGD; use adamw, muon"):
+    with pytest.raises(SpecError, match=r"optimizer\.kind: mup does not support SGD; use adamw, muon"):
         SGD().build(build(spec.widen(BASE, 2)))
     with pytest.raises(SpecError, match=r"layers\[0\]: only attention and MLPs can be widened"):
         spec.widen(families.preset("mamba-tiny"), 2)
