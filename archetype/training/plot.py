@@ -91,8 +91,8 @@ def draw_picture(run: Run, ordinate: str = ORDINATE) -> None:
     training, held_out, final = curves(metrics.read(run.metrics_file))
     labelled = {
         f"training{_final(training)}": training,
-        f"held out{_final(held_out)}": held_out,
-        f"all that is held out{_final(final)}": final,
+        f"validation{_final(held_out)}": held_out,
+        f"whole validation set{_final(final)}": final,
     }
     if training[0] or held_out[0]:
         draw_curves(labelled, run.loss_picture, run.folder.resolve().name, "step", ordinate)

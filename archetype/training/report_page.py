@@ -121,7 +121,7 @@ def _summary(recipe: Recipe, cost: CostReport, steps: list[dict[str, Any]], line
 
 def _loss_chart(lines: list[dict[str, Any]]) -> str:
     training, held_out, final = curves(lines)
-    return _chart("loss", {"training": training, "held out": held_out, "all that is held out": final})
+    return _chart("loss", {"training": training, "validation": held_out, "whole validation set": final})
 
 
 def _evaluations(lines: list[dict[str, Any]]) -> str:

@@ -209,7 +209,7 @@ def test_prompts_stand_before_texts_and_stay_with_the_model(files: dict[str, Pat
     ):
         with case(name), pytest.raises(ArchetypeError, match=said):
             lm.embed("the", prompt=name)
-    with pytest.raises(ArchetypeError, match="leave out pooling"):
+    with pytest.raises(ArchetypeError, match="cannot be combined with pooling"):
         lm.embed("the", pooling="mean", prompt="query")
 
 

@@ -225,7 +225,7 @@ def test_what_cannot_be_is_said_in_a_line(tmp_path: Path) -> None:
     with pytest.raises(ArchetypeError, match="model: its matrices are packed, which the format cannot store"):
         export(lm, tmp_path / "hf")
     lm.save(tmp_path / "few")
-    with pytest.raises(CheckpointError, match="few: has packed matrices, which cannot be trained; begin with"):
+    with pytest.raises(CheckpointError, match="few: has packed matrices, which cannot be trained; start from"):
         train(tmp_path / "further", text=Path(__file__), start_from=tmp_path / "few", steps=1)
     tensors = dict(lm.model.state_dict())
     key = "blocks.0.mixer.q.weight"
