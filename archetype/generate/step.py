@@ -66,7 +66,7 @@ class DecodeStep:
                 log.info("decoding is not recorded: %s", error)
                 self._library = None
         if self.model.is_deterministic:
-            raise _not_deterministic("somebody who looks on, or no kernels")
+            raise _not_deterministic("an observer, or no native kernels")
         longest = int(self.state.lengths.max()) + 1
         return self._compute(self.model, tokens, self.state.narrow(longest))
 
@@ -159,8 +159,7 @@ def prefill(model: GenerativeModel, prompts: list[list[int]], state: State) -> t
 
 
 def padded(sequences: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """Pad rows of tokens at the end. Return tokens (B, T) and lengths (B,)."""
+    """Pad sequences at the end. Return tokens (B, T) and lengths (B,)."""
     longest = max(map(len, sequences))
-    return torch.tensor([sequence + [0] * (longest - len(sequence)) for sequence in sequences]), torch.tensor(
-        [*map(len, sequences)]
-    )
+    tokens = [sequence + [0] * (longest - len(sequence)) for sequence in sequences]
+    return torch.tensor(tokens), torch.tensor([*map(len, sequences)])

@@ -126,8 +126,8 @@ def serve(
     if in_browser and not page.is_built():
         raise SpecError("--open", "the web UI is not built", page.HOW_TO_BUILD)
     options = ModelOptions(
-        open=lambda on_device: load(
-            on_device, dtype, device, weights=weights, deterministic=deterministic, accept_unproved=accept_unproved
+        open=lambda source: load(
+            source, dtype, device, weights=weights, deterministic=deterministic, accept_unproved=accept_unproved
         ),
         slots=slots,
         max_queue=max_queue,
@@ -156,12 +156,12 @@ def serve(
         print("archetype: without --api-key anyone who can reach this machine can use its models", file=sys.stderr)
 
     def tell() -> None:
-        source = ""
+        on_device = ""
         if models:  # the example is loaded by its first request; torch is not imported yet
             from archetype.machine.device import resolve_device
 
-            source = f" on {device_name(resolve_device(device))}"
-        print(f"archetype: {names}{source}; {shown}\narchetype: API at {api}", file=sys.stderr, flush=True)
+            on_device = f" on {device_name(resolve_device(device))}"
+        print(f"archetype: {names}{on_device}; {shown}\narchetype: API at {api}", file=sys.stderr, flush=True)
         if in_browser:  # in a thread: a terminal browser blocks until it is closed
             Thread(target=open_browser, args=[web_ui], daemon=True).start()
 
