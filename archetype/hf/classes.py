@@ -17,7 +17,7 @@ from archetype.nn.context import ForwardContext
 
 
 class _Classifier(ArchetypePreTrainedModel):
-    """Base of the classification models. A head of another kind or number of classes is replaced by a new one."""
+    """Base of the classification models."""
 
     of_tokens = of_images = False
 
@@ -27,6 +27,7 @@ class _Classifier(ArchetypePreTrainedModel):
         check_kind(self, spec.reads_images == self.of_images, f"read {'images' if self.of_images else 'texts'}")
         fits = head.has_classes and head.labels_tokens == self.of_tokens
         if not fits or getattr(head, "num_classes") != config.num_labels:  # noqa: B009
+            # a head of another kind or number of classes is replaced by a new one, as in transformers
             config.describe(spec.with_class_head(config.num_labels, self.of_tokens))
         self.model = ArchetypeModel(config, keeps_head=True)
         self.classifier: Any = self.model.take_head()

@@ -21,7 +21,7 @@ class ArchetypeModel(ArchetypePreTrainedModel):
         keeps_head: keep the head for `take_head`.
 
     Attributes:
-        network: Archetype's own module, without its head.
+        network: Archetype's module, without its head.
     """
 
     network: Any
@@ -29,6 +29,7 @@ class ArchetypeModel(ArchetypePreTrainedModel):
     def __init__(self, config: ArchetypeConfig, keeps_head: bool = False) -> None:
         super().__init__(config)
         self.network = module_class(config.architecture)(config.architecture)
+        # modules that accelerate keeps on one device
         self._no_split_modules = sorted({type(block).__name__ for block in blocks_of(self.network)})
         if not keeps_head:
             self.take_head()
@@ -52,7 +53,7 @@ class ArchetypeModel(ArchetypePreTrainedModel):
         names = ("embedding", "local_embedding")
         tables = [module for name in names if hasattr(module := getattr(self.network, name, None), "token")]
         if not tables:
-            # transformers expects this exception
+            # transformers expects this exception for models without tokens
             raise NotImplementedError("an image model has no token embedding")
         return tables[0]
 

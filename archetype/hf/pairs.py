@@ -42,7 +42,7 @@ class SourceEncoder(nn.Module):
         self.network = network
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **others: Any) -> SourceOutput:
-        """Return the vectors at the columns of their tokens."""
+        """Return the vectors at the columns of their tokens, (B, S, D)."""
         rows = Rows.of(attention_mask, input_ids.shape[1])
         source = rows.moved(input_ids)
         vectors, bridge = self.network.encode(source, ForwardContext.of(source, num_tokens=rows.num_tokens))
@@ -105,6 +105,7 @@ class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixi
         output: Output
         if cache is None and input_ids is not None and encoder_outputs is None:
             source = Rows.of(attention_mask, input_ids.shape[1])
+            # source and target in one pass, as in training; a cache is not filled
             output = network(
                 target,
                 None,
@@ -138,7 +139,6 @@ class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixi
         return Seq2SeqLMOutput(loss=loss, logits=logits, encoder_last_hidden_state=hidden, **cache_output)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Return the decoder's input tokens, for transformers' collators."""
         return self._after_start(labels)
 
     def _after_start(self, labels: Tensor | None) -> Tensor:

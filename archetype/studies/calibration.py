@@ -27,11 +27,7 @@ def calibration_file() -> Path:
 
 
 def check_is_calibration(experiment: Experiment) -> None:
-    """Refuse an experiment without the parts of a calibration.
-
-    Raises:
-        SpecError: names the missing part.
-    """
+    """Refuse an experiment without the parts of a calibration."""
     ids = {part.id for part in experiment.parts}
     if missing := [name for name in MUST_GIVE if name not in ids]:
         raise SpecError("parts", f"a calibration needs the parts {', '.join(MUST_GIVE)}", f"add {missing[0]}")
@@ -45,7 +41,7 @@ def machine_key() -> str:
 
 
 def write_calibration(store: Store, experiment: Experiment, verdicts: dict[str, str], deviation: float) -> bool:
-    """Save the result of a calibration on this machine; return whether both parts gave the required verdict.
+    """Save a calibration of this machine; return whether both parts gave the required verdict.
 
     Args:
         verdicts: by part.
@@ -67,6 +63,5 @@ def write_calibration(store: Store, experiment: Experiment, verdicts: dict[str, 
 
 
 def read_calibration(store: Store) -> dict[str, Any] | None:
-    """Return the last calibration on this machine; None if there is none."""
     file = store.folder / f"calibration-{machine_key()}.json"
     return read_json(file) if file.is_file() else None

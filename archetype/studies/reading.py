@@ -25,7 +25,7 @@ def finding(part: Mapping[str, Any]) -> str:
     if part["verdict"] == NOT_RUN or part.get("decide", {}).get("kind") not in ("difference", "equivalence"):
         return ""
     if len(part.get("tests") or [part]) > 1:
-        return ""  # each arm has a line of its own
+        return ""  # each arm has its own line
     effect = part["effect"]
     mean, low, high = effect["effect"]
     if part["reason"].startswith((CONTROL_FAILED, "diverged")) or None in (mean, low, high):
@@ -44,13 +44,11 @@ def finding_of(outcome: Mapping[str, Any], part: Mapping[str, Any]) -> str:
 
 
 def answer_of(outcome: Mapping[str, Any]) -> str:
-    """Return the answer to the document's claim in one line; empty without a reading."""
     reading = outcome.get("reading")
     return f"{reading['answer']}: {reading['says']}" if reading else ""
 
 
 def reading_lines(outcome: Mapping[str, Any]) -> list[str]:
-    """Return the reading of a report as Markdown lines; empty without one."""
     reading = outcome.get("reading")
     if not reading:
         return []

@@ -22,7 +22,7 @@ class Check:
     Args:
         name: in the experiment file, such as `rope.shift`.
         kind: identity, analytic, simulation, initialization (of untrained models) or timing.
-        measure: runs the check; `quick` selects a smaller size that takes about a second.
+        measure: runs the check; True selects a smaller size that takes about a second.
     """
 
     name: str
@@ -33,7 +33,6 @@ class Check:
 
     @property
     def title(self) -> str:
-        """First line of the check's docstring."""
         return (self.measure.__doc__ or "").partition("\n")[0]
 
 
@@ -47,7 +46,6 @@ def check(
 
     Args:
         name: `FILE.NAME`, with FILE in the folder `checks`.
-        kind: see `Check`.
     """
 
     def register(measure: Callable[[bool], Outcome]) -> Callable[[bool], Outcome]:
@@ -78,9 +76,10 @@ def load_checks(folder: Path) -> Mapping[str, Check]:
     try:
         for name, file in files.items():
             with one_line_failure(file, "fix the check"):
+                # an imported package of the same name would otherwise be searched for the checks
                 paths = getattr(import_module(folder.name), "__path__", ())
                 if folder not in [Path(path).resolve() for path in paths]:
-                    raise SpecError("", f"another package is called {folder.name}", "rename the folder")
+                    raise SpecError("", f"another package has the name {folder.name}", "rename the folder")
                 import_module(name)
     finally:
         sys.path.remove(str(folder.parent))
@@ -95,8 +94,8 @@ def find(name: str) -> Check:
         SpecError: it does not exist.
     """
     if name not in _CHECKS:
-        remedy = nearest(name, _CHECKS) if _CHECKS else "write it in the folder `checks` beside the experiment"
-        raise SpecError("check", f"there is none called {name!r:.80}", remedy)
+        remedy = nearest(name, _CHECKS) if _CHECKS else "write it in the folder `checks` next to the experiment file"
+        raise SpecError("check", f"there is no check {name!r:.80}", remedy)
     return _CHECKS[name]
 
 
@@ -104,10 +103,6 @@ def run(name: str, *, quick: bool) -> Outcome:
     """Run a check. If it misses a deliberate mistake, the outcome does not hold and says so.
 
     A timing check never holds in its quick size, nor on a busy machine.
-
-    Args:
-        name: such as `rope.shift`.
-        quick: use a smaller size that takes about a second.
 
     Raises:
         SpecError: the check does not exist.

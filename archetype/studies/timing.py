@@ -21,13 +21,7 @@ class Busy(ArchetypeError):
 
 
 class Ratio(NamedTuple):
-    """Ratio of the times of two implementations.
-
-    Args:
-        median: over rounds.
-        low: lower end of its 95 % interval.
-        high: upper end of its 95 % interval.
-    """
+    """Ratio of the times of two implementations: median over rounds, and its 95 % interval."""
 
     median: float
     low: float
@@ -35,15 +29,11 @@ class Ratio(NamedTuple):
 
 
 def refuse_if_busy() -> None:
-    """Raise an error if other processes use too much of this machine.
-
-    Raises:
-        Busy: gives the load.
-    """
+    """Raise an error if other processes use too much of this machine."""
     load = other_load()
     if load > MAX_OTHER_LOAD:
-        cause = f"other work keeps {load:.2f} of its processors busy, more than {MAX_OTHER_LOAD}"
-        raise Busy("timing", cause, "measure when nothing else runs")
+        cause = f"other processes use {load:.2f} CPU cores, more than {MAX_OTHER_LOAD}"
+        raise Busy("timing", cause, "stop them, or measure later")
 
 
 def other_load(seconds: float = 1.0) -> float:
@@ -57,19 +47,16 @@ def other_load(seconds: float = 1.0) -> float:
 
 
 def _busy_seconds() -> float:
-    """Return CPU seconds of all cores: user, nice, system and interrupts, without idle and I/O wait."""
+    # without idle and I/O wait
     user, nice, system, _, _, irq, softirq, steal, *_ = map(int, STAT.read_text().split("\n", 1)[0].split()[1:])
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def compare(first: Callable[[], object], second: Callable[[], object], rounds: int = ROUNDS) -> Ratio:
-    """Return the time of `first` relative to `second`, run as ABBA in every round after one warm-up round.
-
-    Args:
-        rounds: number of counted rounds.
-    """
+    """Return the time of `first` relative to `second`, over rounds after a warm-up round."""
     ratios = []
     for round in range(rounds + 1):
+        # ABBA: a linear drift of the clock rate cancels
         first_seconds, other, another, last = (seconds(way) for way in (first, second, second, first))
         if round:
             ratios.append((first_seconds + last) / (other + another))
@@ -78,9 +65,10 @@ def compare(first: Callable[[], object], second: Callable[[], object], rounds: i
 
 
 def times_in_turn(ways: Sequence[Callable[[], object]], rounds: int = ROUNDS) -> list[list[float]]:
-    """Return the times of several functions, a list of rounds each, in alternating order after one warm-up round."""
+    """Return the times of several functions, one list of rounds each."""
     times: list[list[float]] = [[] for _ in ways]
     for round in range(rounds + 1):
+        # alternating order, so that drift does not favor the last function; round 0 is a warm-up
         order = range(len(ways)) if round % 2 else range(len(ways) - 1, -1, -1)
         for index in order:
             took = seconds(ways[index])
@@ -90,7 +78,6 @@ def times_in_turn(ways: Sequence[Callable[[], object]], rounds: int = ROUNDS) ->
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Return the wall-clock time of one call."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started

@@ -42,6 +42,7 @@ def edges(grid: Mapping[str, Sequence[Any]], point: Point) -> set[tuple[str, boo
     edges = set()
     for (path, values), value in zip(grid.items(), point, strict=True):
         are_numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+        # a grid of two values has no interior
         if len(values) > 2 and are_numbers and value in (min(values), max(values)):
             edges.add((path, value == max(values)))
     return edges

@@ -34,10 +34,10 @@ class HiddenCache(LayerState):
         return HiddenCache(self.vectors[:, :, :slots])
 
     def read(self, starts: Lengths, count: int) -> Vectors:
-        """Return the vectors of `count` positions from `starts` on, (B, count, D); undefined beyond the buffer."""
+        """Return the vectors of `count` positions from `starts` on; undefined beyond the buffer."""
         positions = starts[:, None] + torch.arange(count, device=starts.device)
         rows = torch.arange(len(starts), device=starts.device)[:, None]
-        return self.vectors[rows, 0, positions.clamp(max=self.vectors.shape[2] - 1)]
+        return self.vectors[rows, 0, positions.clamp(max=self.vectors.shape[2] - 1)]  # (B, count, D)
 
 
 class FurtherTokens(nn.Module):
@@ -74,7 +74,6 @@ class FurtherTokens(nn.Module):
         Args:
             hidden: the head's inputs for the next token.
             embedded: embeddings of the tokens.
-            context: forward context of both.
         """
         vectors = []
         for index in range(len(self.blocks)):

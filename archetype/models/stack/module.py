@@ -27,6 +27,7 @@ class Blocks(nn.ModuleList):
         self.order = [index if isinstance(module, nn.Module) else module for index, module in enumerate(modules)]
         for index, module in enumerate(modules):
             if isinstance(module, nn.Module):
+                # under the layer's index, which is part of the names in checkpoints
                 self.add_module(str(index), module)
 
     def __len__(self) -> int:
@@ -76,14 +77,16 @@ class Stack(nn.Module):
             layers: compute only these, from one residual stream to the next (pipeline parallelism).
         """
         context.position_bias, context.left, context.sources = self.position_bias, {}, self.sources
-        stream = enter(self.residual, x) if layers is None else x
+        stream = enter(self.residual, x) if layers is None else x  # (B, T, D), or several streams
         read: dict[int | None, Tensor] = {}  # inputs of layers with `reinject`
         for index in range(len(self.blocks)) if layers is None else layers:
             if index in self.reinjected:
                 stream = stream + read[self.reinjected[index]]
+            # the input of the first repetition, which the later ones add to theirs
             elif index in self.reinjected.values():
                 read[index] = stream
             block, context.layer = self.blocks[index], index
+            # without gradients or with a state nothing is saved for backward
             if state is None and index < self.num_recomputed and block.training and torch.is_grad_enabled():
                 stream = recomputed(block, stream, context)
             else:

@@ -19,7 +19,7 @@ TOO_MUCH: dict[str, tuple[dict[str, Any], str]] = {
     "tokens": ({"modes": {"full": {"tokens": 10**60}}}, r"parts\[0\]\.modes\.full\.tokens: 1000+[^:]* is too large"),
     "words": ({"modes": {"full": {"tokens": "9" * 400 + "G"}}}, r"tokens: 2147483649 is too large"),
     "seeds": ({"seeds": 10**9}, r"parts\[0\]\.seeds: 1000000000 is too large; use at most 1048576$"),
-    "runs": ({"seeds": 10**6}, r"parts\[0\]\.seeds: are more than 10,000 runs together; give fewer$"),
+    "runs": ({"seeds": 10**6}, r"parts\[0\]\.seeds: give more than 10,000 runs; reduce them$"),
     "arms": ({"arms": {f"a{i}": {} for i in range(20_000)}}, r"parts\[0\]\.seeds: are more than 10,000 runs"),
     "grid": ({"tune": {"grid": GRID}}, r"parts\[0\]\.tune\.grid: are more than 10,000 runs together"),
 }
