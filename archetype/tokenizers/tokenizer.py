@@ -16,7 +16,6 @@ class EncodedPair(NamedTuple):
     """Two texts encoded as one sequence.
 
     Attributes:
-        ids: token ids.
         types: token types: usually 0 for the first text and 1 for the second.
         places: character range (start, end) in the second text, by position of its tokens.
     """
@@ -162,7 +161,6 @@ class Tokenizer(ABC):
         """Write the files from which `open_tokenizer` restores this tokenizer into an existing folder."""
 
     def stream(self) -> TextStream:
-        """Return an incremental decoder."""
         return TextStream(self.decode)
 
 
