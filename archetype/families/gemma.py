@@ -21,7 +21,9 @@ def gemma(*, d_model: int, activation: Activation | str = "gelu_tanh", eps: floa
         d_model=d_model,
         activation=activation,
         eps=eps,
+        # norms multiply by 1 + weight: published weights are around 0
         unit_offset=True,
+        # transformers rounds the factor to the dtype of the embedding, sqrt(3072) to 55.5 in bfloat16
         embedding=Embedding(scale=d_model**0.5, round_scale=True),
         **(defaults | design),
     )

@@ -43,7 +43,7 @@ def mamba(
 
 
 def unless_automatic(rank: int | None, values: Values) -> int | None:
-    """Return the rank, or None if it is the default for the width."""
+    # the default, written as "auto" in the authors' program
     return None if rank == -(-values["d_model"] // 16) else rank
 
 

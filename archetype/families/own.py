@@ -50,7 +50,6 @@ def read_own_spec(spec: Mapping[str, Any], extensions: Sequence[Mapping[str, Any
 
 
 def architecture_of(model: ModelSpec) -> str:
-    """Return the class in `archetype.hf` for a model."""
     if model.continues_text:
         return "ArchetypeForCausalLM"
     if model.reads_source:
@@ -68,7 +67,6 @@ class SpecificationKeys:
     """Keys of such a config.json: the specification."""
 
     def read(self, config: Config) -> ModelSpec:
-        """Return the specification in the file."""
         data, extensions = config.get("spec"), config.get("extensions") or []
         config.get("tie_word_embeddings")  # a tied head has no weights in this format
         if not isinstance(data, dict) or not isinstance(extensions, list):
@@ -76,7 +74,6 @@ class SpecificationKeys:
         return read_own_spec(data, extensions)
 
     def write(self, model: ModelSpec) -> dict[str, Any]:
-        """Return the specification as plain data."""
         return {"spec": model.dump(), "is_encoder_decoder": model.reads_source}
 
     def misfits(self, model: ModelSpec) -> list[CheckpointError]:
