@@ -130,7 +130,7 @@ class Search:
             return None
         for name, most in self.file.limits.items():
             if values[name] > most:
-                self.refused, self.reason = self.refused + 1, f"{name} is {values[name]:,.0f}, above {most:,.0f}"
+                self.refused, self.reason = self.refused + 1, f"{name} = {values[name]:,.0f} exceeds {most:,.0f}"
                 return None
         return values[self.file.cost]
 

@@ -68,7 +68,7 @@ class Block(nn.Module):
         if self.mixer is not None and not hasattr(self.mixer, "new_state"):
             cause = "keeps no state, so the model cannot generate token by token"
             raise SpecError(type(self.mixer).__name__, cause, "implement new_state, as in docs/adding_a_part.md")
-        # None] = [] | cross-attention has no state before its source is encoded; `with_source` adds it
+        # cross-attention has no state before its source is encoded; `with_source` adds it
         states: list[LayerState | None] = []
         for content in (self.mixer, self.feedforward):
             new_state = getattr(content, "new_state", None)

@@ -21,7 +21,7 @@ from tests.unit.studies.small import BASE, experiment, study, trained
 
 MISTAKES = [
     ({"arms": {"a": {}}}, "parts[0].arms: there is only one arm"),
-    ({"type": "trainde"}, "parts[0].type: there is no type 'trainde' of part; did you mean trained?"),
+    ({"type": "trainde"}, "parts[0].type: there is no part type 'trainde'; did you mean trained?"),
     ({"metirc": {}}, "parts[0].metirc: is not a known key; did you mean metric?"),
     ({"metric": {"beter": "lower"}}, "parts[0].metric.beter: is not a known key; did you mean better?"),
     ({"decide": {"kind": "equal"}}, "there is no kind 'equal'"),

@@ -139,7 +139,7 @@ def test_what_cannot_be_extended_is_refused(tmp_path: Path) -> None:
         (tmp_path / "short.json", store, "is not a report in full mode: tuning is missing"),
         (tmp_path / "list.json", store, "is not a report in full mode: parts"),
         (report, Pretended(tmp_path / "new", LOSS_BY_RATE), "run `archetype compare calibrate` first"),
-        (alone, store, "name one with --corpus"),
+        (alone, store, "name a corpus with --corpus"),
     ]:
         with pytest.raises(DataError, match=message):
             ReportExtension(file, (), tmp_path, other_store)
