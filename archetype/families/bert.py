@@ -123,7 +123,7 @@ class HeadRow:
 
 # Keys shared by all formats of BERT's kind.
 BODY_KEYS: tuple[Row, ...] = (
-    # settings of a pooler that does not exist, and keys of Google's own files
+    # settings of a pooler that does not exist, and keys of Google's files
     ignored("pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head",
         "pooler_type", "directionality", "output_past"),
     Expected("pruned_heads", {}, "pruned heads"),

@@ -74,7 +74,7 @@ def _write_position(model: Decoder) -> dict[str, Any]:
 
 
 def _read_groups(config: Config, values: Values) -> Values:
-    # a group's score is the sum of its two best experts; a single group means no groups
+    # a group's score is the sum of its two best experts' scores; a single group means no groups
     num_groups, groups_per_token = config.size("n_group", 8), config.size("topk_group", 4)
     # groups of a single expert have no second one
     top_k = min(2, max(1, values["num_experts"] // num_groups))

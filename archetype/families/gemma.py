@@ -45,7 +45,7 @@ def _read_direction(config: Config, values: Values) -> Values:
 
 
 def gemma_keys(rotary: bool = True, **defaults: Any) -> tuple[Row, ...]:
-    """Return the keys of Gemma-like formats; `defaults` are those of the class in transformers."""
+    """Return the keys of Gemma-like formats; `defaults` override those of transformers' class."""
     common = {"head_dim": 256, "vocab_size": 256_000, "max_position_embeddings": 8192, "tie_word_embeddings": True}
     return (
         *design_keys(rotary=rotary, **(common | defaults)),

@@ -73,7 +73,7 @@ def _read_windows(config: Config, values: Values) -> Values:
 
 
 def _read_position(config: Config, values: Values) -> Values:
-    # a file without a section on positions means those of the published models
+    # a file without a section on positions has the positions of the published models
     if rotary_section(config) is not None:
         return {}
     return {"position": LONG.replace(theta=config.positive("rope_theta", LONG.theta))}

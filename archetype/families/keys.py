@@ -99,7 +99,7 @@ class Row(Protocol):
     """Row of a table: reads arguments from the keys of a file, and writes keys of a specification."""
 
     def read(self, config: Config, values: Values) -> Values:
-        """Return the arguments of the row, given those of earlier rows in `values`."""
+        """Return the arguments of the row, given the arguments of earlier rows in `values`."""
 
     def write(self, model: Any) -> dict[str, Any]:
         """Return the keys of the row for a specification."""
@@ -205,7 +205,7 @@ class Converted:
 
 @dataclass(frozen=True)
 class Section:
-    """Key whose value is a nested mapping with its own rows."""
+    """Key with a nested mapping, read and written by a table of rows."""
 
     name: str
     rows: tuple[Row, ...]

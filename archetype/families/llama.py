@@ -113,7 +113,7 @@ def design_keys(
 ) -> tuple[Row, ...]:
     """Return the keys of Llama-like formats; `theta` and `defaults` are those of the class in transformers.
 
-    `feedforward` is the path of the part with the inner width. Without `rotary`, the format adds its own positions.
+    `feedforward` is the path of the part with the inner width. Without `rotary`, the format adds a row of positions.
     """
     rows: tuple[Row, ...] = (
         Key("hidden_size", "d_model", 4096),

@@ -129,7 +129,7 @@ PAIR_PARTS: dict[str, type[Spec]] = {
     "decoder.block.feedforward": MLP,
 }
 KEYS = ConfigTable(marian, (
-    # keys of Marian's own program: post-norm, sinusoidal positions, and a bias of the logits
+    # keys of Marian's program: post-norm, sinusoidal positions, and a bias of the logits
     *(Expected(name, False, "another design") for name in (
         "normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits", "tie_encoder_decoder"
     )),

@@ -1,4 +1,4 @@
-"""Archetype's own format: config.json contains a specification, which `archetype.hf` builds for transformers.
+"""Archetype's format: config.json contains a specification, which `archetype.hf` builds for transformers.
 
 It expresses every specification. Tensors keep their names, after the prefixes of the classes in `archetype.hf`.
 """
@@ -64,7 +64,7 @@ def architecture_of(model: ModelSpec) -> str:
 
 
 class SpecificationKeys:
-    """Keys of such a config.json: the specification."""
+    """Keys of a config.json in this format: the specification."""
 
     def read(self, config: Config) -> ModelSpec:
         data, extensions = config.get("spec"), config.get("extensions") or []
@@ -84,7 +84,7 @@ class OwnFormat(Format):
     """Format that expresses every specification."""
 
     def rules_for(self, model: ModelSpec) -> tuple[Rule, ...]:
-        # without a head, the names are those of the backbone's class
+        # without a head, the class is the backbone, whose names lack the prefix
         is_bare = model.without_sentence_head().head.is_absent
         return (replace(RULES[-1], hf="network.{name}"),) if is_bare else RULES
 

@@ -17,7 +17,7 @@ from archetype.models.decoder.spec import Decoder
 from archetype.models.further_tokens.spec import FurtherTokens
 from archetype.spec.errors import inside
 
-# Tensors in such a layer that duplicate a table of the model, and the duplicated parameters.
+# Tensors of a prediction layer that duplicate a table of the model, and the duplicated parameters.
 TABLES = (
     (re.compile(r".*\.\d+\.embed_tokens\.weight"), "embedding.token.weight"),
     (re.compile(r".*\.\d+\.shared_head\.head\.weight"), "lm_head.weight"),
@@ -26,7 +26,7 @@ TABLES = (
 
 @dataclass(frozen=True)
 class Spelling:
-    """Tensor names of such layers.
+    """Tensor names of prediction layers.
 
     Attributes:
         projection: pattern of the projection's name; group 1 is the prefix of all names of the layer, group 2 its
@@ -66,7 +66,7 @@ class Predictions(NamedTuple):
 
 
 def read_predictions(names: Collection[str], rules: Sequence[Rule], model: Decoder) -> Predictions:
-    """Read the prediction layers of a file; `rules` are those of the model without them.
+    """Read the prediction layers of a file; `rules` are of the model without these layers.
 
     Raises:
         CheckpointError: there are none, or one is unlike all layers of the model.

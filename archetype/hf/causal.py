@@ -16,8 +16,6 @@ OF_LOSS = ("num_items_in_batch", "shift_labels", "ignore_index")  # arguments of
 
 
 class ArchetypeForCausalLM(Generating, ArchetypePreTrainedModel, GenerationMixin):
-    """Causal language model of any kind."""
-
     def __init__(self, config: ArchetypeConfig) -> None:
         super().__init__(config)
         check_kind(self, config.architecture.continues_text, "continue a text")
@@ -50,7 +48,6 @@ class ArchetypeForCausalLM(Generating, ArchetypePreTrainedModel, GenerationMixin
             past_key_values: name of `cache` before transformers 5.24.
             labels: (B, T), the same tokens; -100 where no loss is computed.
             use_cache: whether to return a cache; never in training.
-            output_hidden_states: whether to return the input of each block.
             logits_to_keep: number of last positions, or indices of positions, with logits (0: all).
             token_type_ids: must be zeros.
             others: arguments of the loss, such as `num_items_in_batch`, which divides the sum.

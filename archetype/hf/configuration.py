@@ -16,7 +16,7 @@ class ArchetypeConfig(PretrainedConfig):
     """config.json of a folder whose model is described by a specification.
 
     Attributes:
-        spec: specification as plain data; the constructor accepts whatever `archetype.load_spec` does.
+        spec: specification as plain data; the constructor accepts anything that `archetype.load_spec` does.
         extensions: required extension files, by name and hash; none is ever run automatically.
         use_cache: whether a causal model returns a cache by default.
     """

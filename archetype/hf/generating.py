@@ -50,5 +50,5 @@ class Generating:
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
-        # `generate` would create its own DynamicCache
+        # otherwise `generate` creates a DynamicCache
         return False

@@ -21,7 +21,7 @@ class ArchetypeForMaskedLM(ArchetypePreTrainedModel):
     def forward(
         self, input_ids: Tensor | None = None, labels: Tensor | None = None, **arguments: Any
     ) -> MaskedLMOutput:
-        """Return logits (B, T, V), and the mean loss of labels other than -100.
+        """Return logits (B, T, V), and the mean loss of the labels other than -100.
 
         Args:
             input_ids: (B, T), padded on either side.

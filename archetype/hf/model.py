@@ -36,7 +36,6 @@ class ArchetypeModel(ArchetypePreTrainedModel):
         self.post_init()
 
     def take_head(self) -> nn.Module | None:
-        """Remove the head from the network, and return it."""
         network = self.network
         head: nn.Module | None = network.classifier if network.lm_head is None else network.lm_head
         network.lm_head = network.classifier = network.sentence_head = None

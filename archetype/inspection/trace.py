@@ -181,7 +181,7 @@ class Tracer:
         """Generate text after the prompt with these changes in every pass.
 
         Changes without positions apply to all passes, including those for generated tokens; so do open-ended slices
-        from their start on. Other positions refer to the prompt. Without changes the passes are those of the engine.
+        from their start on. Other positions refer to the prompt. Without changes the engine's passes are used.
 
         Args:
             sampling: fields of `Sampling`.
@@ -239,7 +239,6 @@ class Tracer:
         self, reach: Callable[[str, Tensor], Tensor], recorded: AbstractSet[str], trace: Trace | None
     ) -> Model:
         # a copy that shares the tensors: hooks and observer are on the copy, so that other threads, and a change that
-        # itself
         # calls the model, compute as usual
         tensors = (
             value
@@ -317,7 +316,7 @@ class Tracer:
             # an open-ended slice also covers the tokens to be generated
             if generates and isinstance(selection, slice) and selection.stop is None and (selection.start or 0) >= 0:
                 indices = torch.arange(selection.start or 0, self.model.spec.context_length, selection.step or 1)
-            if generates and self._end is not None:  # a pass covers the end of what is read so far
+            if generates and self._end is not None:  # a pass covers the last `size` positions of the text read so far
                 indices = indices - (self._end - size)
                 indices = indices[(indices >= 0) & (indices < size)]
             result[axis] = (indices + size * torch.arange(rows)[:, None]).flatten().to(x.device)

@@ -29,7 +29,7 @@ class Station(NamedTuple):
     """Values of a box at the position.
 
     Attributes:
-        box: id in the diagram, or that of a container for the joint result of its boxes.
+        box: id of a box in the diagram, or of a container for the joint result of its boxes.
         layer: layer in a stack; None outside layers.
         name: activation, or `PATH.weights`, or `PATH.state.NAME`.
         values: values at the position; attention weights (H, S) are NaN for masked pairs.

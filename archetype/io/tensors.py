@@ -116,7 +116,7 @@ class Tensors:
     @contextmanager
     def copied(self, name: str, of_weights: bool = True) -> Iterator[Tensor]:
         """Yield a tensor to copy from within the block; `of_weights` refuses types that weights cannot have."""
-        # a mapping of its own, whose pages the system can drop when the block ends
+        # a separate mapping, whose pages the system can drop when the block ends
         handle = _open(self._where[name])
         yield self._read(name, handle) if of_weights else handle.get_tensor(name)
         del handle
@@ -161,12 +161,10 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | Non
 
 
 def save(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file atomically."""
-
     def write(temporary: Path) -> None:
         try:
             save_file({name: t.detach().contiguous() for name, t in tensors.items()}, temporary, {"format": "pt"})
-        except SafetensorError as error:  # safetensors wraps the system's error in its own type, as text
+        except SafetensorError as error:  # with the system's error as its text
             raise atomic.refused(path, error) from None
 
     atomic.write_with(path, write)

@@ -124,11 +124,11 @@ class _Collection:
     values: Any
     event: Any
     key: Any = UNSET  # of a mapping: the key whose value is next
-    size: int = 1  # number of items; those of an alias count at each use
+    size: int = 1  # number of items; an alias counts its items at each use
 
 
 def _merged(collection: _Collection) -> Any:
-    # the merge key << of YAML 1.1: the mapping's own keys win
+    # the merge key << of YAML 1.1: keys of the mapping have precedence
     if isinstance(collection.values, list):
         return collection.values
     sources = collection.values.pop(MERGE)

@@ -81,7 +81,7 @@ class EmbeddedModel(Protocol):
 
 
 class EmbeddedModelCost(ModelCost):
-    """Cost of a model whose stacks read embeddings of tokens or patches; patches have `vocab_size` 0."""
+    """Cost of a model with stacks that read embeddings of tokens or patches (`vocab_size` 0)."""
 
     def __init__(self, model: ModelSpec, vocab_size: int) -> None:
         super().__init__(model)

@@ -1,7 +1,7 @@
 """Initial distributions of weights, with their sources.
 
 Each tensor is drawn from a generator seeded by the model's seed and the tensor's name: adding a part to an architecture
-does not change the numbers of the others. A module with its own distributions (a recurrence, a state space model)
+does not change the numbers of the others. A module with special distributions (a recurrence, a state space model)
 draws them in `init_tensor(name, tensor, generator)` and returns True for tensors that it has drawn.
 """
 

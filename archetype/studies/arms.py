@@ -85,6 +85,7 @@ def build_arms(
     arms: list[Arm] = []
     for name, change in changes.items():
         try:
+            # each arm changes the base, not the control
             arms.append(_arm(name, base, change, recipe, data, metric, tokens))
         except ArchetypeError as error:
             raise error.at(f"arms.{name}") from None
@@ -111,6 +112,7 @@ def _arm(
     metric: Metric,
     tokens: int | None,
 ) -> Arm:
+    # a change without a prefix is a field of the model
     parts: dict[str, dict[str, Any]] = {"recipe.": {}, "data.": {}, "metric.": {}, "": {}}
     others: dict[str, Any] = {"spec": base, "seed_offset": 0}
     for path, value in change.items():
@@ -127,6 +129,7 @@ def _arm(
     put(values, _assignments(parts["recipe."]))
     values["data"] = data.recipe | parts["data."]
     parsed = Recipe.parse(values | {"spec": spec.dump(), "dtype": values.get("dtype", "float32")})
+    # rounded up, so that no arm trains on fewer tokens
     steps = parsed.steps if tokens is None else math.ceil(tokens / (parsed.batch_size * row_length(parsed, spec)))
     settings: dict[str, Any] = {"steps": steps}
     if "evaluate_every" not in values:
@@ -136,6 +139,7 @@ def _arm(
     if "checkpoint_every" not in values:
         settings["checkpoint_every"] = max(1, steps // NUM_CHECKPOINTS)
     schedule = parsed.schedule
+    # a share of the steps, since the number of steps depends on the mode
     if isinstance(schedule, WarmUp) and "warmup_steps" not in (values.get("schedule") or {}):
         settings["schedule"] = schedule.replace(warmup_steps=round(steps * WARMUP_SHARE))
     changed = metric.dump()
@@ -156,11 +160,12 @@ def _check_metric(metric: Metric, is_text: bool) -> None:
 
 
 def _assignments(values: Mapping[str, Any]) -> list[str]:
-    # the form of `archetype set PATH=VALUE`, whose values are YAML; JSON is valid YAML
+    # `archetype set PATH=VALUE` reads values as YAML, of which JSON is a subset
     return [f"{path}={json.dumps(value)}" for path, value in values.items()]
 
 
 def _matched(arm: Arm, control: Arm, matched: Match) -> Arm:
+    # one size for all arms, or one per arm
     free = matched.free if isinstance(matched.free, str | None) else matched.free.get(arm.name)
     if free is None:
         return arm

@@ -34,6 +34,7 @@ def equal_budgets(
         For each budget its name, amount, losses by arm (means over seeds) and paired differences with 95 % intervals;
             empty if the arms share no budget, or a run diverged.
     """
+    # a diverged run has no loss to compare
     if any(result.has_diverged for many in results.values() for result in many):
         return []
     rows = []
@@ -49,6 +50,7 @@ def equal_budgets(
             continue
         losses = {name: [_at(curve, amount) for curve in many] for name, many in curves.items()}
         means = {name: statistics.mean(many) for name, many in losses.items()}
+        # paired by seed
         differences = {
             other: list(paired_interval([b - a for a, b in zip(losses[control], losses[other], strict=True)]))
             for other in others

@@ -36,6 +36,7 @@ def check_is_calibration(experiment: Experiment) -> None:
 def machine_key() -> str:
     """Return a hash of the processor, its features, the system and the version of torch."""
     device = torch.device("cpu")
+    # what changes the order of sums, and with it the numbers of a run
     about = {name: value for name, value in description(device).items() if name in ("processor", "flags", "system")}
     return hashlib.sha256(json.dumps([about, versions()["torch"]]).encode()).hexdigest()[:16]
 

@@ -89,7 +89,9 @@ def _names(sources: Sequence[str]) -> list[str]:
     names: list[str] = []
     for source in sources:
         path = Path(source)
+        # files and folders by their name, presets and hub models by theirs
         name = path.stem if path.is_file() else path.resolve().name if path.is_dir() else source.replace("/", "-")
+        # arms need distinct names
         names.append(name if name not in names else f"{name}-{len(names) + 1}")
     return names
 

@@ -20,6 +20,7 @@ def find_claims(folder: Path | None = None) -> dict[int, Path]:
         SpecError: the folder has no claims.
     """
     if folder is None:
+        # claims are part of the repository, but not of the installed package
         claims = _numbered(CLAIMS) or _numbered(CHECKOUT)
         cause = "are not part of the installed package"
         remedy = f"run this in a clone of {REPOSITORY or 'its repository'}"

@@ -76,7 +76,7 @@ def prepare(source: str | dict[str, Any], folder: Path, store: Path, where: Spli
     data = _parsed(recipe)
     assert isinstance(data, TextData)
     digest = hashlib.sha256(text.encode()).hexdigest()
-    if data.split != "end":  # a corpus with its end held out has the hash of its text
+    if data.split != "end":  # only other splits enter the hash, so that hashes of earlier reports stay valid
         digest = hashlib.sha256(f"{digest} {data.split}".encode()).hexdigest()
     corpus = Path("corpora") / digest[:16]
     if not (store / corpus / "test.txt").is_file():
@@ -100,6 +100,7 @@ def _trained_tokenizer(recipe: dict[str, Any], store: Path, corpus: Path) -> dic
     if not tokenizer_class(kind).learns_vocabulary:
         return {}
     data = _parsed(recipe | {"text": [str(store / corpus / "train.txt")]})
+    # other settings that the tokenizer depends on
     others = [getattr(data, "lowercase", False), data.validation_fraction]
     known = "" if others == [False, HELD_OUT] else f"-{hashlib.sha256(json.dumps(others).encode()).hexdigest()[:8]}"
     name = corpus / f"tokenizer-{kind}-{size}{known}"

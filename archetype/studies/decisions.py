@@ -71,6 +71,7 @@ class Decision(Part):
             result, reason = NOT_SHOWN, f"inconclusive: p is {adjusted_p:.2g} after Holm's correction"
         elif is_shown:
             result, reason = name, f"the mean of {pairs} pairs is {effect.mean:+.4g}"
+        # `at_least` claims a difference, and its margin is the claimed number
         elif is_equivalent and pairs > 1 and self.kind != "at_least":
             result, reason = NO_DIFFERENCE, f"the interval of 90 % lies within +-{margin:.3g}"
         elif is_reversed:
@@ -131,7 +132,7 @@ class Difference(Decision):
 
 @part
 class Equivalence(Decision):
-    """The other arm is as good: two one-sided tests within +- margin, whose 90 % interval lies inside it.
+    """The other arm is as good: the 90 % interval lies within +- margin, so both one-sided tests pass.
 
     Attributes:
         margin: a number, or a share of the control's mean.
@@ -236,6 +237,7 @@ class SlopeBetween(Decision):
     high: Finite
 
     def fit(self, evidence: Evidence) -> statistics.Slope:
+        # (seed, arm)
         repeats = list(zip(*(evidence.by_arm[name] for name in self.x), strict=True))
         return statistics.log_slope(list(self.x.values()), repeats)
 

@@ -64,7 +64,7 @@ def execute(store: Store, key: str, parent: int | None = None, look: Callable[[]
             if not store.is_complete(key):
                 _train_and_measure(store, folder, parent, look)
     except CheckpointError as error:
-        # a lock held by another process is no failure: that process makes the run
+        # another process holds the lock, and makes the run
         if "another process" not in error.cause:
             set_state(folder, "failed", {"error": str(error)})
     except ArchetypeError as error:
@@ -188,6 +188,7 @@ def _about(run: Run, request: dict[str, Any]) -> dict[str, Any]:
         "validation_loss": _number(last.get("validation_loss")),
         "validation_accuracy": last.get("validation_accuracy"),
         "steps": steps[-1]["step"] if steps else 0,
+        # training time without evaluations and checkpoints
         "seconds": sum(line["num_targets"] / line["per_second"] for line in steps),
         "predictions": sum(line["num_targets"] for line in steps),
         "environment": environment(),
@@ -213,6 +214,7 @@ def _measure_all(store: Store, folder: Path, run: Run, request: dict[str, Any], 
 
 
 def _drop_what_is_not_needed(run: Run) -> None:
+    # a finished run needs its weights, metrics and recipe only
     for folder in (run.checkpoints, run.best_folder):
         shutil.rmtree(folder, ignore_errors=True)
     for file in run.folder.rglob("events.out.tfevents*"):

@@ -63,8 +63,6 @@ class Effect(BaseModel):
 
 
 class ReportedTest(BaseModel):
-    """Test of one arm against the control."""
-
     arm: str
     verdict: str
     reason: str
@@ -84,8 +82,6 @@ class SeedLosses(BaseModel):
 
 
 class ReportedComparison(BaseModel):
-    """Results on one corpus and size."""
-
     name: str
     curves: dict[str, Band]
     losses: dict[str, SeedLosses] = {}  # pydantic copies it
@@ -152,6 +148,7 @@ class ReportExtension:
         for part, reported in parts:
             data = part.data + tuple(_another(part.data[0], name) for name in corpora if is_text(part.data[0]))
             study = TrainedStudy(part.replace(data=data), "extended", data_folder, store, experiment.split)
+            # parts with a single corpus and size have nothing to add
             if len(study.sources) + len(study.mode.sizes) > 1:
                 self.studies[part.id], self.reported[part.id] = study, reported
                 self.trials[part.id] = trials = reported.trials() or study.trials()[0]
@@ -202,6 +199,7 @@ class ReportExtension:
             )
         results = [result for comparison in others for result in comparison.all_results()]
         added = cost(results)
+        # named in the report, since they were chosen after the verdict
         late = [name for name in self.corpora if name in {comparison.name for comparison in others}]
         limits = [limit for limit in reported.limits if limit != one_corpus(first)]
         changed = {
@@ -237,6 +235,7 @@ def _trained_parts(file: Path, data: Mapping[str, Any]) -> tuple[Experiment, lis
         field, (cause, _) = path(error.errors()[0]["loc"]), in_words(error.errors()[0])
         raise DataError(str(file), f"is not a report in full mode: {field} {cause}", WRITE_ANEW) from None
     experiment = Experiment.parse(report.experiment)
+    # an edited report, or one of another version of the file format
     if experiment.hash != report.hash:
         cause = f"its experiment has the hash {experiment.hash}, not {report.hash}"
         raise DataError(str(file), cause, "make the report again with `archetype compare run`")

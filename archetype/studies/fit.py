@@ -57,6 +57,7 @@ def bootstrap(
         statistic: reduces the last axis.
         draws: number of resamples.
     """
+    # fixed, so that a report has the same interval each time it is made
     generator = torch.Generator().manual_seed(0)
     repeats = torch.tensor(values, dtype=torch.float64)
     # (draws, N) -> (draws,)

@@ -59,6 +59,7 @@ def measure(run: Run, metric: Metric, test: Path | None, device: torch.device) -
     value = _value(run, model, metric, test)
     if metric.minus is None:
         return value
+    # the same metric with some fields changed, measured on the same run
     data = metric.replace(minus=None).dump()
     put(data, [f"{path}={json.dumps(changed)}" for path, changed in metric.minus.items()])
     return Measured(value.value - _value(run, model, Metric.parse(data), test).value, value.loss)
@@ -80,6 +81,7 @@ def _value(run: Run, model: Model, metric: Metric, test: Path | None) -> Measure
     ids = encode(tokenizer, text)
     losses = position_losses(model, ids, metric)
     loss = float(losses.mean())
+    # mean nats per token -> bits per byte of the whole text
     in_bits = loss / math.log(2) * len(ids) / len(text.encode())
     return _of_passages(in_bits if _kind(metric) == "bits_per_byte" else loss, loss, losses)
 

@@ -71,6 +71,7 @@ def overview_markdown(
 ) -> str:
     surprises = [(row, part) for row in (*claims, *others) for part in row["parts"] if part["surprise"] == SURPRISE]
     lines = ["# The claims", "", f"{len(claims)} claims; each verdict is for this code at this scale.", ""]
+    # readings of claims come first, the verdicts after them
     if answers := [row for row in claims if row["answer"]]:
         rows = [(row["claim"], f"[{row['title']}]({row['report']}.md)", row["answer"]) for row in answers]
         lines += ["## Answers to the documents", "", markdown_table(("claim", "", "answer"), rows), ""]

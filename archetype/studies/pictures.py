@@ -39,6 +39,7 @@ def _trials(part: Mapping[str, Any]) -> Iterator[tuple[str, Chart]]:
 def _law(part: Mapping[str, Any]) -> Chart:
     """Chart the runs as points, the law as lines, and the prediction for the held-out size as a band."""
     law, lines, points = Law(**part["law"]), {}, {}
+    # `seen`: runs of the held-out size
     runs = [*part["fitted"], *part["seen"]]
     for parameters in dict.fromkeys(run["parameters"] for run in runs):
         of_size = [run for run in runs if run["parameters"] == parameters]

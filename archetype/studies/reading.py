@@ -31,6 +31,7 @@ def finding(part: Mapping[str, Any]) -> str:
     if part["reason"].startswith((CONTROL_FAILED, "diverged")) or None in (mean, low, high):
         return UNRESOLVED
     wide, margin = effect["interval90"], effect["margin"]
+    # as in `decisions`: the 90 % interval lies inside the margin
     is_equivalent = bool(wide and margin and -margin < wide[1] and wide[2] < margin)
     if low <= 0 <= high:
         return EQUIVALENT if is_equivalent else UNRESOLVED
@@ -39,7 +40,7 @@ def finding(part: Mapping[str, Any]) -> str:
 
 
 def finding_of(outcome: Mapping[str, Any], part: Mapping[str, Any]) -> str:
-    """Return what a part found; the reading's own finding takes precedence."""
+    """Return what a part found; a finding in the reading has precedence."""
     return str(_of_part(outcome, part).get("finding") or finding(part))
 
 

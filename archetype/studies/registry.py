@@ -70,6 +70,7 @@ def load_checks(folder: Path) -> Mapping[str, Check]:
     Raises:
         ArchetypeError: importing a file fails, or another package has the folder's name.
     """
+    # a relative folder such as `.` has no name
     folder = folder.resolve()
     files = {f"{folder.name}.checks.{file.stem}": file for file in sorted(folder.glob("checks/[!_]*.py"))}
     sys.path.insert(0, str(folder.parent))
@@ -110,6 +111,7 @@ def run(name: str, *, quick: bool) -> Outcome:
     chosen = find(name)
     try:
         outcome = chosen.measure(quick).checked()
+    # on a busy machine a time means little, so the check does not hold
     except Busy as error:
         return Outcome(False, f"refused: {error}")
     if quick and chosen.kind == "timing":

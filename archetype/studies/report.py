@@ -46,6 +46,7 @@ def write_reports(outcome: dict[str, Any], folder: Path) -> list[Path]:
         for picture, svg in pictures_of(part).items()
     }
     files = {f"{name}.md": text, f"{name}.json": json.dumps(outcome, indent=2) + "\n"} | pictures
+    # the page contains its pictures, so that it can be sent as one file
     files[f"{name}.html"] = html_page(outcome["title"], text, pictures)
     for file, text in files.items():
         atomic.write_bytes(folder / file, text.encode())

@@ -98,6 +98,7 @@ def time_of_run(arm: Arm, store: Store, clock: Callable[[], Spent] = clock) -> R
         reading = clock() - started
         steps, evaluation = _steps(state, clock)
         started = clock()
+        # the checkpoint of the last step
         state.save()
         list(state.saved(wait=True))
         saved = clock()
@@ -120,6 +121,7 @@ def time_of_run(arm: Arm, store: Store, clock: Callable[[], Spent] = clock) -> R
         (saved - started).busy,
         writing.busy,
         test,
+        # above 1 if other processes use the core
         took.wall / took.busy if took.busy > 0 else 1.0,
         took.busy,
     )

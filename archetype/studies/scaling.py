@@ -64,6 +64,7 @@ class Fit:
 def fit_law(parameters: Sequence[float], tokens: Sequence[float], losses: Sequence[float], seed: int = 0) -> Fit:
     """Fit a law by the Huber loss of log residuals from many starting points, with bootstrap intervals over runs."""
     n, d, loss = (np.asarray(values, dtype=float) for values in (parameters, tokens, losses))
+    # the fit has local minima: keep the best of several starts (Hoffmann 2022, appendix D)
     best = min((_fitted(n, d, loss, start) for start in STARTS), key=lambda result: result[1])
     law, _ = best
     generator, drawn = np.random.default_rng(seed), []
@@ -128,6 +129,7 @@ class ScalingLawStudy:
             }
             for tokens in self.tokens
         }
+        # sizes are ordered; the last is left out of the fit
         *self.fitted, self.largest = sizes
         if part.tune is not None:
             check_grid(self.arms[self.tokens[0]][self.largest], part.tune.grid)
@@ -204,6 +206,7 @@ class ScalingLawStudy:
     def prediction(self) -> dict[str, Any]:
         """Return the prediction for the largest size, written once, before the first of its runs."""
         runs = self._runs(self.largest)
+        # of the part and of its runs, which depend on code and machine
         name = fingerprint(self.part) + "-" + runs[0][1].key
         file = self.store.folder / "predictions" / f"{name}.json"
         if not file.is_file():
@@ -282,6 +285,7 @@ class ScalingLawStudy:
     def outcome(self, quick: bool, is_calibrated: bool) -> dict[str, Any]:
         """Return the law with its intervals, the prediction and the measured losses."""
         prediction, seen = self.prediction(), self.points([self.largest])
+        # relative error of each prediction
         offs = [abs(p["loss"] - s["loss"]) / s["loss"] for p, s in zip(prediction["predicted"], seen, strict=True)]
         within = all(off <= self.part.margin for off in offs)
         law, last = Law(**prediction["law"]), prediction["predicted"][-1]

@@ -109,6 +109,7 @@ class Search:
         self.file, self.store = file, store
         self.data = prepare(file.data[0], data_folder, store.folder, file.split)
         changes = [dict(zip(file.space, values, strict=True)) for values in itertools.product(*file.space.values())]
+        # a sample without replacement, which a larger `candidates` extends
         random.Random(file.seed).shuffle(changes)
         self.refused, self.reason = 0, ""
         self.changes: dict[str, dict[str, Any]] = {}
@@ -160,6 +161,7 @@ class Search:
             if len(known) < len(scores):
                 break
             names = self._ranked(known)
+            # at least one candidate goes on
             names = names[: max(1, round(len(names) * self.file.keep))]
         return rungs
 
@@ -215,6 +217,7 @@ class Search:
         last: dict[str, tuple[int, float]] = {}
         for tokens, scores in self.rungs():
             last |= {name: (tokens, score) for name, score in scores.items() if score is not None}
+        # the score of an accuracy is its negative, so that lower is better
         front, sign = self.front(), -1 if self.file.metric.is_accuracy else 1
         best_first = sorted(last, key=lambda name: (-last[name][0], last[name][1]))
         rows: list[dict[str, Any]] = []

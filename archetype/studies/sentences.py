@@ -103,6 +103,7 @@ def _cost(part: Mapping[str, Any], arm: str) -> str:
 def _ratio(name: str, value: float, other: float) -> str:
     if value == other == 0:
         return ""
+    # equal, or solved to be almost equal
     if abs(value - other) <= EQUAL * other:
         return f"the same {name}"
     return f"{value / other:.3g} times the {name}" if other else f"{quantity(value).strip()} {name} where that has none"

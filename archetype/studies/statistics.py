@@ -22,16 +22,12 @@ POWER = 0.8
 
 
 class Interval(NamedTuple):
-    """Estimate with its confidence interval."""
-
     mean: float
     low: float
     high: float
 
 
 class Slope(NamedTuple):
-    """Slope of logarithms with its bootstrap interval."""
-
     slope: float
     low: float
     high: float
@@ -98,7 +94,7 @@ def sign_flip_p(differences: Sequence[float], seed: int = 0) -> float:
     else:
         drawn = np.random.default_rng(seed).choice((1.0, -1.0), size=(NUM_DRAWN, len(values)))
         signs = np.concatenate([np.ones((1, len(values))), drawn])  # include the observed pattern
-    sums = np.abs(signs @ values)
+    sums = np.abs(signs @ values)  # (patterns,)
     # tolerate rounding: the observed pattern must count as equal to itself
     return float(np.mean(sums >= abs(values.sum()) * (1 - 1e-12)))
 
@@ -152,6 +148,7 @@ def example_interval(
         treated: of the other arm, on the same examples.
     """
     generator = np.random.default_rng(seed)
+    # (seed, arm, example)
     right = np.asarray([[arm[0] for arm in pair] for pair in zip(control, treated, strict=True)], dtype=float)
     answers = np.asarray([[arm[1] for arm in pair] for pair in zip(control, treated, strict=True)], dtype=float)
     num_seeds, _, num_examples = right.shape  # (seed, arm, example)
@@ -181,6 +178,7 @@ def minimal_detectable_effect(deviation: float, pairs: int, power: float = POWER
     Args:
         deviation: standard deviation of the paired differences.
     """
+    # the effect scales with the standard deviation
     return math.inf if pairs < 2 else deviation * _standard_effect(pairs, power, alpha)
 
 

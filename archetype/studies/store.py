@@ -63,11 +63,13 @@ class RunRequest:
     def key(self) -> str:
         """Hash of all that determines the numbers: model, recipe, data, seed, precision, torch and extensions."""
         recipe = self.recipe.dump(full=True)
+        # parsed, so that equal models in different spellings have equal keys
         model = parse(recipe.pop("spec"))
         spec = fingerprint(model)
         data = {
             name: value
             for name, value in recipe.pop("data").items()
+            # paths do not matter: `data_sha256` is of the contents
             if name != "text" and NEUTRAL.get(name, ...) != value
         }
         # numbers may differ between versions of torch and of the code, so both are part of the key
@@ -128,6 +130,7 @@ class Store:
     def __init__(self, folder: Path | None = None) -> None:
         usual = Path(os.environ[SETTING]) if os.environ.get(SETTING) else cache_folder() / "studies"
         self.folder = (folder or usual).expanduser().absolute()
+        # last heartbeat of a run, and when it was first seen
         self._heard: dict[str, tuple[dict[str, Any], float]] = {}
 
     def run_folder(self, key: str) -> Path:
@@ -145,6 +148,7 @@ class Store:
                 "device": request.device,
                 "code": CODE,
             }
+            # the state first: a run without a state counts as never requested
             if state_of(folder) is None:
                 atomic.write_json(folder / "state.pending", {})
             # last: a run with this file has a state

@@ -185,6 +185,7 @@ class Study:
         """
         experiment, quick = self.experiment, self.mode == "quick"
         calibration = read_calibration(self.store)
+        # the calibration itself must be judged without one
         is_calibrated = experiment.is_calibration or bool(calibration and calibration["passed"])
         compared = {name: study.comparisons() for name, study in self.trained.items()}
         evidences = {
@@ -192,6 +193,7 @@ class Study:
             for name, (trials, comparisons) in compared.items()
             for arm, evidence in self.trained[name].evidence(trials, comparisons[0]).items()
         }
+        # all trained parts together, since Holm's correction covers the whole study
         judged = study_verdicts(
             [(self.trained[name].part.decide, evidence) for (name, _), evidence in evidences.items()]
         )
@@ -264,6 +266,7 @@ def check_type(part: CheckPart) -> None:
 
 def _checked(part: CheckPart, quick: bool) -> dict[str, Any]:
     started = time.perf_counter()
+    # checks, like runs, must give the same numbers on every machine
     with one_thread():
         result = run(part.check, quick=quick)
     return {

@@ -192,6 +192,7 @@ def _start_worker(store: Store, keys: Path) -> "subprocess.Popen[bytes]":
     path = os.pathsep.join(filter(None, (str(Path(__file__).parent.parent.parent), os.environ.get("PYTHONPATH"))))
     # one thread per worker, as in `one_thread`; OpenMP reads this when torch is imported
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    # a new session: Ctrl-C reaches only this process, which ends its workers
     return subprocess.Popen(command + _extensions(), env=environment, start_new_session=True)
 
 

@@ -26,7 +26,7 @@ class PlannedRun(NamedTuple):
 
 
 class Probes:
-    """Measured run times, shared by arms that are alike.
+    """Measured run times, shared by equal arms.
 
     Attributes:
         busy: seconds spent on measuring.
@@ -59,6 +59,7 @@ def promised(
     Args:
         now: returns the time of this process; its start-up and reading of data is repeated in every worker.
     """
+    # parts of a study may share runs
     runs = {(run.request.key, run.is_trial): run for run in planned}.values()
     timed = [(run, time_of(run.arm)) for run in runs]
     start_up = max(0.0, now().busy - time_of.busy)
@@ -66,6 +67,7 @@ def promised(
     processes, firsts, load = 1, 0.0, max((time.load for _, time in timed), default=1.0)
     for name, is_trial in ((TRIALS, True), (PAIRS, False)):
         of_stage = [(run, time) for run, time in timed if run.is_trial == is_trial]
+        # more workers than cores or runs do not help
         at_once = max(1, min(workers, num_cores(), len(of_stage)))
         busy = wall = 0.0
         for run, time in of_stage:

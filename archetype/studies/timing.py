@@ -55,6 +55,7 @@ def _busy_seconds() -> float:
 def compare(first: Callable[[], object], second: Callable[[], object], rounds: int = ROUNDS) -> Ratio:
     """Return the time of `first` relative to `second`, over rounds after a warm-up round."""
     ratios = []
+    # round 0 is a warm-up
     for round in range(rounds + 1):
         # ABBA: a linear drift of the clock rate cancels
         first_seconds, other, another, last = (seconds(way) for way in (first, second, second, first))

@@ -65,6 +65,7 @@ class TrainedStudy:
         full, chosen_mode = part.modes.full, getattr(part.modes, mode_name)
         mode: Mode = chosen_mode or full
         if mode_name == "quick" and mode.tokens is None and full.tokens is not None:
+            # a twelfth of the tokens, so that quick stays within a minute
             mode = mode.replace(tokens=max(1, full.tokens // 12))
         self.mode = mode.replace(tokens=mode.tokens or full.tokens)
         self.is_quick = mode_name == "quick"
@@ -159,7 +160,7 @@ class TrainedStudy:
         return RunRequest(recipe, arm.data.sha256, metrics, arm.data.test, self.device)
 
     def trials(self) -> tuple[Trials, list[RunRequest]]:
-        """Return the finished trials and the requests they need; a grid is extended for all arms alike."""
+        """Return the finished trials and the requests they need; a grid is extended for all arms together."""
         if self.tune is None:
             middle = {}
             if self.part.tune is not None:  # use the middle of the grid without trials
@@ -170,9 +171,11 @@ class TrainedStudy:
         for extension in range(self.tune.extend + 1):
             points = list(itertools.product(*grid.values()))
             requests = [request for point in points for request in self._trial(paths, point)]
+            # unfinished trials do not tell yet whether the grid is extended
             if self._missing(requests):
                 return Trials(paths, {}, {}, False), requests
             trials = self._judged(paths, points)
+            # one arm's best at an edge extends the grid of all, so that all have equally many trials
             at_edges = {edge for point in trials.best.values() for edge in edges(grid, point)}
             trials.is_interior = not at_edges
             if not at_edges or extension == self.tune.extend:
@@ -252,6 +255,7 @@ class TrainedStudy:
         is_lower, evidence = arm.metric.better == "lower", {}
         for other in others:
             needed = [*comparison.values] if self.part.decide.takes_all_arms else [control, other]
+            # runs without a finite value, by arm
             lost = {name: sum(not math.isfinite(value) for value in comparison.values[name]) for name in needed}
             # pairs need a finite value of both arms
             measured = [seed for seed in seeds if all(math.isfinite(comparison.values[name][seed]) for name in needed)]

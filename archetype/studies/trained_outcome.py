@@ -110,6 +110,7 @@ def slopes(comparisons: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     num_seeds = min(len(comparison["seeds"]) for comparison in sizes)
     by_arm = {}
     for arm in comparisons[0]["values"]:
+        # compute of each size, over which the loss of each seed is fitted
         flops = [comparison["training_flops"][arm] for comparison in sizes]
         losses = [[comparison["values"][arm][seed] for comparison in sizes] for seed in range(num_seeds)]
         if len(set(flops)) > 1:

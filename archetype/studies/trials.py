@@ -51,6 +51,7 @@ def edges(grid: Mapping[str, Sequence[Any]], point: Point) -> set[tuple[str, boo
 def extend(values: list[Any], at_end: bool) -> None:
     """Add one value to the grid, continuing the ratio of the last two."""
     values.sort()
+    # geometric, as learning rates are spaced
     value = values[-1] * values[-1] / values[-2] if at_end else values[0] * values[0] / values[1]
     value = float(f"{value:.6g}")
     values.insert(len(values) if at_end else 0, value if isinstance(values[0], float) else round(value))

@@ -38,6 +38,7 @@ def study_verdicts(judged: Sequence[tuple[Decision, Evidence]]) -> list[Verdict]
     verdicts = []
     for (decision, evidence), p in zip(judged, adjusted, strict=True):
         verdict = decision.judge(evidence, p) if evidence.control else NOTHING_MEASURED
+        # the most serious defect gives the reason
         if evidence.failed_control:
             verdict = replace(verdict, verdict=NOT_SHOWN, reason=f"{CONTROL_FAILED}: {evidence.failed_control}")
         elif evidence.unmeasured:

@@ -1,4 +1,4 @@
-"""Open the SentencePiece models to which a class of transformers adds steps, tokens, or ids of its own order.
+"""Open SentencePiece models to which a class of transformers adds steps or tokens, or whose ids it reorders.
 
 spiece.model belongs to T5, ALBERT and XLNet; sentencepiece.bpe.model to XLM-RoBERTa and CamemBERT.
 """
@@ -40,7 +40,7 @@ CLASSES = {
     "AlbertTokenizer": Layout(1),
     "T5Tokenizer": Layout(2),
     "XLNetTokenizer": Layout(0),
-    # fairseq's dictionary: four symbols, then the pieces without the model's own three, then the mask
+    # fairseq's dictionary: four symbols, the model's pieces without its first three, and the mask
     "XLMRobertaTokenizer": Layout(
         3, 3, (("bos_token", 0), ("pad_token", 0), ("eos_token", 0), ("unk_token", 0)), ("mask_token",)
     ),
@@ -88,7 +88,7 @@ def _definition(
     vocabulary = _vocabulary(pieces.pieces, layout, taken)
     ids = {piece.text: id for id, piece in enumerate(vocabulary)}
     unknown = int(pieces.processor.unk_id()) + len(layout.first) - layout.dropped
-    is_replaced = unknown < len(layout.first)  # by the class's own unknown token
+    is_replaced = unknown < len(layout.first)  # by the class's unknown token
     if pieces.settings.kind != UNIGRAM or len(ids) < len(vocabulary) or not (is_replaced or unknown == layout.unknown):
         raise DataError("", "does not fit the class that the folder names", REMEDY)
     text = json.dumps({name: steps[name] for name in STEPS})

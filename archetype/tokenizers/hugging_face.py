@@ -30,7 +30,7 @@ INCOMPLETE = "is the tokenizer's file complete?"
 
 
 class HuggingFaceTokenizer(Tokenizer):
-    """Tokenizer described by a tokenizer.json: BPE, WordPiece, Unigram or WordLevel; `kind` is that of its model.
+    """Tokenizer described by a tokenizer.json: BPE, WordPiece, Unigram or WordLevel; `kind` names its model.
 
     Args:
         data: contents of the tokenizer.json.

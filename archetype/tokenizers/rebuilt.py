@@ -1,4 +1,4 @@
-"""Find the parts of a tokenizer.json that classes of transformers replace by their own (`rebuilt.json`).
+"""Find the parts of a tokenizer.json that classes of transformers replace (`rebuilt.json`).
 
 The class named by `tokenizer_class` or implied by the model type keeps the file's vocabulary and builds the other parts
 itself, so transformers may give other ids than the file. The table is made by `python -m

@@ -17,7 +17,7 @@ from archetype.tokenizers.tokenizer import Tokenizer, check_utf8
 
 T = TypeVar("T", bound=type[Tokenizer])
 # In the order in which their files are looked for. Marian comes first, since no other file describes both of its
-# languages; then our own kinds, next to which an export puts a tokenizer.json for other programs. Libraries are
+# languages; then Archetype's kinds, next to which an export puts a tokenizer.json for other programs. Libraries are
 # imported only when a tokenizer that needs them is opened or trained.
 MODULES = ("marian", "bytes", "characters", "words", "hugging_face", "sentencepiece", "tiktoken", "tekken",
            "gpt2", "wordpiece", "bpe")  # fmt: skip
@@ -109,8 +109,8 @@ def train_tokenizer(
 def open_tokenizer(source: Path) -> Tokenizer:
     """Open the tokenizer of a model folder, run directory, tokenizer folder or hub model, or in a single file.
 
-    If a folder has several, registered kinds come first, then Marian, our own kinds, tokenizer.json, tokenizer.model,
-    and the others.
+    If a folder has several, registered kinds come first, then Marian, Archetype's kinds, tokenizer.json,
+    tokenizer.model, and the others.
 
     Args:
         source: a folder, a tokenizer file, or owner/name or owner/name@revision on the hub (only tokenizer files are

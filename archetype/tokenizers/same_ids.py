@@ -31,7 +31,7 @@ def check_saved(
 ) -> Tokenizer:
     """Compare a folder's tokenizer with the original (ids of texts and prompts, bos and eos), and return it.
 
-    A tokenizer.json is read by its own library, as in transformers; other files are read by Archetype. With
+    A tokenizer.json is read by `tokenizers`, as in transformers; other files are read by Archetype. With
     `allow_different`, a difference is a warning.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Tokenizer from a SentencePiece tokenizer.model, using its own library."""
+"""Tokenizer from a SentencePiece tokenizer.model, using the library sentencepiece."""
 
 import random
 import struct

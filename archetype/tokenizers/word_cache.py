@@ -17,8 +17,8 @@ MAX_WORDS = 2**18  # limit of the cache, about 50 MB
 # pattern of ByteLevel with use_regex
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 PROPERTY = re.compile(r"\\p\{(L|Lu|Ll|Lt|Lm|Lo|M|N|Nd|P|S)\}")
-# syntax that Oniguruma and `re` read alike: characters, properties, spaces, classes of them, negative lookahead, and
-# non-capturing groups without repetition, since nested repetition can take exponential time
+# syntax with one meaning in Oniguruma and `re`: characters, properties, spaces, classes of them, negative lookahead,
+# and non-capturing groups without repetition, since nested repetition can take exponential time
 SAFE = re.compile(
     rf"(?:{PROPERTY.pattern}|\\[sSrnt]|\\[^\w\s]|\[\^?(?!\[)|\(\?(?:i?:|!)|\)(?![+*{{])|[^\\\[().$^&~-])*"
 )
@@ -146,7 +146,7 @@ def _all_stable(text: str) -> bool:
 
 
 def _is_stable(character: str) -> bool:
-    # the same in all Unicode versions, and white space for `re` and Oniguruma alike
+    # the same in all Unicode versions, and white space for both `re` and Oniguruma
     category = unicodedata.category(character)
     if category[0] == "C" or character in FOLDED or ord(character) > 0xFFFF:
         return character in CONTROLS

@@ -186,7 +186,7 @@ def quadratic(x: tuple[int, ...], y: list[float]) -> float:
 
 @check("kv_cache.decode_time", claim=6, part="b", kind="timing")
 def decode_time(quick: bool) -> Outcome:
-    """Where the state is most of what is read, grouped heads decode nearly as fast as one, and twice as fast as all."""
+    """If most bytes read are state, grouped heads decode nearly as fast as one head, and twice as fast as all heads."""
     rows, length, rounds, d, kv_heads = (2, 32, 2, 64, (4, 1, 1)) if quick else (32, 4096, 15, 256, (16, 2, 1))
     if not quick:
         refuse_if_busy()

@@ -147,7 +147,7 @@ def centred_model(norm: Norm) -> Any:
 
 @check("norm.time", claim=4, part="c", kind="timing")
 def time(quick: bool) -> Outcome:
-    """RMSNorm takes less time than LayerNorm, each as torch's own operation for this processor."""
+    """RMSNorm takes less time than LayerNorm, each as torch's operation for this processor."""
     widths, rounds, vectors = ((16, 32), 2, 64) if quick else ((96, 256, 1024, 4096), 15, 2**21)
     if not quick:
         refuse_if_busy()

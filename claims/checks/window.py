@@ -41,7 +41,7 @@ def misplaced(gradients: Tensor, reach: int) -> int:
 
 @check("window.reach", claim=7, part="a")
 def reach(quick: bool) -> Outcome:
-    """With W keys, the query's own included, L layers reach exactly the L (W - 1) tokens before."""
+    """With windows of W keys, including the query's position, L layers reach exactly the L (W - 1) tokens before."""
     sizes = ((2, 4), (3, 3)) if quick else ((1, 8), (2, 4), (3, 3), (4, 16), (6, 5), (8, 8))
     wrong, controls, half = 0, [], 0
     for layers, window in sizes:
@@ -80,7 +80,7 @@ def half_distance(gradients: Tensor) -> int:
 
 @check("window.state", claim=7, part="state")
 def state(quick: bool) -> Outcome:
-    """A state of the newest W positions gives the whole text's logits; a window of the text's length is full attention."""
+    """A state of the newest W positions gives the whole text's logits; a window of its length is full attention."""
     window, length = 5, 24 if quick else 60
     errors = {}
     for dtype in EXACT:

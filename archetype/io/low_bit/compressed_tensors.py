@@ -100,7 +100,7 @@ def compressed_tensors(settings: Mapping[str, Any]) -> Sequence[Scheme]:
 
 
 def _check_transforms(section: Any) -> None:
-    # transforms of weights are folded into them; those of activations would have to be computed
+    # transforms of weights are folded into them; transforms of activations would have to be computed
     groups = section.get("config_groups") if isinstance(section, dict) else section
     if groups and not isinstance(groups, dict):
         raise CheckpointError("transform_config", f"{section!r} is not a mapping", "fix the file")

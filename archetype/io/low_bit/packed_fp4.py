@@ -22,7 +22,7 @@ class PackedFP4(Scheme):
         names: roles are weight, scale and, for NVFP4, matrix_scale.
         types: stored types of the bytes.
         scales: stored types of the groups' scales: F8_E4M3, or F8_E8M0 and U8 for powers of two.
-        matrix_scale: whether the scale of a group is multiplied or divided by that of the matrix.
+        matrix_scale: whether the scale of a group is multiplied or divided by the matrix's scale.
         rounded: whether products are rounded to bfloat16, whatever dtype is requested.
     """
 

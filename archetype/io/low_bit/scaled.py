@@ -26,7 +26,7 @@ class Scaled(Scheme):
     Attributes:
         types: stored types of the numbers.
         block: rows and columns per scale; needed if the last blocks are smaller.
-        product: dtype of products: float32, that of the scales, or the requested one.
+        product: dtype of products: float32, the scales' dtype, or the requested one.
     """
 
     names: tuple[Names, ...]

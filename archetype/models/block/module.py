@@ -20,7 +20,7 @@ from archetype.roles.residual import Residual
 
 
 class Block(nn.Module):
-    """The contents of a layer and their norms; each wiring is a subclass with its own `forward`.
+    """The contents of a layer and their norms; each wiring is a subclass with a `forward`.
 
     Attributes:
         contents: names of the contents that the block has, in the order of computation.

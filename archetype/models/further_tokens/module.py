@@ -24,7 +24,7 @@ class HiddenCache(LayerState):
 
     @property
     def can_shorten(self) -> bool:
-        # every position keeps its own slot
+        # slot s always holds position s
         return True
 
     def append(self, x: Vectors, context: ForwardContext) -> None:

@@ -21,7 +21,7 @@ class FurtherTokens(Spec):
 
     Attributes:
         count: number of predicted tokens after the next.
-        block: one layer, repeated with separate weights (absent: like the model's last layer, with its own keys).
+        block: one layer, repeated with separate weights (absent: like the model's last layer, with separate keys).
         norm: norm of the two inputs of a block's projection, and of the block's output.
         loss_weight: weight of the mean loss of all further tokens.
     """
@@ -32,7 +32,7 @@ class FurtherTokens(Spec):
     loss_weight: NotNegative = 0.3
 
     def stack(self, layers: Sequence[Block], d_model: int) -> StackView:
-        """Return the blocks as a separate stack; each ends with a norm of its own, so the stack has none."""
+        """Return the blocks as a separate stack without a final norm, since each block ends with one."""
         block = self.block or layers[-1].model_copy(update={"mixer": layers[-1].mixer.own})
         blocks = (block.own,) * self.count
         field = "further_tokens.block"

@@ -115,7 +115,7 @@ class MegaByte(CausalModel):
 
     @property
     def token_table(self) -> Weight:
-        # that of the local embedding
+        # of the local embedding, whose vectors have the width that the head reads
         return self.local_embedding.token.weight
 
     @torch.no_grad()
