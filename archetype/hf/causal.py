@@ -67,7 +67,7 @@ class ArchetypeForCausalLM(Generating, ArchetypePreTrainedModel, GenerationMixin
             cached and labels is None,
             output_hidden_states,
         )
-        hidden = result.hidden
+        hidden = result.hidden  # (B, T, D)
         # slice(-0, None) is all positions
         positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(hidden[:, positions], self.model.network.token_table)  # (B, T or fewer, V)

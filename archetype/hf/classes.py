@@ -39,7 +39,7 @@ class _Classifier(ArchetypePreTrainedModel):
         hidden = result.output.hidden
         context = ForwardContext.of(hidden, num_tokens=result.rows.num_tokens)
         logits: Tensor = self.model.network.class_logits(hidden, context, self.classifier)
-        return result.rows.restored(logits) if self.of_tokens else logits
+        return result.rows.restored(logits) if self.of_tokens else logits  # tokens at their original columns
 
     def loss(self, logits: Tensor, labels: Tensor | None, arguments: dict[str, Any]) -> Tensor | None:
         """Return transformers' loss, which depends on `problem_type` or on the shape and type of the labels."""

@@ -126,7 +126,7 @@ class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixi
             output = network(target, state, rows.num_tokens, with_logits=False)
             cache.commit(output.state, target.shape[1])
         assert output.hidden is not None
-        logits = self.lm_head(rows.restored(output.hidden), network.token_table)
+        logits = self.lm_head(rows.restored(output.hidden), network.token_table)  # (B, T, V)
         loss: Tensor | None = None
         if labels is not None:
             sum_or_mean = "mean" if items is None else "sum"
@@ -134,7 +134,7 @@ class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixi
             loss = loss if items is None else loss / items
             if output.aux_loss is not None and self.training:
                 loss = loss + output.aux_loss
-        hidden = None if encoder_outputs is None else encoder_outputs.last_hidden_state
+        hidden = None if encoder_outputs is None else encoder_outputs.last_hidden_state  # (B, S, D)
         cache_output = {NAME: cache if leaves_cache else None}
         return Seq2SeqLMOutput(loss=loss, logits=logits, encoder_last_hidden_state=hidden, **cache_output)
 

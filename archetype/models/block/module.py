@@ -151,7 +151,7 @@ class SandwichBlock(Block):
 
     def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
         for content in self.contents:
-            h = self.norm(content)(self.read(content, x, context), context)
+            h = self.norm(content)(self.read(content, x, context), context)  # (B, T, D)
             y = self.content(content)(h, context, self.own_state(content, context, state))
             y = getattr(self, f"{content}_post_norm")(y, context)
             x = self.write(content, x, y, context)
@@ -188,7 +188,7 @@ class ParallelBlock(Block):
 
     def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
         # both contents read the stream before either writes to it
-        h = self.norm("mixer")(self.read("mixer", x, context), context)
+        h = self.norm("mixer")(self.read("mixer", x, context), context)  # (B, T, D)
         g = h if self.shared_norm else self.norm("feedforward")(self.read("feedforward", x, context), context)
         y = self.content("mixer")(h, context, self.own_state("mixer", context, state))
         x = self.write("mixer", x, y, context)

@@ -87,7 +87,7 @@ class EncoderDecoder(TokenModel):
     ) -> State:
         """Return the state of targets for encoded sources; arguments as for `new_state`."""
         capacity = min(capacity or self.spec.context_length, self.spec.context_length)
-        batch, dtype = source.vectors.shape[0] * num_beams, dtype or self.dtype
+        batch, dtype = source.vectors.shape[0] * num_beams, dtype or self.dtype  # one row per beam
         if bridge is None:
             layers = self.decoder.new_layers(batch, capacity, dtype, self.device)
         else:

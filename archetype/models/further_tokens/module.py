@@ -35,7 +35,7 @@ class HiddenCache(LayerState):
 
     def read(self, starts: Lengths, count: int) -> Vectors:
         """Return the vectors of `count` positions from `starts` on; undefined beyond the buffer."""
-        positions = starts[:, None] + torch.arange(count, device=starts.device)
+        positions = starts[:, None] + torch.arange(count, device=starts.device)  # (B, count)
         rows = torch.arange(len(starts), device=starts.device)[:, None]
         return self.vectors[rows, 0, positions.clamp(max=self.vectors.shape[2] - 1)]  # (B, count, D)
 

@@ -166,6 +166,7 @@ class MegaByte(CausalModel):
         count = (length - 1) // size + 2
         offsets = torch.arange(count * size, device=tokens.device)
         had = context.positions[:, :1] % size
+        # (B, M J), index of each byte among the bytes of the partial patch (J of them) and the new tokens
         source = torch.where(offsets < had, offsets, offsets - had + size).clamp(max=size + length - 1)
         return torch.cat((_partial(state).tokens, tokens), dim=1).gather(1, source).view(-1, count, size)
 
@@ -181,7 +182,7 @@ class MegaByte(CausalModel):
             # with the start vector
             num_patches = None if context.num_tokens is None else context.num_tokens // size + 1
             return self._globally(x, _context_of(context, x, num_tokens=num_patches))
-        complete = context.ends // size - first[:, 0]
+        complete = context.ends // size - first[:, 0]  # (B,), patches that the new bytes complete
         # only one in J decoded bytes completes a patch: this check (a synchronization) is cheaper than a needless step
         if bool((complete > 0).any()):
             layers = [layer.layer for layer in state.layers if isinstance(layer, PatchState)]

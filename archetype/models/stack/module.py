@@ -85,6 +85,7 @@ class Stack(nn.Module):
             # the input of the first repetition, which the later ones add to theirs
             elif index in self.reinjected.values():
                 read[index] = stream
+            # parts read the index: shared blocks compute several layers
             block, context.layer = self.blocks[index], index
             # without gradients or with a state nothing is saved for backward
             if state is None and index < self.num_recomputed and block.training and torch.is_grad_enabled():

@@ -39,7 +39,7 @@ class PatchEmbedding(nn.Module):
         x = torch.cat((*learned, x), dim=1) if learned else x  # (B, T, D)
         scale = self.spec.embedding.scale
         x = x if scale == 1.0 else x * scale
-        positions = torch.arange(x.shape[1], device=x.device)[None]
+        positions = torch.arange(x.shape[1], device=x.device)[None]  # (1, T)
         x = normalize_stream(self.norm, x + self.position(positions).to(dtype))
         return dropout(x, self.dropout, self.training)
 
