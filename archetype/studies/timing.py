@@ -1,11 +1,10 @@
 """Time two implementations side by side; refuse to do so on a busy machine."""
 
-import os
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
+import psutil
 import torch
 
 from archetype.errors import ArchetypeError
@@ -13,7 +12,6 @@ from archetype.studies.fit import bootstrap, median
 
 MAX_OTHER_LOAD = 0.3  # CPU cores that other processes may use
 ROUNDS = 15
-STAT = Path("/proc/stat")
 
 
 class Busy(ArchetypeError):
@@ -37,19 +35,10 @@ def refuse_if_busy() -> None:
 
 
 def other_load(seconds: float = 1.0) -> float:
-    """Return the CPU cores used by other processes; the load average if /proc/stat does not exist."""
-    if not STAT.exists():
-        return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    before, own_seconds, started = _busy_seconds(), time.process_time(), time.perf_counter()
-    time.sleep(seconds)
-    elapsed = time.perf_counter() - started
-    return max(0.0, (_busy_seconds() - before - (time.process_time() - own_seconds)) / elapsed)
-
-
-def _busy_seconds() -> float:
-    # without idle and I/O wait
-    user, nice, system, _, _, irq, softirq, steal, *_ = map(int, STAT.read_text().split("\n", 1)[0].split()[1:])
-    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+    """Return the CPU cores that other processes used while this one waited `seconds`."""
+    own_seconds = time.process_time()
+    busy = psutil.cpu_percent(seconds) / 100 * (psutil.cpu_count() or 1)
+    return max(0.0, busy - (time.process_time() - own_seconds) / seconds)
 
 
 def compare(first: Callable[[], object], second: Callable[[], object], rounds: int = ROUNDS) -> Ratio:
