@@ -119,7 +119,7 @@ class Difference(Decision):
 
     def judge(self, evidence: Evidence, adjusted_p: float) -> Verdict:
         interval, sign = statistics.paired_interval(evidence.differences), self.sign(evidence)
-        # ends of the interval, in the claimed direction
+        # ends of the interval, positive in the claimed direction
         near, far = sorted((sign * interval.low, sign * interval.high))
         agrees = statistics.sign_flip_p(evidence.differences) < ALPHA
         half = (far - near) / 2

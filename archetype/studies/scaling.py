@@ -206,7 +206,7 @@ class ScalingLawStudy:
     def prediction(self) -> dict[str, Any]:
         """Return the prediction for the largest size, written once, before the first of its runs."""
         runs = self._runs(self.largest)
-        # of the part and of its runs, which depend on code and machine
+        # with the key of a run, which includes the versions of the code and of torch
         name = fingerprint(self.part) + "-" + runs[0][1].key
         file = self.store.folder / "predictions" / f"{name}.json"
         if not file.is_file():

@@ -148,7 +148,6 @@ class Store:
                 "device": request.device,
                 "code": CODE,
             }
-            # the state first: a run without a state counts as never requested
             if state_of(folder) is None:
                 atomic.write_json(folder / "state.pending", {})
             # last: a run with this file has a state

@@ -75,7 +75,7 @@ class Here(Engine):
             try:
                 while any(process.poll() is None for process in started):
                     for index, process in enumerate(started):
-                        # killed by a signal, for instance by the kernel out of memory
+                        # killed by a signal, such as by the kernel when memory runs out
                         if (status := process.poll()) is not None and status < 0 and not stop:
                             started[index] = _start_worker(store, names)
                         elif status not in (None, 0, STOPPED) and not stop:
