@@ -14,6 +14,7 @@ class CausalModel(TokenModel):
     spec: spec.CausalSpec
 
     def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
+        """Return the state of each layer before the first token."""
         raise NotImplementedError
 
     def new_state(self, batch: int, capacity: int | None = None, dtype: torch.dtype | None = None) -> State:

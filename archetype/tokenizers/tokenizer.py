@@ -161,6 +161,7 @@ class Tokenizer(ABC):
         """Write the files from which `open_tokenizer` restores this tokenizer into an existing folder."""
 
     def stream(self) -> TextStream:
+        """Return an incremental decoder."""
         return TextStream(self.decode)
 
 

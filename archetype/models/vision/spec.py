@@ -70,11 +70,12 @@ class VisionEncoder(EndsWithNorm, ModelSpec):
 
     @property
     def context_length(self) -> int:
-        # patches and learned tokens
+        """Number of positions: patches and learned tokens."""
         return (self.image_size // self.patch_size) ** 2 + len(self.learned_tokens)
 
     @property
     def learned_tokens(self) -> tuple[str, ...]:
+        """Names of the learned tokens before the patches, in order."""
         return tuple(name for name in ("class_token", "distillation_token") if getattr(self, name))
 
     @property
