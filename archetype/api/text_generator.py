@@ -14,7 +14,7 @@ from archetype.settings.generation import Sampling, SamplingFields
 
 MAX_BATCH = 32  # prompts decoded in one batch
 PREFIX_BYTES = 2**28  # prefix cache for prompts with a common beginning
-Draft = LanguageModel | Literal["self"]  # the draft model of speculative decoding, or the model's own further tokens
+Draft = LanguageModel | Literal["self"]  # draft model, or "self" for the model's multi-token prediction layers
 
 
 class TextGenerator(LanguageModel):
@@ -101,12 +101,7 @@ class TextGenerator(LanguageModel):
         return ((index[event.request], event.text) for event in engine.events() if event.text)
 
     def engine(self, num_prompts: int = 1, draft: Draft | None = None, lookup: bool = False) -> Engine:
-        """Return an engine for a number of prompts.
-
-        Args:
-            num_prompts: prompts to continue; with more than one, common prefixes are cached.
-            draft: as for `generate`.
-            lookup: as for `generate`.
+        """Return an engine for a number of prompts; with more than one, common prefixes are cached.
 
         Raises:
             SpecError: the model does not support speculative decoding with this draft.
