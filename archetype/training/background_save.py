@@ -41,6 +41,7 @@ class BackgroundSave:
             write(tensors)
             self.written.append(step)
             return
+        # copied now: the next step changes the tensors while the thread writes
         copies = [{name: tensor.detach().to("cpu", copy=True) for name, tensor in file.items()} for file in tensors]
 
         def run() -> None:

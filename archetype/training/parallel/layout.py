@@ -119,6 +119,7 @@ class Parallel(Spec):
         if self.pipeline > 1 and recipe.objective is not None and recipe.objective.kind != "next_token":
             cause = f"supports the objective next_token only, not {recipe.objective.kind}"
             raise SpecError("parallel.pipeline", cause, "use data_parallel and shard")
+        # Muon and factored or 8-bit states compute over a whole matrix or block of it, which no process has
         are_cut = max(self.shard, self.tensor, self.expert) > 1
         if recipe.ema_decay is not None and (are_cut or self.pipeline > 1):
             raise SpecError("ema_decay", "needs whole weights, but parallel splits them", "use data_parallel alone")
