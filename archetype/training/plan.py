@@ -64,7 +64,7 @@ class Plan:
         how = "measured on a few steps" if self.is_measured else "at half of the peak of a matrix product"
         free = "unknown" if self.free is None else size(self.free)
         rows = [
-            ["parameters", f"{self.parameters:,}", f"{self.trained:,} learn"],
+            ["parameters", f"{self.parameters:,}", f"{self.trained:,} trainable"],
             ["steps", f"{self.steps:,}", f"{self.tokens:,} {self.unit}s, {quantity(self.flops)}FLOPs"],
             ["weights", size(memory.weights), "with masters and moving average"],
             ["optimizer", size(memory.optimizer), "its state"],
