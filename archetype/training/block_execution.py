@@ -29,6 +29,7 @@ def recompute_blocks(model: nn.Module, recompute: Literal["none", "blocks"] | in
     Raises:
         SpecError: the model has fewer blocks.
     """
+    # the first blocks: the backward pass reaches them last, when the others have freed their activations
     left = number_recomputed(recompute, len(blocks_of(model)))
     for stack in stacks_of(model):
         stack.num_recomputed = min(left, len(stack.blocks))

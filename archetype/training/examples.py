@@ -27,10 +27,7 @@ Records = list[dict[str, Any]]
 
 
 class RecordData(TokenizedData):
-    """Base of data read from records: JSON lines, JSON lists, CSV, TSV or Parquet.
-
-    Hashes select the validation records.
-    """
+    """Base of data read from records: JSON lines, JSON lists, CSV, TSV or Parquet. Hashes select validation records."""
 
     path_fields: ClassVar[tuple[str, ...]] = ("examples",)
     record_fields: ClassVar[dict[str, Form]] = {}
@@ -78,12 +75,11 @@ class RecordData(TokenizedData):
         return record
 
     def fault(self, record: dict[str, Any]) -> str:
-        """Return what is wrong with a record whose fields have the right types; empty if nothing is."""
+        """Return the fault of a record whose fields have the right types; empty if there is none."""
         return ""
 
     @classmethod
     def fits(cls, columns: Collection[str]) -> bool:
-        """Return whether a file with these columns holds records of this kind."""
         return all(field in columns for field in cls.record_fields)
 
     @abstractmethod

@@ -86,13 +86,12 @@ def read_provenance(run: Run) -> Provenance | None:
 def check_recipe(run: Run, recipe: Recipe, began: Provenance | None) -> None:
     """Compare a recipe with the one at the start of the run.
 
-    File paths may change, since data are compared by hash, and so may the number of processes.
-
     Raises:
         CheckpointError: names the first field that differs.
     """
     if began is None:
         return
+    # may change: data are compared by hash, and a step does not depend on the number of processes
     paths = ("parallel", *(f"data.{field}" for field in recipe.data.path_fields))
     changes = [change for change in differences(Recipe.parse(began.recipe), recipe) if not change[0].startswith(paths)]
     if changes:
@@ -107,7 +106,7 @@ def check_spec(run: Run, spec: ModelSpec, origin: Mapping[str, Any]) -> None:
     """Compare a specification with the hash that a run or its checkpoint recorded.
 
     Raises:
-        CheckpointError: it differs.
+        CheckpointError: they differ.
     """
     if origin.get("spec") != fingerprint(spec):
         cause = "the architecture is not the one that this run began with"

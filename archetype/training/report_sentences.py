@@ -48,7 +48,7 @@ def _is_measured(curve: Curve) -> bool:
 
 
 def _end(name: str, curve: Curve) -> list[str]:
-    """Return whether a loss was still falling in the last quarter of a run, had levelled off, or had risen."""
+    # whether the loss was still falling in the last quarter of the run, had levelled off, or had risen
     steps, losses = curve
     if len(losses) < 3 or not _is_measured(curve):
         return []

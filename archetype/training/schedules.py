@@ -26,6 +26,7 @@ class WarmUp(Schedule):
     warmup_steps: WarmupSteps = 100
 
     def learning_rate(self, peak: float, step: int, num_steps: int) -> float:
+        # step + 1: the first step has a rate above 0
         if step < self.warmup_steps:
             return peak * (step + 1) / self.warmup_steps
         return peak * self.ratio(step, num_steps)
@@ -88,7 +89,7 @@ class WarmupStableDecay(WarmUp):
     def ratio(self, step: int, num_steps: int) -> float:
         first = num_steps * (1 - self.decay_fraction)
         if self.decay_fraction and num_steps > 1:
-            first = min(first, num_steps - 2)  # a decay within the last step alone would never be seen
+            first = min(first, num_steps - 2)  # a decay needs two steps: its first step still has the peak
         first = max(float(self.warmup_steps), first)
         progress = self.progress(step, first, num_steps)
         left = {

@@ -82,7 +82,7 @@ def group_parameters(model: nn.Module, groups: tuple[ParameterGroup, ...], weigh
 
 
 def torch_groups(grouped: list[Grouped]) -> list[dict[str, Any]]:
-    """Return torch parameter groups, one per combination of settings."""
+    # one group per combination: an optimizer updates a group's parameters together
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for each in grouped:
         groups.setdefault((each.learning_rate_ratio, each.weight_decay), []).append(each.parameter)

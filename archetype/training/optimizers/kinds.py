@@ -49,10 +49,10 @@ class AdamW(Optimizer):
         return optimizer
 
     def state_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """Bytes of two moments; an 8-bit state keeps small and odd parameters in float32."""
         sizes = [each.parameter.numel() for each in grouped]
         if self.state_bits == 32:
             return 8 * sum(sizes)
+        # torchao keeps small parameters and those that blocks do not divide in float32
         # 8-bit codes of two moments, and a float32 scale per block of 256
         return sum(2 * (size + size // 64) if size >= 4096 and size % 256 == 0 else 8 * size for size in sizes)
 
@@ -96,17 +96,17 @@ class Muon(Optimizer):
         return Several(optimizers)
 
     def state_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """Bytes of one momentum per matrix and two moments of all other parameters."""
+        # one momentum per matrix, two moments of all other parameters
         return sum((4 if _is_matrix(each) else 8) * each.parameter.numel() for each in grouped)
 
     def workspace_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """Bytes for matrices of one shape: updates, their stack, two more of its size, and two products."""
         matrices = [each.parameter for each in grouped if _is_matrix(each)]
         most, itemsize = 0, orthogonal_dtype(matrices[0]).itemsize if matrices else 0
         for shape, count in Counter(matrix.shape for matrix in matrices).items():
             numel = shape.numel()
             together = numel * min(count, max(1, TOGETHER // numel))
             squares = together * min(shape) // max(shape)
+            # matrices of one shape: updates and their stack, then two more of its size, and two products X Xt
             most = max(most, (8 if self.nesterov else 4) * together, 4 * together + 2 * itemsize * (together + squares))
         return most
 
@@ -132,7 +132,7 @@ class Adafactor(Optimizer):
         )
 
     def state_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """Bytes of one number per row and column of a matrix, and per element of a vector."""
+        # one number per row and column of a matrix, and per element of a vector
         shapes = [each.parameter.shape for each in grouped]
         return sum(
             4 * math.prod(shape[:-2]) * (shape[-1] + shape[-2]) if len(shape) > 1 else 4 * math.prod(shape)
