@@ -5,7 +5,7 @@ from dataclasses import astuple, dataclass
 
 @dataclass(frozen=True)
 class ExampleCounts:
-    """How many examples were truncated or left out, and why.
+    """Numbers of examples that were truncated or left out, by reason.
 
     Attributes:
         max_tokens: maximal number of tokens per example; None if nothing is truncated.
@@ -32,7 +32,7 @@ class ExampleCounts:
         return ", ".join([examples, *self.reasons()])
 
     def lines(self, noun: str = "texts") -> list[str]:
-        """Return the line of a report on these examples; no line if every example was used whole."""
+        """Return a line for a report, or no line if every example was used whole."""
         reasons = self.reasons()
         return [f"{noun}: {', '.join(reasons)}"] if reasons else []
 

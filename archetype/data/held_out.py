@@ -8,7 +8,7 @@ from archetype.errors import DataError
 Split = Literal["everywhere", "end"]
 NUM_STRETCHES = 32  # more or fewer if stretches would be longer than LONGEST or shorter than SHORTEST
 SHORTEST, LONGEST = 512, 8192  # characters
-GOLDEN = 0.618033988749895  # its multiples modulo 1 are spread evenly and aperiodic, unlike the text perhaps
+GOLDEN = 0.618033988749895  # multiples modulo 1 are even but aperiodic: a text may have periods
 
 
 def split(text: str, fraction: float, where: Split) -> tuple[str, str]:
@@ -32,7 +32,7 @@ def split(text: str, fraction: float, where: Split) -> tuple[str, str]:
 
 
 def held_out_lines(count: int, fraction: float, where: Split) -> set[int]:
-    """Return the indices of the validation lines out of `count`: evenly spread (everywhere), or the last ones (end)."""
+    """Return the indices of the validation lines out of `count`: evenly spread (everywhere), or the last (end)."""
     num_held_out = count - round(count * (1 - fraction))
     if where == "end":
         return set(range(count - num_held_out, count))
@@ -40,7 +40,7 @@ def held_out_lines(count: int, fraction: float, where: Split) -> set[int]:
 
 
 def _stretches(text: str, fraction: float, where: Split) -> Iterator[tuple[int, int]]:
-    """Yield the first and last character (exclusive) of each validation stretch, in order."""
+    # (first, last) characters of each validation stretch, last exclusive
     length = fraction * len(text)
     count = round(length / min(max(length / NUM_STRETCHES, SHORTEST), LONGEST))
     if where == "end" or count < 2:

@@ -50,6 +50,7 @@ class Images:
         Raises:
             DataError: one of the two parts would be empty.
         """
+        # 2**40: no epoch of `ImageBatches` has this key
         order = np.random.Generator(np.random.Philox(key=[seed, 2**40])).permutation(len(self))
         cut = round(len(self) * (1 - validation_fraction))
         if not 0 < cut < len(self):
@@ -58,7 +59,6 @@ class Images:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of all pixels and labels."""
         return hashlib.sha256(self.images.tobytes() + self.labels.tobytes()).hexdigest()
 
 
@@ -66,7 +66,6 @@ def open_images(path: Path, num_channels: int, size: int, processor: ImageProces
     """Read the labelled images of a .npz file or of a folder's subfolders.
 
     Args:
-        path: the file or folder.
         num_channels: input channels of the model.
         size: input height and width in pixels.
         processor: converts pixels to model inputs; None if the model has none.
@@ -127,7 +126,6 @@ def read_images(file: Path, processor: ImageProcessor | None = None) -> Images:
 
 
 def class_names(folder: Path) -> tuple[str, ...]:
-    # the names of the subfolders
     return tuple(sorted(path.name for path in folder.iterdir() if path.is_dir()))
 
 
@@ -147,6 +145,7 @@ def read_image_folder(folder: Path, num_channels: int, size: int, processor: Ima
     if not files:
         cause = f"its {len(classes)} subfolders hold no image ({', '.join(IMAGE_SUFFIXES)})"
         raise DataError(str(folder), cause, "give a subfolder for each class")
+    # refused before any image is decoded; 4 bytes: float32
     if len(files) * num_channels * size**2 * 4 > MAX_ARRAY_BYTES:
         cause = f"its {len(files):,} images take more than {MAX_ARRAY_BYTES >> 20:,} MiB"
         raise DataError(str(folder), cause, "give fewer, or use a model with a smaller input")
@@ -212,6 +211,7 @@ def _array(file: Path, name: str) -> npt.NDArray[Any]:
     # allow_pickle=False: unpickling would run code from the file
     check_regular(file)
     try:
+        # not np.load: the size is checked before the array is unpacked
         with zipfile.ZipFile(file) as arrays, arrays.open(f"{name}.npy") as stored:
             if arrays.getinfo(f"{name}.npy").file_size > MAX_ARRAY_BYTES:
                 cause = f"{name} has more than {MAX_ARRAY_BYTES >> 20:,} MiB unpacked"

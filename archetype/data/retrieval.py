@@ -7,7 +7,7 @@ from archetype.data.records import LABEL, Form, read_records
 from archetype.data.text_pairs import TEXT_PAIR, negatives_of, wrong_negatives
 from archetype.errors import DataError
 
-CORPUS, QUERIES = "corpus.jsonl", "queries.jsonl"  # of a folder
+CORPUS, QUERIES = "corpus.jsonl", "queries.jsonl"  # files of a BEIR folder
 JUDGEMENTS = ("qrels/test.tsv", "qrels/dev.tsv", "qrels/train.tsv", "qrels.tsv")
 
 
@@ -36,6 +36,7 @@ def _of_pairs(file: Path) -> RetrievalData:
     documents: dict[str, int] = {}
     relevant: dict[str, dict[int, float]] = {}
     for record in read_records(file, TEXT_PAIR, ("negative",), wrong_negatives):
+        # negatives are documents, too, but relevant to no query
         positive, *_ = (
             documents.setdefault(text, len(documents)) for text in (record["positive"], *negatives_of(record))
         )

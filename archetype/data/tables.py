@@ -104,7 +104,7 @@ def lines_of(file: BinaryIO, place: str) -> Iterator[bytes]:
 
 
 def _delimited_rows(file: BinaryIO, name: str) -> Iterator[Row]:
-    # csv.reader may read several lines per row; a row's place is its last line
+    # csv.reader may read several lines per row: a row's place is its last line
     # surrogates mark bytes that are not UTF-8, so that only their row is bad
     lines = (line.decode("utf-8", "surrogateescape") for line in lines_of(file, name))
     first = next(lines, "").removeprefix("\ufeff")
@@ -142,7 +142,7 @@ def _delimited_rows(file: BinaryIO, name: str) -> Iterator[Row]:
 
 def _next(reader: Iterator[list[str]]) -> list[str] | None:
     # csv limits fields to 131,072 characters by default
-    limit = csv.field_size_limit(MAX_LINE)  # global to the process
+    limit = csv.field_size_limit(MAX_LINE)  # global to the process, so it is reset after each row
     try:
         return next(reader, None)
     finally:
@@ -174,6 +174,7 @@ def json_object_of_line(line: bytes, location: str) -> dict[str, Any]:
         raise DataError(location, cause, "write one object per line, or give a .csv file") from None
     if not isinstance(value, dict):
         raise DataError(location, "is not a JSON object", "write one object per line, or give a .csv file")
+    # only an escape can give half of a surrogate pair, since the line was valid UTF-8
     if b"\\u" in line:
         check_characters(value, location)
     return value
@@ -233,10 +234,10 @@ def check_characters(value: Any, location: str) -> None:
 
 
 def library(name: str, source: str) -> Any:
-    """Import a library of the extra `datasets`."""
     from importlib import import_module
 
     try:
+        # imported late: it belongs to the extra `datasets`
         return import_module(name)
     except ImportError:
         cause = f"needs the library {name.partition('.')[0]}, which is not installed"
@@ -259,6 +260,7 @@ def parquet_rows(
     """Iterate over the rows of a Parquet file, or of selected row groups and columns."""
     with parquet(source) as file:
         groups = range(file.metadata.num_row_groups) if groups is None else groups
+        # rows before the first group, so that row numbers are the file's
         index = sum(file.metadata.row_group(group).num_rows for group in range(groups[0])) if groups else 0
         batches = file.iter_batches(256, row_groups=groups, columns=columns)
         while True:
