@@ -42,6 +42,7 @@ class ImageClass(ObjectiveConfig):
         assert isinstance(data, ImageData)
         num_before = spec.head.num_classes if spec.head.classifies else 0
         names = self.labels or (class_names(Path(data.file)) if Path(data.file).is_dir() else ())
+        # a model without pretrained weights keeps its head if the names fit it
         if num_before and labels is None and len(names) in (0, num_before):
             return self.replace(labels=names), spec
         num_classes = int(_images(data, spec).labels.max()) + 1

@@ -55,6 +55,7 @@ class SyntheticObjective(Objective):
         self.num_validation_batches = len(self.held_out)
 
     def batch(self, step: int) -> Batch:
+        # Philox, a counter-based generator: the examples of a step need no earlier steps
         key = np.array([self.seed + 1, step], dtype=np.uint64)
         assert self.batch_shape is not None
         return _tensors(self.data.rows(np.random.Generator(np.random.Philox(key=key)), self.batch_shape[0]))

@@ -50,8 +50,8 @@ class TextClass(ObjectiveConfig):
     def resolve(
         self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
     ) -> tuple["TextClass", ModelSpec]:
-        """Return the classes, and a head for them if the model has another."""
         assert isinstance(data, LabelledText)
+        # also of validation records: each class needs an id
         names = {str(record["label"]) for part in data.split(texts) for record in part}
         num_classes = spec.head.num_classes if spec.head.classifies else 0
         chosen = chosen_labels(names, self.labels, labels, num_classes, data.examples[0])
@@ -74,7 +74,7 @@ class Regression(ObjectiveConfig):
     def resolve(
         self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
     ) -> tuple["Regression", ModelSpec]:
-        """Give the model a head with one output if it has another."""
+        # the prediction is the single output of the head
         keeps_head = spec.head.classifies and spec.head.num_classes == 1
         return self, spec if keeps_head else spec.with_class_head(1)
 
@@ -172,7 +172,7 @@ def chosen_labels(
 
 
 def tokenized_texts(records: Records, tokenizer: Tokenizer, longest: int) -> tuple[list[Tokens], int]:
-    """Tokenize the texts with special tokens, cut to `longest` tokens. Return them and the number of texts cut."""
+    """Tokenize texts with special tokens, truncated to `longest` tokens. Return them and how many were truncated."""
     sequences, num_cut = [], 0
     num_special = len(tokenizer.add_special_tokens([]))
     for record in records:

@@ -28,12 +28,11 @@ class TextVectorConfig(ObjectiveConfig):
 
     @abstractmethod
     def takes(self, data: Data) -> bool:
-        """Whether the objective can learn from data of this kind."""
+        """Return whether the objective can learn from data of this kind."""
 
     def resolve(
         self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
     ) -> tuple["TextVectorConfig", ModelSpec]:
-        """Give the model a sentence-embedding head if it has another."""
         return self, spec if spec.head.embeds else spec.with_sentence_head()
 
 
@@ -73,6 +72,7 @@ class TokenizedExamples:
 
     def batch(self, indices: npt.NDArray[np.int64]) -> Batch:
         """Return tokens (B, T) and lengths (B,) of each column, then the labels (B,) if there are any."""
+        # each column is padded to its own longest text
         tensors: list[Tensor] = []
         for column in self.columns:
             padded = Rows.of([column[index] for index in indices])

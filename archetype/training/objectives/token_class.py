@@ -40,7 +40,6 @@ class TokenClass(ObjectiveConfig):
     def resolve(
         self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
     ) -> tuple["TokenClass", ModelSpec]:
-        """Return the classes, and a head for them if the model has another."""
         assert isinstance(data, LabelledTokens)
         names = {str(label) for part in data.split(texts) for record in part for label in record["labels"]}
         num_classes = spec.head.num_classes if spec.head.labels_tokens and not spec.head.marks_spans else 0
@@ -96,6 +95,7 @@ def _classes(examples: list[Labelled]) -> Any:
 
 def _batch(examples: list[Labelled]) -> Batch:
     tokens = Rows.of([ids for ids, _ in examples])
+    # (B, T): padding and later tokens of a word have no target
     classes: Any = np.full(tokens.tokens.shape, IGNORED, dtype=np.int64)
     for row, (_, classes_of_text) in zip(classes, examples, strict=True):
         row[: len(classes_of_text)] = classes_of_text
