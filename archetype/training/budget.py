@@ -32,11 +32,7 @@ class Budget(Limits):
         return max(1, math.floor(min(limit for limit in limits if limit is not None)))
 
     def fit(self, recipe: Recipe, spec: ModelSpec, objective: Objective, device: torch.device) -> Recipe:
-        """Set the steps of a recipe from the budget; adjust warm-up and evaluation interval unless they are set.
-
-        Raises:
-            SpecError: epochs are given for data without epochs.
-        """
+        """Set the steps of a recipe from the budget; adjust warm-up and evaluation interval unless they are set."""
         batch_size, length = objective.batch_shape or (recipe.batch_size, recipe.sequence_length)
         limits = []
         if self.tokens is not None:

@@ -143,11 +143,7 @@ class PackedDocuments(RunningText):
         """Return the sources, and the relative number of rows of each."""
 
     def training_texts(self, texts: dict[str, str]) -> list[str]:
-        """Return a sample of the training documents, with equal shares of all pieces of all sources.
-
-        Raises:
-            DataError: the files hold no text to train on.
-        """
+        """Return a sample of the training documents, with equal shares of all pieces of all sources."""
         sample = self._sample()
         if not any(sample):
             cause = "no text is left for training"
@@ -322,11 +318,7 @@ class ImageData(FileData):
     image_processor: ImageProcessor | None = None
 
     def prepared_for(self, spec: ModelSpec, processor: Callable[[], ImageProcessor | None]) -> Self:
-        """Return the data with an image processor if they hold pixels.
-
-        Raises:
-            SpecError: the recipe has an image processor, but the data hold no pixels.
-        """
+        """Return the data with an image processor if they hold pixels."""
         path = Path(self.file)
         if not self.file or spec.image_shape is None or not path.exists():
             return self  # the error is raised when the data are read

@@ -48,11 +48,7 @@ class RecordData(TokenizedData):
         return {"examples": "\n".join(map(json.dumps, records))}
 
     def split(self, texts: dict[str, str]) -> tuple[Records, Records]:
-        """Return the training and the validation records.
-
-        Raises:
-            DataError: there are fewer than two records.
-        """
+        """Return the training and the validation records."""
         lines = texts["examples"].split("\n")
         if len(lines) < 2:
             raise DataError(self.examples[0], "holds one record", "give at least two: training and validation")
@@ -67,11 +63,7 @@ class RecordData(TokenizedData):
         return [text for line in texts["examples"].split("\n") for text in self.texts_of(json.loads(line))]
 
     def convert(self, record: dict[str, Any]) -> dict[str, Any]:
-        """Convert a record in another format to one with this kind's fields.
-
-        Raises:
-            ValueError: the record is malformed.
-        """
+        """Convert a record in another format to this kind's fields; raise ValueError if it is malformed."""
         return record
 
     def fault(self, record: dict[str, Any]) -> str:

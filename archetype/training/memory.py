@@ -108,7 +108,7 @@ class StepMemoryCost:
         # A step can peak at four moments, and which is highest depends on the recipe:
         # 1. between the forward and the backward pass: all activations and logits, and gradients accumulated so far;
         # 2. when the backward pass enters the recomputed blocks: gradients of later blocks, activations of one block;
-        # 3. at the end of the backward pass: all gradients, with those of tied weights not yet summed;
+        # 3. at the end of the backward pass: all gradients, where tied weights still have two each;
         # 4. in the optimizer step: all gradients and the optimizer's temporary tensors.
         peak = (
             weights

@@ -25,7 +25,7 @@ class Plan:
     """Cost of a run.
 
     Attributes:
-        trained: number of trained parameters, including an adapter's.
+        trained: number of trainable parameters, including an adapter's.
         tokens: predictions in all steps, without padding, counted in `unit`.
         unit: token, image or pair.
         flops: FLOPs of all steps, including recomputation.

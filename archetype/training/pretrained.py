@@ -89,11 +89,7 @@ def take_over(
 
 
 def set_trainable(model: Model, recipe: Recipe) -> None:
-    """Freeze all parameters except those that the recipe trains: all, those matching patterns, or the adapter's.
-
-    Raises:
-        SpecError: a pattern matches no parameter.
-    """
+    """Freeze all parameters except those that the recipe trains: all, those matching patterns, or the adapter's."""
     if recipe.trainable is not None or recipe.adapter is not None:
         named = names_matching(model, recipe.trainable or (), "trainable")
         train_only(model, named | adapter_parameters(model))

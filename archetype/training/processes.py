@@ -43,18 +43,14 @@ class Processes:
     number = 0
 
     def check(self, recipe: "Recipe", spec: ModelSpec) -> None:
-        """Refuse `parallel` sizes that do not fit the number of processes or the model.
-
-        Raises:
-            SpecError: names the size.
-        """
+        """Refuse `parallel` sizes that do not fit the number of processes or the model (SpecError)."""
         if (size := recipe.parallel.num_processes) > 1:
             cause = f"its sizes need {size} processes, but only one is running"
             remedy = f"start it with torchrun --nproc-per-node {size} -m archetype train, or set them to 1"
             raise SpecError("parallel", cause, remedy)
 
     def building_device(self, recipe: "Recipe", device: torch.device) -> torch.device:
-        """Return the device on which the model is built: meta if processes get their shards of it later."""
+        """Return the device on which to build the model: meta if each process fills only its shards later."""
         return device
 
     def begin(self, begin: "Callable[[], TrainState]", join: "Callable[[], TrainState]") -> "TrainState":

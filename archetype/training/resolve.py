@@ -218,11 +218,7 @@ def build_tokenizer(data: Data, texts: dict[str, str], room: int | None = None) 
 
 
 def resolve_spec(recipe: Recipe, tokenizer: Tokenizer | None) -> ModelSpec:
-    """Return the specification of a recipe, with ids for all tokens and for those that the objective adds.
-
-    Raises:
-        SpecError: its vocabulary is too small.
-    """
+    """Return the specification of a recipe, with ids for all tokens and for the objective's further ids."""
     source = recipe.spec
     if tokenizer is None:
         return open_spec(source)
@@ -276,12 +272,7 @@ def build_objective(
     texts: dict[str, str],
     template: ChatTemplate | None = None,
 ) -> Objective:
-    """Build the objective of a run: its examples and its loss.
-
-    Raises:
-        SpecError: the objective does not suit the model or the data.
-        DataError: there are too few examples.
-    """
+    """Build the objective of a run: its examples and its loss."""
     config = resolve_objective(recipe, spec)
     length = recipe.sequence_length or spec.context_length
     if length > spec.context_length:

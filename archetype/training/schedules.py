@@ -77,7 +77,7 @@ class WarmupStableDecay(WarmUp):
 
     Attributes:
         decay_fraction: fraction of all steps in the decay.
-        decay_shape: one_minus_sqrt is that of Hägele 2024.
+        decay_shape: shape of the decay; one_minus_sqrt is from Hägele 2024.
         min_lr_ratio: final learning rate as a fraction of the peak.
     """
 

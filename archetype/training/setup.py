@@ -55,8 +55,7 @@ def start(
         processes: processes that train together; the main process starts the run, the others resume it.
 
     Raises:
-        SpecError: fields of the recipe are incompatible.
-        DataError: the data are invalid or too few.
+        ArchetypeError: fields of the recipe are incompatible, or the data are invalid or too few.
     """
     # refused before the data are read
     atomic.check_absent(folder)
@@ -225,11 +224,7 @@ def _begin_from(
 
 
 def describe_more_steps(recipe: Recipe, step: int, steps: int) -> str:
-    """Describe in one line how the schedule changes if a run at `step` takes `steps` in total.
-
-    Raises:
-        SpecError: the run has already taken `steps` steps.
-    """
+    """Describe in one line how the schedule changes if a run at `step` takes `steps` in total."""
     if steps <= step:
         raise SpecError("steps", f"the run has taken {step} steps already", "give more")
     peak, learning_rate = recipe.optimizer.learning_rate, recipe.schedule.learning_rate

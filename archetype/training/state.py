@@ -127,7 +127,7 @@ class TrainState:
         return is_best
 
     def count(self, evaluation: Evaluation) -> None:
-        """Count an evaluation; if the first at this step has the lowest loss so far, write the weights as the best."""
+        """Count an evaluation; if it is the first at this step and the best so far, write the weights as the best."""
         self.num_evaluated += 1
         if self.num_evaluated == 1 and self.compare(evaluation.loss) and self.recipe.steps > self.recipe.evaluate_every:
             # outside of the test for the main process: all take part in gathering

@@ -50,12 +50,10 @@ class SyntheticData(Data):
 
     @classmethod
     def names(cls) -> list[str]:
-        """Return the kinds of synthetic data."""
         return [kind for kind, other in Data.kinds.items() if issubclass(other, SyntheticData)]
 
     @property
     def num_ids(self) -> int:
-        """Vocabulary size."""
         return FIRST + self.symbols
 
     @property
@@ -69,7 +67,6 @@ class SyntheticData(Data):
 
     @property
     def num_answers(self) -> int:
-        """Number of possible answers."""
         return self.symbols
 
     def baseline(self) -> dict[str, float]:

@@ -50,17 +50,10 @@ class Tracker(Part):
         Args:
             settings: values of the recipe, by path.
             step: the step at which the run starts or resumes.
-
-        Raises:
-            SpecError: the package is not installed.
         """
 
     def package(self) -> Any:
-        """Import the package of this kind.
-
-        Raises:
-            SpecError: it is not installed.
-        """
+        """Import the package of this kind; raise a SpecError if it is not installed."""
         try:
             return import_module(self.kind)
         except ImportError:
@@ -84,7 +77,7 @@ class WandB(Tracker):
     """Weights & Biases.
 
     Attributes:
-        project: that the run appears in.
+        project: project in which the run appears.
     """
 
     kind: Literal["wandb"] = "wandb"
@@ -106,7 +99,7 @@ class Trackio(Tracker):
     """trackio.
 
     Attributes:
-        project: that the run appears in.
+        project: project in which the run appears.
     """
 
     kind: Literal["trackio"] = "trackio"
@@ -121,10 +114,10 @@ class Trackio(Tracker):
 
 @part
 class MLflow(Tracker):
-    """MLflow; its server is the one that MLFLOW_TRACKING_URI names.
+    """MLflow; MLFLOW_TRACKING_URI names its server.
 
     Attributes:
-        experiment: that the run appears in.
+        experiment: experiment in which the run appears.
     """
 
     kind: Literal["mlflow"] = "mlflow"
@@ -217,7 +210,6 @@ class Trackers:
 
     Args:
         step: the step at which the run starts or resumes.
-        kinds: the recipe's trackers.
         recipe: all values of the recipe.
         is_main: whether this process writes.
     """
@@ -257,7 +249,6 @@ class Trackers:
             yield from self.write(event.step)
 
     def write(self, step: int) -> Iterator[Notice]:
-        """Write all records that were not written yet."""
         self.last_write, records, self.records = time.monotonic(), self.records, []
         for writer in list(self.writers):
             try:

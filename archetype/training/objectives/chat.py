@@ -78,7 +78,7 @@ class ChatObjective(Objective):
         return self._batch(self.validation[index * size : (index + 1) * size])
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """Return all tokens but the last, and the next token of each position if it is part of an answer."""
+        """Return all tokens but the last, and each position's next token if it belongs to an answer."""
         tokens, num_tokens, is_answer, *ids = batch
         targets = tokens[:, 1:].masked_fill(~is_answer[:, 1:], IGNORED)
         inputs = {"tokens": tokens[:, :-1], "num_tokens": (num_tokens - 1).clamp(max=tokens.shape[1] - 1)}

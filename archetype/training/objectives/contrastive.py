@@ -26,10 +26,10 @@ class Contrastive(TextVectorConfig):
 
     Attributes:
         scale: inverse temperature; similarities are multiplied by it.
-        symmetric: whether to average this loss with that of each positive's anchor among all anchors.
+        symmetric: whether to average this loss with the cross-entropy of a positive's anchor among all anchors.
         similarity: cosine or dot product.
-        anchor_prompt: text before every anchor; the model's prompt `query` from then on.
-        document_prompt: text before every positive and negative; the model's prompt `document`.
+        anchor_prompt: text before every anchor; saved with the model as its prompt `query`.
+        document_prompt: text before every positive and negative; saved as the prompt `document`.
     """
 
     kind: Literal["contrastive"] = "contrastive"

@@ -82,7 +82,6 @@ class DPOObjective(Objective):
         )
 
     def prepare(self, model: nn.Module, dtype: str) -> dict[str, Tensor]:
-        """Return the reference log-probabilities of all completions."""
         was_training = model.training
         reference: dict[str, Tensor] = {}
         # no dropout: the reference is a constant

@@ -36,7 +36,7 @@ def further_loss(
 
 
 def further_targets(targets: Tensor, count: int, document_ids: Tensor | None = None) -> list[Tensor]:
-    """Return the targets of each further token, (B, T): those of the next token, shifted by 1 to `count` positions.
+    """Return the targets of each further token, (B, T): the next-token targets shifted by 1 to `count` positions.
 
     Targets are IGNORED past the end of the row and across documents.
     """

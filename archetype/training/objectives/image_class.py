@@ -21,7 +21,7 @@ from archetype.training.objectives.base import Batch, Objective, ObjectiveConfig
 class ImageClass(ObjectiveConfig):
     """Cross-entropy of an image's class.
 
-    A head with other classes than those of the images is replaced by a new one.
+    If the images have other classes than the head, the head is replaced.
 
     Attributes:
         labels: class names in the order of their ids (absent: the names of a folder's subfolders).
@@ -38,7 +38,6 @@ class ImageClass(ObjectiveConfig):
     def resolve(
         self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
     ) -> tuple["ImageClass", ModelSpec]:
-        """Return the classes, and a head for them if the model has none, or is pretrained and has another."""
         assert isinstance(data, ImageData)
         num_before = spec.head.num_classes if spec.head.classifies else 0
         names = self.labels or (class_names(Path(data.file)) if Path(data.file).is_dir() else ())

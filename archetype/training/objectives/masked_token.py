@@ -46,12 +46,6 @@ class MaskedToken(ObjectiveConfig):
 
 
 class MaskedTokenObjective(TextObjective):
-    """Masked language modeling on windows of text.
-
-    Args:
-        vocab_size: vocabulary size of the tokenizer; random replacements are drawn from it.
-    """
-
     def __init__(
         self,
         corpus: Corpus | Documents,
@@ -63,6 +57,7 @@ class MaskedTokenObjective(TextObjective):
         vocab_size: int,
     ) -> None:
         super().__init__(corpus, batch_size, sequence_length, seed)
+        # vocab_size: the tokenizer's, from which random replacements are drawn
         self.config, self.mask_id, self.vocab_size = config, mask_id, vocab_size
 
     def examples(self, windows: Tokens, step: int) -> Batch:

@@ -54,12 +54,6 @@ class SpanCorruption(ObjectiveConfig):
 
 
 class SpanCorruptionObjective(TextObjective):
-    """Span corruption on windows of text.
-
-    Args:
-        first_sentinel: id of the first span's sentinel; the ids of later sentinels count down from it.
-    """
-
     def __init__(
         self,
         corpus: Corpus | Documents,
@@ -70,6 +64,7 @@ class SpanCorruptionObjective(TextObjective):
         first_sentinel: int,
     ) -> None:
         super().__init__(corpus, batch_size, sequence_length, seed)
+        # ids of later sentinels count down from the first
         self.config, self.first_sentinel = config, first_sentinel
         if min(sequence_length, self.validation_windows.shape[1] - 1) < 2:
             cause = "a window of one token has no span to cut out"

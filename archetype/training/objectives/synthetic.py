@@ -44,8 +44,6 @@ class SyntheticTask(ObjectiveConfig):
 
 
 class SyntheticObjective(Objective):
-    """Rows generated for each step from the seed, and fixed validation rows."""
-
     def __init__(self, data: SyntheticData, batch_size: int, seed: int) -> None:
         self.data, self.seed = data, seed
         self.description = f"drawn examples of {data.kind}"

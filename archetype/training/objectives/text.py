@@ -16,7 +16,6 @@ class TextObjective(Objective):
     """Objective on windows of text.
 
     Args:
-        corpus: training and validation tokens.
         batch_size: windows per batch, B.
         sequence_length: tokens of a window, T; one more is read as the last target.
         seed: determines the order of windows and the random numbers of each batch.
@@ -56,11 +55,8 @@ class TextObjective(Objective):
 def corpus_of(inputs: ObjectiveInputs, separates_documents: bool = False) -> Corpus | Documents:
     """Tokenize the running text of the inputs.
 
-    Args:
-        separates_documents: whether the objective can restrict attention to a document.
-
     Raises:
-        SpecError: the data separate documents, which the objective does not support.
+        SpecError: the data separate documents, but the objective cannot restrict attention to a document.
     """
     assert isinstance(inputs.data, RunningText)
     corpus = inputs.data.tokenized(inputs.texts, inputs.text_tokenizer)

@@ -33,10 +33,10 @@ from archetype.training.objectives.base import (
 class TextClass(ObjectiveConfig):
     """Cross-entropy of a text's class, predicted from an encoder's first token or a decoder's last.
 
-    A head with other classes than those of the data is replaced by a new one.
+    If the data have other classes than the head, the head is replaced.
 
     Attributes:
-        labels: class names in the order of their ids (absent: those of the model, or of the data in order).
+        labels: class names in the order of their ids (default: the model's, or else the sorted classes of the data).
         label_smoothing: probability mass spread evenly over all classes.
     """
 
@@ -156,8 +156,7 @@ def chosen_labels(
         field: the data file, for errors.
 
     Raises:
-        SpecError: a class of the data is missing in the recipe.
-        DataError: there is only one class.
+        ArchetypeError: a class of the data is missing in the recipe, or there is only one class.
     """
     in_order = tuple(sorted(names, key=_by_number))  # 2 before 10
     names_of_head = tuple(of_model or ()) or tuple(map(str, range(num_classes)))

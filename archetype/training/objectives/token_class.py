@@ -23,10 +23,10 @@ from archetype.training.objectives.text_class import chosen_labels
 class TokenClass(ObjectiveConfig):
     """Cross-entropy of the class of each word's first token (Devlin 2018, section 5.3).
 
-    A head with other classes than those of the data is replaced by a new one.
+    If the data have other classes than the head, the head is replaced.
 
     Attributes:
-        labels: class names in the order of their ids (absent: those of the model, or of the data in order).
+        labels: class names in the order of their ids (default: the model's, or else the sorted classes of the data).
         label_smoothing: probability mass spread evenly over all classes.
     """
 

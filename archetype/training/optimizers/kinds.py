@@ -24,7 +24,7 @@ class AdamW(Optimizer):
     """Adam with decoupled weight decay of matrices (Loshchilov 2017).
 
     Attributes:
-        weight_decay: of matrices, relative to the learning rate.
+        weight_decay: weight decay of matrices, relative to the learning rate.
         betas: decay of the means of gradients and of squared gradients.
         eps: added to the root of the mean square.
         state_bits: bits per number of the state; 8 bits in blocks of 256 (Dettmers 2021) need the extra `torchao`.
@@ -65,12 +65,12 @@ class Muon(Optimizer):
     learning rate and the weight decay.
 
     Attributes:
-        weight_decay: of matrices, relative to the learning rate.
+        weight_decay: weight decay of matrices, relative to the learning rate.
         momentum: decay of the mean of gradients.
         nesterov: whether to use Nesterov momentum.
         num_iterations: number of Newton-Schulz iterations.
-        betas: of AdamW.
-        eps: of AdamW.
+        betas: AdamW's, for all other parameters.
+        eps: AdamW's, for all other parameters.
     """
 
     width_exponent: ClassVar[float | None] = 0.5  # an update's spectral norm grows with the root of the width
@@ -148,7 +148,7 @@ class Lion(Optimizer):
     """Sign of an interpolated momentum (Chen 2023, algorithm 2).
 
     Attributes:
-        weight_decay: of matrices, relative to the learning rate.
+        weight_decay: weight decay of matrices, relative to the learning rate.
         betas: weight of the momentum in the update, and its decay.
     """
 

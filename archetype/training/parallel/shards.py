@@ -17,11 +17,7 @@ from archetype.models.initialization import OwnTensor, initialize_tensor, own_te
 
 @torch.no_grad()
 def materialize(model: Model, device: torch.device, seed: int, weights: Path | None = None) -> None:
-    """Replace the meta tensors of a model with this process's shards, initialized, or read from `weights`.
-
-    Raises:
-        CheckpointError: a tensor is missing or has another shape.
-    """
+    """Replace the meta tensors of a model with this process's shards, initialized, or read from `weights`."""
     tensors = None if weights is None else Tensors.single(weights)
     model.to_empty(device=device)
     # each tensor is drawn or read whole on the host, then cut: values equal those of a single process, and memory holds
