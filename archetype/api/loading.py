@@ -94,8 +94,8 @@ def load(
         cause = "is neither a run directory (spec.yaml) nor a Hugging Face folder (config.json)"
         raise CheckpointError(str(folder), cause, "check the path")
     if further_tokens and getattr(lm.spec, "further_tokens", None) is None:
-        cause = "no layers of this model that predict further tokens are read"
-        raise SpecError("further_tokens", cause, "leave --further-tokens out, or name another draft than self")
+        cause = "the model has no multi-token prediction layers that could be loaded"
+        raise SpecError("further_tokens", cause, "leave out --further-tokens, or use a draft model other than self")
     if weights is not None:
         lm.pack(weights)
     if device.type == "cpu":

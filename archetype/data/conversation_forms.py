@@ -34,7 +34,7 @@ def as_messages(record: Mapping[str, Any]) -> dict[str, Any]:
         return {**record, "messages": _turns(record["messages"], "messages")}
     rest = {key: value for key, value in record.items() if key not in FIELDS}
     system = _text(record, "system")
-    # both formats keep the system message outside of the turns
+    # both formats may have the system message outside of the turns
     before = [{"role": "system", "content": system}] if system else []
     if "conversations" in record:
         turns = _turns(record["conversations"], "conversations")

@@ -39,11 +39,11 @@ class ExampleCounts:
     def reasons(self) -> list[str]:
         longest = f"{self.max_tokens or 0:,} tokens"
         counts = {
-            f"of all cut to {longest}": self.num_cut,
-            f"of all left out, longer than {longest}": self.num_too_long,
-            "of all left out, without an answer": self.num_unanswered,
-            "of all left out, empty on one side": self.num_empty,
-            f"words left out, without a token in the first {longest}": self.num_words,
+            f"truncated to {longest}": self.num_cut,
+            f"left out (longer than {longest})": self.num_too_long,
+            "left out (no answer within the limit)": self.num_unanswered,
+            "left out (one side is empty)": self.num_empty,
+            f"words left out (no token within the first {longest})": self.num_words,
         }
         return [f"{count:,} {reason}" for reason, count in counts.items() if count]
 

@@ -161,7 +161,7 @@ class OrderByLength:
         # (num_batches, B) indices of the examples of an epoch
         if self._epoch is None or self._epoch[0] != epoch:
             generator = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
-            # examples that do not fill a batch are left out of this epoch; others are in the next
+            # a rest that does not fill a batch is left out; it differs between epochs
             shuffled = generator.permutation(len(self.lengths))[: self.per_epoch * self.batch_size]
             pools = [shuffled[i : i + POOL * self.batch_size] for i in range(0, len(shuffled), POOL * self.batch_size)]
             batches = np.concatenate([pool[np.argsort(self.lengths[pool], kind="stable")] for pool in pools])

@@ -123,7 +123,7 @@ def latest(checkpoints: Path, on_damage: Callable[[str], None] = log.warning) ->
             damages.append(error)
             continue
         if damages:
-            on_damage(f"{damages[0].place}: {damages[0].cause}; going on from {folder.name}, the one before")
+            on_damage(f"{damages[0].place}: {damages[0].cause}; resuming from the earlier {folder.name}")
         return checkpoint
     if damages:
         raise damages[0]
@@ -161,7 +161,7 @@ def opened(folder: Path) -> Checkpoint:
         except OSError as error:
             raise _damaged(folder, name, f"cannot be read: {error.strerror}") from None
         if not is_whole:
-            raise _damaged(folder, name, "is not what was saved")
+            raise _damaged(folder, name, "is damaged: it differs from the manifest")
     return Checkpoint(folder, manifest)
 
 

@@ -158,7 +158,7 @@ def _loss_and_gradient(
     total = z.exp_().sum(-1, keepdim=True)
     nats = (total.log() - (1 - label_smoothing) * of_target - label_smoothing * mean).sum()
     gradient = z.div_(total).sub_(label_smoothing / len(weight))  # softmax minus the smoothed target
-    # probability of the target minus 1, of which label_smoothing is spread over all ids
+    # the target has the rest of the probability, 1 - label_smoothing
     gradient.scatter_add_(1, ids, torch.full_like(of_target, label_smoothing - 1))
     if tanh is not None:  # the derivative of the soft cap
         gradient.mul_(1 - tanh.float().square_())

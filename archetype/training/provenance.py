@@ -105,14 +105,14 @@ def check_recipe(run: Run, recipe: Recipe, began: Provenance | None) -> None:
 def check_spec(run: Run, spec: ModelSpec, origin: Mapping[str, Any]) -> None:
     """Refuse a specification that differs from the hash recorded by a run or its checkpoint (CheckpointError)."""
     if origin.get("spec") != fingerprint(spec):
-        cause = "the architecture is not the one that this run began with"
+        cause = "the architecture has changed since this run began"
         raise CheckpointError(str(run.spec_file), cause, "restore it, or start a new run")
 
 
 def check_data(recipe: Recipe, objective: Objective, origin: Mapping[str, Any]) -> None:
     """Refuse data that differ from the hash recorded by a run or its checkpoint (CheckpointError)."""
     if origin.get("data") != objective.fingerprint:
-        cause = "the data are not those that this run began with"
+        cause = "the data have changed since this run began"
         raise CheckpointError(", ".join(recipe.data.files()), cause, f"restore them, {ALLOW}")
 
 

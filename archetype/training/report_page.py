@@ -49,7 +49,7 @@ def write_report(run: Run) -> Path:
         DataError: the folder is not a trained run.
     """
     if not run.exists or not run.recipe_file.is_file():
-        raise DataError(str(run.folder), "is not a run that was trained", "give the folder that `archetype train` made")
+        raise DataError(str(run.folder), "is not a trained run", "give the folder that `archetype train` made")
     atomic.write_bytes(run.report_file, _page(run).encode())
     return run.report_file
 
@@ -66,20 +66,20 @@ def _page(run: Run) -> str:
     judged = verdict(lines, provenance.guessing_loss if provenance else None, recipe.optimizer.learning_rate)
     if judged and run.weights_file.is_file():  # the run has finished
         told.append(f"This run {judged.text}.")
-    told += [f"It went on with a change: {change}." for change in (provenance.changes if provenance else ())]
+    told += [f"It was resumed with a change: {change}." for change in (provenance.changes if provenance else ())]
     if provenance and provenance.examples:
-        told.append(f"It learns from {provenance.examples}.")
+        told.append(f"The training data are {provenance.examples}.")
     if provenance and provenance.num_skipped:
-        told.append(f"Of the data {sentence(provenance.num_skipped, provenance.skipped)}.")
+        told.append(f"{sentence(provenance.num_skipped, provenance.skipped)}.")
     sections = [
         ("", "".join(f"<p>{html.escape(sentence)}</p>" for sentence in told)),
         ("", _summary(recipe, cost, steps, lines)),
         ("Loss", _loss_chart(lines)),
-        ("Held-out examples", _evaluations(lines)),
-        ("What it writes", _table(("step", "sample"), samples) if samples else ""),
+        ("Validation", _evaluations(lines)),
+        ("Samples", _table(("step", "sample"), samples) if samples else ""),
         ("Learning rate", _chart("learning rate", {"scheduled": _series(steps, "learning_rate")})),
         ("Gradient norm", _chart("norm", {"before clipping": _series(steps, "gradient_norm")})),
-        ("Predictions a second", _chart("predictions a second", {"measured": _series(steps, "per_second")})),
+        ("Predictions per second", _chart("predictions per second", {"measured": _series(steps, "per_second")})),
         ("Cost", _cost(cost)),
         ("Recipe", f"<pre>{html.escape(mapping_to_yaml(recipe.dump()))}</pre>"),
         ("Architecture", f"<pre>{html.escape(to_yaml(spec))}</pre>"),
@@ -103,9 +103,9 @@ def _summary(recipe: Recipe, cost: CostReport, steps: list[dict[str, Any]], line
         "time in steps": f"{seconds / 60:.1f} min",
     }
     if evaluated := [line for line in lines if "validation_loss" in line]:
-        figures["best held-out loss"] = f"{min(line['validation_loss'] for line in evaluated):.4f}"
+        figures["best validation loss"] = f"{min(line['validation_loss'] for line in evaluated):.4f}"
         if (bits := evaluated[-1].get("validation_bits_per_byte")) is not None:
-            figures["bits per byte, last"] = f"{bits:.4f}"
+            figures["last bits per byte"] = f"{bits:.4f}"
     measured = next((line for line in reversed(lines) if "peak_flops" in line), None)
     if measured and seconds and not cost.spec.reads_source:
         # MFU: FLOP/s of the steps over the measured peak of matrix products; sources of encoder-decoders differ in
@@ -134,7 +134,7 @@ def _evaluations(lines: list[dict[str, Any]]) -> str:
         for line in lines
         if "validation_loss" in line
     ]
-    return _table(("step", "loss", "perplexity", "right", "bits per byte"), rows) if rows else ""
+    return _table(("step", "loss", "perplexity", "accuracy", "bits per byte"), rows) if rows else ""
 
 
 def _cost(report: CostReport) -> str:
@@ -145,7 +145,7 @@ def _cost(report: CostReport) -> str:
     ]
     step = f"a step of {report.batch:,} rows{f' of {report.length:,} tokens' if report.length else ''}"
     summary = f"{step} takes {quantity(report.flops['train'])}FLOPs and {size(report.memory['training_peak'])}"
-    return f"<p>As counted, {summary}.</p>{_table(('module', 'parameters', 'share'), rows)}"
+    return f"<p>By the cost model, {summary}.</p>{_table(('module', 'parameters', 'share'), rows)}"
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -216,7 +216,7 @@ def _begin_from(
     num_tokens = pretrained.tokenizer.vocab_size if pretrained.tokenizer and recipe.add_tokens else None
     tensors = take_over(model, pretrained.model, num_tokens, keeps_head=labels == pretrained.labels)
     new, wider = (sorted({name.rpartition(".")[0] for name in names}) for names in tensors)
-    # new rows and heads have random weights, so they are trained even if the rest is frozen
+    # new heads are random and new rows a mean, so both are trained even if the rest is frozen
     if (new or wider) and (recipe.trainable is not None or recipe.adapter is not None):
         recipe = recipe.replace(trainable=(*(recipe.trainable or ()), *new, *wider))
     weights = f"its weights except {', '.join(new)}, which are random," if new else "its weights"

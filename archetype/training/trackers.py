@@ -256,7 +256,7 @@ class Trackers:
             except Exception as error:  # a failure of a service or its package must not end the run
                 log.warning("%s failed", writer.name, exc_info=True)
                 self.writers.remove(writer)
-                yield Notice(step, one_line(f"{writer.name} gets nothing more of this run: {error}", 300))
+                yield Notice(step, one_line(f"{writer.name} failed and gets no further metrics: {error}", 300))
 
 
 def _values(event: Event) -> Values:

@@ -129,7 +129,7 @@ class DPOObjective(Objective):
         return math.log(2)
 
     def target_counts(self, batch: Batch) -> Counts:
-        # pairs
+        # number of pairs
         return (len(batch[0]),)
 
     def compute_loss(self, model: nn.Module, batch: Batch, counts: Counts = ()) -> LossOutput:

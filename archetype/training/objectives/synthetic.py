@@ -46,7 +46,7 @@ class SyntheticTask(ObjectiveConfig):
 class SyntheticObjective(Objective):
     def __init__(self, data: SyntheticData, batch_size: int, seed: int) -> None:
         self.data, self.seed = data, seed
-        self.description = f"drawn examples of {data.kind}"
+        self.description = f"generated examples of {data.kind}"
         self.fingerprint = hashlib.sha256(json.dumps(data.dump(full=True), sort_keys=True).encode()).hexdigest()
         self.batch_shape = batch_size, data.row_length
         self.held_out = list(split_batch(_tensors(data.held_out()), batch_size))

@@ -165,7 +165,7 @@ class ManyProcesses(Processes):
             rows_at_once = min(
                 state.recipe.micro_batch_size or state.recipe.batch_size, state.recipe.batch_size // self.size
             )
-            state.notes = (*state.notes, f"a row is compared with the {rows_at_once} rows of its forward pass only")
+            state.notes = (*state.notes, f"each row is compared only with the {rows_at_once} rows of its forward pass")
         self.holds_all = layout.shard == layout.tensor == layout.expert == layout.pipeline == 1
         self.writes_checkpoints = self.is_main or not self.holds_all
         # a group of its own: the writing thread's exchanges must not mix with those of the training step
