@@ -51,6 +51,10 @@ def presets() -> list[str]:
 def diff(first: Source, second: Source) -> list[Change]:
     """Return every field in which two specifications differ, as (path, first value, second value).
 
+    Args:
+        first: anything that `load_spec` takes.
+        second: anything that `load_spec` takes.
+
     Raises:
         ArchetypeError: a specification is invalid.
     """
@@ -110,6 +114,7 @@ def draw(
         measure: quantity shown by the bars: parameters, active parameters, FLOPs or bytes of the weights.
         batch: batch size, for FLOPs.
         length: tokens per sequence (default: the context length; of two, the shorter).
+        dtype: type of the weights.
         aspect: aspect ratio of the picture, such as "16:9"; blocks are arranged in the rows that allow the largest
             text (default: that of the drawing).
 
@@ -141,6 +146,7 @@ def build(
 
     Args:
         source: anything that `load_spec` takes.
+        seed: seed of the initial weights.
         device: auto (a GPU if there is one), cpu, cuda, cuda:N, mps, or meta (shapes without storage).
         dtype: type of the weights, such as "bfloat16" or torch.bfloat16.
 
@@ -316,6 +322,7 @@ def train(
         spec: anything that `load_spec` takes (default: a small decoder).
         start_from: pretrained model with its tokenizer; anything that `load` takes.
         recipe: a recipe file; the other arguments override its fields.
+        steps: number of optimizer steps.
         minutes: approximate training time, instead of steps.
         batch_size: sequences per step.
         sequence_length: tokens per sequence.
