@@ -73,6 +73,7 @@ def export(
     if shard_bytes is not None and is_program(format):
         raise CheckpointError("shard_bytes", f"a program of {format} is one file", "leave it out")
     chosen = _family(lm, family, format)
+    # GGUF has quantized types; the other formats store floats
     if format != "gguf" and is_packed(lm.model):
         cause = "its matrices are packed, which the format cannot store"
         raise CheckpointError("model", cause, "export the model that it was made from, or use --format gguf")
@@ -109,6 +110,7 @@ def export(
             pictures = lm.image_processor or numbers_as_they_are(*lm.spec.image_shape).contents()
             atomic.write_json(temporary / IMAGE_PROCESSOR, pictures)
         if lm.tokenizer is not None:
+            # the tokenizer in its original form first, then tokenizer.json, which is derived from it and compared
             lm.tokenizer.save(temporary)
             write_fast(lm.tokenizer, temporary, chosen is lm.family, allow_different_tokens)
         if lm.template is not None:
@@ -147,6 +149,7 @@ def export_adapter(folder: Path, to: str | Path, family: str | None = None) -> F
     run = Run(folder)
     if (file := read_adapter(run)) is None:
         raise CheckpointError(str(folder), "has no adapter", "leave out --adapter-only, which exports the model")
+    # not merged: the adapter's tensors are needed
     model, adapter = read_run_model(run, merged=False), file.adapter
     chosen = published()[family] if family else read_origin(folder).open_family() or family_for(model.spec)
     chosen.format.config_for(model.spec)  # refuses before anything is written

@@ -56,6 +56,7 @@ def register(
 
         return register_tokenizer(kind)
     capabilities = {"module": module, "cost": cost, "rule": rule}
+    # such as a module for a mixer; settings of a recipe need nothing
     if kind.needs and capabilities[kind.needs] is None:
         raise SpecError(kind.__name__, INCOMPLETE[kind.needs], f"register(..., {kind.needs}={kind.needs.upper()})")
     cls: Any = part(kind)  # checked first, so that a refusal registers nothing
@@ -96,6 +97,7 @@ def failure_of_extension(error: BaseException) -> SpecError | None:
     """Describe in one line an error raised by an extension: file, line and part; None if no extension raised it."""
     files = {
         file: name
+        # a copy: another thread may import meanwhile
         for name, module in list(sys.modules.items())
         if name.startswith(PREFIX) and (file := getattr(module, "__file__", None))
     }

@@ -129,6 +129,7 @@ def draw(
 
     specs = [load_spec(item) for item in (source, other) if item is not None]
     length = common_length(specs) if length is None else length
+    # both at one length, so that their bars are comparable
     reports = [cost_report(spec, batch, length, dtype) for spec in specs]
     if aspect is not None and len(specs) == 1:
         return Drawing(draw_in(reports[0], measure, aspect))
@@ -281,6 +282,7 @@ def evaluate(
     from archetype.api.seq2seq_lm import Seq2SeqLM
     from archetype.api.text_classifier import TextClassifier
 
+    # after the arguments are checked, because loading takes long
     lm = load(model) if isinstance(model, str | Path) else model
     if text is not None:
         return lm.expect(CausalLM).score(text, **settings)
@@ -361,6 +363,7 @@ def train(
         "optimizer.learning_rate": learning_rate,
         "seed": seed,
     }
+    # opened first: its specification and tokenizer become settings of the recipe
     pretrained = None if start_from is None else open_pretrained(Path(start_from))
     budget = Budget.parse({"minutes": minutes})
     chosen, _ = assemble(None if recipe is None else Path(recipe), fields, overrides, budget, pretrained)

@@ -154,6 +154,7 @@ class LanguageModel:
     def ends(self) -> tuple[int, ...]:
         """Ids that end a text: from the generation settings, or else from the tokenizer."""
         eos = self.special.get("eos_token_id")
+        # in generation_config.json, one id or a list
         if eos in (None, []):
             return () if self.tokenizer is None else self.tokenizer.eos
         return tuple(eos) if isinstance(eos, list) else (eos,)
@@ -161,6 +162,7 @@ class LanguageModel:
     @property
     def special_names(self) -> dict[str, str]:
         """Texts of bos_token, eos_token and pad_token, if the model has them."""
+        # the texts that the template prints; a list of EOS ids does not say which token is eos_token
         if self.template is not None and self.template.tokens:
             return dict(self.template.tokens)
         return {} if self.tokenizer is None else special_names(self.tokenizer, self.special.get("pad_token_id"))
@@ -187,6 +189,7 @@ class LanguageModel:
             if self.tokenizer is not None:
                 run.tokenizer_folder.mkdir()
                 self.tokenizer.save(run.tokenizer_folder)
+                # refuses to save a tokenizer that would give other ids when it is read again
                 check_saved(self.tokenizer, run.tokenizer_folder, remedy="use the files that it was loaded from")
             if self.template is not None:
                 write_template(self.template, run.tokenizer_folder)

@@ -158,6 +158,7 @@ def _load_run(folder: Path, dtype: torch.dtype | None, device: torch.device) -> 
     tokenizer = _open_tokenizer(run.tokenizer_folder) if run.tokenizer_folder.is_dir() else None
     file = folder / GENERATION_CONFIG
     sampling, generation = read_generation_config(folder)
+    # a model trained here has no such file; greedy decoding would be the default otherwise
     if not file.is_file():
         sampling = Sampling(temperature=0.8)
     special = special_ids(generation, file)
@@ -189,6 +190,7 @@ def _load_gguf(path: Path, dtype: torch.dtype | None, device: torch.device, over
     read = read_gguf(path, dtype, device, overrides)
     special: dict[str, Any] = dict(read.special)
     if read.tokenizer is not None:
+        # the tokenizer may have several end tokens, the file's field only one
         special["eos_token_id"] = list(read.tokenizer.eos)
     spec, sampling = read.model.spec, Sampling.parse({"temperature": 0.0} | read.sampling)
     return LanguageModel(spec, read.model, read.tokenizer, sampling, special, read.family, template=read.template)
@@ -212,6 +214,7 @@ def _load_peft(
         field = f"{folder / ADAPTER_CONFIG}: base_model_name_or_path"
         remedy = "name the model that the adapter was trained on"
         raise CheckpointError(field, f"{base} {error.cause}", remedy) from None
+    # names of the adapter's tensors are those that the base has in its family's format
     model = merge_peft(lm.model, lm.family or family_for(lm.spec), folder)
     return replace(lm, spec=model.spec, model=model)
 

@@ -37,6 +37,7 @@ def sample(state: TrainState) -> str:
 def _write(lm: LanguageModel, state: TrainState) -> str:
     match state.objective:
         case NextTokenObjective() as objective:
+            # the same prompt at each evaluation, so that samples are comparable
             prompt = _decode(lm, objective.validation_batch(0)[0][0, :PROMPT_TOKENS])
             return prompt + lm.expect(TextGenerator).generate(
                 prompt, max_new_tokens=NEW_TOKENS, temperature=0.8, seed=state.step

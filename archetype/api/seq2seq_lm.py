@@ -39,6 +39,7 @@ class Seq2SeqLM(TextGenerator):
             ArchetypeError: a setting is out of range, or a source is too long.
         """
         sources = [text] if isinstance(text, str) else text
+        # all items but the last are steps of the search
         *_, targets = self.translations(sources, **beam)
         translated = [target.text for target in targets or ()]
         return translated[0] if isinstance(text, str) else translated

@@ -97,6 +97,7 @@ class TextGenerator(LanguageModel):
         engine = self.engine(len(prompts), draft, lookup)
         several = len(prompts) > 1  # messages then number the prompts
         requests = [engine.submit(text, id=n if several else None, **sampling) for n, text in enumerate(prompts, 1)]
+        # events of all requests come interleaved
         index = {request: n for n, request in enumerate(requests)}
         return ((index[event.request], event.text) for event in engine.events() if event.text)
 
@@ -106,6 +107,7 @@ class TextGenerator(LanguageModel):
         Raises:
             SpecError: the model does not support speculative decoding with this draft.
         """
+        # a single prompt has no other to share a prefix with
         prefix_bytes = PREFIX_BYTES if num_prompts > 1 else 0
         return Engine(self, min(max(num_prompts, 1), MAX_BATCH), prefix_bytes, draft=draft, lookup=lookup)
 

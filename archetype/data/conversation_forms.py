@@ -25,11 +25,7 @@ def fits(fields: Collection[str]) -> bool:
 
 
 def as_messages(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a record in a known format to one with `messages`; other records are returned unchanged.
-
-    Raises:
-        ValueError: the record is malformed.
-    """
+    """Convert a record in a known format to one with `messages`, or raise ValueError; others are returned unchanged."""
     if "messages" in record:
         return {**record, "messages": _turns(record["messages"], "messages")}
     rest = {key: value for key, value in record.items() if key not in FIELDS}

@@ -113,11 +113,7 @@ def prompt_and_answer(
     template: ChatTemplate,
     tools: Sequence[Mapping[str, Any]] | None = None,
 ) -> tuple[str, str]:
-    """Return the prompt that an answer is trained on, and the prompt with the answer appended.
-
-    Raises:
-        DataError: the template fails, or does not put the answer after its prompt.
-    """
+    """Return the prompt that an answer is trained on, and the prompt with the answer appended."""
     prompt = template.render(messages, tools=tools)
     answered = template.render([*messages, *answer], False, tools)
     # With most templates the rendered conversation starts with the generation prompt. Some (DeepSeek-R1's distills)

@@ -49,11 +49,7 @@ class Corpus:
 
 
 def corpus(text: str, tokenizer: Tokenizer, validation: float, where: Split) -> Corpus:
-    """Split a text into training and validation parts and tokenize both; `validation` is a fraction of the characters.
-
-    Raises:
-        DataError: the text is too short.
-    """
+    """Split a text into training and validation parts, by a fraction of its characters, and tokenize both."""
     training, held_out = split(text, validation, where)
     tokens, held_out_tokens = encode(tokenizer, training), encode(tokenizer, held_out)
     if len(held_out_tokens) < 2:

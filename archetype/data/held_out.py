@@ -12,13 +12,10 @@ GOLDEN = 0.618033988749895  # multiples modulo 1 are even but aperiodic: a text 
 
 
 def split(text: str, fraction: float, where: Split) -> tuple[str, str]:
-    """Split a text into training text and a fraction of its characters for validation.
+    """Split a text into training text and a fraction of its characters for validation; refuse an empty part.
 
     With `where` everywhere, validation text is stretches spread over the text, cut at lines or words if one ends
     nearby; if the text is too short for two stretches, or with end, it is the end of the text.
-
-    Raises:
-        DataError: one of the two parts would be empty.
     """
     training, held_out, done = list[str](), list[str](), 0
     for first, last in _stretches(text, fraction, where):

@@ -45,11 +45,7 @@ class Images:
         return Images(self.images[indices], self.labels[indices])
 
     def split(self, validation_fraction: float, seed: int) -> tuple["Images", "Images"]:
-        """Split at random into training and validation images, determined by the seed.
-
-        Raises:
-            DataError: one of the two parts would be empty.
-        """
+        """Split at random into training and validation images, determined by the seed; refuse an empty part."""
         # 2**40: no epoch of `ImageBatches` has this key
         order = np.random.Generator(np.random.Philox(key=[seed, 2**40])).permutation(len(self))
         cut = round(len(self) * (1 - validation_fraction))
@@ -110,11 +106,7 @@ def _check_size(shape: tuple[int, ...], num_channels: int, size: int, place: str
 
 
 def read_images(file: Path, processor: ImageProcessor | None = None) -> Images:
-    """Read `images` and `labels` of a .npz file; `processor` as for `read_pictures`.
-
-    Raises:
-        DataError: names the file and what is missing or has the wrong shape or type.
-    """
+    """Read `images` and `labels` of a .npz file; `processor` and errors as for `read_pictures`."""
     images, labels = read_pictures(file, processor), _array(file, "labels")
     if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]:
         cause = f"has {len(images)} images and labels of {labels.shape} {labels.dtype}"
@@ -130,11 +122,7 @@ def class_names(folder: Path) -> tuple[str, ...]:
 
 
 def read_image_folder(folder: Path, num_channels: int, size: int, processor: ImageProcessor | None) -> Images:
-    """Read the images of a folder, one subfolder per class, sorted by name; arguments as for `open_images`.
-
-    Raises:
-        DataError: a file is not an image, or there are no images, or too many for memory.
-    """
+    """Read the images of a folder, one subfolder per class, sorted by name; arguments as for `open_images`."""
     classes = class_names(folder)
     files = [
         (file, label)
@@ -194,11 +182,7 @@ def has_pictures(folder: Path) -> bool:
 
 
 def shape_of_images(path: Path) -> tuple[int, int, int] | None:
-    """Return channels, height and number of classes of a .npz file; None for a folder, whose images are resized.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
+    """Return channels, height and number of classes of a .npz file; None for a folder, whose images are resized."""
     if path.is_dir():
         return None
     images, labels = _array(path, "images"), _array(path, "labels")

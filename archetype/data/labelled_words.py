@@ -31,9 +31,6 @@ def labelled_rows(
 
     Returns:
         Rows of token ids and class indices, and how many rows were truncated.
-
-    Raises:
-        DataError: a text has no token.
     """
     rows, num_cut = [], 0
     num_special = len(tokenizer.add_special_tokens([]))

@@ -16,11 +16,7 @@ SHORTEST = 40  # characters; shorter docstrings and comments say little
 
 
 def library_text() -> str:
-    """Return all docstrings and comments without duplicates, file by file in sorted order.
-
-    Raises:
-        DataError: this Python was installed without the sources of its standard library.
-    """
+    """Return all docstrings and comments without duplicates, file by file in sorted order."""
     root = Path(sysconfig.get_path("stdlib"))
     passages: dict[str, None] = {}  # keeps the order, drops duplicates
     for file in source_files(root):

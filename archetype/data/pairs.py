@@ -57,11 +57,7 @@ class Pairs:
 
 
 def read_lines(source: str, target: str, place: str) -> tuple[list[str], list[str]]:
-    """Split two parallel texts, called `place` in errors, into lines.
-
-    Raises:
-        DataError: the texts have different numbers of lines.
-    """
+    """Split two parallel texts, called `place` in errors, into lines; refuse different numbers of lines."""
     sources, targets = lines_of(source), lines_of(target)
     if len(sources) != len(targets):
         cause = f"the source has {len(sources)} lines and the target {len(targets)}"
@@ -99,11 +95,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def tokenized(sources: list[str], targets: list[str], tokenizer: Tokenizer, longest: int) -> Pairs:
-    """Tokenize pairs, dropping pairs with a side of more than `longest` tokens, including its end token.
-
-    Raises:
-        DataError: the tokenizer has no end token.
-    """
+    """Tokenize pairs, dropping pairs with a side of more than `longest` tokens, including its end token."""
     end = np.array([end_of_text(tokenizer)], dtype=np.int32)
     pairs: list[tuple[Tokens, Tokens]] = []
     for source, target in zip(sources, targets, strict=True):
@@ -114,11 +106,7 @@ def tokenized(sources: list[str], targets: list[str], tokenizer: Tokenizer, long
 
 
 def end_of_text(tokenizer: Tokenizer) -> int:
-    """Return the end token, which also starts a target.
-
-    Raises:
-        DataError: the tokenizer has no end token.
-    """
+    """Return the end token, which also starts a target; refuse a tokenizer without one."""
     if not tokenizer.eos:
         cause = f"a tokenizer of kind {tokenizer.kind} has no token that ends a text"
         raise DataError("tokenizer", cause, "use byte_bpe")

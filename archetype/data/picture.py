@@ -53,11 +53,7 @@ def decode_picture(
 
 
 def picture_size(data: bytes) -> tuple[int, int]:
-    """Return width and height of an image from its header, without decoding pixels.
-
-    Raises:
-        DataError: the data are not an image.
-    """
+    """Return width and height of an image from its header, without decoding pixels."""
     from PIL import Image
 
     try:

@@ -143,11 +143,7 @@ def _checked(
 
 
 def columns_by_field(columns: Sequence[str], fields: Iterable[str]) -> dict[str, str]:
-    """Parse FIELD=COLUMN options to {field: column}; COLUMN without a field is the first field's.
-
-    Raises:
-        SpecError: there is no such field.
-    """
+    """Parse FIELD=COLUMN options to {field: column}; COLUMN without a field is the first field's."""
     fields = list(fields)
     by_field: dict[str, str] = {}
     for option in columns:

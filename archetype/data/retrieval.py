@@ -24,11 +24,7 @@ class RetrievalData(NamedTuple):
 
 
 def read_retrieval(path: Path) -> RetrievalData:
-    """Read a retrieval task from a BEIR folder, or from a file of pairs: its positives and negatives are the documents.
-
-    Raises:
-        DataError: a file is missing or damaged, or no query has a relevant document.
-    """
+    """Read a retrieval task from a BEIR folder, or from a file of pairs, whose texts are the documents."""
     return _of_folder(path) if path.is_dir() else _of_pairs(path)
 
 

@@ -143,11 +143,7 @@ class Shard:
         self.path, self.record, self.dtype = str(folder / record.name), record, dtype
 
     def check(self) -> None:
-        """Compare both files with their hashes.
-
-        Raises:
-            DataError: names the file that is missing or differs.
-        """
+        """Compare both files with their hashes."""
         sizes = {"tokens": self.record.tokens * np.dtype(self.dtype).itemsize, "documents": self.record.documents * 24}
         for kind, digest in self.record.sha256.items():
             file = Path(f"{self.path}.{kind}")

@@ -89,11 +89,7 @@ class Sources:
         return pieces
 
     def documents(self, piece: Sequence[Part]) -> Iterator[str]:
-        """Iterate over the non-empty documents of a piece, in order.
-
-        Raises:
-            DataError: names the source, and the place in it, that cannot be read.
-        """
+        """Iterate over the non-empty documents of a piece, in order; errors name the source and the place in it."""
         for part in piece:
             yield from filter(str.strip, self._documents(part))
 
@@ -110,11 +106,7 @@ class Sources:
 
 
 def expand(names: Sequence[str], suffixes: Sequence[str] = TEXT_SUFFIXES) -> tuple[str, ...]:
-    """Expand folders, by suffix, and patterns such as books/*.txt to absolute paths of files, sorted by name.
-
-    Raises:
-        DataError: a folder or pattern matches no file.
-    """
+    """Expand folders, by suffix, and patterns such as books/*.txt to absolute paths of files, sorted by name."""
     files: list[str] = []
     for name in names:
         path = Path(name).absolute()
@@ -311,11 +303,7 @@ def _rows_of_parquet(part: Part, field: str) -> Iterator[str]:
 
 
 def pinned(name: str) -> str:
-    """Return the name of a hub dataset with its current revision, so that a resumed run reads the same data.
-
-    Raises:
-        DataError: the hub cannot be reached or does not have the dataset.
-    """
+    """Return the name of a hub dataset with its current revision, so that a resumed run reads the same data."""
     text = name.removeprefix(HUGGING_FACE)
     if Path(text).exists():
         return f"{HUGGING_FACE}{Path(text).absolute()}"

@@ -58,11 +58,7 @@ class Opened:
 
 
 def rows(file: Path) -> Iterator[Row]:
-    """Iterate over the rows of a file that fits into memory.
-
-    Raises:
-        DataError: names the place that cannot be read.
-    """
+    """Iterate over the rows of a file that fits into memory."""
     if file.name.endswith(PARQUET_SUFFIX):
         check_regular(file)
         return parquet_rows(str(file))
@@ -92,11 +88,7 @@ def _starts_list(start: bytes) -> bool:
 
 
 def lines_of(file: BinaryIO, place: str) -> Iterator[bytes]:
-    """Iterate over the lines of an open file, including line ends.
-
-    Raises:
-        DataError: a line is longer than `MAX_LINE` bytes.
-    """
+    """Iterate over the lines of an open file, including line ends; refuse lines of more than `MAX_LINE` bytes."""
     while line := file.readline(MAX_LINE + 1):
         if len(line) > MAX_LINE:
             raise DataError(place, f"has a line of more than {MAX_LINE >> 20} MiB", "is it the right file?")
@@ -159,11 +151,7 @@ def _rows_of_lines(file: BinaryIO, name: str) -> Iterator[Row]:
 
 
 def json_object_of_line(line: bytes, location: str) -> dict[str, Any]:
-    """Parse the JSON object of a line.
-
-    Raises:
-        DataError: the line is not a JSON object.
-    """
+    """Parse the JSON object of a line."""
     try:
         value = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError:
@@ -218,11 +206,7 @@ def _after_spaces(text: str, position: int) -> int:
 
 
 def check_characters(value: Any, location: str) -> None:
-    """Refuse a JSON value with strings that UTF-8 cannot encode.
-
-    Raises:
-        DataError: a string has a lone surrogate or was not UTF-8.
-    """
+    """Refuse a JSON value with strings that UTF-8 cannot encode: lone surrogates, or bytes that were not UTF-8."""
     text = json.dumps(value, ensure_ascii=False)
     try:
         text.encode()

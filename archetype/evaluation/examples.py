@@ -57,10 +57,6 @@ def evaluate_tokens(
     """Evaluate a token classifier on words, each classified at its first token; arguments as for `evaluate_texts`.
 
     The file has lines {"tokens": [...], "labels": [...]}, as for `train --labelled-tokens`.
-
-    Raises:
-        SpecError: the model is not a token classifier.
-        DataError: a record is invalid, or a label is not one of the model's classes.
     """
     names, records = names_of_classes(model, labels), read_records(file, FIELDS, fault=wrong_words)
     class_index = _class_indices(names, {str(label) for record in records for label in record["labels"]}, file)
@@ -87,10 +83,6 @@ def evaluate_images(
 
     Args:
         labels: names of the model's classes, and of the subfolders (default: indices).
-
-    Raises:
-        SpecError: the model has no classes.
-        DataError: the images cannot be read, have another size, or have more classes than the model.
     """
     images = open_images(path, *model.spec.image_shape, processor)
     indices = images.labels.tolist()

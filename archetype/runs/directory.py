@@ -84,11 +84,7 @@ class Run:
 
 
 def read_run_spec(run: Run) -> ModelSpec:
-    """Read the specification of a run.
-
-    Raises:
-        CheckpointError: the specification names parts of an extension that is not loaded.
-    """
+    """Read the specification of a run; extensions that it needs must be loaded."""
     check_extensions(run.folder)
     return read(run.spec_file)
 

@@ -137,11 +137,7 @@ class MetricsFile:
         self._tokens = self._seconds = 0.0
 
     def refresh(self) -> None:
-        """Read new lines, or the whole file if it was replaced.
-
-        Raises:
-            DataError: the file cannot be read, or is too large.
-        """
+        """Read new lines, or the whole file if it was replaced."""
         check_regular(self.file)
         try:
             status = self.file.stat()

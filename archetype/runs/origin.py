@@ -85,11 +85,7 @@ def write_origin(
 
 
 def read_origin(folder: Path) -> Origin:
-    """Read the origin of a run; empty if it has none.
-
-    Raises:
-        CheckpointError: the file is damaged.
-    """
+    """Read the origin of a run; empty if it has none."""
     file = folder / FILE
     check_regular(file, CheckpointError)
     if not file.exists():

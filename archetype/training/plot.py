@@ -101,11 +101,7 @@ def draw_picture(run: Run, ordinate: str = ORDINATE) -> None:
 
 
 def draw_curves(curves: dict[str, Curve], file: Path, title: str, abscissa: str, ordinate: str = ORDINATE) -> None:
-    """Draw labelled curves as a PNG, PDF or SVG file, by the ending of its name.
-
-    Raises:
-        SpecError: the name has another ending.
-    """
+    """Draw labelled curves as a PNG, PDF or SVG file, by the ending of its name."""
     from matplotlib.figure import Figure
 
     check_ending(file)

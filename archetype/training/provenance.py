@@ -84,11 +84,7 @@ def read_provenance(run: Run) -> Provenance | None:
 
 
 def check_recipe(run: Run, recipe: Recipe, began: Provenance | None) -> None:
-    """Compare a recipe with the one at the start of the run.
-
-    Raises:
-        CheckpointError: names the first field that differs.
-    """
+    """Compare a recipe with the one at the start of the run; the error names the first field that differs."""
     if began is None:
         return
     # may change: data are compared by hash, and a step does not depend on the number of processes

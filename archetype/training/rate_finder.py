@@ -79,10 +79,7 @@ def find_rate(resolved: ResolvedRecipe, device: torch.device, num_steps: int = N
 
 
 def steepest(rates: list[float], means: list[float], width: int = 5) -> float | None:
-    """Return the rate before the minimum at which the mean falls fastest over `width` steps to either side.
-
-    Return None if the first mean is the lowest.
-    """
+    """Return the rate before the minimum at which the mean falls fastest over `width` steps to either side."""
     last = means.index(min(means)) if means else 0
     if last == 0:
         return None

@@ -43,11 +43,7 @@ svg { width: 100%; height: auto; }
 
 
 def write_report(run: Run) -> Path:
-    """Write report.html into a run directory; the run may be finished, interrupted, or still training.
-
-    Raises:
-        DataError: the folder is not a trained run.
-    """
+    """Write report.html into a run directory; the run may be finished, interrupted, or still training."""
     if not run.exists or not run.recipe_file.is_file():
         raise DataError(str(run.folder), "is not a trained run", "give the folder that `archetype train` made")
     atomic.write_bytes(run.report_file, _page(run).encode())

@@ -237,11 +237,7 @@ def resolve_spec(recipe: Recipe, tokenizer: Tokenizer | None) -> ModelSpec:
 
 
 def resolve_objective(recipe: Recipe, spec: ModelSpec) -> ObjectiveConfig:
-    """Return the recipe's objective, or the first that suits the model and the data.
-
-    Raises:
-        SpecError: the objective does not suit them, or no objective does.
-    """
+    """Return the recipe's objective, or the first that suits the model and the data."""
     objective, data = recipe.objective, recipe.data
     if objective is not None and objective.suits(spec, data):
         return objective

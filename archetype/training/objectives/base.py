@@ -209,9 +209,7 @@ def head_to_chunk(model: Any, num_targets: int) -> LanguageModelHead | None:
 def prior_loss(training: Any, validation: Any) -> float:
     """Return the validation loss, in nats, of predicting the class frequencies of the training data (add-one smoothed).
 
-    Args:
-        training: class indices of the training examples, (n,).
-        validation: class indices of the validation examples, (m,).
+    Both arguments are class indices of examples, (n,) and (m,).
     """
     counts = 1 + np.bincount(training, minlength=validation.max() + 1)
     return float(-np.log(counts[validation] / counts.sum()).mean())

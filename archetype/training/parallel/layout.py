@@ -67,11 +67,7 @@ class Parallel(Spec):
         return Parallel.parse(data)
 
     def for_world(self, num_processes: int) -> "Parallel":
-        """Return the layout with as many copies of the model as the number of processes allows.
-
-        Raises:
-            SpecError: the sizes do not fit.
-        """
+        """Return the layout with as many copies of the model as the number of processes allows."""
         sizes = ", ".join(f"{name} {size}" for name in self.sizes if (size := getattr(self, name)) not in (None, 1))
         if self.data_parallel is None and num_processes % self.num_processes == 0:
             return self.replace(data_parallel=num_processes // self.num_processes)
