@@ -66,7 +66,7 @@ def register(
     if module is not None and cost is None:  # an inherited cost does not apply to this module
         provides("cost", cls)(None)
     if kind.needs:
-        from archetype import built_costs  # noqa: F401  # counts what is from outside as it is built
+        from archetype import built_costs  # noqa: F401  # counts the built modules of external parts
     return kind
 
 
@@ -131,6 +131,6 @@ def one_line_failure(file: Path, remedy: str) -> Iterator[None]:
         while trace is not None:
             line = trace.tb_lineno if trace.tb_frame.f_code.co_filename == str(file) else line
             trace = trace.tb_next
-        # a file that does not compile has no frame of its own
+        # a file that does not compile has no frame
         line = error.lineno or line if isinstance(error, SyntaxError) else line
         raise SpecError(f"{file}:{line}", f"{type(error).__name__}: {error}", remedy) from error

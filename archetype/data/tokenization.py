@@ -94,7 +94,7 @@ def tokenized(sources: Sources, tokenizer: Tokenizer, cache: Path, workers: int 
             shards = [shard for shards, _ in done for shard in shards]
             if not shards:
                 raise DataError(", ".join(sources.names), "holds no text", "choose sources with text")
-            # the folder's name would promise the tokens of other contents
+            # the folder's name has the stamps of the sources as they were
             if sources.stamps() != stamps:
                 raise DataError(", ".join(sources.names), "changed while it was read", "start again")
             versions = {name: version(name) for name in ("numpy", "tokenizers")}
@@ -269,10 +269,10 @@ def _processes(folder: Path, count: int) -> Iterator[list[subprocess.Popen[str]]
 
 
 def _serve(folder: Path) -> None:
+    # one JSON line each: progress in bytes, then shards or an error
     def answer(**values: Any) -> None:
         print(json.dumps(values), flush=True)
 
-    # a worker's answers: progress in bytes, then shards or an error, one JSON line each
     job = read_json(folder / JOB, MAX_TEXT_BYTES)
     fields = job["sources"]
     sources = Sources(tuple(fields["names"]), fields["field"], fields["separator"])

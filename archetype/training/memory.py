@@ -123,7 +123,7 @@ class StepMemoryCost:
         return StepMemory(weights, optimizer, gradients, copies, activations, logits, peak)
 
     def _loss(self, saved: SavedActivations) -> tuple[int, int]:
-        # (bytes of saved logits that chunking avoids, which exist with a soft cap only; peak bytes of the loss)
+        # returns the bytes of saved logits that chunking avoids (with a soft cap only) and the peak bytes of the loss
         head, logits, count = self.cost.head, saved.logits, saved.num_logits
         if not head.vocab_size:
             return 0, 3 * logits  # the gradient of a classifier's small weight is negligible

@@ -23,6 +23,7 @@ class ContextParallel(PositionShares):
         shares = DTensor.from_local(x, self.mesh, [Shard(2)], run_check=False)  # (B, H, T / processes, d)
         # all-gather in the forward pass; Partial makes it a reduce-scatter of the gradients in the backward pass
         gathered = shares.redistribute(self.mesh, [Replicate()]).to_local(grad_placements=[Partial()])
+        # each process has two pieces of a row, from both ends, so that a causal mask gives all equal work
         return self.in_order(gathered)
 
     def target_counts(self, objective: Objective, batch: Batch) -> Counts:

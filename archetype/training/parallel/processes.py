@@ -136,6 +136,7 @@ class ManyProcesses(Processes):
         try:
             result = action()
         except Exception as caught:
+            # raised after the exchange: the other processes are waiting in it
             error = caught
         failed = self._largest(0 if error is None else 1, group)
         if error is not None:
@@ -152,7 +153,7 @@ class ManyProcesses(Processes):
         state.processes, layout = self, state.recipe.parallel.for_world(dist.get_world_size())
         sizes = tuple(getattr(layout, name) for name in MESH)
         mesh = init_device_mesh(self.device.type, sizes, mesh_dim_names=MESH)
-        # processes with different tokens; those of tensor and pipeline share a number, and so their random numbers
+        # processes with different tokens; processes along tensor and pipeline share a number, so they draw alike
         tokens = mesh["data_parallel", "shard", "context"]._flatten("tokens")
         self.number, self.tokens_group = tokens.get_local_rank(), tokens.get_group()
         # context is the last dimension of tokens: its processes have the same rows
@@ -160,6 +161,7 @@ class ManyProcesses(Processes):
         # losses and counts are summed over these; tensor is left out, since its processes compute the same loss
         self.measured = mesh["pipeline", "data_parallel", "shard", "context"]._flatten("measured")
         self.stages = mesh["pipeline"]
+        # with tensor parallelism no process has the head's whole matrix
         state.objective.chunks_logits = layout.tensor == 1
         if state.objective.compares_rows and self.size > 1:
             rows_at_once = min(
@@ -168,7 +170,7 @@ class ManyProcesses(Processes):
             state.notes = (*state.notes, f"each row is compared only with the {rows_at_once} rows of its forward pass")
         self.holds_all = layout.shard == layout.tensor == layout.expert == layout.pipeline == 1
         self.writes_checkpoints = self.is_main or not self.holds_all
-        # a group of its own: the writing thread's exchanges must not mix with those of the training step
+        # a separate group: exchanges of the writing thread must not mix with exchanges of the training step
         self.saving = dist.new_group(timeout=PATIENCE, backend="gloo")
         state.background.finished()  # saved by the main process before the others joined
         self.ddp = data_parallel(state, self.tokens_group) if self.holds_all else None
@@ -207,6 +209,7 @@ class ManyProcesses(Processes):
         parts = []
         # targets of all processes, so that the shares of all micro-batches sum to 1
         total_targets = max(1, objective.num_targets(batch))
+        # with context parallelism, only the targets at this process's positions count
         target_counts = partial(self.context.target_counts, objective) if self.context else objective.target_counts
         # A process without rows left computes one row with share 0: a process that skipped a pass would leave the
         # others waiting in its exchanges.
@@ -227,6 +230,7 @@ class ManyProcesses(Processes):
             return self.pipeline.evaluate(objective, part)
         if self.pipeline is not None:
             return self.pipeline.train(objective, part, counts, self.micro_batch_size, self.share)
+        # DDP only in training: evaluation has no gradients to exchange
         model = self.ddp if self.ddp is not None and model.training else model
         compute_loss = partial(self.context.compute_loss, objective) if self.context else objective.compute_loss
         return compute_loss(model, part, counts)
