@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from archetype.models.block.module import build_block
 from archetype.models.further_tokens.spec import FurtherTokens as FurtherTokensSpec
-from archetype.models.stack.module import place_of
+from archetype.models.stack.module import places_of
 from archetype.models.stack.spec import StackView
 from archetype.nn.cache import LayerState, write_slots
 from archetype.nn.context import ForwardContext, Lengths, Vectors
@@ -58,7 +58,7 @@ class FurtherTokens(nn.Module):
             nn.ModuleList(build_norm(further.norm, d) for _ in each) for _ in range(3)
         )
         self.projections = nn.ModuleList(Linear(2 * d, d, bias=False) for _ in each)
-        self.blocks = nn.ModuleList(build_block(block, place_of(stack, n)) for n, block in enumerate(stack.layers))
+        self.blocks = nn.ModuleList(map(build_block, stack.layers, places_of(stack)))
 
     def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
         """Return the states for speculative decoding: the head's inputs, and the state of each block."""

@@ -1,7 +1,7 @@
 """Cost of a stack of blocks; equal layers are counted once."""
 
 from collections.abc import Hashable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
@@ -67,6 +67,24 @@ class StackCost:
         self.d = symbol(_WIDTHS.get(stack.prefix, "D"), stack.d_model)
         self.final_norm = NormCost.of(stack.final_norm, self.d)
         self.groups = group_equal_layers(stack, self.d)
+
+    @cached_property
+    def group_of(self) -> dict[int, LayerGroup]:
+        """Group of each layer."""
+        return {layer: group for group in self.groups for layer in group.layers}
+
+    @cached_property
+    def sharing(self) -> dict[str, dict[int, int]]:
+        """Index of the layer whose weights, or whose keys, a layer uses, for the layers that do."""
+        layers = list(enumerate(self.stack.layers))
+        sources = {
+            "weights": {layer: block.weights_of for layer, block in layers},
+            "keys": {layer: block.mixer.source(layer) for layer, block in layers},
+        }
+        return {
+            name: {layer: source for layer, source in source_of.items() if source is not None}
+            for name, source_of in sources.items()
+        }
 
     def parameters(self) -> Counts:
         counts = {"final_norm": self.final_norm.parameters()}
