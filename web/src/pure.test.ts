@@ -64,7 +64,7 @@ describe("a field by its schema", () => {
     const field = shape(union, definitions);
     expect(field.optional).toBe(true);
     expect(field.control.type === "union" && field.control.members.map((one) => one.kind)).toEqual(["rotary", "window"]);
-    expect(shape({ anyOf: [size, { type: "null" }] }, definitions)).toEqual({ control: { type: "number", whole: true, min: 1, max: 100 }, optional: true, about: "" });
+    expect(shape({ anyOf: [size, { type: "null" }] }, definitions)).toEqual({ control: { type: "number", integer: true, min: 1, max: 100 }, optional: true, about: "" });
     expect(shape({ type: "boolean", description: "whether" }, {})).toEqual({ control: { type: "flag" }, optional: false, about: "whether" });
     expect(shape({ enum: ["a", "b"] }, {}).control).toEqual({ type: "choice", options: ["a", "b"] });
   });
