@@ -52,7 +52,7 @@ test("the API key is requested once, and sent from then on", async () => {
   onKeyNeeded(() => ((asked += 1), Promise.resolve("secret")));
   expect([await call("/x"), await call("/x", { a: 1 }), asked]).toEqual([1, 2, 1]);
   expect(sent.map((one) => (one.headers as Record<string, string>).authorization)).toEqual([undefined, "Bearer secret", "Bearer secret"]);
-  expect(sent.map((one) => [one.method, one.body])).toEqual([["GET", null], ["GET", null], ["POST", '{"a":1}']]);
+  expect(sent.map((request) => [request.method, request.body])).toEqual([["GET", null], ["GET", null], ["POST", '{"a":1}']]);
 });
 
 test("tensors have the shape and type in the headers", async () => {

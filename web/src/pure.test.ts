@@ -63,7 +63,7 @@ describe("a field by its schema", () => {
   test("unions, numbers, flags and what may be absent", () => {
     const field = shape(union, definitions);
     expect(field.optional).toBe(true);
-    expect(field.control.type === "union" && field.control.members.map((one) => one.kind)).toEqual(["rotary", "window"]);
+    expect(field.control.type === "union" && field.control.members.map((member) => member.kind)).toEqual(["rotary", "window"]);
     expect(shape({ anyOf: [size, { type: "null" }] }, definitions)).toEqual({ control: { type: "number", integer: true, min: 1, max: 100 }, optional: true, about: "" });
     expect(shape({ type: "boolean", description: "whether" }, {})).toEqual({ control: { type: "flag" }, optional: false, about: "whether" });
     expect(shape({ enum: ["a", "b"] }, {}).control).toEqual({ type: "choice", options: ["a", "b"] });
@@ -79,7 +79,7 @@ describe("tokens of a stream", () => {
   test("of completions, with an echoed prompt", () => {
     const logprobs = { tokens: ["a", "🙂", "b"], token_logprobs: [null, -1, -2], top_logprobs: [null, { "🙂": -1, x: -0.5 }, null], text_offset: [0, 1, 2] };
     const pieces = piecesOf({ index: 0, text: "a🙂b", token_ids: [1, 2, 3], finish_reason: null, logprobs }, 0, false);
-    expect(pieces.map((one) => [one.text, one.id, one.logprob, one.written])).toEqual([["a", 1, null, false], ["🙂", 2, -1, false], ["b", 3, -2, false]]);
+    expect(pieces.map((piece) => [piece.text, piece.id, piece.logprob, piece.written])).toEqual([["a", 1, null, false], ["🙂", 2, -1, false], ["b", 3, -2, false]]);
     expect(pieces[1]!.top).toEqual([["x", -0.5], ["🙂", -1]]);
   });
   test("of one step, whose offset counts from the beginning of the text", () => {
@@ -151,7 +151,7 @@ describe("one token's way", () => {
 
 test("a search leaves what has all its words in its name or family", () => {
   const presets = [["gpt2", "gpt2"], ["mamba-130m", "mamba"], ["falcon-mamba-7b", "falcon"]].map(([name, family]) => ({ name: name!, family: family!, kind: "decoder", parameters: 1, source: "" }));
-  const values = (search: string) => picked([{ name: "mine" }], presets, search, "", "nothing").flatMap((group) => group.options.map((one) => one.value));
+  const values = (search: string) => picked([{ name: "mine" }], presets, search, "", "nothing").flatMap((group) => group.options.map((option) => option.value));
   expect(values("")).toEqual(["", "model:mine", "preset:gpt2", "preset:mamba-130m", "preset:falcon-mamba-7b"]);
   expect(values("mamba")).toEqual(["preset:mamba-130m", "preset:falcon-mamba-7b"]);
   expect(values("Mamba 7b")).toEqual(["preset:falcon-mamba-7b"]);

@@ -20,7 +20,7 @@ class PageState {
   }
 
   get screen(): string {
-    return screens.some((one) => one.id === this.#address.screen) ? this.#address.screen : screens[0]!.id;
+    return screens.some((screen) => screen.id === this.#address.screen) ? this.#address.screen : screens[0]!.id;
   }
 
   /** The value of a name; empty if the address has none. */

@@ -2,7 +2,7 @@ import type { Station } from "./inspection.svelte";
 
 /** Return the number of layers of the longest stack. */
 export function layersOf(stations: Station[]): number {
-  return 1 + Math.max(-1, ...stations.map((one) => one.layer ?? -1));
+  return 1 + Math.max(-1, ...stations.map((station) => station.layer ?? -1));
 }
 
 /** Return a station's name in the address: its box, with a number if the box has several stations in the layer. */

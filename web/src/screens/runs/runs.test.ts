@@ -25,7 +25,7 @@ test("only new points are fetched, and appended", async () => {
   await runs.refresh(["a b/c"], "step", 0.9);
   expect(paths.map((path) => path.replace(/.*\/runs/, ""))).toEqual(["/a%20b/c/metrics?points=400&x=step&smoothing=0.9", "/a%20b/c/metrics?points=400&x=step&smoothing=0.9&after=3"]);
   const both = runs.of["a b/c"]!;
-  expect([both.series.loss!.x, both.samples.map((one) => one.text)]).toEqual([[1, 2, 3], ["a", "b"]]);
+  expect([both.series.loss!.x, both.samples.map((sample) => sample.text)]).toEqual([[1, 2, 3], ["a", "b"]]);
   const before = runs.of;
   await runs.refresh(["a b/c"], "step", 0.9);
   expect(runs.of).toBe(before); // without new points nothing is redrawn

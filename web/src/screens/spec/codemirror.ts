@@ -34,7 +34,7 @@ export function createEditor(parent: HTMLElement, text: string, onchange: (text:
       EditorView.contentAttributes.of({ "aria-label": "Specification in YAML", tabindex: "0" }),
       EditorView.lineWrapping,
       EditorView.updateListener.of((update) => {
-        if (update.docChanged && update.transactions.some((one) => one.isUserEvent("input") || one.isUserEvent("delete") || one.isUserEvent("undo") || one.isUserEvent("redo") || one.isUserEvent("move"))) {
+        if (update.docChanged && update.transactions.some((transaction) => transaction.isUserEvent("input") || transaction.isUserEvent("delete") || transaction.isUserEvent("undo") || transaction.isUserEvent("redo") || transaction.isUserEvent("move"))) {
           onchange(update.state.doc.toString());
         }
       }),

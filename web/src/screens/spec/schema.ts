@@ -52,13 +52,13 @@ export function shape(schema: Schema, definitions: Record<string, Schema>): Fiel
   const resolved = resolve(schema, definitions);
   const about = resolved.description ?? "";
   const branches = flatten(resolved, definitions);
-  const optional = branches.some((one) => one.type === "null");
-  const others = branches.filter((one) => one.type !== "null");
+  const optional = branches.some((branch) => branch.type === "null");
+  const others = branches.filter((branch) => branch.type !== "null");
   const parts = others.filter((one) => kindOf(one) !== null);
   if (parts.length) {
     return { control: { type: "union", members: parts.map((one) => ({ kind: kindOf(one)!, schema: one })) }, optional, about };
   }
-  const fields = others.find((one) => one.properties);
+  const fields = others.find((branch) => branch.properties);
   if (fields) return { control: { type: "object", schema: fields }, optional, about };
   return { control: plain(others[0] ?? {}), optional, about };
 }

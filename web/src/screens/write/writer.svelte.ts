@@ -42,11 +42,11 @@ const BLOCK = 128, LONGEST_BLOCK = 1024;
 export function piecesOf(choice: Choice, offset: number, written: boolean): Piece[] {
   const { logprobs } = choice;
   if (logprobs?.content) {
-    return logprobs.content.map((one, at) => ({
-      text: at === 0 && logprobs.content!.length === 1 ? (choice.delta?.content ?? one.token) : one.token,
+    return logprobs.content.map((token, at) => ({
+      text: at === 0 && logprobs.content!.length === 1 ? (choice.delta?.content ?? token.token) : token.token,
       id: choice.token_ids?.[at] ?? null,
-      logprob: one.logprob,
-      top: one.top_logprobs.map((other): [string, number] => [other.token, other.logprob]),
+      logprob: token.logprob,
+      top: token.top_logprobs.map((other): [string, number] => [other.token, other.logprob]),
       written,
     }));
   }
@@ -75,9 +75,9 @@ export function entropyBounds(logprobs: number[], vocabSize: number): [number, n
 
 /** Count the generated tokens that two texts share, and return the first that differ; null until both have one. */
 export function agreement(a: Piece[], b: Piece[]): { count: number; left: Piece | null; right: Piece | null } | null {
-  const [left, right] = [a, b].map((pieces) => pieces.filter((one) => one.written)) as [Piece[], Piece[]];
+  const [left, right] = [a, b].map((pieces) => pieces.filter((piece) => piece.written)) as [Piece[], Piece[]];
   if (!left.length || !right.length) return null;
-  const first = left.findIndex((one, at) => one.text !== right[at]?.text);
+  const first = left.findIndex((piece, at) => piece.text !== right[at]?.text);
   const count = first < 0 ? left.length : first;
   return { count, left: left[count] ?? null, right: right[count] ?? null };
 }
@@ -101,12 +101,12 @@ export class Writer {
   }
 
   get text(): string {
-    return this.pieces.map((one) => one.text).join("");
+    return this.pieces.map((piece) => piece.text).join("");
   }
 
   /** All token ids in order; null if one is unknown. */
   get ids(): number[] | null {
-    const ids = this.pieces.map((one) => one.id);
+    const ids = this.pieces.map((piece) => piece.id);
     return ids.every((id) => id !== null) ? (ids as number[]) : null;
   }
 

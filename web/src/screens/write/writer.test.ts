@@ -23,7 +23,7 @@ test("tokens of an echoed prompt are told apart from generated tokens", async ()
   const writer = new Writer();
   await writer.write("/v1/completions", { echo: true });
   expect([writer.text, writer.numRead, writer.ids, writer.finish, writer.error, writer.running]).toEqual(["once a b", 2, [1, 2, 3, 4], "length", "", false]);
-  expect(writer.pieces.map((one) => one.written)).toEqual([false, false, true, true]);
+  expect(writer.pieces.map((piece) => piece.written)).toEqual([false, false, true, true]);
   expect(writer.usage).toEqual({ prompt_tokens: 2, completion_tokens: 2 });
 });
 
