@@ -36,7 +36,8 @@ export function threeDigits(number: number): string {
 
 /** A share as a percentage with one decimal. */
 export function percent(share: number): string {
-  return `${(100 * share).toFixed(1)}%`;
+  const text = (100 * share).toFixed(1);
+  return `${text === "-0.0" ? "0.0" : text}%`;
 }
 
 /** A relative change with its sign: +12.5%, −3.0%; empty if the values are equal. */

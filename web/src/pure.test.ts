@@ -23,7 +23,7 @@ describe("numbers as Python writes them", () => {
     expect(exact(1234567.5)).toBe("1,234,567.5");
     expect(seconds(0.0048)).toBe("4.8 ms");
     expect(seconds(7200)).toBe("2 h");
-    expect(percent(0.1234)).toBe("12.3%");
+    expect([percent(0.1234), percent(-0.0001)]).toEqual(["12.3%", "0.0%"]);
     expect([change(8, 2), change(2, 8), change(3, 3), change(0, 1), change(1e6, 1e6 + 1)]).toEqual(["−75.0%", "+300.0%", "", "new", "+<0.1%"]);
     expect(visible(" a\n\t\u0000")).toBe("·a⏎⇥�");
     expect(visible("")).toBe("∅");
