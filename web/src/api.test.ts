@@ -18,7 +18,7 @@ function stream(...pieces: Uint8Array[]): Response {
 
 async function all<T>(source: AsyncGenerator<T>): Promise<T[]> {
   const found: T[] = [];
-  for await (const one of source) found.push(one);
+  for await (const event of source) found.push(event);
   return found;
 }
 
@@ -51,7 +51,7 @@ test("the API key is requested once, and sent from then on", async () => {
   let asked = 0;
   onKeyNeeded(() => ((asked += 1), Promise.resolve("secret")));
   expect([await call("/x"), await call("/x", { a: 1 }), asked]).toEqual([1, 2, 1]);
-  expect(sent.map((one) => (one.headers as Record<string, string>).authorization)).toEqual([undefined, "Bearer secret", "Bearer secret"]);
+  expect(sent.map((request) => (request.headers as Record<string, string>).authorization)).toEqual([undefined, "Bearer secret", "Bearer secret"]);
   expect(sent.map((request) => [request.method, request.body])).toEqual([["GET", null], ["GET", null], ["POST", '{"a":1}']]);
 });
 

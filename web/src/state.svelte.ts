@@ -122,7 +122,7 @@ class Catalogue {
 
   /** The model in the address, or else the first. */
   get model(): ModelInfo | null {
-    return this.models.find((one) => one.name === page.get("model")) ?? this.models[0] ?? null;
+    return this.models.find((candidate) => candidate.name === page.get("model")) ?? this.models[0] ?? null;
   }
 }
 

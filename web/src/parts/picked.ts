@@ -18,7 +18,7 @@ export function picked(models: ModelInfo[], presets: PresetInfo[], search: strin
   const groups: Group[] = [];
   if (none && !words.length) groups.push({ name: "none", options: [{ value: "", name: none }] });
   if (edited && !words.length) groups.push({ name: "edited", options: [{ value: edited, name: "your edits" }] });
-  groups.push({ name: "served models", options: models.filter((one) => fits(one.name)).map(({ name }) => ({ value: `model:${name}`, name })) });
+  groups.push({ name: "served models", options: models.filter((model) => fits(model.name)).map(({ name }) => ({ value: `model:${name}`, name })) });
   const families = new Map<string, Option[]>();
   for (const { name, family, parameters } of presets) {
     if (fits(`${name} ${family}`)) families.set(family, [...(families.get(family) ?? []), { value: `preset:${name}`, name, parameters }]);

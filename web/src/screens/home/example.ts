@@ -41,7 +41,7 @@ export async function* run(model: ModelInfo, task: Task, input: string, signal: 
     for await (const chunk of events<{ choices: { text?: string }[] }>("/v1/completions", body, signal)) yield chunk.choices[0]?.text ?? "";
   } else if (task === "fill") {
     const { slots } = await call<{ slots: { token: string; probability: number }[][] }>("/api/fill", { ...target, text: input, top: TOP }, signal);
-    yield (slots[0] ?? []).map((one) => ({ name: visible(one.token), share: one.probability, shown: percent(one.probability) }));
+    yield (slots[0] ?? []).map((prediction) => ({ name: visible(prediction.token), share: prediction.probability, shown: percent(prediction.probability) }));
   } else if (task === "embed") {
     const { data } = await call<{ data: { embedding: number[] }[] }>("/v1/embeddings", { ...target, input }, signal);
     const vector = data[0]!.embedding;

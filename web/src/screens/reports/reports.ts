@@ -11,7 +11,7 @@ export interface Effect {
 
 export function isEffect(value: unknown): value is Effect {
   const effect = (value as Effect | null)?.effect;
-  return Array.isArray(effect) && effect.length === 3 && effect.every((one) => one === null || typeof one === "number") && typeof effect[0] === "number";
+  return Array.isArray(effect) && effect.length === 3 && effect.every((value) => value === null || typeof value === "number") && typeof effect[0] === "number";
 }
 
 /** Fetch a picture of a report with the user's API key, and return an object URL. */

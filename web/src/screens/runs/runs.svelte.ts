@@ -74,14 +74,14 @@ export class RunCurves {
     if (!known) return call<Curves>(path);
     const added = await call<Curves>(`${path}&after=${known.next}`);
     if (added.version !== known.version) return call<Curves>(path);
-    const count = Object.values(added.series).reduce((sum, one) => sum + one.x.length, 0);
+    const count = Object.values(added.series).reduce((sum, buckets) => sum + buckets.x.length, 0);
     if (!count && !added.samples.length && added.training === known.training) return known;
     const series = { ...known.series };
-    for (const [key, one] of Object.entries(added.series)) {
+    for (const [key, buckets] of Object.entries(added.series)) {
       const before = series[key];
       series[key] = before
-        ? { x: [...before.x, ...one.x], min: [...before.min, ...one.min], max: [...before.max, ...one.max], mean: [...before.mean, ...one.mean], ema: [...before.ema, ...one.ema] }
-        : one;
+        ? { x: [...before.x, ...buckets.x], min: [...before.min, ...buckets.min], max: [...before.max, ...buckets.max], mean: [...before.mean, ...buckets.mean], ema: [...before.ema, ...buckets.ema] }
+        : buckets;
       if (series[key]!.x.length > 2 * POINTS) return call<Curves>(path);
     }
     return { ...added, series, samples: [...known.samples, ...added.samples] };

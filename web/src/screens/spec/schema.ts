@@ -54,9 +54,9 @@ export function shape(schema: Schema, definitions: Record<string, Schema>): Fiel
   const branches = flatten(resolved, definitions);
   const optional = branches.some((branch) => branch.type === "null");
   const others = branches.filter((branch) => branch.type !== "null");
-  const parts = others.filter((one) => kindOf(one) !== null);
+  const parts = others.filter((branch) => kindOf(branch) !== null);
   if (parts.length) {
-    return { control: { type: "union", members: parts.map((one) => ({ kind: kindOf(one)!, schema: one })) }, optional, about };
+    return { control: { type: "union", members: parts.map((part) => ({ kind: kindOf(part)!, schema: part })) }, optional, about };
   }
   const fields = others.find((branch) => branch.properties);
   if (fields) return { control: { type: "object", schema: fields }, optional, about };
@@ -65,7 +65,7 @@ export function shape(schema: Schema, definitions: Record<string, Schema>): Fiel
 
 function flatten(schema: Schema, definitions: Record<string, Schema>): Schema[] {
   const inner = schema.oneOf ?? schema.anyOf;
-  return inner ? inner.flatMap((one) => flatten(resolve(one, definitions), definitions)) : [schema];
+  return inner ? inner.flatMap((branch) => flatten(resolve(branch, definitions), definitions)) : [schema];
 }
 
 function plain(schema: Schema): Control {

@@ -64,8 +64,8 @@ export function piecesOf(choice: Choice, offset: number, written: boolean): Piec
 
 /** Bound the entropy, in nats, of a distribution whose most likely tokens are known: the rest is concentrated, or uniform over all other tokens. */
 export function entropyBounds(logprobs: number[], vocabSize: number): [number, number] {
-  const known = -logprobs.reduce((sum, one) => sum + Math.exp(one) * one, 0);
-  const rest = Math.max(0, 1 - logprobs.reduce((sum, one) => sum + Math.exp(one), 0));
+  const known = -logprobs.reduce((sum, logprob) => sum + Math.exp(logprob) * logprob, 0);
+  const rest = Math.max(0, 1 - logprobs.reduce((sum, logprob) => sum + Math.exp(logprob), 0));
   if (rest < 1e-9) return [known, known];
   const others = Math.max(1, vocabSize - logprobs.length);
   const largest = Math.min(rest, Math.exp(Math.min(...logprobs)));
