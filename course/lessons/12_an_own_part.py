@@ -18,8 +18,8 @@
 #
 # ## Predict
 #
-# Both models are trained on Python's documentation in sequences of 32 bytes, with the same number of parameters in
-# each layer. Which has the lower loss: `"attention"` or `"average"`? And will the difference between them be larger
+# Both models are trained on Python's documentation in sequences of 32 bytes. The one with the average has 4 % fewer
+# parameters. Which has the lower loss: `"attention"` or `"average"`? And will the difference between them be larger
 # than that between two seeds of the same model?
 # %%
 prediction = None
