@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 SMALLEST = 2**22  # bytes of weights; fewer stay in the processor's caches
 ALIGNMENT = 64  # bytes of a cache line
+PIECE = 2**26  # bytes that are copied, and then released, at a time
 # of Linux's madvise, since 5.14: all pages of a range at once, not one by one as they are used
 POPULATE_READ, POPULATE_WRITE = 22, 23
 
@@ -31,12 +32,20 @@ def move_to_huge_pages(model: nn.Module) -> None:
         address = tensor.data_ptr()
         if address not in copies:
             copy = torch.frombuffer(block, dtype=tensor.dtype, count=tensor.numel(), offset=offset)
-            _advise(address, tensor.nbytes, POPULATE_READ)
-            _advise(copy.data_ptr(), copy.nbytes, POPULATE_WRITE)
-            copies[address] = copy.view(tensor.shape).copy_(tensor)
+            for part, source in zip(_pieces(copy), _pieces(tensor.view(-1)), strict=True):
+                _advise(source.data_ptr(), source.nbytes, POPULATE_READ)
+                _advise(part.data_ptr(), part.nbytes, POPULATE_WRITE)
+                part.copy_(source)
+                _release(source.data_ptr(), source.nbytes, mappings)
+            copies[address] = copy.view(tensor.shape)
             offset += sizes[address]
-            _release(address, tensor.nbytes, mappings)
         tensor.data = copies[address].view(tensor.shape)
+
+
+def _pieces(tensor: Tensor) -> tuple[Tensor, ...]:
+    # a large table is not in memory twice while it is copied
+    pieces: tuple[Tensor, ...] = tensor.split(PIECE // tensor.itemsize)
+    return pieces
 
 
 def _is_movable(tensor: Tensor) -> bool:

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from archetype.machine import huge_pages
 from archetype.machine.huge_pages import SMALLEST, move_to_huge_pages
 
 MAPS = Path("/proc/self/smaps")
@@ -50,7 +51,9 @@ def bytes_of_file_in_memory(file: Path) -> int:
 
 
 @needs_maps
-def test_weights_move_and_their_file_leaves_memory(file: Path) -> None:
+@pytest.mark.parametrize("piece", [huge_pages.PIECE, 1_000_002])
+def test_weights_move_and_their_file_leaves_memory(file: Path, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huge_pages, "PIECE", piece)
     mapped = load_file(file)
     model = Model(mapped)
     parameters, is_large = list(model.parameters()), file.stat().st_size > SMALLEST
