@@ -59,6 +59,7 @@ def open_spec(source: Source) -> ModelSpec:
         return read_spec(path)[1]
     if path.is_file():
         return read(path)
+    # not a bare name, so it cannot be a preset
     if path.suffix in SUFFIXES or len(path.parts) > 1:
         raise SpecError(str(source), "there is no such file or folder", "check the path, or see `archetype list`")
     return preset(str(source))

@@ -161,6 +161,7 @@ class Rail:
         self.enter(first, source, self.branches, above, entry)
         self.enter(second, other_source if is_apart else source, x, above, other_entry, sideways=not is_apart)
         top = above + max(first.height, second.height)
+        # two sums, one above the other, so that the wires do not cross
         for index, (content, left, end) in enumerate(((first, self.branches, "mixer"), (second, x, "feedforward"))):
             start, line = self.leave(content, left, above), top + GAP + index * (SUM + GAP / 2)
             node = self._node(f"{name}.{end}_sum", line - SUM / 2)

@@ -48,6 +48,7 @@ class Cost:
     @classmethod
     def of(cls, row: Row, dtype: str, layers: int = 1, owners: int = 1) -> "Cost":
         """Return the cost of some of the layers that a row of a cost report counts; `owners` have their own weights."""
+        # weights by the layers that own them, FLOPs by all layers
         parameters, active = (n * owners // max(1, row.owners) for n in (row.parameters, row.active))
         return cls(parameters, active, row.forward * layers // row.layers, weight_bytes(8 * parameters, dtype))
 

@@ -118,6 +118,7 @@ class Gguf:
         self.check(model)
         computed = self.computed(model)
         keys = self.table.write(computed)
+        # A field that has no key would silently get llama.cpp's value: read the keys back, and refuse what differs.
         read = self.read(FileKeys(keys, "--format gguf", self.architecture, shapes(), vector))
         for path, value, other in differences(without_fields(computed, UNSAID), without_fields(read, UNSAID)):
             if not _same(value, other):

@@ -136,9 +136,11 @@ def _definition(vocabulary: Vocabulary, model: dict[str, Any], **steps: Any) -> 
 
 def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
     tokens = {token: id for id, (token, _) in _used(vocabulary).items()}
+    # written by `single_bytes`
     if tokens == byte_of_character() and vocabulary.pre == GPT2:
         return ByteTokenizer()
     pairs = (merge.partition(" ") for merge in vocabulary.merges or ())
+    # a tokenizer.json must not name unknown tokens; such merges could never apply
     merges = [[left, right] for left, _, right in pairs if {left, right, left + right} <= tokens.keys()]
     pre = SAME_CUTS.get(vocabulary.pre or "", vocabulary.pre)
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": pre == GPT2}
@@ -210,6 +212,7 @@ def _wordpiece(vocabulary: Vocabulary) -> Tokenizer:
     def piece(token: str, type: int) -> str:
         if token.startswith(SPACE):
             return token.removeprefix(SPACE)
+        # GGUF marks the pieces that begin a word, a tokenizer.json those that continue one
         bracketed = token.startswith("[") and token.endswith("]")
         return token if type != NORMAL or bracketed else CONTINUES + token
 

@@ -73,6 +73,7 @@ def read_unknown(
         model, wirings = _model(info, tensors)
     except ValidationError as error:
         raise explain(error, every=False).at(place) from None
+    # no reader asked for it, so it would silently change nothing
     if unasked := sorted(settings.keys() - info.asked):
         cause = f"does not affect this {info.type} model"
         raise SpecError(unasked[0], cause, f"settings that do are {', '.join(sorted(info.asked))}")
@@ -170,6 +171,7 @@ def _context(info: CheckpointInfo, tensors: GroupedTensors) -> int:
         and (info.quirks.positions_after_padding or num_positions == length)
         and info.settle("positions_after_padding", (False, True), why)
     ):
+        # RoBERTa's table has unused rows up to and including the padding id
         return num_positions - info.config.count("pad_token_id", 1) - 1
     if length is None and num_positions is None:
         info.assume("context_length", USUAL_CONTEXT, "no key names it")
@@ -213,6 +215,7 @@ def _added(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -> Em
     added = info.quirks.added_position
     if added is not None and info.quirks.inclusive_waves:
         half = max(dims.d_model // 2, 2)
+        # theta^(-p / (half - 1)) with exponents up to 1, written as theta'^(-p / half)
         return added.replace(theta=added.theta ** (half / (half - 1)))
     return added or NoPosition()
 

@@ -127,7 +127,7 @@ def compare(model: Model, format: ProgramFormat, folder: Path) -> None:
             raise CheckpointError(FILES[format], cause, "use --format archetype-hf, and report this model")
 
 
-# factor on the tolerance between libraries, whose sums run in another order than those of tiled kernels
+# Factor on the tolerance: libraries sum in another order than tiled kernels.
 ROUNDING = 10
 
 
