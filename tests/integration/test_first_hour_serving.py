@@ -59,7 +59,7 @@ def ask(client: Any) -> None:
     assert len(vectors) == 2 and vectors[0] != vectors[1]
 
     create, images = client.chat.completions.create, client.images.generate
-    assert "there is no model 'gpt-4'; use one of mine" in refusal(create, model="gpt-4", messages=ASKED)
+    assert "no served model is named 'gpt-4'; use one of mine" in refusal(create, model="gpt-4", messages=ASKED)
     assert "temperature: 3 is too large" in refusal(create, **(greedy | {"temperature": 3}), messages=ASKED)
     assert "context length is" in refusal(create, **greedy, messages=[{"role": "user", "content": "a" * 9999}])
     assert "topk: is not a known parameter; did you mean top_k?" in refusal(

@@ -97,7 +97,7 @@ def encode(model: ServedModel, text: str | Ids, add_special_tokens: bool = True)
 async def _echoes(
     model: ServedModel, body: CompletionRequest, prompt_texts: list[str | Ids], prompts: list[list[int]]
 ) -> list[Echo]:
-    """Return the prompts with the log-probabilities of their tokens, from one pass per prompt between engine steps."""
+    # one pass per prompt, between two steps of the engine
     engine, count = model.worker.engine, body.logprobs
     assert engine is not None
 
@@ -128,7 +128,6 @@ def _echo(
 async def _answer(
     model: ServedModel, body: CompletionRequest, choices: Choices, echoes: list[Echo], envelope: Envelope
 ) -> Completion:
-    """Return the response to a request without streaming."""
     count = len(choices.prompts) * choices.n
     outputs, reasons = [""] * count, list[FinishReason](["length"]) * count
     before = [echoes[index // choices.n] for index in range(count)]
@@ -168,7 +167,6 @@ async def _stream(
     envelope: Envelope,
     exchange: Exchange,
 ) -> None:
-    """Stream the response, the chunks of one step in one write."""
     make = envelope.chunks(body.include_usage)
     count = len(choices.prompts) * choices.n
     before = [echoes[index // choices.n] for index in range(count)]
@@ -212,14 +210,9 @@ def index_of(step: Event) -> int:
 
 
 async def _translate(model: ServedModel, body: CompletionRequest, exchange: Exchange) -> Completion | None:
-    """Return the translations of the prompts by beam search, or stream them.
-
-    Raises:
-        ApiError: the model does not translate, or the body sets an option that beam search lacks.
-    """
     lm = model.lm
     if not isinstance(lm, Seq2SeqLM):
-        raise unsupported("use_beam_search", "only a translator searches with beams")
+        raise unsupported("use_beam_search", "only encoder-decoders support beam search; leave it out")
     sources = [source for source in body.prompts() if isinstance(source, str)]
     if len(sources) < len(body.prompts()):
         raise ApiError("invalid_value", "prompt: beam search reads text, not token ids; send a text", "prompt")

@@ -216,7 +216,7 @@ class GenerationRequest(Body):
         return {kind: value for _, kind, value in rules}
 
     def _rules(self) -> Iterator[tuple[str, str, Any]]:
-        """Iterate over all constraints as (field of the body, field of `Sampling`, value)."""
+        # as (field of the body, field of `Sampling`, value)
         if self.response_format is not None and self.response_format.type == "json_object":
             yield "response_format", "json_schema", '{"type": "object"}'
         if self.response_format is not None and self.response_format.type == "json_schema":
@@ -243,6 +243,7 @@ class GenerationRequest(Body):
         for name, value in guided.items():
             if value is None:
                 continue
+            # guided_json and structured_outputs.json are both of kind json
             field, kind = name.partition(".")[0], name.replace("_", ".").rpartition(".")[2]
             match kind:
                 case "json":

@@ -57,13 +57,12 @@ def document() -> dict[str, Any]:
 
 
 def _json_answer(route: Route) -> Any:
-    """Return the type of a route's JSON answers; None if it has none."""
+    # None if no answer is JSON
     kinds = tuple(kind for kind in route.answers if kind not in (NoneType, Raw))
     return Union[kinds] if kinds else None  # noqa: UP007 (of a tuple)
 
 
 def _operation(route: Route, schemas: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return a route as OpenAPI describes it."""
     path = route.path.replace(":path", "")
     parts = [part[1:-1] for part in path.split("/") if part.startswith("{")]
     parameters = [{"name": name, "in": "path", "required": True, "schema": STRING} for name in parts]
@@ -91,7 +90,6 @@ def _operation(route: Route, schemas: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _describe_effects(properties: dict[str, Any], body: type[Body]) -> None:
-    """Describe the fields of a body that are accepted without effect, and those that are not supported."""
     for name in body.ignored & properties.keys():
         properties[name]["description"] = "Accepted without effect, and named in x-archetype-ignored."
     for name, values in body.neutral.items():

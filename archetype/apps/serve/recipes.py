@@ -69,6 +69,7 @@ def recipe_of(models: Models, body: RecipeRequest) -> RecipeAnswer | Problems:
             source["vocab_size"] = size  # a default, too: if absent, the tokenizer decides
         by_kind, error = {}, None
         for kind, files in FILES.items():
+            # a kind of data suits the model if an objective can be resolved for it
             recipe = recipe_for(source, {"kind": kind} | files, body.size)
             try:
                 by_kind[kind] = recipe.replace(objective=resolve_objective(recipe, spec))

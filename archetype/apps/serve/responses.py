@@ -187,7 +187,7 @@ class GrowingResponse:
 
 
 async def _stream(response: GrowingResponse, choices: Choices, exchange: Exchange) -> None:
-    """Stream the response as named and numbered events."""
+    # the order of OpenAI's events: created, in_progress, item and part added, deltas, and everything done in reverse
     sequence_numbers = count()
     at = {"item_id": response.item_id, "output_index": 0, "content_index": 0}
 
@@ -199,6 +199,7 @@ async def _stream(response: GrowingResponse, choices: Choices, exchange: Exchang
         if deltas := response.deltas(events):
             stream.write(b"".join(named("output_text.delta", **at, **delta) for delta in deltas))
 
+    # this API has no [DONE]: its last event is response.completed or response.incomplete
     async with exchange.open_stream(choices.pause, last=b"") as stream:
         stream.write(
             named("created", response=response.object())

@@ -282,6 +282,6 @@ def _value_at(spec: Spec, field: str) -> Any:
 
 @cache
 def _about(cls: type[Spec]) -> str:
-    """Return the docstring of a class without its attributes, one line per paragraph."""
+    # the docstring of a class without its attributes, one line per paragraph
     text = (inspect.getdoc(cls) or "").partition("\nAttributes:")[0].strip()
     return re.sub(r"(?<!\n)\n(?!\n)", " ", text)
