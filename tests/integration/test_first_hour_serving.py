@@ -91,7 +91,7 @@ def test_what_cannot_be_served_is_one_line(run: Run, run_directory: Path, text_f
         ((tmp_path / "spec.yaml",), "is a specification, which has no weights; train it: archetype train TEXT --spec"),
         (("llama-tiny",), "is a preset, which has no weights"),
         ((run_directory, "--api-key", ""), "--api-key: is empty; give a key, or leave it out to serve without one"),
-        ((run_directory, "--alias", "a=b"), "--alias: there is no model 'b'; use the name of a served MODEL"),
+        ((run_directory, "--alias", "a=b"), "--alias: no served model is named 'b'; use the name of a MODEL"),
         ((run_directory, run_directory), "MODEL: two models have the same name"),
         ((run_directory, "--chat-template", "nope"), "nope: is neither a file nor a known chat template; use one of"),
     ):  # fmt: skip
