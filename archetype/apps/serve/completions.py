@@ -68,7 +68,7 @@ async def completions(exchange: Exchange, body: CompletionRequest) -> Completion
             "prompt",
             at_once=all(isinstance(text, list) for text in prompt_texts),
         )
-        exchange.cleanup.callback(choices.cancel)
+        exchange.cleanup.callback(choices.cancel)  # if the client goes away
         echoes = await _echoes(model, body, prompt_texts, choices.prompts)
         if body.stream:
             await _stream(model, body, choices, echoes, envelope, exchange)
@@ -86,6 +86,7 @@ def encode(model: ServedModel, text: str | Ids, add_special_tokens: bool = True)
         return check_tokens(model, text, "prompt")
     tokenizer, engine = model.tokenizer, model.worker.engine
     try:
+        # the source of an encoder-decoder is encoded by its engine
         if model.translates and engine is not None:
             return engine.prompts.encode(text)
         ids = tokenizer.encode_prompt(text) if add_special_tokens else tokenizer.encode(text)
@@ -118,6 +119,7 @@ def _echo(
     else:
         stream = model.lm.tokenizer.stream()
         pieces = [stream.push(id) for id in ids]
+        # the bytes of an incomplete character belong to the last token
         pieces[-1] += stream.finish()
     logprobs = CompletionLogprobs(model, count or 0)
     for id, piece, score in zip(ids, pieces, scores or (), strict=scores is not None):
@@ -137,6 +139,7 @@ async def _answer(
         for step in events:
             index = index_of(step)
             outputs[index] += step.text
+            # every reason but "stop" is "length" in this format
             reasons[index] = "stop" if step.finish_reason == "stop" else "length"
             if body.logprobs is not None and step.token is not None:
                 lists[index].add(step.token, step.text, step.logprobs)
@@ -173,6 +176,7 @@ async def _stream(
     lists = [CompletionLogprobs(model, body.logprobs or 0, len(echo.text)) for echo in before]
 
     def chunk(index: int, text: str, logprobs: LogprobColumns | None, reason: str | None, ids: list[int]) -> bytes:
+        # assembled from strings, since every token is a chunk
         rest = f',"token_ids":{ids}' if body.return_token_ids else ""
         values = "null" if logprobs is None else encode_json(logprobs)
         end = "null" if reason is None else f'"{reason}"'
@@ -193,6 +197,7 @@ async def _stream(
 
     async with exchange.open_stream(choices.pause) as stream:
         if body.echo or not choices.requests:
+            # max_tokens 0 makes no requests: the echo is the whole answer, and ends it
             reason = None if choices.requests else "length"
             for index, echo in enumerate(before):
                 logprobs, ids = (None if body.logprobs is None else echo.logprobs), choices.prompts[index // choices.n]
@@ -216,6 +221,7 @@ async def _translate(model: ServedModel, body: CompletionRequest, exchange: Exch
     sources = [source for source in body.prompts() if isinstance(source, str)]
     if len(sources) < len(body.prompts()):
         raise ApiError("invalid_value", "prompt: beam search reads text, not token ids; send a text", "prompt")
+    # a field with its neutral value has no effect
     set_fields = (name for name in body.model_fields_set - body.ignored if getattr(body, name) not in (None, False))
     for name in sorted(set_fields):
         if name not in OF_BEAMS and not (name in NEUTRAL and getattr(body, name) == NEUTRAL[name]):
@@ -226,6 +232,7 @@ async def _translate(model: ServedModel, body: CompletionRequest, exchange: Exch
     try:
         if limit != 0:
             steps = lm.translations(sources, **beam)
+            # the generator yields None after each decoding step, and the targets at the end
             while (step := await model.worker.run(lambda: next(steps))) is None:
                 pass  # one decoding step at a time, so that other requests get their turns
             targets = step
