@@ -83,6 +83,7 @@ async def render(exchange: Exchange, body: ChatRequest) -> RenderedPrompt:
 
 
 async def _use_of_tools(model: ServedModel, body: ChatRequest) -> ToolUse | None:
+    # a choice that requires a call without any tools is refused by `tool_use`
     if not body.tools and body.tool_choice in (None, "auto", "none"):
         return None
     use = await model.worker.text(lambda: tool_use(model, body.tools, body.tool_choice, body.parallel_tool_calls))
@@ -135,6 +136,7 @@ def conversation(
                 text = template.render(plain, add_generation_prompt is not False, tools or None)
         except ArchetypeError as error:
             raise ApiError("invalid_value", str(error), "tools" if error.place == "tools" else "messages") from None
+        # the template writes the special tokens as text
         return text, check_tokens(model, tokenizer.encode_with_special_tokens(text), "messages")
 
     return encode
@@ -214,6 +216,7 @@ async def _stream(
 
     async with exchange.open_stream(choices.pause) as stream:
         stream.write(b"".join(chunk(index, '{"role":"assistant","content":""}') for index in range(choices.n)))
+        # max_tokens 0: the role, then the end
         if not choices.requests:
             stream.write(b"".join(chunk(index, "{}", reason="length") for index in range(choices.n)))
         await choices.read(send, ping=lambda: stream.write(PING))
