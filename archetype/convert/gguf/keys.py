@@ -52,6 +52,7 @@ class FileKeys(Config):
         self.architecture, self.shapes, self.vector = architecture, shapes, vector
         self.used_tensors: set[str] = set()
         if TABLE in shapes:
+            # not every architecture has the key, but every file has the table
             self.values.setdefault("vocab_size", shapes[TABLE][0])
 
     def error(self, key: str, cause: str, remedy: str = "") -> CheckpointError:
