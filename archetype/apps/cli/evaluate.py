@@ -134,7 +134,7 @@ def evaluate(
             print(report)
 
     if tasks is not None:
-        # lm-eval prints its progress on standard output, which --json reserves for one object
+        # what lm-eval prints goes to stderr: --json reserves standard output for one object
         with contextlib.redirect_stdout(sys.stderr):
             scores = lm.expect(CausalLM).evaluate_tasks(tasks.split(","), num_fewshot, limit)
         show(scores.record(), scores)

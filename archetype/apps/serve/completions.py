@@ -68,7 +68,7 @@ async def completions(exchange: Exchange, body: CompletionRequest) -> Completion
             "prompt",
             at_once=all(isinstance(text, list) for text in prompt_texts),
         )
-        exchange.cleanup.callback(choices.cancel)  # if the client goes away
+        exchange.cleanup.callback(choices.cancel)  # also after the last event: it releases memory
         echoes = await _echoes(model, body, prompt_texts, choices.prompts)
         if body.stream:
             await _stream(model, body, choices, echoes, envelope, exchange)

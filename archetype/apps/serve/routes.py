@@ -71,7 +71,7 @@ class Route:
 
     async def answer(self, exchange: Exchange) -> None:
         """Answer a request."""
-        # whatever way the handler ends: requests are cancelled, and files and models released
+        # also if the handler fails, or its client goes away
         with exchange.cleanup:
             arguments = [] if self.body is None else [exchange.read(self.body)]
             if (answer := await self.handler(exchange, *arguments)) is not None:

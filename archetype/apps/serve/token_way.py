@@ -74,7 +74,7 @@ async def choice(exchange: Exchange) -> Choice:
 def _chosen(capture: Capture, logits: Tensor, sampling: Sampling, count: int) -> Choice:
     # probabilities before and after the settings
     before, after = logits.softmax(-1), filtered(logits[None], sampling)[0].softmax(-1)
-    # temperature 0 filters nothing, but leaves a single token
+    # temperature 0 leaves a single token
     if sampling.greedy:
         after = nn.functional.one_hot(logits.argmax(), len(logits)).float()
     chosen = sample(logits[None], [Sampler(sampling, [], len(logits), logits.device)])[0]
