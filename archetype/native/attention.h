@@ -2,22 +2,38 @@
 #pragma once
 #include "product.h"
 
-// So many numbers of n rows are fetched into the second cache.
-template <class T> static inline void fetch_rows(const T* p, long stride, long n, long width) {
-    for (long row = 0; row < n; row++)
-        for (long i = 0; i < width; i += 64 / (long)sizeof(T)) __builtin_prefetch(p + row * stride + i, 0, 2);
+constexpr long SPAN = 128;    // places whose scores are known before their values are added
+constexpr long TOGETHER = 32;  // queries that read the cache of their key head together
+
+// A row of a cache is read two vectors at a time, of bfloat16 as its even and its odd numbers: each is half of a lane's 32 bits.
+static inline void load_two(const float* p, long n, floats (&v)[2]) {
+    v[0] = n >= W ? load(p) : load_part(p, n);
+    v[1] = n >= 2 * W ? load(p + W) : n > W ? load_part(p + W, n - W) : floats{};
 }
 
-// W products of one vector with consecutive keys, each a lane of the result.
+static inline void load_two(const bfloat16* p, long n, floats (&v)[2]) {
+    words pairs{};
+    if (n >= 2 * W) memcpy(&pairs, p, sizeof pairs);
+    else memcpy(&pairs, p, n * sizeof *p);
+    v[0] = (floats)(pairs << 16), v[1] = (floats)(pairs & 0xffff0000);
+}
+
+// Where number i of a row is then, and how many places n numbers take.
+template <class T> static inline long place_of(long i) {
+    return sizeof(T) == sizeof(float) ? i : i / (2 * W) * (2 * W) + i % 2 * W + i % (2 * W) / 2;
+}
+static inline long padded(long n) { return (n + 2 * W - 1) / (2 * W) * (2 * W); }
+
+// W products of one vector, padded, with consecutive keys of P numbers, each a lane of the result.
 template <class T> static inline floats dot_keys(const T* keys, long stride, const float* q, long P) {
     floats sums[W] = {};
-    for (long i = 0; i + W <= P; i += W) {
-        floats vector = load(q + i);
-        for (int j = 0; j < W; j++) sums[j] = multiply_add(vector, load(keys + j * stride + i), sums[j]);
-    }
-    if (long n = P % W) {
-        floats vector = load_part(q + P - n, n);
-        for (int j = 0; j < W; j++) sums[j] = multiply_add(vector, load_part(keys + j * stride + P - n, n), sums[j]);
+    for (long i = 0; i < P; i += 2 * W) {
+        const floats vectors[2] = {load(q + i), load(q + i + W)};
+        for (int j = 0; j < W; j++) {
+            floats key[2];
+            load_two(keys + j * stride + i, P - i, key);
+            sums[j] = multiply_add(vectors[1], key[1], multiply_add(vectors[0], key[0], sums[j]));
+        }
     }
     return sums_of(sums);
 }
@@ -34,87 +50,135 @@ static inline floats dot_keys(const bfloat16* keys, long stride, const bfloat16*
 }
 #endif
 
-// scores[s] += scale q k_s of n keys; those `ahead` of them are fetched meanwhile, unless that is 0.
-template <class T, class X>
-static void add_scores(const T* keys, long stride, long ahead, const X* q, long P, long n, float scale, float* scores) {
-    long s = 0;
-    for (; s + W <= n; s += W) {
-        if (ahead) fetch_rows(keys + s * stride + ahead, stride, W, P);
-        store(scores + s, load(scores + s) + scale * dot_keys(keys + s * stride, stride, q, P));
-    }
-    for (; s < n; s++) scores[s] += scale * dot(keys + s * stride, q, P);
-}
-
-// y = the first CHUNK vectors of lanes of the sum of weights[s] v_s; what is `ahead` is fetched meanwhile, unless that is 0.
-template <int CHUNK> static inline void mix(const float* values, long stride, long ahead, const float* weights, long n, float* y) {
-    floats sums[CHUNK] = {};
-    for (long s = 0; s < n; s++) {
-        if (ahead) fetch_rows(values + s * stride + ahead, 0, 1, CHUNK * W);
-        for (int i = 0; i < CHUNK; i++) sums[i] = multiply_add(splat(weights[s]), load(values + s * stride + i * W), sums[i]);
-    }
-    memcpy(y, sums, sizeof sums);
-}
-
-// The same of bfloat16: even and odd numbers apart, each of which is half of a lane's 32 bits.
-template <int CHUNK> static inline void mix(const bfloat16* values, long stride, long ahead, const float* weights, long n, float* y) {
-    floats sums[2][CHUNK] = {};  // of every other place: no sum waits for the one before
-    const auto add = [&](long s, floats(&totals)[CHUNK]) {
-        if (ahead) fetch_rows(values + s * stride + ahead, 0, 1, CHUNK * W);
-        for (int i = 0; i < CHUNK; i += 2) {
-            words pairs;
-            memcpy(&pairs, values + s * stride + i * W, sizeof pairs);
-            totals[i] = multiply_add(splat(weights[s]), (floats)(pairs << 16), totals[i]);
-            totals[i + 1] = multiply_add(splat(weights[s]), (floats)(pairs & 0xffff0000), totals[i + 1]);
+// n rows of a cache from one place on; `left` are to be read of its head, and then those of the head that is `next`, if any.
+template <class T> struct Places {
+    const T *rows, *next;
+    long stride, width, n, left;
+    // Into the second cache, those that are SPAN places behind some of the rows.
+    void fetch_ahead_of(long first, long last) const {
+        for (long row = first + SPAN; row < last + SPAN; row++) {
+            const T* const p = row < left ? rows + row * stride : next + (row - left) * stride;
+            for (long i = 0; (row < left || next) && i < width; i += 64 / (long)sizeof(T)) __builtin_prefetch(p + i, 0, 2);
         }
-    };
-    for (long s = 0; s < n; s++) s % 2 ? add(s, sums[1]) : add(s, sums[0]);
-    for (int i = 0; i < CHUNK; i++) {
-        const floats total = sums[0][i] + sums[1][i];
-        for (int lane = 0; lane < W; lane++) y[(i - i % 2) * W + 2 * lane + i % 2] = total[lane];
+    }
+};
+
+// scores (N, SPAN) += scale q k of rows of keys, for N queries of ldq numbers. For several of them each key is widened once.
+template <class T, class X> static void add_scores(const Places<T>& keys, const X* q, long ldq, long N, float scale, float* scores) {
+    constexpr bool WIDENS = sizeof(T) < sizeof(X);
+    const long P = keys.width, ldw = padded(P);
+    float* const wide = scratch<float>(3, 2 * W * ldw);
+    T* const last = (T*)(wide + W * ldw);
+    for (long s = 0; s < keys.n; s += W) {
+        const T* rows = keys.rows + s * keys.stride;
+        long ld = keys.stride;
+        keys.fetch_ahead_of(s, s + W);
+        if (keys.n - s < W) {  // behind the last key are zeros
+            memset(last, 0, W * P * sizeof(T));
+            for (long row = 0; row < keys.n - s; row++) memcpy(last + row * P, rows + row * ld, P * sizeof(T));
+            rows = last, ld = P;
+        }
+        for (long row = 0; WIDENS && N > 1 && row < W; row++)
+            for (long i = 0; i < P; i += 2 * W) {
+                floats v[2];
+                load_two(rows + row * ld + i, P - i, v);
+                store(wide + row * ldw + i, v[0]), store(wide + row * ldw + i + W, v[1]);
+            }
+        for (long m = 0; m < N; m++) {
+            float* const y = scores + m * SPAN + s;
+            if (WIDENS && N > 1) store(y, load(y) + scale * dot_keys(wide, ldw, (const float*)q + m * ldq, ldw));
+            else store(y, load(y) + scale * dot_keys(rows, ld, q + m * ldq, P));
+        }
     }
 }
 
-// y = sum of weights[s] v_s.
-template <class T> static void mix_values(const T* values, long stride, long ahead, const float* weights, long Q, long n, float* y) {
-    long c = 0;
-    for (; c + 8 * W <= Q; c += 8 * W) mix<8>(values + c, stride, ahead, weights, n, y + c);
-    for (; c + 4 * W <= Q; c += 4 * W) mix<4>(values + c, stride, ahead, weights, n, y + c);
-    for (; c + 2 * W <= Q; c += 2 * W) mix<2>(values + c, stride, ahead, weights, n, y + c);
-    for (; c < Q; c += W) {
-        const long lanes = std::min<long>(W, Q - c);
-        floats total = {};
+// y (N, ldy) += weights (N, SPAN) v of n rows of values, for N queries and C times two vectors; `left` numbers of a row are left.
+template <int N, int C, class T>
+static inline void mix(const T* values, long stride, long left, const float* weights, long n, float* y, long ldy) {
+    floats sums[N][2 * C];
+    for (int m = 0; m < N; m++)
+        for (int c = 0; c < 2 * C; c++) sums[m][c] = load(y + m * ldy + c * W);
+    for (long s = 0; s < n; s++) {
+        floats lanes[C][2];
+        for (int c = 0; c < C; c++) load_two(values + s * stride + 2 * c * W, left - 2 * c * W, lanes[c]);
+        for (int m = 0; m < N; m++) {
+            const floats weight = splat(weights[m * SPAN + s]);
+            for (int c = 0; c < 2 * C; c++) sums[m][c] = multiply_add(weight, lanes[c / 2][c % 2], sums[m][c]);
+        }
+    }
+    for (int m = 0; m < N; m++)
+        for (int c = 0; c < 2 * C; c++) store(y + m * ldy + c * W, sums[m][c]);
+}
+
+template <int N, int C, class T>
+static void mix_queries(const T* values, long stride, long left, const float* weights, long queries, long n, float* y, long ldy) {
+    for (; queries >= N; queries -= N, weights += N * SPAN, y += N * ldy) mix<N, C>(values, stride, left, weights, n, y, ldy);
+    if constexpr (N > 1)
+        if (queries) mix_queries<N - 1, C>(values, stride, left, weights, queries, n, y, ldy);
+}
+
+// y (N, padded) += weights (N, SPAN) v of rows of values.
+template <class T> static void add_values(const Places<T>& values, const float* weights, long N, float* y) {
+    constexpr int QUERIES = W < 16 ? 4 : 6, C = W < 16 ? 1 : 2;  // whose sums fit into the registers
+    constexpr long STEP = 32;                                     // rows between two fetches
+    const long Q = values.width, ldy = padded(Q);
+    for (long s = 0; s < values.n; s += STEP) {
+        const T* rows = values.rows + s * values.stride;
+        const long n = std::min(STEP, values.n - s);
+        values.fetch_ahead_of(s, s + n);
+        long c = 0;
+        for (; c + C * 2 * W <= Q; c += C * 2 * W) mix_queries<QUERIES, C>(rows + c, values.stride, Q - c, weights + s, N, n, y + c, ldy);
+        for (; c < Q; c += 2 * W) mix_queries<QUERIES, 1>(rows + c, values.stride, Q - c, weights + s, N, n, y + c, ldy);
+    }
+}
+
+// What is known of a query after some of its places (Milakov & Gimelshein 2018, algorithm 3).
+struct Running {
+    long start, end;  // the places that it sees
+    float largest;    // score
+    floats total;     // of the weights exp(score - largest), lane by lane
+
+    // The weights of n places from `first` on, in place of their scores; y, the sum of weighted values, follows a larger score.
+    void weigh(float* scores, long first, long n, float* y, long ldy) {
         for (long s = 0; s < n; s++)
-            total += weights[s] * (lanes == W ? load(values + s * stride + c) : load_part(values + s * stride + c, lanes));
-        memcpy(y + c, &total, lanes * sizeof(float));
+            if (first + s < start || first + s >= end) scores[s] = -INFINITY;
+        for (long s = n; s % W; s++) scores[s] = -INFINITY;
+        floats lanes = splat(-INFINITY);
+        for (long s = 0; s < n; s += W) lanes = choose(load(scores + s) > lanes, load(scores + s), lanes);
+        float top = largest;
+        for (int i = 0; i < W; i++) top = std::max(top, lanes[i]);
+        if (top > largest) {
+            const float factor = std::exp(largest - top);
+            for (long i = 0; i < ldy; i += W) store(y + i, load(y + i) * factor);
+            total *= factor, largest = top;
+        }
+        for (long s = 0; s < n; s += W) {
+            const floats weights = top > -INFINITY ? exp(load(scores + s) - top) : floats{};
+            store(scores + s, weights);
+            total += weights;
+        }
     }
-}
+};
 
-static void softmax(float* row, long n, const float* sink) {
+// y = softmax(...) v from what is known after each of several parts of the places: Q numbers, the largest score, the total.
+static void join(const float* parts, long count, long stride, const float* sink, long Q, float* y) {
     float largest = sink ? *sink : -INFINITY;
-    long s = 0;
-    if (n >= W) {
-        floats lanes = load(row);
-        for (s = W; s + W <= n; s += W) lanes = choose(load(row + s) > lanes, load(row + s), lanes);
-        for (int i = 0; i < W; i++) largest = std::max(largest, lanes[i]);
-    }
-    for (; s < n; s++) largest = std::max(largest, row[s]);
+    for (long part = 0; part < count; part++) largest = std::max(largest, parts[part * stride + Q]);
+    std::fill(y, y + Q, 0.0f);
+    if (largest == -INFINITY) return;
     float total = sink ? std::exp(*sink - largest) : 0;
-    floats totals = {};
-    for (s = 0; s + W <= n; s += W) {
-        floats weights = exp(load(row + s) - largest);
-        store(row + s, weights);
-        totals += weights;
+    for (long part = 0; part < count; part++, parts += stride) {
+        const float factor = std::exp(parts[Q] - largest);
+        total += factor * parts[Q + 1];
+        for (long i = 0; i < Q; i++) y[i] += factor * parts[i];
     }
-    for (; s < n; s++) total += row[s] = std::exp(row[s] - largest);
-    total += sum(totals);
-    const float inverse = total > 0 ? 1 / total : 0;
-    for (s = 0; s < n; s++) row[s] *= inverse;
+    for (long i = 0; i < Q; i++) y[i] /= total;
 }
 
 // softmax(scale q k^T) v over the positions that a query may see, of a cache whose place s holds position s (or, of a ring,
 // s modulo its size). Scores may be sums of two products, of keys in two parts.
 struct AttendArguments {
-    void* y;                                                       // B H T Q
+    void* y;                                                       // B H T Q, or of several parts B H T parts (Q + 2), for `join_parts`
     const void* q;                                                 // B H T P
     const void* keys;                                              // B K S P
     const void* values;                                            // B K S Q
@@ -129,6 +193,7 @@ struct AttendArguments {
     int64_t keys_strides[3], keys2_strides[3], values_strides[3];  // b k s
     int64_t positions_strides[2], y_strides[3], mask_strides[4];   // b t, b h t, b h t s
     int64_t window;                                                // how many places back are seen; 0: all
+    int64_t part;                                                  // places that one thread sums; more than S: one part
     double scale;
     double softcap;  // c of c tanh(score / c); 0: none
     Float q_type, cache_type, y_type;
@@ -137,62 +202,132 @@ struct AttendArguments {
     bool is_by_distance;  // the mask is that of the last place; an earlier one has the same distances
     FIELDS(y, q, keys, values, positions, slopes, sinks, mask, q2, keys2, batch, heads, key_heads, queries, places, features,
            value_features, features2, q_strides, q2_strides, keys_strides, keys2_strides, values_strides, positions_strides, y_strides,
-           mask_strides, window, scale, softcap, q_type, cache_type, y_type, mask_type, is_ring, is_by_distance)
+           mask_strides, window, part, scale, softcap, q_type, cache_type, y_type, mask_type, is_ring, is_by_distance)
 };
 
 static inline bool is_complete(const AttendArguments& a) {
-    return (a.features2 == 0 || (a.q2 && a.keys2)) && a.key_heads && a.heads % a.key_heads == 0;
+    return (a.features2 == 0 || (a.q2 && a.keys2)) && a.key_heads && a.heads % a.key_heads == 0 && a.part > 0 && a.part % SPAN == 0;
+}
+
+// The scores of one query beyond q k: bounded, lower with distance, masked; of n places from `first` on.
+static void adjust_scores(const AttendArguments& a, long b, long h, long t, long position, long first, long n, float* scores) {
+    const int64_t* sm = a.mask_strides;
+    const float* slopes = a.slopes;
+    const float softcap = a.softcap;
+    const long column = a.is_by_distance ? first + a.places - 1 - position : first;
+    for (long s = 0; s < n; s++) {
+        if (softcap > 0) scores[s] = softcap * std::tanh(scores[s] / softcap);
+        if (slopes) scores[s] -= slopes[h] * (position - first - s);
+        if (a.mask) {
+            const float m = get(a.mask, a.mask_type, b * sm[0] + h * sm[1] + t * sm[2] + (column + s) * sm[3]);
+            scores[s] = a.mask_type == BOOL ? (m != 0 ? scores[s] : -1e30f) : std::max(scores[s] + m, -1e30f);
+        }
+    }
+}
+
+// A query as products with keys of type T want it.
+template <class T> static void copy_query(const void* q, int type, long start, long P, float* y) {
+    float* const buffer = scratch<float>(3, P);
+    const float* numbers = as_floats(q, type, start, 1, P, buffer);
+    std::fill(y, y + padded(P), 0.0f);
+    for (long i = 0; i < P; i++) y[place_of<T>(i)] = numbers[i];
+}
+
+template <class T> static void copy_query(const void* q, int, long start, long P, bfloat16* y) {
+    memcpy(y, (const bfloat16*)q + start, P * sizeof *y);
+}
+
+// N queries of key head k, from its `query` on of all T G, over the places of one part; T is the cache's type, X the queries' in products.
+template <class T, class X>
+static void attend_part(const AttendArguments& a, const Worker& worker, long b, long k, long query, long N, long part) {
+    const long G = a.heads / a.key_heads, S = a.places, P = a.features, P2 = a.features2, Q = a.value_features;
+    const long ldq = padded(P), ldq2 = padded(P2), ldy = padded(Q);
+    const int64_t *sq = a.q_strides, *sq2 = a.q2_strides, *sk = a.keys_strides, *sk2 = a.keys2_strides, *sv = a.values_strides;
+    const int64_t *sp = a.positions_strides, *sy = a.y_strides;
+    X *const q = scratch<X>(0, N * (ldq + ldq2)), *const q2 = q + N * ldq;
+    float *const scores = scratch<float>(1, N * SPAN), *const y = scratch<float>(2, N * ldy + Q + 2), *const record = y + N * ldy;
+    Running running[TOGETHER];
+    long positions[TOGETHER], low = S, high = 0;
+    for (long m = 0; m < N; m++) {
+        const long t = (query + m) / G, h = k * G + (query + m) % G;
+        const long position = positions[m] = a.positions ? a.positions[b * sp[0] + t * sp[1]] : S - 1;
+        if (!worker.is_index(position, a.is_ring ? INT64_MAX : S)) return;
+        const long end = std::min(S, position + 1);  // a ring is full of the newest
+        const long start = a.window && !a.is_ring ? std::max(0L, position - a.window + 1) : 0;
+        running[m] = Running{start, end, -INFINITY, floats{}};
+        low = std::min(low, start), high = std::max(high, end);
+        copy_query<T>(a.q, a.q_type, b * sq[0] + h * sq[1] + t * sq[2], P, q + m * ldq);
+        if (P2) copy_query<T>(a.q2, a.q_type, b * sq2[0] + h * sq2[1] + t * sq2[2], P2, q2 + m * ldq2);
+    }
+    std::fill(y, y + N * ldy, 0.0f);
+    const long begin = std::max(low / W * W, part * a.part), stop = std::min(high, (part + 1) * a.part);
+    for (long first = begin, after; first < stop; first = after) {
+        after = std::min(first / SPAN * SPAN + SPAN, stop);
+        const long n = after - first;
+        const auto places = [&](const void* buffer, const int64_t* of, long width) {
+            const T* const head = (const T*)buffer + b * of[0] + k * of[1];
+            const long further = k + 1 < a.key_heads ? of[1] : of[0] - k * of[1];  // to the next head, or the next row's first
+            const bool is_last = k + 1 == a.key_heads && b + 1 == a.batch;
+            return Places<T>{head + first * of[2], is_last ? nullptr : head + further + begin * of[2], of[2], width, n, high - first};
+        };
+        std::fill(scores, scores + N * SPAN, 0.0f);
+        add_scores(places(a.keys, sk, P), q, ldq, N, a.scale, scores);
+        if (P2) add_scores(places(a.keys2, sk2, P2), q2, ldq2, N, a.scale, scores);
+        for (long m = 0; m < N; m++) {
+            if (a.softcap > 0 || a.slopes || a.mask)
+                adjust_scores(a, b, k * G + (query + m) % G, (query + m) / G, positions[m], first, n, scores + m * SPAN);
+            running[m].weigh(scores + m * SPAN, first, n, y + m * ldy, ldy);
+        }
+        add_values(places(a.values, sv, Q), scores, N, y);
+    }
+    for (long m = 0; m < N; m++) {
+        const long t = (query + m) / G, h = k * G + (query + m) % G;
+        for (long i = 0; i < Q; i++) record[i] = y[m * ldy + place_of<T>(i)];
+        record[Q] = running[m].largest, record[Q + 1] = sum(running[m].total);
+        if (S > a.part) {
+            const long parts = (S + a.part - 1) / a.part;
+            memcpy((float*)a.y + (((b * a.heads + h) * a.queries + t) * parts + part) * (Q + 2), record, (Q + 2) * sizeof(float));
+        } else {
+            join(record, 1, 0, a.sinks ? a.sinks + h : nullptr, Q, y + m * ldy);
+            put_all(a.y, a.y_type, b * sy[0] + h * sy[1] + t * sy[2], 1, Q, y + m * ldy);
+        }
+    }
 }
 
 static void attend(const AttendArguments& a, const Worker& worker) {
-    const long B = a.batch, H = a.heads, K = a.key_heads, T = a.queries, S = a.places, P = a.features, Q = a.value_features,
-               P2 = a.features2;
-    const long G = H / K, window = a.window;
-    const int64_t *sq = a.q_strides, *sq2 = a.q2_strides, *sk = a.keys_strides, *sk2 = a.keys2_strides, *sv = a.values_strides;
-    const int64_t *sp = a.positions_strides, *sy = a.y_strides, *sm = a.mask_strides;
-    const Type q_type = a.q_type, cache_type = a.cache_type, mask_type = a.mask_type;
-    const float scale = a.scale, softcap = a.softcap, *slopes = a.slopes, *sinks = a.sinks;
-    share(worker, B * T * H, 1, [&](long first, long last) {
-        float *q = scratch<float>(0, std::max(P, P2)), *scores = scratch<float>(1, S), *y = scratch<float>(2, Q);
-        for (long item = first; item < last; item++) {  // the queries of one head of keys after each other
-            const long b = item / (T * H), k = item / (T * G) % K, t = item / G % T, h = k * G + item % G;
-            const long position = a.positions ? a.positions[b * sp[0] + t * sp[1]] : S - 1;
-            if (!worker.is_index(position, a.is_ring ? INT64_MAX : S)) return;
-            const long end = std::min(S, position + 1);  // a ring is full of the newest
-            const long start = window && !a.is_ring ? std::max(0L, position - window + 1) : 0, n = std::max(0L, end - start);
-            const long mask_start = a.is_by_distance ? start + S - 1 - position : start;
-            const long values = b * sv[0] + k * sv[1] + start * sv[2];
-            std::fill(scores, scores + n, 0.0f);
-            // the next head's places, or the next row's, are fetched with the first query of these; or those behind
-            const auto ahead = [&](const int64_t* strides) -> long {
-                if (item % (T * G)) return 0;
-                return k + 1 < K ? strides[1] : b + 1 < B ? strides[0] - k * strides[1] : 2 * W * strides[2];
-            };
-            const auto add_products = [&](const void* queries, long query, const void* keys, long key, const int64_t* strides, long size) {
+    const long K = a.key_heads, R = a.queries * (a.heads / K), groups = (R + TOGETHER - 1) / TOGETHER;
+    const long parts = (a.places + a.part - 1) / a.part;
+    share(worker, a.batch * K * groups * parts, 1, [&](long item, long) {
+        const long part = item % parts, query = item / parts % groups * TOGETHER, k = item / parts / groups % K,
+                   b = item / parts / groups / K;
+        const long N = std::min(TOGETHER, R - query);
 #if defined(HAS_PAIRS)
-                if (q_type == BFLOAT16 && cache_type == BFLOAT16)
-                    return add_scores((const bfloat16*)keys + key, strides[2], ahead(strides), (const bfloat16*)queries + query, size, n,
-                                      scale, scores);
+        if (a.q_type == BFLOAT16 && a.cache_type == BFLOAT16) return attend_part<bfloat16, bfloat16>(a, worker, b, k, query, N, part);
 #endif
-                const float* vector = as_floats(queries, q_type, query, 1, size, q);
-                if (cache_type == FLOAT32) add_scores((const float*)keys + key, strides[2], ahead(strides), vector, size, n, scale, scores);
-                else add_scores((const bfloat16*)keys + key, strides[2], ahead(strides), vector, size, n, scale, scores);
-            };
-            add_products(a.q, b * sq[0] + h * sq[1] + t * sq[2], a.keys, b * sk[0] + k * sk[1] + start * sk[2], sk, P);
-            if (P2) add_products(a.q2, b * sq2[0] + h * sq2[1] + t * sq2[2], a.keys2, b * sk2[0] + k * sk2[1] + start * sk2[2], sk2, P2);
-            for (long s = 0; s < n && (softcap > 0 || slopes || a.mask); s++) {
-                if (softcap > 0) scores[s] = softcap * std::tanh(scores[s] / softcap);
-                if (slopes) scores[s] -= slopes[h] * (position - start - s);
-                if (a.mask) {
-                    float m = get(a.mask, mask_type, b * sm[0] + h * sm[1] + t * sm[2] + (mask_start + s) * sm[3]);
-                    scores[s] = mask_type == BOOL ? (m != 0 ? scores[s] : -1e30f) : std::max(scores[s] + m, -1e30f);
-                }
-            }
-            softmax(scores, n, sinks ? sinks + h : nullptr);
-            if (cache_type == FLOAT32) mix_values((const float*)a.values + values, sv[2], ahead(sv), scores, Q, n, y);
-            else mix_values((const bfloat16*)a.values + values, sv[2], ahead(sv), scores, Q, n, y);
-            put_all(a.y, a.y_type, b * sy[0] + h * sy[1] + t * sy[2], 1, Q, y);
-        }
+        if (a.cache_type == FLOAT32) attend_part<float, float>(a, worker, b, k, query, N, part);
+        else attend_part<bfloat16, float>(a, worker, b, k, query, N, part);
+    });
+}
+
+// The result of each query from those of the parts of its places.
+struct JoinPartsArguments {
+    void* y;                                            // B H T Q
+    const float* parts;                                 // B H T parts (Q + 2)
+    Optional<float> sinks;                              // H
+    int64_t batch, heads, queries, count, features;     // B H T parts Q
+    int64_t y_strides[3];                               // b h t
+    Float y_type;
+    FIELDS(y, parts, sinks, batch, heads, queries, count, features, y_strides, y_type)
+};
+
+static void join_parts(const JoinPartsArguments& a, const Worker& worker) {
+    const long H = a.heads, T = a.queries, Q = a.features, stride = Q + 2;
+    const int64_t* sy = a.y_strides;
+    share(worker, a.batch * H * T, 1, [&](long item, long) {
+        const long t = item % T, h = item / T % H, b = item / T / H;
+        float* y = scratch<float>(0, Q);
+        join(a.parts + item * a.count * stride, a.count, stride, a.sinks ? a.sinks + h : nullptr, Q, y);
+        put_all(a.y, a.y_type, b * sy[0] + h * sy[1] + t * sy[2], 1, Q, y);
     });
 }
 

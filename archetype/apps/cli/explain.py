@@ -136,12 +136,12 @@ def modules_of(usage: Usage) -> list[Module]:
     from archetype.cost.formula import ZERO, symbol
     from archetype.cost.work import Work
     from archetype.models.block.module import build_block
-    from archetype.models.stack.module import place_of
+    from archetype.models.stack.module import places_of
 
     stack, cost, length = usage.stack, usage.cost, symbol("T", usage.length)
     # shapes without memory: the preset may have billions of parameters
     with torch.device("meta"):
-        block = build_block(stack.layers[usage.layer], place_of(stack, usage.layer))
+        block = build_block(stack.layers[usage.layer], places_of(stack)[usage.layer])
     # one token of a causal model with a state of `length` tokens, or a whole sequence of an encoder
     work = Work(symbol("B", 1), length, "decode" if stack.causal else "forward", source=length, layer=usage.layer)
     parameters, flops = cost.parameters(), cost.flops(work)

@@ -221,7 +221,7 @@ def test_a_language_model_inspects_texts_ids_and_pictures() -> None:
         (lambda lm: lm.inspect(""), "text: has 0 tokens and the model's context holds 1 to"),
         (lambda lm: lm.inspect("a" * 5000), "text: has 5000 tokens"),
         (lambda lm: lm.inspect([7, 999]), "text: has an id outside 0 to 255"),
-        (lambda lm: lm.inspect("a", "b"), "target: is for encoder-decoders only"),
+        (lambda lm: lm.inspect("a", "b"), "target: applies to encoder-decoders only"),
         (lambda lm: lm.inspect("abc").attribution("ab"), "token: 'ab' is 2 tokens"),
     ],
 )
