@@ -60,7 +60,7 @@ def export(
     """
     if format not in get_args(ExportFormat):
         raise CheckpointError(
-            "format", f"there is no {format!r:.40}", f"use one of {', '.join(get_args(ExportFormat))}"
+            "format", f"{format!r:.40} is not a format", f"use one of {', '.join(get_args(ExportFormat))}"
         )
     if type is not None and format != "gguf":
         raise CheckpointError("--type", "applies to GGUF files only", "add --format gguf, or use --dtype")

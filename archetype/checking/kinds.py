@@ -7,7 +7,7 @@ from archetype.checking.examples import PLACES
 from archetype.errors import SpecError
 from archetype.models.spec import ModelSpec
 from archetype.spec.kinds import Part, load_all_kinds
-from archetype.spec.synonyms import nearest_kind
+from archetype.spec.synonyms import unknown_word
 
 Kind = tuple[type[Part], type[Part]]  # a role, and a member of it
 
@@ -49,5 +49,5 @@ def kinds_named(name: str) -> list[Kind]:
     for role, kind in all_kinds():
         by_name.setdefault(str(kind.model_fields["kind"].default), []).append((role, kind))
     if name not in by_name:
-        raise SpecError(name, "there is no part of this kind", nearest_kind(name, list(by_name)))
+        raise SpecError(name, *unknown_word(name, list(by_name)))
     return by_name[name]

@@ -36,12 +36,14 @@ def load_tensors(
     Raises:
         CheckpointError: names the tensor that is missing, left over or of the wrong shape.
     """
+    # names and shapes before any data is read: a wrong file then fails at once
     check_all_used(rules, tensors.names(), ignored)
     shapes = shapes_of(model)
     for rule in rules:
         _check_shape(rule, tensors.shape(rule.hf), [rule.shape_in(shapes[name]) for name in rule.params])
     buffers = dict(model.named_buffers())
     integer_buffers = {name for name, buffer in buffers.items() if not buffer.is_floating_point()}
+    # integer buffers (token ids, counters) are never converted
     weights = [rule for rule in rules if integer_buffers.isdisjoint(rule.params)]
     dtype = dtype or tensors.dtype(weights[0].hf)  # a file may mix types; its first tensor decides
     state = {rule.params[0]: _integers(rule, tensors, device) for rule in rules if rule not in weights}
@@ -54,9 +56,11 @@ def load_tensors(
             state |= params
             continue
         for name, tensor in params.items():  # the file stores each expert separately, the model stacks them (E, ...)
+            # one parameter for all experts, filled one expert at a time, so that there is no second copy of the stack
             if name not in state:
                 state[name] = empty(shapes[name], dtype, device)
             state[name][rule.expert] = tensor
+    # assigned, not copied: views of the mapped file stay views
     model.load_state_dict(state, strict=True, assign=True)
     if device is None or device.type == "cpu":
         library()  # compile or open the native library now, not in the first timed step
@@ -79,9 +83,11 @@ def export_tensors(
     state = model.state_dict() if state is None else state
     for rule in rules:
         params = _params(rule, state)
+        # a fused tensor: GPT-2's c_attn has q, k and v one after another, GPT-NeoX's query_key_value head by head
         tensor = params[0] if len(params) == 1 else _join(params, rule.heads)
         tensor = tensor.reshape(_shape_in_file(rule, [tuple(param.shape) for param in params]))
         tensor = _halves_swapped(tensor) if rule.swapped else tensor
+        # GPT-2's Conv1D stores matrices as (inputs, outputs); safetensors only stores contiguous tensors
         yield rule.hf, tensor.transpose(-1, -2).contiguous() if rule.transposed else tensor
 
 
@@ -130,6 +136,7 @@ def _split(
 
 
 def _halves_swapped(tensor: Tensor) -> Tensor:
+    # a projection of two concatenated vectors whose order differs; the swap is its own inverse
     return tensor.roll(tensor.shape[-1] // 2, dims=-1)
 
 
@@ -160,6 +167,7 @@ def _shape_in_file(rule: Rule, shapes: list[Shape]) -> Shape:
 
 
 def _join(tensors: list[Tensor], heads: int) -> Tensor:
+    # (heads, rows of a head * columns) of each parameter, so that the rows of a head end up side by side
     return torch.cat([tensor.reshape(heads, -1) for tensor in tensors], dim=1)
 
 

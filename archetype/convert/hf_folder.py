@@ -62,6 +62,7 @@ def read_model(
     spec = assign(with_head_of(spec, files), changes)
     family = with_spec(family, bare := spec.without_sentence_head())
     if further_tokens:
+        # keys and tensor names say which prediction layers there are
         values, names = (
             without_settings(read_mapping(folder / "config.json")),
             open_tensors(folder, allow_pickle).names(),
@@ -146,11 +147,13 @@ def _read_weights(
         raise CheckpointError(str(folder / "config.json"), cause, "does it describe this checkpoint?")
     model = build_on_meta(spec)
     if dtype is not None:
+        # without a dtype weights are mapped from the file, and need no memory of their own
         check_fits_memory(model.to(dtype), spec.name or str(folder))
     try:
         rules = for_model(family.format.rules_for(spec), spec.num_layers, shapes_of(model))
         rules = with_names_of_file(family, rules, names)
         copies = _tied_copies(family, rules, tensors)
+        # patterns of tensors that may be in the file although no rule names them
         ignored = (*family.format.ignored, *copies, *map(re.escape, (*prediction_tensors(names), *left_out)))
         load_tensors(model, tensors, rules, ignored, dtype, device)
     except CheckpointError as error:
@@ -182,10 +185,12 @@ def write_model(
         keys = with_dtype(keys, dtype)
     else:
         keys |= {"dtype": dtype}
+        # a null of the caller must not erase a key that the format has written
         keys |= {key: value for key, value in (config or {}).items() if value is not None or key not in keys}
     atomic.write_json(folder / "config.json", keys)
     rules = for_model(family.format.rules_for(model.spec), model.spec.num_layers, published_shapes(model))
     by_name = {rule.hf: rule for rule in rules}
+    # by sizes alone, so that only one shard's tensors are built at a time
     shards = split_state_dict_into_shards_factory(
         export_sizes(model, rules) | {name: tensor.nbytes for name, tensor in left_out.items()},
         get_storage_size=lambda size: size,
@@ -216,6 +221,7 @@ def compare(model: Model, family: Family, folder: Path, left_out: Mapping[str, T
     """
     registered = family.reading is None
     spec = with_head_of(read_hf_spec(folder)[1], read_files(folder)) if registered else model.spec
+    # without the sentence head, which is stored in other files
     state = _read_weights(folder, family, spec.without_sentence_head(), left_out=left_out).state_dict()
     expected = {name: tensor.detach().to("cpu") for name, tensor in model.state_dict().items()}
     for mine, theirs in ((expected, state), (left_out, Selected(Tensors.open(folder), left_out))):

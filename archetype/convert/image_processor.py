@@ -54,6 +54,7 @@ class Sides(Spec):
         """
         new_height, new_width = self.height or 0, self.width or 0
         if self.shortest_edge is not None:
+            # int() rounds down, as in transformers' get_resize_output_image_size
             longer = int(self.shortest_edge * max(height, width) / min(height, width))
             new_height, new_width = (longer, self.shortest_edge) if width <= height else (self.shortest_edge, longer)
         if new_height * new_width > MAX_PIXELS:
@@ -126,6 +127,7 @@ class ImageProcessor(Spec):
         with np.errstate(all="ignore"):  # overflow is refused below
             values = pixels.astype(np.float32)
             if self.do_rescale:
+                # in float64, as transformers does; float32 would round differently
                 values = (pixels.astype(np.float64) * self.rescale_factor).astype(np.float32)
             if self.do_normalize:
                 mean, std = (self._by_channel(name, len(pixels)) for name in ("image_mean", "image_std"))
@@ -146,6 +148,7 @@ class ImageProcessor(Spec):
         values = self.dump(full=True)
         sides = {name: value.dump() for name in ("size", "crop_size") if (value := getattr(self, name)) is not None}
         means = {name: values[name][0] for name in ("image_mean", "image_std") if len(values[name]) == 1}
+        # sides and means replace the values of the same keys, in their shortest form
         return {"image_processor_type": "CLIPImageProcessor"} | values | sides | means
 
 
@@ -235,6 +238,7 @@ def open_processor(contents: Mapping[str, Any], model_type: str | None = None) -
         if contents.get(key) is not None and contents[key] not in neutral:
             cause = f"{contents[key]!r:.60} is not supported"
             raise CheckpointError(f"{FILE}: {key}", cause, "preprocess the images with transformers, as an .npz file")
+    # keys that the file leaves out have the defaults of its class
     values = {**DEFAULTS[name], **contents}
     is_square = values.get("default_to_square", True)
     values = {key: value for key, value in values.items() if key in ImageProcessor.model_fields}
@@ -296,5 +300,6 @@ def _middle(have: int, want: int) -> tuple[slice, slice]:
     if want <= have:
         start = (have - want) // 2
         return slice(start, start + want), slice(0, want)
+    # `have - want` is negative here, and // rounds it down
     start = -((have - want) // 2)
     return slice(0, have), slice(start, start + have)

@@ -108,11 +108,13 @@ def compare(
     reference = load_reference(folder, dtype_of(dtype))
     pairs, left_out = _pair_modules(family, model, reference)
     inputs = make_inputs(model, folder, text)
+    # the same input through both, with the outputs of the paired modules recorded
     with _record_outputs(model, {name for group, _ in pairs for name in group.params}) as outputs:
         output = run(model, inputs)
     with _record_outputs(reference, {name for _, name in pairs}) as reference_outputs:
         reference_output = run_reference(family, reference, inputs)
     differences = {
+        # one fused module of transformers may correspond to several here (q, k and v)
         (group.params, name): distance(_join(group, outputs), reference_outputs[name])
         for group, name in pairs
         if name in reference_outputs and all(param in outputs for param in group.params)
@@ -123,6 +125,7 @@ def compare(
         for (params, name), value in sorted(differences.items(), key=lambda item: order[item[0][0][0]])
         if value is not None
     ]
+    # modules that did not run, or whose outputs have other shapes
     left_out += [", ".join(group.params) for group, name in pairs if differences.get((group.params, name)) is None]
     difference = distance(output, reference_output)
     if difference is None:
@@ -260,6 +263,7 @@ class _ModulesByWeight:
         if path in self.names:
             return path
         holders = self.holders.get(_digest(weight), [])
+        # equal weights in several layers: the layer's index must agree
         if len(holders) > 1:
             holders = [name for name in holders if re.findall(r"\d+", name) == re.findall(r"\d+", path)]
         return max(holders, key=lambda name: SequenceMatcher(None, path, name).ratio(), default=None)
@@ -324,6 +328,7 @@ def make_inputs(model: Model, folder: Path, text: str | None) -> dict[str, Tenso
         end = read_mapping(folder / "config.json").get("eos_token_id")
         if model.spec.head.classifies and isinstance(end, int):  # transformers' head reads the position of this token
             tokens[:, -1] = end
+        # any other tokens than the source's would do; a shift keeps them within both vocabularies
         return {"input_ids": tokens, "decoder_input_ids": tokens.roll(1, 1)}
     return {"input_ids": tokens}
 
@@ -351,6 +356,7 @@ def run(model: Model, inputs: dict[str, Tensor]) -> Tensor:
 def run_reference(family: Family, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
     if family.format is not None and family.format.marks_global_tokens:
         mask = torch.zeros_like(inputs["input_ids"])
+        # Longformer's classes get their global tokens as an argument; here it is the first token
         mask[:, 0] = 1
         inputs = inputs | {"global_attention_mask": mask}
     outputs = model(**inputs)

@@ -119,10 +119,12 @@ def settle_by(small: "SmallModel", settings: Mapping[str, Any]) -> Proof:
     asked = (*alternatives, *settings)
     if difference < EXACT:
         return Proof(by, {}, difference, asked=asked)
+    # the reading differs: try the other layouts that names and shapes allow
     for taken in _other_layouts(alternatives):
         words = [f"{name}={value}" for name, value in taken.items()]
         if small.agrees([*assignments, *words]):
             return Proof(by, split_overrides(words)[0], small.difference([*assignments, *words]), asked=asked)
+    # no layout agrees; name the first module that differs
     result = parity.compare(small.folder, overrides=assignments)
     first = result.first
     where, size = (f"{first.module} ({first.reference})", first.difference) if first else ("logits", result.difference)
@@ -157,6 +159,7 @@ class SmallModel:
 
     def __init__(self, folder: Path, values: dict[str, Any]) -> None:
         self.folder, reasons = folder, []
+        # classes refuse some combinations of small sizes; the reason of the first, plainest attempt is reported
         for sizes in FALLBACKS:
             try:
                 small = make_small(values) | sizes
@@ -210,6 +213,7 @@ class SmallModel:
 
 
 def _num_parameters(config: Any, make: Callable[[Any], Any]) -> int:
+    # counted without allocating: sizes that are not in the file may make the "small" model huge
     with torch.device("meta"):
         count: int = make(config).num_parameters()
     return count

@@ -45,6 +45,7 @@ def open_spec(source: Source) -> ModelSpec:
     if isinstance(source, dict):
         return parse(source)
     path = Path(source)
+    # a run directory; its spec.yaml has precedence over a config.json next to it
     if (path / "spec.yaml").is_file():
         return read(path / "spec.yaml")
     if (config := find_config(path)) is not None:
@@ -59,6 +60,7 @@ def open_spec(source: Source) -> ModelSpec:
         return read_spec(path)[1]
     if path.is_file():
         return read(path)
+    # not a bare name, so it cannot be a preset
     if path.suffix in SUFFIXES or len(path.parts) > 1:
         raise SpecError(str(source), "there is no such file or folder", "check the path, or see `archetype list`")
     return preset(str(source))
@@ -93,6 +95,7 @@ def find_config(source: Path) -> PublishedConfig | None:
         file = source / CONFIG
         return _local_config(file) if file.is_file() else None
     if source.is_file():
+        # a specification may be JSON, too, but has no model_type
         is_published = source.suffix == ".json" and "model_type" in read_mapping(source)
         return _local_config(source) if is_published else None
     if not hub.is_name(source) or source.suffix in SUFFIXES:

@@ -29,6 +29,7 @@ def draw_in(report: CostReport, measure: Measure, aspect: str) -> Scene:
         SpecError: the measure or the aspect ratio is invalid.
     """
     has_one_stack = len(report.spec.stacks) == 1  # parallel streams have one row of blocks each
+    # text is as large as the picture's width allows, so every number of panels per row is tried
     counts = range(PANELS_IN_A_ROW, 0, -1) if has_one_stack else [PANELS_IN_A_ROW]
     scenes = [with_aspect(draw(report, measure, in_a_row=count), aspect) for count in counts]
     if (scene := _with_cards(report, measure, aspect)) is not None:
@@ -37,12 +38,13 @@ def draw_in(report: CostReport, measure: Measure, aspect: str) -> Scene:
 
 
 def _with_cards(report: CostReport, measure: Measure, aspect: str) -> Scene | None:
-    """Return the scene with each distinct content drawn once on a card; None if not every layer can be drawn."""
+    # each distinct content drawn once on a card; None if not every layer can be drawn
     drawer = Drawer(report, cards=measure)
     if drawer.cards is None or not drawer.cards.is_complete:
         return None
     outline = drawer.layout()
     items = [outline, *drawer.cards.drawn()]
+    # last, since the cards have taken their costs by now
     drawer.put_rest(outline)
     areas = [item.area for item in items]
     sizes = [(right - left, top - bottom) for left, bottom, right, top in areas]
@@ -54,6 +56,7 @@ def _with_cards(report: CostReport, measure: Measure, aspect: str) -> Scene | No
     def width_of(corners: Iterable[tuple[float, float]]) -> float:
         width = max(x + w for (x, _), (w, _) in zip(corners, sizes, strict=True)) + 2 * SLIDE_EDGE
         height = max(y + h for (_, y), (_, h) in zip(corners, sizes, strict=True))
+        # heading, foot and the lines of the legend, whose number depends on the width
         height += 44 + 22 + SLIDE_EDGE + LINE * (2 + letters // (width - 2 * SLIDE_EDGE))
         return max(width, proportion(aspect) * height)
 
@@ -110,11 +113,13 @@ def _framed(report: CostReport, measure: Measure, drawer: Drawer, layout: Layout
     lines = wrapped("; ".join(entries), NOTE, width - 2 * edge)
     layers = f"{report.spec.num_layers} layer{'s' * (report.spec.num_layers > 1)}"
     subtitle = f"{totals}; {layers}" if report.spec.num_layers else totals
+    # x at which the subtitle begins if it fits next to the heading
     beside = edge + text_width(name, 20, bold=True) + 20
     is_slide = is_slide and beside + text_width(subtitle, NOTE) <= width - edge
     head, foot = 44.0 if is_slide else 66.0, 22.0 + LINE * (len(lines) + 1)
     height = top - bottom + head + foot + edge
     moved = Layout()
+    # y still points upwards here: the foot is below the drawing
     moved.join(layout, edge - left, foot + edge - bottom - 8)
     container = Container("model", 6, 6, width - 12, height - 12, "model", name)
     moved.containers.insert(0, container)

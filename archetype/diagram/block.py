@@ -56,6 +56,7 @@ def put_branches(
         wiring = kind.block.wiring  # a registered wiring may lack norms
         if not ending or not hasattr(wiring, "norm") or (norm := wiring.norm_of(content, ending)).is_absent:
             return None
+        # as the module and its cost row are called: mixer_norm, feedforward_post_norm
         name = f"{content}_{ending}"
         return Box(
             f"{path}.{name}",

@@ -18,6 +18,7 @@ def mixer_facts(cost: MixerCost, causal: bool) -> list[str]:
     mixer: Mixer = cost.part
     lines = ["causal" if causal else "bidirectional"] if mixer.sees_later else []
     if causal:
+        # the difference is what grows with each token; the rest (of a convolution or recurrence) is constant
         first_state, second_state = cost.state(1), cost.state(2)
         state = (
             f"state: {second_state - first_state:,} numbers per token"

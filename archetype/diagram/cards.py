@@ -54,6 +54,7 @@ class Cards:
         names = [" → ".join(self._names_of(kind, stack)) for kind in kinds]
         start, before = rail.y + GAP / 2, len(rail.layout.boxes)
         put_layers(rail, kinds, stack, names, MOST_ROWS)
+        # the boxes put since `before`
         side = max(box.w for box in rail.layout.boxes[before:]) / 2 + 2 * MARGIN
         frame = Container(
             f"{stack.prefix}layers",
@@ -117,6 +118,7 @@ class Cards:
         for user in users:
             layers.setdefault(user.stack.prefix, []).extend(layer for kind in user.kinds for layer in kind.layers)
         joint: list[LayerCosts] = []
+        # the first stack comes last, and takes the other stacks' layers with it
         for prefix, indices in reversed(layers.items()):
             joint.append(LayerCosts(self.costs, self.costs.stacks[prefix], tuple(sorted(indices)), joint[-1:]))
         costs, stack = joint[-1], users[0].stack
@@ -180,6 +182,7 @@ def _facts(index: int, users: Sequence[_User]) -> Iterator[str]:
 
 
 def _put_source(rail: Rail, path: str) -> None:
+    # on a card, the encoder's output is a pill below the cells that read it
     for boxes, bus in rail.waiting:
         middle, y = (boxes[0].middle + boxes[-1].middle) / 2, bus - 10 - GAP - SLIM
         pill = rail.sized(Box(f"{path}.source", middle - 60, y, 120, SLIM, "input", "encoder output"))
@@ -190,6 +193,7 @@ def _put_source(rail: Rail, path: str) -> None:
 
 
 def _put_ends(rail: Rail, frame: Container) -> None:
+    # the residual stream enters and leaves through the card's edges; boxes on the rail surround x = 0
     on_rail = [box for box in rail.layout.boxes if box.x < 0 < box.x + box.w]
     first, last = min(on_rail, key=lambda box: box.y), max(on_rail, key=lambda box: box.y)
     rail.layout.wire(frame.as_box(), first, "stream", [(0.0, frame.y), (0.0, first.y)])

@@ -59,6 +59,7 @@ class Paint(NamedTuple):
 
 
 def area_paint(style: str, change: str, colours: Colours) -> Paint:
+    # "box mixer shared": kind of area, role, and whether the weights are shared
     first, _, name = style.partition(" ")
     name, _, shared = name.partition(" ")
     pale, full = colours.roles.get(name or first, (colours.box, colours.line))

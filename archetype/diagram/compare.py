@@ -27,6 +27,7 @@ def compared(first: tuple[ModelSpec, Scene], second: tuple[ModelSpec, Scene]) ->
     if len(lines) > MOST_LINES:
         lines = [*lines[:MOST_LINES], f"and {len(lines) - MOST_LINES} more lines; `archetype diff` prints all"]
     layout = Layout()
+    # both at the bottom, where the inputs are
     layout.join(_named(left, "a"), 0, height - a.height)
     layout.join(_named(right, "b"), a.width, height - b.height)
     heading = f"{len(changes)} fields differ" if len(changes) != 1 else "1 field differs"
@@ -77,11 +78,12 @@ class _Side:  # one of two models, with its boxes matched to those of the other
         self.items = {item.id: item for item in items}
 
     def marked(self, other: "_Side", absent: str, changes: Iterable[Change]) -> Layout:
-        """Mark what the other model lacks, and what differs."""
+        # of each block, the id of the block that draws the same layers in the other model
         partners = {path: self._partner(container, other) for path, container in self.blocks.items()}
 
         def mark(item: Any) -> str:
             block = next((path for path in self.blocks if f"{item.id}.".startswith(f"{path}.")), None)
+            # within a block, the same path below the partner block
             partner = item.id if block is None else partners[block] and partners[block] + item.id[len(block) :]
             twin = other.items.get(partner or "")
             if item.kind in ("input", "output") or item.kind.startswith("layer"):
@@ -96,6 +98,7 @@ class _Side:  # one of two models, with its boxes matched to those of the other
         for path, before, after in changes:
             is_size = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (before, after))
             for item in self._drawn(_path(path)):
+                # a field may change without any visible difference of its box
                 marks[item.id] = marks[item.id] or ("resized" if is_size else "changed")
         scene = self.scene
         return Layout(
@@ -106,7 +109,7 @@ class _Side:  # one of two models, with its boxes matched to those of the other
         )
 
     def _partner(self, container: Container, other: "_Side") -> str | None:
-        """Return the other model's block that draws this block's first layer."""
+        # the other model's block that draws this block's first layer
         prefix, layers, _ = _path(container.field)
         if not layers:  # outside the layers
             return container.id if container.id in other.blocks else None
@@ -159,7 +162,7 @@ def _path(text: str) -> _Path:
 
 
 def _indices(text: str, count: int) -> set[int]:
-    """Return the layer indices selected by the text in brackets."""
+    # the notation of `diff` in brackets: `*`, a slice such as 1::2, or indices
     if text == "*":
         return set(range(count))
     if ":" in text:

@@ -94,7 +94,7 @@ def content_layout(
     bottoms, upper = _rows(drawing, boxes)
     first, end = extent(drawing)
     grid = columns * pitch - GUTTER
-    shift = (grid + GUTTER - (first + end) * pitch) / 2
+    shift = (grid + GUTTER - (first + end) * pitch) / 2  # centers the cells
     for cell in drawing.cells:
         x, y, w = PAD + cell.column * pitch + shift, bottoms[cell.row], cell.span * pitch - GUTTER
         boxes[cell.name] = layout.add(replace(boxes[cell.name], x=x, y=y, w=w))
@@ -122,10 +122,12 @@ def content_layout(
         y = height - PAD - TITLE / 2
         layout.notes.append(Note(x, y, title, "start", "title"))
         layout.notes += [Note(x, y - 5 - LINE * row, line) for row, line in enumerate(text, 1)]
+    # first, since containers are painted in order and this one is behind the groups
     layout.containers.insert(0, Container(path, 0, 0, width, height, kind, title, tuple(text), costs.count, field))
     readers = tuple(boxes[cell.name] for cell in drawing.cells if X in cell.inputs)
     sources = tuple(boxes[cell.name] for cell in drawing.cells if SOURCE in cell.inputs)
     middle = PAD + grid / 2
+    # cross-attention: the stream enters at the queries, next to the encoder's wire
     entry = readers[0].middle if sources else middle
     container_box = Box(path, 0, 0, width, height, kind, title)
     return Content(layout, width, height, middle, entry, readers, sources, boxes.get(drawing.output), container_box)
@@ -150,7 +152,7 @@ def _column(drawing: Inside, boxes: Mapping[str, Box], measure: Measure) -> floa
 
 
 def _rows(drawing: Inside, boxes: Mapping[str, Box]) -> tuple[dict[int, float], float]:
-    """Return the lower edge of each row, and the upper edge of the last."""
+    # the lower edge of each row, and the upper edge of the last
     bottoms, y = {}, 2 * BUS
     last = max((cell.row for cell in drawing.cells), default=-1)
     for row in range(last + 1):
@@ -171,6 +173,7 @@ def _wire(layout: Layout, drawing: Inside, boxes: dict[str, Box], pitch: float) 
                 continue
             source = boxes[name]
             left, right = max(source.x, box.x), min(source.x + source.w, box.x + box.w)
+            # no or hardly any overlap: a wire with two bends, between the rows
             if right - left < 16:
                 middle = box.y - GAP / 2
                 bends = [
@@ -181,6 +184,7 @@ def _wire(layout: Layout, drawing: Inside, boxes: dict[str, Box], pitch: float) 
                 ]
                 layout.wire(source, box, "branch", bends)
                 continue
+            # parallel wires for cells that carry several vectors, such as q, k and v
             lanes = min(cells[name].lanes, round((right - left + GUTTER) / pitch))
             starts = [left + lane * pitch + (pitch - GUTTER) / 2 for lane in range(lanes)]
             if column:
@@ -189,7 +193,7 @@ def _wire(layout: Layout, drawing: Inside, boxes: dict[str, Box], pitch: float) 
                 starts = [_meeting(source, box, left, right)]
             for x in starts:
                 layout.wire(source, box, "branch", [(x, source.y + source.h), (x, box.y)])
-    for name, reader in drawing.loops:
+    for name, reader in drawing.loops:  # recurrences, drawn on the left
         source, box = boxes[name], boxes[reader]
         x = source.x - PAD / 2
         ends = (source.y + source.h / 2, box.y + box.h / 2)

@@ -19,6 +19,7 @@ class ReportCosts:
         self.report = report
         self.model: ModelCost = report.cost
         self.rows = {row.module: row for row in report.rows}
+        # what no box has taken at the end is put next to the drawing, so that the boxes add up to the total
         self.untaken = set(self.rows)
         further = self.model.further_tokens
         stacks = self.model.stacks if further is None else [*self.model.stacks, further.stack]
@@ -62,8 +63,10 @@ class ReportCosts:
         length, source = self.report.length, self.report.source_length
         axes = {Symbol("S", length, LEGEND["S"]): "S", Symbol("T_s", source or length, LEGEND["T_s"]): "T_s"}
         known = {symbol: name for symbol, name in self.symbols.items() if symbol.name not in axes.values()} | axes
+        # without words such as "layers", whose letters are no sizes
         shown_sizes = [re.sub("[a-z]{3,}", "", shape) for shape in shapes]
         shown_sizes += [size for label in labels for size in re.findall(r"√(\w+)", label)]
+        # longest first, so that T_s is not found as T
         names = sorted(known.values(), key=len, reverse=True)
         used = set(re.findall("|".join(map(re.escape, names)), " ".join(shown_sizes)))
         order = {letter: index for index, letter in enumerate(LEGEND)}

@@ -28,10 +28,10 @@ def _figure(scene: Scene, inch: int, dpi: float, colours: Colours) -> "Figure":
     from matplotlib.lines import Line2D
     from matplotlib.patches import FancyBboxPatch, Polygon
 
-    points = 72 / inch
+    points = 72 / inch  # a point is 1/72 inch
     figure = Figure(figsize=(scene.width / inch, scene.height / inch), dpi=dpi, facecolor=colours.paper)
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(0, scene.width), ylim=(scene.height, 0))
+    axes.set(xlim=(0, scene.width), ylim=(scene.height, 0))  # y downwards, as in the scene
     axes.axis("off")
     dashes = (0, (3, 2.2))
     for order, item in enumerate(paint(scene)):
@@ -75,7 +75,7 @@ def _figure(scene: Scene, inch: int, dpi: float, colours: Colours) -> "Figure":
                 axes.text(
                     item.x,
                     item.y,
-                    item.text.replace("$", r"\$"),
+                    item.text.replace("$", r"\$"),  # else matplotlib reads it as a formula
                     fontsize=item.size * points,
                     color=colour,
                     ha=side,

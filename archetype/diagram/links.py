@@ -26,6 +26,7 @@ def _cross(layout: Layout, link: Link, rails: list[Rail], gutter: float) -> None
     output, readers_blocks = layout.box(link.source), _blocks(layout, link.target)
     top = output.y + output.h
     other_blocks = [block for block in _blocks(layout) if block not in readers_blocks]
+    # above all of the encoder's blocks; the decoder's blocks nearest to the gutter
     low, nearest = max(block.y + block.h for block in other_blocks), min(block.x for block in readers_blocks)
     if not any(rail.waiting for rail in rails):  # contents are drawn elsewhere
         (block,) = readers_blocks

@@ -33,10 +33,12 @@ def _packed(sizes: Sequence[Size], order: Sequence[int], strip: float, gap: floa
         fitting = []
         for x in lefts:
             if x == 0 or x + width <= strip:
+                # the lowest y at which it is above everything that overlaps it horizontally
                 floor = max(
                     (top + gap for left, right, top in edges if x < right + gap and left - gap < x + width), default=0.0
                 )
                 fitting.append((floor, x))
+        # lowest, then leftmost
         y, x = min(fitting)
         corners[index] = (x, y)
         edges.append((x, x + width, y + height))

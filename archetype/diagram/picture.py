@@ -74,6 +74,7 @@ def paint(scene: Scene) -> Iterator[Item]:
         if container.kind == "model" and not container.change:
             continue
         copies = 2 if container.kind == "expert" and container.repeat > 1 else 0
+        # two cards behind the frame suggest further experts
         for copy in range(copies, 0, -1):
             yield Area(container.x + 4 * copy, container.y - 4 * copy, container.w, container.h, "card", 8)
         says = "; ".join((f"{container.id}: {container.label}", *container.lines))
@@ -86,6 +87,7 @@ def paint(scene: Scene) -> Iterator[Item]:
         yield Area(
             container.x, container.y, container.w, container.h, style, radius, container.change, says, container.id
         )
+    # later wires are painted over earlier ones
     order = {"stream": 0, "tied": 1, "state": 2, "source": 3, "branch": 4}
     for wire in sorted(scene.wires, key=lambda wire: order.get(wire.kind, 5)):
         ends = {box.id: box.kind for box in scene.boxes if box.id in (wire.source, wire.target)}
@@ -165,6 +167,7 @@ def _box(box: Box, scene: Scene, largest: int, total: Cost) -> Iterator[Item]:
     yield Area(box.x, box.y, box.w, box.h, style, radius, box.change, says, box.id)
     yield from _texts(box, scene.measure)
     share = getattr(box.cost, scene.measure) / largest
+    # a box of one line has no room for a bar
     if share and box.h >= 30:
         left, track = box.x + INSET, min(box.w - 2 * INSET, 108.0)
         yield Area(left, box.y + box.h - BAR - 3.5, track, BAR, "track", BAR / 2)
@@ -191,6 +194,7 @@ def _texts(box: Box, measure: Measure) -> Iterator[Text]:
         yield from _slim(box, amount_text, left, right, inner)
         return
     taken = text_width(amount_text, NUMBER) + 8 if amount_text else 0
+    # the amount is next to the label if both fit, else next to the shape
     beside_label = text_width(box.label, LABEL, bold=True) + taken <= inner
     beside_shape = not beside_label and text_width(box.shape, 7) + taken <= inner
     text, size = fitted(box.label, LABEL, inner - (0 if beside_shape else taken), 8, bold=True)

@@ -32,7 +32,7 @@ class Rail:
     ) -> None:
         self.letters, self.legible, self.counts, self.branches = letters or {}, legible, counts, BRANCHES
         self.layout = Layout()
-        self.y, self.floor, self.right = 0.0, 0.0, W / 2
+        self.y, self.floor, self.right = 0.0, 0.0, W / 2  # y points upwards during layout
         self.last: Box | None = None
         self.waiting: list[tuple[tuple[Box, ...], float]] = []
 
@@ -54,6 +54,7 @@ class Rail:
 
     def side(self, box: Box, join: str, symbol: bool = True, gap: float = GAP) -> Box:
         """Put a box next to the rail and add it to the stream; without `symbol` concatenate it."""
+        # the box is on the right of the rail, and joins it at the height of its middle
         y, box = self.y + gap, self.sized(box)
         placed = self.layout.add(Box(**{**vars(box), "x": BRANCHES, "y": y}))
         middle = y + placed.h / 2
@@ -64,7 +65,7 @@ class Rail:
             node = self.layout.add(replace(box, x=-box.w / 2))
             self._stream(node)
         self.layout.wire(placed, node, "branch", [(placed.x, middle), (node.x + node.w, middle)])
-        self.y = y + placed.h - 4
+        self.y = y + placed.h - 4  # the rail is free there, so the next element may begin a little lower
         self.right = max(self.right, placed.x + placed.w)
         return placed
 
@@ -153,6 +154,7 @@ class Rail:
                     [(DOT / 2, y + DOT / 2), (other_entry, y + DOT / 2), (other_entry, other_source.y)],
                 )
             y += GAP
+        # the mixer's tap, which is that of both contents if they read the same vectors
         source = tap = self._node(f"{name}.mixer_tap", y + (SLIM - DOT) / 2, "tap")
         if before is not None:
             middle, source = tap.y + tap.h / 2, self._norm(before, entry, y)
@@ -161,6 +163,7 @@ class Rail:
         self.enter(first, source, self.branches, above, entry)
         self.enter(second, other_source if is_apart else source, x, above, other_entry, sideways=not is_apart)
         top = above + max(first.height, second.height)
+        # two sums, one above the other, so that the wires do not cross
         for index, (content, left, end) in enumerate(((first, self.branches, "mixer"), (second, x, "feedforward"))):
             start, line = self.leave(content, left, above), top + GAP + index * (SUM + GAP / 2)
             node = self._node(f"{name}.{end}_sum", line - SUM / 2)
@@ -170,6 +173,7 @@ class Rail:
 
     def sized(self, box: Box) -> Box:
         """Return a box as wide as its text if text must not shrink; sums and taps are unchanged."""
+        # these have no text
         if self.legible is None or box.kind in ("add", "tap"):
             return box
         box = replace(box, counted=self.counts > 1)
@@ -217,8 +221,10 @@ class Rail:
         for reader in content.readers:
             box = self.placed(reader, x, y)
             self.layout.wire(source, box, kind, [*first, (entry, bus), (box.middle, bus), (box.middle, box.y)])
+        # without a reader among its cells, the container itself reads the stream
         if not content.readers:
             self.layout.wire(source, self.placed(content.container, x, y), kind, [*first, (entry, y)])
+        # their wire from the encoder is drawn when the encoder has been placed
         if content.source_readers:
             self.waiting.append((tuple(self.placed(box, x, y) for box in content.source_readers), bus))
 
@@ -228,6 +234,7 @@ class Rail:
             return self.placed(content.output, x, y)
         container = self.placed(content.container, x, y)
         middle = x + content.entry
+        # no width: its middle, where the wire begins, is above the entry
         return Box(**{**vars(container), "x": middle, "w": 0.0})
 
     @staticmethod

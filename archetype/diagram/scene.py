@@ -35,7 +35,7 @@ class Cost:
 
     @property
     def bytes(self) -> int:
-        return -(-self.bits // 8)
+        return -(-self.bits // 8)  # rounded up
 
     def __add__(self, other: "Cost") -> "Cost":
         return Cost(
@@ -48,6 +48,7 @@ class Cost:
     @classmethod
     def of(cls, row: Row, dtype: str, layers: int = 1, owners: int = 1) -> "Cost":
         """Return the cost of some of the layers that a row of a cost report counts; `owners` have their own weights."""
+        # weights by the layers that own them, FLOPs by all layers
         parameters, active = (n * owners // max(1, row.owners) for n in (row.parameters, row.active))
         return cls(parameters, active, row.forward * layers // row.layers, weight_bytes(8 * parameters, dtype))
 
@@ -273,6 +274,7 @@ class Layout:
     def area(self) -> tuple[float, float, float, float]:
         """Left, bottom, right and top of everything including text."""
         left, bottom, right, top = self.bounds
+        # text is measured by its style; centered text stays within what it is centered on
         for note in self.notes:
             is_title = note.style == "title"
             reach = text_width(note.text, 13.5 if is_title else NOTE, is_title) + 4

@@ -87,6 +87,7 @@ def put_panels(rail: Rail, kinds: list[Kind], stack: StackCost, costs: ReportCos
             x, y, row = left, y + row + 3 * GAP, 0.0
         dx = x - panel.layout.bounds[0]
         rail.layout.join(panel.layout, dx, y)
+        # cells that wait for the encoder's output move with their panel
         moved = [(tuple(panel.placed(box, dx, y) for box in boxes), bus + y) for boxes, bus in panel.waiting]
         rail.waiting += moved
         rail.right = max(rail.right, dx + right)
@@ -173,6 +174,7 @@ def put_layers(rail: Rail, kinds: list[Kind], stack: StackCost, names: Sequence[
         bottom, wide = rail.y + GAP / 2, W
         rail.y += MARGIN if times > 1 else 0
         for index, repeats in group:
+            # all layers that this row stands for, in every repetition
             row = [start + cycle * period + offset for cycle in range(times) for offset in range(repeats)]
             sharing = _sharing(kinds[index].layers if is_by_kind else row, stack)
             shape = " · ".join(filter(None, (f"× {repeats}" if repeats > 1 else "", sharing)))
@@ -190,6 +192,7 @@ def put_layers(rail: Rail, kinds: list[Kind], stack: StackCost, names: Sequence[
             wide = max(wide, rail.put(box).w)
             start += repeats
         if times > 1:
+            # the first repetition is counted already
             start += (times - 1) * period
             top = rail.y + MARGIN
             path = f"{stack.prefix}layers.to.{start}"

@@ -64,6 +64,7 @@ class Drawer:
                     rail.stream_note(item)
         for table, box in tied:
             _tie(rail.layout, rail.layout.box(table), box)
+        # e.g. per-layer embeddings, which are no residual stream and get thin wires
         if not stream.is_residual:
             wires = rail.layout.wires
             rail.layout.wires = [replace(wire, kind="branch") if wire.kind == "stream" else wire for wire in wires]

@@ -11,6 +11,7 @@ FONTS = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, 
 
 def svg(scene: Scene) -> str:
     items = list(paint(scene))
+    # one CSS class for each pair of paints in the light and the dark theme
     names: dict[tuple[Paint, Paint], str] = {}
     inks: dict[tuple[str, str], str] = {}
     body = "\n".join(_item(item, names, inks) for item in items)

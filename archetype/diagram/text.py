@@ -33,6 +33,7 @@ def fitted(text: str, size: float, width: float, smallest: float, bold: bool = F
 
 def wrapped(text: str, size: float, width: float) -> list[str]:
     """Wrap a text into lines that fit a width."""
+    # a first guess; lines of wide letters need fewer columns
     columns = max(1, int(width / (0.6 * size)))
     while True:
         lines = textwrap.wrap(text, columns) or [""]

@@ -118,7 +118,7 @@ def embed(
     elif pooling is None:
         pooling = "last" if isinstance(model, Decoder) else "mean"
     elif pooling not in get_args(Pooling):
-        raise SpecError("pooling", f"there is no {pooling!r:.40}", nearest(str(pooling), get_args(Pooling)))
+        raise SpecError("pooling", f"{pooling!r:.40} is not a pooling", nearest(str(pooling), get_args(Pooling)))
     if pooling == "first" and isinstance(model, Decoder):
         raise SpecError("pooling", "a decoder's first token sees no other token", "use last or mean")
 

@@ -101,7 +101,7 @@ class Inspection(View):
                 return self.recurrent(layer)
             case "attribution":
                 return self.attribution(layer=layer)
-        raise SpecError("view", f"there is no view {name}", nearest(name, VIEWS))
+        raise SpecError("view", f"'{name}' is not a view", nearest(name, VIEWS))
 
     @property
     def views(self) -> list[str]:

@@ -119,7 +119,7 @@ def layer_path(model: Model, layer: int | str) -> str:
             raise SpecError("layer", f"{index} is out of range", f"use 0 to {len(main_paths) - 1}")
         return main_paths[index]
     if layer not in paths:
-        raise SpecError("layer", f"there is no {layer}", nearest(layer, paths))
+        raise SpecError("layer", f"{layer} is not a layer", nearest(layer, paths))
     return layer
 
 

@@ -133,7 +133,7 @@ def residual_view(trace: Trace, stack: str | None = None) -> ResidualView:
     """
     stack = main_stack(trace) if stack is None else stack
     if stack not in stacks(trace.model):
-        raise SpecError("stack", f"there is no {stack!r}", f"use one of {', '.join(stacks(trace.model))}")
+        raise SpecError("stack", f"no stack is named {stack!r}", f"use one of {', '.join(stacks(trace.model))}")
     points = residual_names(trace, stack)
     wiring = stacks(trace.model)[stack].residual
     # (T, D) each, also of several residual streams

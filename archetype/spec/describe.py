@@ -15,7 +15,7 @@ from archetype.errors import SpecError, enumeration
 from archetype.spec.base import Spec
 from archetype.spec.docstring import attributes
 from archetype.spec.kinds import Part, load_all_kinds
-from archetype.spec.synonyms import meant_kind, nearest_kind
+from archetype.spec.synonyms import meant_kind, unknown_word
 
 TITLE = """\
 # All kinds and their fields
@@ -76,7 +76,8 @@ def classes_of(kind: str) -> tuple[list[tuple[str, type[Spec]]], str]:
     names = list(dict.fromkeys(str(cls.model_fields["kind"].default) for _, cls in kinds()))
     name, written = (kind, kind) if kind in names else meant_kind(kind, names) or ("", "")
     if not name:
-        raise SpecError(kind[:60], "there is no such kind", _where_else(kind) or nearest_kind(kind, names))
+        cause, remedy = unknown_word(kind, names)
+        raise SpecError(kind[:60], cause, _where_else(kind) or remedy)
     return [(role, cls) for role, cls in kinds() if cls.model_fields["kind"].default == name], written
 
 

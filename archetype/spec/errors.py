@@ -187,11 +187,14 @@ def in_words(detail: ErrorDetails) -> tuple[str, str]:
     if detail["type"] == "invalid":
         return str(context["cause"]), str(context["remedy"])
     if detail["type"] in ("union_tag_invalid", "literal_error"):
-        from archetype.spec.synonyms import nearest_kind
+        from archetype.spec.synonyms import nearest_kind, unknown_kind
 
         tag, valid = str(context.get("tag", value)), str(context.get("expected_tags", context.get("expected")))
-        cause = f"there is no kind {cut(tag)}" if "tag" in context else f"{shown} is not a choice"
-        return cause, nearest_kind(tag, valid.replace("'", "").replace(" or ", ", ").split(", "))
+        choices = valid.replace("'", "").replace(" or ", ", ").split(", ")
+        if "tag" in context:
+            field = next((key for key in reversed(_keys(detail)) if isinstance(key, str)), "part")
+            return unknown_kind(tag, choices, field.replace("_", " "))
+        return f"{shown} is not a choice", nearest_kind(tag, choices)
     if detail["type"].startswith(("greater_than", "less_than")) and shown.strip("'").lower() == "nan":
         return FINITE[0].format(shown), FINITE[1]
     cause, remedy = WORDS.get(detail["type"], ("{} cannot stand here", "archetype schema says what can"))

@@ -15,7 +15,7 @@ from archetype.errors import SpecError, enumeration
 from archetype.spec.base import Spec
 from archetype.spec.errors import cut, invalid, with_known_keys
 from archetype.spec.registry import load_kinds
-from archetype.spec.synonyms import nearest_kind
+from archetype.spec.synonyms import unknown_kind
 
 __all__ = ["ByKind", "Part", "part"]
 
@@ -50,7 +50,7 @@ class Part(Spec):
     @classmethod
     def role_name(cls) -> str:
         """Return the name of a role in words: MixerPosition -> mixer position, ModelSpec -> model."""
-        return re.sub(r"(?<!^)(?=[A-Z])", " ", cls.__name__.removesuffix("Spec")).lower()
+        return re.sub(r"(?<!^)(?=[A-Z])", " ", cls.__name__.removesuffix("Spec").removesuffix("Config")).lower()
 
     @classmethod
     def parse_kind(cls, data: Mapping[str, Any], default: str | None = None) -> "Part":
@@ -66,8 +66,7 @@ class Part(Spec):
         load_all_kinds()
         kind = data.get("kind", default)
         if not isinstance(kind, str) or kind not in cls.kinds:
-            cause = f"there is no kind {cut(kind)} of {cls.role_name()}"
-            raise SpecError("kind", cause, nearest_kind(str(kind), list(cls.kinds)))
+            raise SpecError("kind", *unknown_kind(kind, list(cls.kinds), cls.role_name()))
         return cls.kinds[kind].parse(data)
 
     def reparse(self, data: Mapping[str, Any]) -> Any:
@@ -169,7 +168,10 @@ class ByKind:
             invalid("", "its kind is missing", "start it with kind: NAME")
         cls = kinds.get(str(value["kind"]))
         if cls is None:
-            invalid("", f"there is no kind {cut(value['kind'])}", nearest_kind(str(value["kind"]), list(kinds)))
+            name, role = str(value["kind"]), self.role.role_name()
+            if name in self.role.kinds:
+                invalid("", f"the {role} '{name}' cannot be used here", f"use one of {', '.join(kinds)}")
+            invalid("", *unknown_kind(value["kind"], list(kinds), role))
         try:
             return cls.model_validate(value)
         except ValidationError as error:

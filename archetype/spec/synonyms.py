@@ -1,6 +1,7 @@
-"""Synonyms of kinds from other libraries and papers."""
+"""Messages about unknown kinds, with synonyms from other libraries and papers."""
 
 from archetype.errors import nearest
+from archetype.spec.errors import cut
 
 SYNONYMS = {
     "attention": "self_attention multi_head_attention multihead mha mqa gqa grouped_query_attention causal_attention",
@@ -57,3 +58,22 @@ def nearest_kind(name: str, kinds: "dict[str, object] | list[str]") -> str:
     """Return a suggestion for an unknown kind: by synonym, by similarity, or all kinds."""
     meant = meant_kind(name, kinds)
     return f"write {meant[1]}" if meant else nearest(name, kinds)
+
+
+def unknown_kind(name: object, kinds: list[str], of: str) -> tuple[str, str]:
+    """Return the cause and the remedy for an unknown kind; one of the two names all kinds.
+
+    Args:
+        of: what has these kinds, such as norm.
+    """
+    remedy = nearest_kind(str(name), kinds)
+    listed = "" if remedy.startswith("use one of") else f" ({', '.join(kinds)})"
+    return f"{cut(name)} is not a kind of {of}{listed}", remedy
+
+
+def unknown_word(name: str, kinds: list[str]) -> tuple[str, str]:
+    """Return the cause and the remedy for a word that is no kind of any role; a message has no room for all kinds."""
+    lister, remedy = "`archetype explain` lists all kinds", nearest_kind(name, kinds)
+    if remedy.startswith("use one of"):
+        return "is not a kind of part or model", lister
+    return f"is not a kind of part or model ({lister})", remedy

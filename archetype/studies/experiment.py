@@ -51,7 +51,7 @@ class Experiment(Spec):
         for index, part in enumerate(parts if isinstance(parts, list | tuple) else ()):
             if isinstance(part, dict) and str(part.get("type")) not in TYPES:
                 kind = part.get("type")
-                cause = "is missing" if kind is None else f"there is no part type {cut(kind)}"
+                cause = "is missing" if kind is None else f"{cut(kind)} is not a type of part ({', '.join(TYPES)})"
                 invalid(f"parts[{index}].type", cause, nearest(str(kind), TYPES))
         return data
 

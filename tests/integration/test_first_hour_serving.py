@@ -59,7 +59,7 @@ def ask(client: Any) -> None:
     assert len(vectors) == 2 and vectors[0] != vectors[1]
 
     create, images = client.chat.completions.create, client.images.generate
-    assert "there is no model 'gpt-4'; use one of mine" in refusal(create, model="gpt-4", messages=ASKED)
+    assert "no served model is named 'gpt-4'; use one of mine" in refusal(create, model="gpt-4", messages=ASKED)
     assert "temperature: 3 is too large" in refusal(create, **(greedy | {"temperature": 3}), messages=ASKED)
     assert "context length is" in refusal(create, **greedy, messages=[{"role": "user", "content": "a" * 9999}])
     assert "topk: is not a known parameter; did you mean top_k?" in refusal(
@@ -91,7 +91,7 @@ def test_what_cannot_be_served_is_one_line(run: Run, run_directory: Path, text_f
         ((tmp_path / "spec.yaml",), "is a specification, which has no weights; train it: archetype train TEXT --spec"),
         (("llama-tiny",), "is a preset, which has no weights"),
         ((run_directory, "--api-key", ""), "--api-key: is empty; give a key, or leave it out to serve without one"),
-        ((run_directory, "--alias", "a=b"), "--alias: there is no model 'b'; use the name of a served MODEL"),
+        ((run_directory, "--alias", "a=b"), "--alias: no served model is named 'b'; use the name of a MODEL"),
         ((run_directory, run_directory), "MODEL: two models have the same name"),
         ((run_directory, "--chat-template", "nope"), "nope: is neither a file nor a known chat template; use one of"),
     ):  # fmt: skip

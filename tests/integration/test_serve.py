@@ -458,9 +458,9 @@ def test_every_mistake_is_one_shape(server: Served) -> None:
         reply = server.call(path, body)
         assert (reply.status, reply.error["code"]) == (status, code), path
     message = server.call("/v1/embedding", {}).error["message"]
-    assert message == "there is no such path; did you mean /v1/embeddings?"
+    assert message == "no route has this path; did you mean /v1/embeddings?"
     message = server.call("/v1/messages", {}).error["message"]
-    assert message == "there is no such path; send it to /v1/chat/completions"
+    assert message == "no route has this path; send it to /v1/chat/completions"
     talk = {"messages": [{"role": "user", "content": "Hi"}], "functions": [{"name": "a"}]}
     reply = server.call("/v1/chat/completions", talk)
     assert reply.status == 400 and reply.error["message"] == "functions: is not supported; send tools"

@@ -248,7 +248,8 @@ def test_what_cannot_be_inspected_says_why(server: Served) -> None:
     id = ask(server, "/api/inspect", {"text": "a cat"})["id"]
     for query, message in {
         "layer=9": "layer: 9 is out of range", "head=9": "9 is out of range", "head=x": "head: 'x' is not a number",
-        "stage=logits": "stage: there is no 'logits'; use one of scores, masked, weights", "max=0": "max: '0'",
+        "stage=logits": "stage: 'logits' is not a stage of attention; use one of scores, masked, weights",
+        "max=0": "max: '0'",
     }.items():  # fmt: skip
         with case(query):
             assert message in server.call(f"/api/inspect/{id}/attention?{query}").error["message"]
@@ -428,7 +429,7 @@ def test_no_path_leads_out_of_the_folder(server: Served, runs: Path, tmp_path: P
     assert "link" not in [row["name"] for row in ask(server, "/api/runs")["runs"]]
     for query, message in {
         "points=0": "points: '0'",
-        "x=age": "x: there is no 'age'",
+        "x=age": "x: 'age' is not an axis",
         "smoothing=nan": "smoothing",
     }.items():
         assert message in server.call(f"/api/runs/own/metrics?{query}").error["message"]

@@ -337,7 +337,10 @@ def test_wrong_options_are_one_line(archetype: Any, tmp_path: Path) -> None:
     assert done.returncode == 2 and "there is no such folder" in done.stderr and done.stderr.count("\n") == 1, (
         done.stderr
     )
-    for aliases, message in ((["a"], "--alias: 'a' is not ALIAS=NAME"), (["a=b"], "--alias: there is no model 'b'")):
+    for aliases, message in (
+        (["a"], "--alias: 'a' is not ALIAS=NAME"),
+        (["a=b"], "--alias: no served model is named 'b'"),
+    ):
         with pytest.raises(ArchetypeError, match=message):
             sources_of([str(tmp_path)], aliases)
     [source] = sources_of([f"mine={tmp_path}"], ["gpt-4=mine"])

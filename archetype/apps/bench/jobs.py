@@ -157,8 +157,8 @@ def jobs_of(spec: ModelSpec) -> tuple[Job, ...]:
 
 
 def _decoding(model: CausalModel, workload: Workload) -> Callable[[], Timing]:
-    """Time a batched prefill, then greedy decoding steps of the whole batch."""
     batch_size, prompt, new = workload.sizes
+    # outside the timing: the first step is recorded, and later ones replay it, in every repetition
     step = DecodeStep(model, model.new_state(batch_size, prompt + new))
 
     @torch.inference_mode()
@@ -166,10 +166,11 @@ def _decoding(model: CausalModel, workload: Workload) -> Callable[[], Timing]:
         started = time.perf_counter()
         logits, state = prefill(model, workload.prompts, model.new_state(batch_size, prompt + new))
         step.state.insert(torch.arange(batch_size, device=model.device), state)
-        newest = logits.argmax(-1, keepdim=True)
+        newest = logits.argmax(-1, keepdim=True)  # (B, 1)
+        # reading a token waits for a GPU, so the time is that of finished work
         tokens = [int(newest[0])]
         first = time.perf_counter() - started
-        for _ in range(new - 1):
+        for _ in range(new - 1):  # prefill has given the first
             newest = step(newest).float().argmax(-1, keepdim=True)
             tokens.append(int(newest[0]))
         return Timing(time.perf_counter() - started, first, tuple(tokens))
@@ -178,9 +179,10 @@ def _decoding(model: CausalModel, workload: Workload) -> Callable[[], Timing]:
 
 
 def _requests(model: Decoder | NGram | MegaByte | EncoderDecoder, workload: Workload) -> Callable[[], Timing]:
-    """Time requests to an engine with a slot per sequence and no prefix cache."""
     lm = LanguageModel(model.spec, model, special={"decoder_start_token_id": START})
+    # mixed lengths are read in chunks between decoding steps, as a server does; else all prompts in one pass
     at_once = PREFILL_CHUNK if workload.job == "batch" else sum(map(len, workload.prompts))
+    # no prefix cache: it would have the prompts of the repetition before
     engine = Engine(lm, slots=len(workload.prompts), prefix_bytes=0, prefill_tokens=at_once)
 
     def run() -> Timing:
@@ -198,18 +200,18 @@ def _requests(model: Decoder | NGram | MegaByte | EncoderDecoder, workload: Work
 
 
 def _translating(model: EncoderDecoder, workload: Workload) -> Callable[[], Timing]:
-    """Time encoding the batch of sources, then greedy decoding of the targets."""
     batch_size, _, new = workload.sizes
-    sources = torch.tensor(workload.prompts, device=model.device)
+    sources = torch.tensor(workload.prompts, device=model.device)  # (B, S)
     step = DecodeStep(model, model.new_state(sources, capacity=new))
 
     @torch.inference_mode()
     def run() -> Timing:
         tokens, first, started = [], 0.0, time.perf_counter()
+        # a new state encodes the sources
         step.state.insert(torch.arange(batch_size, device=model.device), model.new_state(sources, capacity=new))
         newest = torch.full((batch_size, 1), START, device=model.device)
         for _ in range(new):
-            newest = step(newest).argmax(-1, keepdim=True)
+            newest = step(newest).argmax(-1, keepdim=True)  # (B, 1)
             tokens.append(int(newest[0]))
             first = first or time.perf_counter() - started
         return Timing(time.perf_counter() - started, first, tuple(tokens))
@@ -223,16 +225,16 @@ def embed(model: Encoder | Decoder, workload: Workload) -> Timing:
     started = time.perf_counter()
     tokens = torch.tensor(workload.prompts, device=model.device)
     if isinstance(model, Decoder):
-        vectors = model(tokens, last_only=True).hidden[:, -1]
+        vectors = model(tokens, last_only=True).hidden[:, -1]  # (B, D)
     else:
-        vectors = model(tokens, with_logits=False).hidden.mean(1)
+        vectors = model(tokens, with_logits=False).hidden.mean(1)  # (B, T, D) -> (B, D)
     vectors.float().sum().item()  # waits for a GPU
     return Timing(time.perf_counter() - started)
 
 
 def _trainer(model: Model, workload: Workload, dtype: str) -> Callable[[], Timing]:
-    """Time optimizer steps on the same batch."""
     batch_size, length, _ = workload.sizes
+    # inputs and targets are shifted by one, so a row takes length + 1 tokens
     tokens = np.resize(np.array(workload.prompts, dtype=np.int32), 4 * batch_size * (length + 1))
     objective = NextTokenObjective(Corpus(tokens, tokens, len(tokens), ""), batch_size, length, seed=0)
     state = TrainState.build(Run(Path()), Recipe.parse({"dtype": dtype}), None, objective, model)
@@ -246,7 +248,7 @@ def _trainer(model: Model, workload: Workload, dtype: str) -> Callable[[], Timin
 
 
 def _mixed(most: int, count: int, seed: int) -> list[int]:
-    """Return lengths from `most` / 4 to `most`, evenly spaced and shuffled."""
+    # evenly spaced from `most` / 4 to `most`, and shuffled: prompts and new tokens with different seeds are unrelated
     least = max(1, most // SHORTEST)
     lengths = [least + round((most - least) * row / max(1, count - 1)) for row in range(count)] if count > 1 else [most]
     random.Random(seed).shuffle(lengths)
@@ -254,6 +256,7 @@ def _mixed(most: int, count: int, seed: int) -> list[int]:
 
 
 def _random_tokens(spec: ModelSpec, lengths: list[int]) -> list[list[int]]:
+    # an encoder-decoder may have two vocabularies: prompts are sources
     vocab_size = getattr(spec, "source_vocab_size", None) or spec.vocab_size  # type: ignore[attr-defined]
     generator = torch.Generator().manual_seed(0)
     return [torch.randint(vocab_size, (length,), generator=generator).tolist() for length in lengths]

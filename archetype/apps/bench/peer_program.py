@@ -21,6 +21,7 @@ TOKENS_AT_ONCE = 2048  # batch size of a llama.cpp call, in tokens
 
 def main() -> None:
     """Reserve standard output for the protocol; whatever libraries print goes to stderr."""
+    # C libraries write to descriptor 1 whatever sys.stdout is, so the descriptor itself is redirected
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -37,12 +38,12 @@ def main() -> None:
     if line := sys.stdin.readline():
         run = load(library, json.loads(line))
         answer(ready=True)
+        # ends when the other side closes the pipe
         for _ in sys.stdin:
             answer(**run())
 
 
 def transformers_run(library: Any, request: Request) -> Run:
-    """A job in transformers."""
     import torch
 
     torch.set_num_threads(request["threads"])
@@ -50,6 +51,7 @@ def transformers_run(library: Any, request: Request) -> Run:
     kind = "AutoModelForSeq2SeqLM" if request["is_pair"] else "AutoModelForCausalLM"
     auto_class = getattr(library, "AutoModel" if job == "embed" else kind)
     model = auto_class.from_pretrained(request["folder"], dtype=torch.float32 if job == "train" else dtype).eval()
+    # padded on the left, as `generate` needs it; (B, S)
     width = max(map(len, request["prompts"]))
     padded = [[0] * (width - len(prompt)) + prompt for prompt in request["prompts"]]
     tokens = torch.tensor(padded)
@@ -62,18 +64,19 @@ def transformers_run(library: Any, request: Request) -> Run:
 
 
 def _generation(library: Any, torch: Any, model: Any, tokens: Any, mask: Any, request: Request) -> Run:
-    """Generate greedily; each sequence stops at its own number of tokens."""
     counts, times = torch.tensor(request["new"]), []
 
+    # called after each step with all sequences: the only place where transformers tells the time of the first token
     class Clock(library.StoppingCriteria):  # type: ignore[misc]
         def __call__(self, ids: Any, scores: Any, **rest: Any) -> Any:
             times.append(time.perf_counter())
-            return counts <= len(times)
+            return counts <= len(times)  # (B,): each sequence stops at its own number of tokens
 
     starts = {"decoder_start_token_id": request["start"]} if request["is_pair"] else {}
     model.generation_config = library.GenerationConfig(
         do_sample=False, max_new_tokens=max(request["new"]), pad_token_id=0, **starts
     )
+    # `generate` returns the prompt, or the start token of a target, before what it has generated
     begin = 1 if request["is_pair"] else tokens.shape[1]
 
     def run() -> dict[str, Any]:
@@ -88,7 +91,7 @@ def _generation(library: Any, torch: Any, model: Any, tokens: Any, mask: Any, re
 
 
 def _training(torch: Any, model: Any, tokens: Any, dtype: Any) -> Run:
-    """Train with AdamW and the same settings as our job."""
+    # AdamW with the settings of our job
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
@@ -106,8 +109,6 @@ def _training(torch: Any, model: Any, tokens: Any, dtype: Any) -> Run:
 
 
 def _embedding(torch: Any, model: Any, tokens: Any, mask: Any) -> Run:
-    """Embed with mean pooling."""
-
     def run() -> dict[str, Any]:
         started = time.perf_counter()
         with torch.inference_mode():
@@ -127,6 +128,7 @@ def llama_cpp_run(c: Any, request: Request) -> Run:
     model = c.llama_model_load_from_file(request["file"].encode(), c.llama_model_default_params())
     prompts, new = request["prompts"], request["new"]
     settings = c.llama_context_default_params()
+    # tokens of all sequences together; 8 to spare in each
     settings.n_ctx = len(prompts) * (max(map(len, prompts)) + max(new) + 8)
     # a source must fit into one call, because its attention is bidirectional
     settings.n_batch, settings.n_seq_max = TOKENS_AT_ONCE, len(prompts)
@@ -139,6 +141,7 @@ def llama_cpp_run(c: Any, request: Request) -> Run:
 
     def feed(entries: list[tuple[int, int, int, bool]], pass_tokens: Any = c.llama_decode) -> dict[int, int]:
         """Return the most likely next token of each sequence; entries are (token, position, sequence, is_last)."""
+        # tokens, no embeddings, one sequence for each token
         batch = c.llama_batch_init(len(entries), 0, 1)
         batch.n_tokens = len(entries)
         for i, (token, position, row, is_last) in enumerate(entries):
@@ -154,8 +157,8 @@ def llama_cpp_run(c: Any, request: Request) -> Run:
         c.llama_batch_free(batch)
         return {row: int(token) for row, token in best.items()}
 
-    def run(silent: Any = silent) -> dict[str, Any]:  # the callback is held as long as the library may call it
-        c.llama_memory_clear(c.llama_get_memory(context), True)
+    def run(silent: Any = silent) -> dict[str, Any]:  # held as long as the library may call it
+        c.llama_memory_clear(c.llama_get_memory(context), True)  # without the keys of the run before
         started = time.perf_counter()
         entries = [
             (token, position, row, position == len(prompt) - 1)
@@ -171,6 +174,7 @@ def llama_cpp_run(c: Any, request: Request) -> Run:
             newest |= feed(entries[begin : begin + TOKENS_AT_ONCE])
         first, sequences = time.perf_counter() - started, {row: [token] for row, token in newest.items()}
         while unfinished := [row for row, text in sequences.items() if len(text) < new[row]]:
+            # the newest token is at the position after what has been read and generated before it
             steps = [(sequences[row][-1], read[row] + len(sequences[row]) - 1, row, True) for row in unfinished]
             for row, token in feed(steps).items():
                 sequences[row].append(token)

@@ -71,6 +71,7 @@ class Peer:
         if (program := shutil.which(python)) is None:
             raise DataError("--peer-python", f"{python} is not a program", "give the path of a Python interpreter")
         with self.messages.open("wb") as messages:
+            # the program's text is passed, so that the other interpreter needs no file or package of ours
             self.process = subprocess.Popen(
                 [Path(program).absolute(), "-c", source, KINDS[name].library],
                 stdin=subprocess.PIPE,
@@ -88,7 +89,7 @@ class Peer:
             raise DataError(package, f"is not installed in {python}", "install it, or give --peer-python")
 
     def load(self, **request: Any) -> None:
-        self._ask(json.dumps(request))
+        self._ask(json.dumps(request))  # answered when the weights are loaded
 
     def run(self) -> Timing:
         answer = self._ask("")
@@ -96,7 +97,7 @@ class Peer:
 
     def close(self) -> None:
         self.process.kill()
-        self.process.communicate()
+        self.process.communicate()  # closes the pipes, and leaves no zombie
 
     def _ask(self, line: str) -> dict[str, Any]:
         assert self.process.stdin is not None
@@ -107,7 +108,7 @@ class Peer:
 
     def _answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
-        if line := self.process.stdout.readline():
+        if line := self.process.stdout.readline():  # empty at the end of the process
             answer: dict[str, Any] = json.loads(line)
             return answer
         self.process.wait()
@@ -152,6 +153,7 @@ def opened(
                 processes.callback(peer.close)
                 for_llama_cpp = known.library == "llama.cpp"
                 target = folder / ("gguf" if for_llama_cpp else "hf")
+                # exported once for all kinds of peers that read the format
                 if not target.exists() and for_llama_cpp:
                     export(plain, target, format="gguf", type=kind)
                 elif not target.exists():
@@ -160,6 +162,7 @@ def opened(
                 peer.load(**request, folder=str(target), file=str(target / FILE))
                 peer.run()  # warm-up; fails if the library cannot run this job
                 peers.append(peer)
+            # a peer that fails is left out with its reason: the other times are still worth printing
             except ArchetypeError as error:
                 left_out[name] = str(error)
         yield peers, left_out

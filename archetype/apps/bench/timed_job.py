@@ -94,6 +94,7 @@ def measure(
     sides = {"archetype": runner(lm.model, workload, dtype)}
     if equal is not None:
         sides["equal lengths"] = runner(lm.model, equal, dtype)
+    # before and after, since the rates of a machine vary: the limit is the highest
     before = Peaks.measured(device, dtype, weights)
     timings = take_turns(sides | {peer.name: peer.run for peer in peers}, repeat)
     after = Peaks.measured(device, dtype, weights)
@@ -122,6 +123,7 @@ def take_turns(sides: Mapping[str, Callable[[], Timing]], repeat: int) -> dict[s
     for run in sides.values():
         run()
     timings: dict[str, list[Timing]] = {name: [] for name in sides}
+    # in turns, so that a change of the machine's speed meets all alike
     for _ in range(repeat):
         for name, run in sides.items():
             timings[name].append(run())
@@ -135,7 +137,7 @@ def rates(workload: Workload, timings: list[Timing]) -> dict[str, Any]:
     """
     batch_size, job = len(workload.prompts), workload.job
     first = [timing.first for timing in timings if timing.first is not None]
-    steps = [timing.seconds - (timing.first or 0.0) for timing in timings]
+    steps = [timing.seconds - (timing.first or 0.0) for timing in timings]  # decoding alone
     written = 0 if job == "batch" else sum(workload.new) - batch_size  # `batch` decodes during prefill
     times = {"decode": steps, "prefill": first}.get(job, [timing.seconds for timing in timings])
     tokens = {"decode": written, "batch": sum(workload.new)}.get(job, sum(map(len, workload.prompts)))
@@ -175,6 +177,7 @@ def against_limit(
     counted = [
         (least_time(spec, phase, sizes, dtype, weights, peaks.device), times) for phase, times in phases[workload.job]
     ]
+    # bytes/s and FLOP/s of the whole job
     read_rate = sum(time.traffic * times for time, times in counted) / seconds
     flops_rate = sum(time.flops * times for time, times in counted) / seconds
     raised = peaks.raised(read_rate, flops_rate)
@@ -212,17 +215,19 @@ def least_time(
     flops, traffic, state = time.flops, time.traffic, report.state["bytes"]
     if is_pair and phase == "prefill":  # encoding the source, its keys and values, and the first step of the target
         flops = sum(row.prefill for row in report.rows if not row.decode) + report.flops["decode"]
+    # halfway: the keys and values of the source, and of half the target
     if is_pair and phase == "decode":
         state_size = report.cost.stacks[1].state(max(1, new // 2), source=prompt)
         state = batch_size * state_size * report.memory_cost.itemsize
     if phase != "train":
         stored = report if weights is None else cost_report(spec, batch_size, length, weights)
         tokens = batch_size if phase == "decode" else batch_size * length
+        # only the experts that tokens are expected to choose are read
         traffic = weights_read(stored, tokens, phase) + state * (phase != "forward")
     return _at_peaks(time._replace(flops=flops, traffic=traffic), device)
 
 
 def _at_peaks(time: PhaseTime, device: Device) -> PhaseTime:
-    """Return the roofline time of a phase on a device."""
+    # roofline: the slower of the two is the limit
     compute, memory = time.flops / device.peak("float32"), time.traffic / device.bandwidth
     return time._replace(seconds=max(compute, memory), bound="compute" if compute > memory else "memory")

@@ -79,9 +79,10 @@ def bench(
         lm = open_model(model, job, dtype, weights, device)
         workload = Workload.of(job, lm.spec, batch, prompt, new)
         dtype = dtype or str(lm.model.dtype).removeprefix("torch.")
+        # None: no process is started for a peer
         python = (peer_python or sys.executable) if peer else None
         with opened(lm, workload, dtype, weights, torch.get_num_threads(), python) as (peers, left_out):
-            if weights is not None:  # as `load` does, but after the peers have their own
+            if weights is not None:  # as `load` does, but only here: the peers got the unquantized weights
                 lm.pack(weights)
                 unpack_without_kernels(lm.model)
                 move_to_huge_pages(lm.model)
@@ -111,6 +112,7 @@ def bench(
     else:
         print_device(lm.model.device)
         _print(result)
+    # last, below the table, and on stderr, so that --json stays one object
     for name, message in left_out.items():
         print(f"without {name}: {message}", file=sys.stderr)
 
@@ -119,12 +121,12 @@ SPEEDS = {"prefill": ("prefill_ms", "{:,.1f} ms"), "decode": ("decode_tokens_per
 
 
 def _print(result: dict[str, Any]) -> None:
-    """Print the results, one column per library, and the machine below the table."""
     from rich.table import Table
 
     peers = result.get("peers", [])
     title = "{job} {model}, {dtype}, {batch} x {prompt} input tokens".format(**result)
     title += f", {result['new']} new" * bool(result["new"]) + ", deterministic" * result["deterministic"]
+    # one column per library; without peers the heading has nothing to tell apart
     table = Table(box=None, show_header=bool(peers))
     table.add_column("")
     table.add_column("archetype")
@@ -133,6 +135,7 @@ def _print(result: dict[str, Any]) -> None:
     speeds = SPEEDS if result["job"] in SPEEDS else SPEEDS | {result["job"]: ("tokens_per_s", "{:,.1f} tokens/s")}
     for name, (field, text) in speeds.items():
         if result[field] is not None:
+            # the job's median, and in parentheses how many times faster ours is
             ratios = (peer["ratios"].get("prefill" if name == "prefill" else field) for peer in peers)
             theirs = (f"{text.format(peer[field])} ({ratio:.2f} x)" for peer, ratio in zip(peers, ratios, strict=True))
             table.add_row(name, text.format(result[field]), *theirs)

@@ -74,7 +74,7 @@ def chat(
     if lm.template is None:
         remedy = "give one with --chat-template, or fine-tune with `archetype train --chat`"
         raise DataError(str(model), "has no chat template, so it is not a chat model", remedy)
-    talk = Conversation(lm, Engine(lm, slots=1), settings, system)
+    talk = Conversation(lm, Engine(lm, slots=1), settings, system)  # one slot: one conversation
     print_device(lm.model.device)
     is_terminal = sys.stdin.isatty()
     if is_terminal:
@@ -83,6 +83,7 @@ def chat(
         try:
             talk.take(line)
         except ArchetypeError as error:
+            # a script has to notice the error by the exit status 2; a person continues after it
             if not is_terminal:
                 raise
             print(f"archetype: {error}", file=sys.stderr)
@@ -129,24 +130,23 @@ class Conversation:
                 self._answer(line)
 
     def _begin(self, system: str | None) -> None:
-        """Restart the conversation with a system message."""
         messages: list[Message] = [] if system is None else [{"role": "system", "content": system}]
-        self._lm.encode_chat([*messages, {"role": "user", "content": "Hi"}])  # fails now rather than later
+        self._lm.encode_chat([*messages, {"role": "user", "content": "Hi"}])  # a template may refuse it
         self._system, self.messages = system, messages
 
     def _answer(self, text: str) -> None:
-        """Stream the answer to a message; an interrupted answer stays in the conversation as far as it got."""
         messages: list[Message] = [*self.messages, {"role": "user", "content": text}]
         ids = self._lm.encode_chat(messages)
+        # the answer is a text of its own: it does not continue the last word of the prompt
         request = self._engine.submit(ids, continues=False, **self._settings)
         with _on_interrupt(request.cancel):
             for piece in request.pieces():
                 print(piece, end="", flush=True)
         print(flush=True)
+        # only now, so that an error leaves the conversation unchanged; an interrupted answer stays as far as it got
         self.messages = [*messages, {"role": "assistant", "content": request.text}]
 
     def _save(self, name: str) -> None:
-        """Write the conversation as a line of JSON."""
         from archetype.io.atomic import write_bytes
 
         if not name or Path(name).exists():
@@ -160,11 +160,10 @@ class Conversation:
 
 @contextmanager
 def _on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` at the first Ctrl-C; a second one ends the program."""
     before = signal.getsignal(signal.SIGINT)
 
     def interrupted(*_: object) -> None:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, before)  # a second Ctrl-C ends the program
         stop()
 
     signal.signal(signal.SIGINT, interrupted)
@@ -175,9 +174,8 @@ def _on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def _typed_lines() -> Iterator[str]:
-    """Yield typed lines, with line editing if this Python has readline."""
-    with suppress(ImportError):
-        import readline  # noqa: F401  # input() uses it
+    with suppress(ImportError):  # some builds of Python have no readline, so no line editing
+        import readline  # noqa: F401  # input() uses it once it is imported
     while True:
         try:
             yield input("> ")

@@ -44,7 +44,7 @@ def check(
     from archetype.machine.device import resolve_device
 
     target = resolve_device(device)
-    torch.set_num_threads(1)  # small models run faster on one thread
+    torch.set_num_threads(1)  # faster for such small models
     torch.backends.cudnn.allow_tf32 = False  # float32 is float32, in convolutions too
     kinds = kinds_of_file(Path(part)) if part.endswith(".py") else kinds_named(part)
     fields = _fields(assignments or [], kinds)
@@ -59,13 +59,14 @@ def check(
         print_json({"kinds": [_as_data(report) for report in reports]})
     else:
         print("\n\n".join(map(_as_text, reports)))
+    # after the results, so that a script gets both these and the status
     if not all(report.holds for report in reports):
         raise typer.Exit(1)
 
 
 @contextmanager
 def _progress(clock: Callable[[], float] = time.monotonic) -> Iterator[Callable[[str, str], None]]:
-    """Show which check is running: live on a terminal, otherwise a line every few seconds."""
+    # live on a terminal, otherwise a line every few seconds, such as in the log of a CI job
     from rich.markup import escape
 
     err = console(stderr=True)
@@ -75,7 +76,7 @@ def _progress(clock: Callable[[], float] = time.monotonic) -> Iterator[Callable[
         def tell(example: str, invariant: str) -> None:
             nonlocal printed
             text = f"checking {example}: {invariant}"
-            status.update(escape(text))
+            status.update(escape(text))  # rich would read "[...]" as markup
             if not err.is_terminal and clock() - printed > SECONDS_BETWEEN_LINES:
                 printed = clock()
                 err.print(text, markup=False)
@@ -84,7 +85,7 @@ def _progress(clock: Callable[[], float] = time.monotonic) -> Iterator[Callable[
 
 
 def _fields(assignments: list[str], kinds: "list[Kind]") -> dict[str, Any]:
-    """Parse --set; each field must belong to one of the kinds."""
+    # a FILE.py may register several kinds: a field has to belong to one of them, not to all
     from archetype.errors import SpecError, nearest
     from archetype.io.yaml import yaml_value
 

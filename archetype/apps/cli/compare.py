@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from archetype.studies.study import Study
 
 MODES = ("quick", "full", "extended", "gpu")
+# each mode excludes the earlier ones, so each pair of modes is refused once; nothing trains under --exact
 EXCLUDES = {mode: MODES[:number] for number, mode in enumerate(MODES)} | {"exact": ("workers", "engine")}
 
 
@@ -28,6 +29,7 @@ class Comparisons(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert `models` if the first argument is a model or an option of `models`."""
+        # `compare --minutes 5 A B` is `models` as well, but not `compare -h`, or an option before a subcommand
         is_option = args[:1] and args[0].startswith("-") and not set(args) & {*self.commands, "-h", "--help"}
         if args and args[0] not in self.commands and (is_option or _is_model(args[0])):
             args = ["models", *args]
@@ -35,6 +37,7 @@ class Comparisons(TyperGroup):
 
 
 def _is_model(word: str) -> bool:
+    # the slash is for owner/name on huggingface.co; any other word is left to typer, which suggests a subcommand
     from archetype.families.index import preset_facts
 
     return Path(word).exists() or "/" in word or word in preset_facts()
@@ -109,6 +112,7 @@ def plan(
     """Print runs, tokens, minutes and matched quantities; trains only 20 steps of each arm."""
     from archetype.studies.report import plan_text
 
+    # no engine: the 20 steps of each arm, which give its speed, run in this process
     planned = _study(file, _mode(quick, full, extended, gpu), store, data_dir).plan(workers)
     print_json(planned) if as_json else print(plan_text(planned))
 
@@ -273,7 +277,7 @@ def all_(
     from archetype.studies.overview import overview_text
 
     outcomes, mode, files = [], _mode(quick, full, extended, gpu), [*find_claims(folder).values()]
-    _check_mode(files, mode)
+    _check_mode(files, mode)  # one claim with the mode is enough, so `_study` does not check each
     for file in files:
         study = _study(str(file), mode, store, data_dir, exact, False)
         _run(study, workers, engine)
@@ -336,7 +340,7 @@ def _data_folder(folder: Path | None) -> Path:
 
 
 def _check_mode(files: Sequence[Path], mode: str) -> None:
-    """Refuse a mode that no experiment defines: it would equal --full."""
+    # a mode that no experiment defines would equal --full, which is not what the user asked for
     from archetype.errors import SpecError
     from archetype.studies.experiment import read_experiment
 
@@ -355,11 +359,13 @@ def _study(
     from archetype.studies.spent import start_of_process
     from archetype.studies.study import Study
 
+    # a claim is named by its number, an experiment by its file
     path = claim_file(int(file)) if file.isdigit() else Path(file)
     if alone:
         _check_mode([path], mode)
     experiment = read_experiment(path)
     if any(isinstance(part, CheckPart) for part in experiment.parts):
+        # before the study resolves the names of its checks; they are Python files next to the claims
         load_checks(path.parent)
     try:
         return Study(experiment, mode, _data_folder(data_dir), _store(store), exact, start_of_process())
@@ -368,20 +374,20 @@ def _study(
 
 
 def _run(study: "Study | ReportExtension | Search", workers: int, engine: str) -> None:
-    """Train all runs; after a signal, print how to continue."""
     from archetype.machine.allocation import keep_freed_memory
     from archetype.studies.execute import Stopped
     from archetype.studies.sweep import engine as open_engine
 
-    keep_freed_memory()
+    keep_freed_memory()  # as `archetype train` does
     try:
         study.run(open_engine(engine, workers), _say, SweepProgress())
     except Stopped:
         _say("stopped; run the same command to continue")
-        raise typer.Exit(130) from None
+        raise typer.Exit(130) from None  # as a shell reports Ctrl-C
 
 
 def _say(line: str) -> None:
+    # on stderr: standard output has the outcome only, which --json makes one object
     print(line, file=sys.stderr)
 
 
@@ -390,7 +396,7 @@ def _outcome(study: "Study | ReportExtension", to: Path | None) -> dict[str, Any
     from archetype.studies.report import keep_outcome, write_reports
 
     outcome = study.outcome()
-    keep_outcome(outcome, study.store)
+    keep_outcome(outcome, study.store)  # where the web UI finds it, without --to as well
     if to is not None:
         write_reports(outcome, to)
         if outcome["claim"] is not None:

@@ -13,6 +13,7 @@ from archetype.convert.gguf.types import FileType
 if TYPE_CHECKING:
     from archetype.convert.parity import Parity
 
+# an adapter is exported as it is: these choose or change the full model
 EXCLUDES = {
     "adapter_only": (
         "format",
@@ -132,8 +133,10 @@ def export(
         if trained
         else build_untrained(model, seed, dtype_of(dtype))
     )
+    # `load` has done this for trained weights
     if weights is not None and not trained:
         lm.pack(weights)
+    # empty if the source is not a run
     card = ModelCard(evaluation=last_evaluation(Run(Path(model)).metrics_file))
     written = export(
         lm,
@@ -177,9 +180,11 @@ def parity(
     from archetype.convert.parity import compare
     from archetype.errors import DataError
 
+    # each library reads one of the two formats
     library = "llama.cpp" if is_gguf(model) else "transformers"
     if reference not in (None, library):
         raise DataError("--reference", f"{reference} does not read {model}", f"use {library}")
+    # llama.cpp computes in the data types of its file, whichever is ours
     dtypes = dtype or ("float32", "bfloat16")[: 1 if is_gguf(model) else 2]
     results = [compare(model, name, text, tolerance, overrides or ()) for name in dtypes]
     if as_json:
@@ -191,6 +196,7 @@ def parity(
     else:
         for result in results:
             _print_parity(result)
+    # after the output, so that a script gets both it and the status
     if not all(result.agrees for result in results):
         raise typer.Exit(1)
 

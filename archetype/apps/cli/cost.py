@@ -74,13 +74,15 @@ def cost(
     from archetype.estimate.report import common_length, comparison_table, cost_report
 
     dtypes = list(dict.fromkeys(dtype.split(",")))
+    # SPEC... takes several only for --compare
     if len(sources) > 1 and not compare:
         raise SpecError("cost", f"{len(sources)} specifications are given", "compare them with --compare")
-    memory = None if fit is None else devices * parse_size(fit)
+    memory = None if fit is None else devices * parse_size(fit)  # bytes of all devices together
     memory_name = fit if devices == 1 else f"{devices} x {fit}"
     pairs = cast("AttentionPairs", attention)  # `cost_report` refuses other values
     models = [open_spec(source) for source in sources]
     lengths = _lengths(length) if length is not None else [common_length(models) if compare else None]
+    # one report for each combination of specification, data type and length
     columns = [
         (source, model, name, tokens)
         for source, model in zip(sources, models, strict=True)
@@ -91,6 +93,7 @@ def cost(
         cost_report(model, batch, tokens, weight_types(name, model, source), pairs, source_length, state_dtype)
         for source, model, name, tokens in columns
     ]
+    # the headings name only what varies among the columns
     varied = len(models) > 1 or compare, len(dtypes) > 1, len(lengths) > 1
     if any(varied):
         names = ((source, name, f"{tokens:,} tokens" if tokens else "") for source, _, name, tokens in columns)
@@ -102,7 +105,7 @@ def cost(
         data = [report.to_json() for report in reports]
         for entry, predicted in zip(data, predictions, strict=True):
             for prediction in predicted:
-                entry |= prediction.data
+                entry |= prediction.data  # the predictions are further keys of the report: fit, device, time
         print_json({"specifications": data} if compare else data[0])
         return
     print(comparison_table(sources, reports) if compare else reports[0])
@@ -115,7 +118,6 @@ def cost(
 
 
 def _lengths(text: str) -> list[int]:
-    """Parse a list of lengths such as `1024,4096`, without repetitions."""
     from archetype.errors import SpecError
 
     lengths = text.split(",")
@@ -135,6 +137,7 @@ class Prediction(NamedTuple):
 
 
 def _device(name: str) -> "Device":
+    # the peaks of this machine take seconds to measure, so they are measured only on request
     if name == "here":
         with console(stderr=True).status("measuring this machine"):
             from archetype.runs.peaks import measured_device
@@ -161,6 +164,7 @@ def _times(report: "CostReport", device: "Device | None") -> Iterator[Prediction
 
     if device is not None:
         times, missing = predict(report, device), too_large(report, device)
+        # usual shares of the peak, by phase: the bound itself assumes all of it
         reached = {phase: utilization._asdict() for phase, utilization in device.usual.items()}
         even = chooses_experts(report)
         data = {
@@ -174,12 +178,13 @@ def _times(report: "CostReport", device: "Device | None") -> Iterator[Prediction
         timed = [(time.phase, device.usual[time.phase]) for time in times if time.phase in device.usual]
         usual = "; ".join(f"{phase} {share.share:.0%} ({share.source})" for phase, share in timed)
         num_launches = launches(report)
-        overhead = num_launches * device.launch_seconds
+        overhead = num_launches * device.launch_seconds  # seconds
         data["launches"] = {"number": num_launches, "seconds": overhead}
         note = f"usual: {usual}" if usual else ""
         if not device.flops:
             unpublished = f"the vendor publishes no peak FLOPs for {device.name}, so only decoding is predicted"
             note = f"{unpublished}; {note}" if note else unpublished
+        # the predicted times are of arithmetic and memory traffic alone, without the launches
         if small := [time.phase for time in times if time.seconds < overhead]:
             note = (
                 f"launch overhead: starting the {num_launches} products of a pass takes another {overhead:.2g} s "

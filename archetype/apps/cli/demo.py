@@ -46,6 +46,7 @@ def demo(
         from archetype.training.setup import start
 
     folder = to or _free_folder(Path("runs/demo"))
+    # before the tokenizer is trained and the machine measured, which takes a while
     check_absent(folder)
     source = f"the text of {text}" if text else "the docstrings and comments of Python's standard library"
     with out.status(f"reading {source}"):
@@ -60,6 +61,7 @@ def demo(
     _print_cost(out, cost_report(spec, BATCH_SIZE, LENGTH, "float32"))
     out.print(f"[bold]Training[/]   about {minutes:g} minutes; Ctrl-C stops after a step, and the run can be resumed")
     raise_if_interrupted(state, run_with_progress(state, curve_height=1, samples=False))
+    # the text is the only standard output, besides the table of costs
     print(PROMPT, end="")
     for piece in CausalLM.load(folder).stream(PROMPT, max_new_tokens=120, temperature=0.7, seed=1):
         print(re.sub(r"\s+", " ", piece), end="", flush=True)  # in one line
@@ -75,12 +77,11 @@ def demo(
 
 
 def _program() -> str:
-    """Return how to call this program: by its path if it is not in PATH, as after `make demo`."""
+    # after `make demo` it is not in PATH, so the commands shown have its path
     return "archetype" if shutil.which("archetype") else sys.argv[0]
 
 
 def _web_ui() -> str:
-    """Return the web UI's address, or how to build it first."""
     from archetype.apps.serve.page import HOW_TO_BUILD, is_built
 
     return "the web UI, at http://127.0.0.1:8000/" if is_built() else f"the web UI; first {HOW_TO_BUILD}"
@@ -92,7 +93,7 @@ def _print_cost(out: "Console", report: "CostReport") -> None:
     flops, memory, total = report.flops["train"], report.memory["training_peak"], report.parameters["total"]
     out.print(
         f"[bold]Model[/]      {total:,} parameters; a training step of {BATCH_SIZE} x {LENGTH} tokens takes "
-        f"{quantity(flops)}FLOPs and {size(memory)}; `archetype cost` has all of it"
+        f"{quantity(flops)}FLOPs and {size(memory)}; `archetype cost` prints the whole table"
     )
     largest = sorted(report.rows, key=lambda row: -row.parameters)[:LARGEST]
     rows = [(row.module, f"{row.parameters:,}", f"{row.parameters / total:.1%}") for row in largest]
@@ -100,7 +101,7 @@ def _print_cost(out: "Console", report: "CostReport") -> None:
 
 
 def demo_spec() -> "Decoder":
-    """A Llama-like decoder that two cores train in a minute or two."""
+    """Return a Llama-like decoder that two cores train in a minute or two."""
     from archetype.families.llama import llama
 
     return llama(

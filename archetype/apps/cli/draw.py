@@ -35,7 +35,7 @@ def draw(
 
     Repeated blocks are folded; the thick line is the residual stream. Writes NAME.svg, or the file given by -o: .svg,
     .png, .pdf, or .json with every box and wire. For two specifications, parts that were added, removed or replaced
-    are coloured, changed sizes are tinted, and each differing field is listed.
+    are colored, changed sizes are tinted, and each differing field is listed.
     """
     from pathlib import Path
 

@@ -70,6 +70,7 @@ def embed(
 
     print_device(lm.model.device)
     numbered = [f"{number} {text}" for number, text in enumerate(texts, start=1)]
+    # (N, N); cosines, unless --raw has left the vectors of any length
     similarities = (vectors @ vectors.T).tolist()
     table = [[text, *(f"{value:.3f}" for value in row)] for text, row in zip(numbered, similarities, strict=True)]
     print(Table(("", *(str(number) for number in range(1, len(texts) + 1))), table))
@@ -90,6 +91,7 @@ def classify(
     from archetype.api.text_encoder import TextEncoder
 
     lm = load(model, dtype, device)
+    # a text model refuses an .npz file by its kind, rather than reading its name as a text
     is_images = lm.spec.reads_images or (inputs[0].endswith(".npz") and len(inputs) == 1)
     if is_images:
         encoder = lm.expect(ImageEncoder)
@@ -99,7 +101,7 @@ def classify(
         return
     else:
         probabilities = lm.expect(TextClassifier).classify(inputs)
-    best, is_value = probabilities.max(-1), probabilities.shape[1] == 1
+    best, is_value = probabilities.max(-1), probabilities.shape[1] == 1  # (N, classes); one output is a value
     names = [lm.labels[label] if lm.labels else label for label in best.indices.tolist()]
     if as_json:
         if is_value:
@@ -137,7 +139,6 @@ def answer(
 
 
 def _print_token_classes(lm: "TextEncoder", texts: list[str], as_json: bool) -> None:
-    """A line for each token; an empty one between texts."""
     answers = lm.classify_tokens(texts)
     if as_json:
         results = zip(texts, answers, strict=True)
@@ -147,4 +148,5 @@ def _print_token_classes(lm: "TextEncoder", texts: list[str], as_json: bool) -> 
         return
     print_device(lm.model.device)
     for index, classes in enumerate(answers):
+        # a line for each token, and an empty one between texts
         print("\n" * (index > 0) + "\n".join(f"{row.token} {row.label} {row.probability:.1%}" for row in classes))

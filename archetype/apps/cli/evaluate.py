@@ -114,6 +114,7 @@ def evaluate(
         raise SpecError("evaluate", "takes one kind of data", remedy)
     beam = values_of(BEAM, options)
     Beam.parse(beam)  # invalid settings fail before a large model is loaded
+    # a missing file fails before a large model is loaded, too; what FILE means only the model's kind tells
     documents = {str(file): read_texts(file, column) for file in text or ()}
     lm = load(model, dtype, device, overrides=overrides or (), weights=weights, accept_unproved=accept_unproved)
     if files and lm.spec.continues_text:
@@ -133,7 +134,8 @@ def evaluate(
             print(report)
 
     if tasks is not None:
-        with contextlib.redirect_stdout(sys.stderr):  # what lm-eval prints
+        # what lm-eval prints goes to stderr: --json reserves standard output for one object
+        with contextlib.redirect_stdout(sys.stderr):
             scores = lm.expect(CausalLM).evaluate_tasks(tasks.split(","), num_fewshot, limit)
         show(scores.record(), scores)
     elif documents:
@@ -156,13 +158,13 @@ def evaluate(
 
 
 def _score(lm: "CausalLM", file: str, documents: list[str], stride: int | None, length: int | None) -> "Score":
-    """The score of a file's texts, each read by itself."""
     from archetype.errors import ArchetypeError
     from archetype.evaluation.score import together
 
     scores = []
     for index, text in enumerate(documents, start=1):
         try:
+            # each text by itself: no window has tokens of two
             scores.append(lm.score(text, stride, length))
         except ArchetypeError as error:
             if error.place != "text":  # an invalid setting, the same for every text
@@ -172,7 +174,6 @@ def _score(lm: "CausalLM", file: str, documents: list[str], stride: int | None, 
 
 
 def _table(records: dict[str, dict[str, Any]]) -> "Table":
-    """Return a table with one line per text."""
     from archetype.table import Table
 
     rows = [

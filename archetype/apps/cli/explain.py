@@ -47,7 +47,7 @@ class Usage(NamedTuple):
         from archetype.cost.formula import symbol
         from archetype.models.block.cost import BlockCost
 
-        vocabulary = symbol("V", self.stack.vocab_size)
+        vocabulary = symbol("V", self.stack.vocab_size)  # some blocks have tables with a row per token
         return BlockCost(self.stack.layers[self.layer], symbol("D", self.stack.d_model), vocabulary=vocabulary)
 
 
@@ -79,6 +79,7 @@ def explain(
     if kind is None:
         print(f"{describe.all_kinds()}\n\n`archetype explain KIND` describes a kind and its fields.")
         return
+    # a word may be both a kind and a role: the kind comes first
     names = {str(cls.model_fields["kind"].default) for _, cls in describe.kinds()}
     if kind not in names and (listed := describe.kinds_of(kind)):
         print(f"{listed}\n\n`archetype explain KIND` lists its fields.")
@@ -96,12 +97,13 @@ def first_usage(kind: str, parts: "tuple[type[Spec], ...]") -> Usage | None:
     from archetype.families.index import preset_facts
     from archetype.spec.edit import assign
 
-    if kind == "none":
+    if kind == "none":  # the kind of an absent part: no block has anything to show
         return None
     if kind in ASSIGNMENTS:
         changed = assign(preset(SHOWN_IN), [ASSIGNMENTS[kind]])
         return next(_usages(f"{SHOWN_IN} with {ASSIGNMENTS[kind]}", changed, parts), None)
     facts = preset_facts()
+    # building a preset takes time, so the search stops at the first block that fits; -tiny ones come last
     names = sorted(facts, key=lambda name: (name != SHOWN_IN, facts[name].kind != "decoder", name.endswith("-tiny")))
     return next((usage for name in names for usage in _usages(name, preset(name), parts)), None)
 
@@ -137,37 +139,39 @@ def modules_of(usage: Usage) -> list[Module]:
     from archetype.models.stack.module import places_of
 
     stack, cost, length = usage.stack, usage.cost, symbol("T", usage.length)
+    # shapes without memory: the preset may have billions of parameters
     with torch.device("meta"):
         block = build_block(stack.layers[usage.layer], places_of(stack)[usage.layer])
+    # one token of a causal model with a state of `length` tokens, or a whole sequence of an encoder
     work = Work(symbol("B", 1), length, "decode" if stack.causal else "forward", source=length, layer=usage.layer)
     parameters, flops = cost.parameters(), cost.flops(work)
     names = [name for name in dict.fromkeys([*parameters, *flops]) if _belongs(name, usage.content)]
     names = [name for name in names if parameters.get(name) or flops.get(name)]
     shapes: dict[str, list[str]] = {name: [] for name in names}
     for tensor, value in block.named_parameters():
+        # a tensor belongs to the innermost module that has formulas
         if prefixes := [name for name in names if f"{tensor}.".startswith(f"{name}.")]:
             name = max(prefixes, key=len)
             shapes[name].append(f"{tensor[len(name) + 1 :]} {tuple(value.shape)}".lstrip())
+    # products without parameters, such as attention scores, have FLOPs but no tensors
     return [Module(name, ", ".join(shapes[name]), parameters.get(name, ZERO), flops.get(name, ZERO)) for name in names]
 
 
 def _state(usage: Usage) -> list[str]:
-    """Return a sentence on the state of a mixer or of cross-attention, per sequence."""
     from archetype.cost.registry import MixerCost
     from archetype.table import size
 
     content = usage.cost.contents.get(usage.content)
     if not isinstance(content, MixerCost) or not usage.stack.causal:
         return []
-    whole, more = content.state(usage.length), content.state(usage.length + 1)
+    whole, more = content.state(usage.length), content.state(usage.length + 1)  # numbers
     grows = f", plus {size(2 * (more - whole))} per token" if more > whole else ""
     return ["", f"State of a sequence of {usage.length:,} tokens: {size(2 * whole)} in bfloat16{grows}."]
 
 
 def _usages(source: str, model: Any, parts: "tuple[type[Spec], ...]") -> Iterator[Usage]:
-    """Iterate over the blocks of a model with parts of these classes; equal blocks are visited once."""
     for stack in model.stacks:
-        seen = set()
+        seen = set()  # equal blocks of a stack are one object
         for layer, block in enumerate(stack.layers):
             if id(block) in seen:
                 continue
@@ -180,15 +184,15 @@ def _usages(source: str, model: Any, parts: "tuple[type[Spec], ...]") -> Iterato
 
 
 def _has(value: Any, parts: "tuple[type[Spec], ...]") -> bool:
-    """Return whether a part, or a part nested in it, is an instance of these classes."""
     from archetype.spec.base import Spec
 
+    # also in the parts of a part: a rotary position is a field of the attention, not of the block
     fields = (getattr(value, name) for name in type(value).model_fields) if isinstance(value, Spec) else ()
     return isinstance(value, parts) or any(_has(field, parts) for field in fields)
 
 
 def _belongs(name: str, content: str) -> bool:
-    """Return whether a module of a block belongs to a content, or to the wiring (the norms around contents)."""
+    # the norms around contents are top-level modules of a block: they belong to the wiring
     return name.endswith("_norm") and "." not in name if content == "wiring" else name.startswith(f"{content}.")
 
 

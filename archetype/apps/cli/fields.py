@@ -50,6 +50,7 @@ def takes(settings: Mapping[str, SettingOption], defaults: Mapping[str, str] | N
     def decorate(verb: Verb) -> Verb:
         signature = inspect.signature(verb)
         parameters = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        # typer reads the signature; None tells an option that is not given from one set to the default
         added = [_parameter(option, each.field, (defaults or {}).get(option)) for option, each in settings.items()]
         verb.__signature__ = signature.replace(parameters=[*parameters, *added])  # type: ignore[attr-defined]
         return verb
@@ -60,6 +61,7 @@ def takes(settings: Mapping[str, SettingOption], defaults: Mapping[str, str] | N
 def values_of(settings: Mapping[str, SettingOption], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of the options that are given, by the paths of their fields."""
     values = {each.path: options[option] for option, each in settings.items() if options.get(option) is not None}
+    # typer gives lists, specs have tuples
     return {path: tuple(value) if isinstance(value, list) else value for path, value in values.items()}
 
 
@@ -67,6 +69,7 @@ def _parameter(option: str, field: FieldInfo, default: str | None) -> inspect.Pa
     kind, help_ = option_type(field.annotation), str(field.description)
     if kind == list[str]:
         help_ = f"{help_.removesuffix('.')}; may be repeated."
+    # only shown: the option's own default stays None, so that it does not override a recipe file
     if default is None and not field.is_required() and field.default not in (None, ()) and field.default is not False:
         default = str(field.default)
     about = typer.Option(

@@ -60,6 +60,7 @@ NEEDS = {
     "output": ("input",),
     "json_whitespace": ("json_schema", "input"),
 }
+# each line of --input is a prompt or a conversation, so the whole file needs no --chat
 EXCLUDES = {"input": ("prompts", "texts", "chat"), "chat": ("draft", "lookup")}
 SELF = Path("self")  # --draft self: the model's own multi-token prediction layers
 LINES_AT_ONCE = 512  # lines of standard input translated as one batch
@@ -144,6 +145,7 @@ def generate(
         engine = Engine(lm, slots, draft=_draft(draft, dtype, device), lookup=lookup)
         _generate_file(lm, engine, lines, output, settings, as_json)
         return
+    # standard input that is not UTF-8 fails before a large model is loaded
     prompts_read = [_standard_input() if prompt == "-" else prompt for prompt in prompts or [""]]
     lm = open_model()
     if chat:
@@ -202,12 +204,14 @@ def translate(
     lm = Seq2SeqLM.load(model, dtype=dtype, device=device, weights=weights)
     sources = texts or _lines()
     targets: list[str] = []
+    # printed batch by batch, so that a long input shows results before its end
     for start in range(0, len(sources), LINES_AT_ONCE):
         batch = lm.translate(sources[start : start + LINES_AT_ONCE], **settings)
         targets += batch
         if not as_json:
             if not start:
                 print_device(lm.model.device)
+            # one line for each source, whatever the target has
             print(*(" ".join(target.splitlines()) for target in batch), sep="\n", flush=True)
     if as_json:
         print_json({"targets": [{"source": s, "target": t} for s, t in zip(sources, targets, strict=True)]})
@@ -216,7 +220,7 @@ def translate(
 def _print_stream(
     lm: "TextGenerator", engine: "Engine", prompt: str | list[int], settings: dict[str, Any], shown: str = ""
 ) -> None:
-    """Print the shown part of the prompt, then stream the continuation."""
+    # the device is printed once, before the first of several answers
     first = not engine.stats().finished
     request = engine.submit(prompt, **settings)  # an invalid prompt fails before anything is printed
     if first:
@@ -228,7 +232,7 @@ def _print_stream(
 
 
 def _print_speed(engine: "Engine") -> None:
-    """Print the number of generated tokens and their rate, prefill included."""
+    # on stderr: standard output has the text only; the rate includes prefill
     stats = engine.stats()
     print(f"({stats.generated_tokens:,} tokens, {stats.tokens_per_second:,.1f} tokens/s)", file=sys.stderr)
 
@@ -287,7 +291,6 @@ def _draft(draft: Path | None, dtype: str | None, device: str) -> "Draft | None"
 
 
 def _conversation(system: str | None, text: str) -> list["Message"]:
-    """Return a conversation of one user message, after the system message if there is one."""
     before = [] if system is None else [{"role": "system", "content": system}]
     return [*before, {"role": "user", "content": text}]
 
@@ -301,6 +304,7 @@ def _print_answers(
         return
     engine = lm.engine()
     for messages in conversations:
+        # the answer does not continue the template's last word, so no space is kept between them
         _print_stream(lm, engine, lm.encode_chat(messages), settings | {"continues": False})
     _print_speed(engine)
 
@@ -312,6 +316,6 @@ def _standard_input() -> str:
 
 
 def _lines() -> list[str]:
-    """Return the lines of standard input, split like those of a training file."""
+    # split as the lines of a training file are: at \n and \r\n only, and an empty line is an empty source
     text = _standard_input().replace("\r\n", "\n")
     return text.removesuffix("\n").split("\n") if text else []

@@ -62,8 +62,9 @@ def inspect(
     from archetype.inspection.inspection import VIEWS
     from archetype.inspection.view import SUFFIXES
 
+    # all settings are checked before a large model is loaded
     if view not in VIEWS:
-        raise SpecError("--view", f"there is no {view}", nearest(view, VIEWS))
+        raise SpecError("--view", f"'{view}' is not a view", nearest(view, VIEWS))
     if output is not None and output.suffix not in SUFFIXES:
         raise SpecError(str(output), "the file extension is not a known format", f"end it in {', '.join(SUFFIXES)}")
     if view != "attribution" and (token is not None or position != -1):

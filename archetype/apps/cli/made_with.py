@@ -39,8 +39,10 @@ def model_hash(lm: LanguageModel) -> str:
     tokenizer = None if lm.tokenizer is None else tokenizer_files(lm.tokenizer)[1]
     template = None if lm.template is None else [lm.template.source, dict(lm.template.tokens), dict(lm.template.named)]
     outside = [extension.sha256 for extension in extensions_of([lm.spec])]
+    # everything that a token may depend on, except for the settings, which each line has
     return _hash([fingerprint(lm.spec), weights_fingerprint(lm.model), tokenizer, template, lm.special, *outside])
 
 
 def _hash(value: Any) -> str:
+    # 48 bits are enough to notice a change
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]

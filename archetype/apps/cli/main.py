@@ -103,6 +103,7 @@ class Verbs(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Resolve `convert`: `export` for a run, specification or preset, or with --format; otherwise `import`."""
+        # `convert` is the verb of other programs; it means one of ours by what it is given
         if args[0] == "convert":
             ours = any(word.partition("=")[0] in OF_EXPORT or _is_ours(word) for word in args[1:])
             args = ["export" if ours else "import", *args[1:]]
@@ -114,6 +115,7 @@ class Verbs(TyperGroup):
             return None
         module, name, _ = VERBS[cmd_name]
         source = import_module(f"archetype.apps.cli.{module}")
+        # a module has either a function or, with subcommands, an app
         single = verb = getattr(source, name)
         if not isinstance(verb, typer.Typer):
             single = typer.Typer(add_completion=False, **PLAIN)
@@ -137,7 +139,6 @@ class Verbs(TyperGroup):
 
 
 def _is_ours(word: str) -> bool:
-    """Return whether a word names a run directory, a specification file or a preset."""
     if (Path(word) / "spec.yaml").is_file() or word.endswith((".yaml", ".yml")):
         return True
     from archetype.families.index import preset_facts
@@ -160,6 +161,7 @@ def _show_log(value: bool) -> None:
     if value:
         import logging
 
+        # stderr: standard output has the results only
         logging.basicConfig(stream=sys.stderr, format="%(name)s: %(message)s", force=True)
         logging.getLogger("archetype").setLevel(logging.INFO)
 
@@ -174,7 +176,7 @@ def _load_extensions(files: list[Path] | None) -> None:
 EXTENSION = typer.Option(
     "--extension",
     callback=_load_extensions,
-    is_eager=True,
+    is_eager=True,  # before other options, whose checks may need the registered parts
     expose_value=False,
     metavar="FILE.py",
     help="Load a Python file that registers parts; may be repeated.",
@@ -203,8 +205,7 @@ def options(version: Annotated[bool, VERSION] = False, verbose: Annotated[bool, 
 
 
 def _common_options() -> list[Any]:
-    """Return the options that every verb has."""
-
+    # typer makes options of a signature only, so they are taken from a command that does nothing
     def common(
         extension: Annotated[list[Path] | None, EXTENSION] = None, verbose: Annotated[bool, VERBOSE] = False
     ) -> None:
@@ -216,13 +217,19 @@ def _common_options() -> list[Any]:
 
 
 def main() -> None:
-    """Run a verb. Exit status: 0 done, 2 user error (one line), 130 interrupted; anything else is a bug."""
+    """Run a verb.
+
+    Exit status: 0 done; 1 a check or comparison failed, or the training diverged; 2 user error, with one line on
+    standard error; 130 interrupted, or 128 + the signal that stopped a training. A traceback is a bug.
+    """
     gc.disable()  # imports stay in memory; collecting among them takes a seventh of the start-up time
     atexit.register(gc.freeze)  # and a third of a second at exit
+    # ours once per place, whatever the filters of the libraries
     warnings.simplefilter("default", Notice)
     warnings.showwarning = _print_warning
     _open_streams()
     try:
+        # errors are raised rather than printed, and `typer.Exit` becomes the result
         result = app(standalone_mode=False)
         sys.stdout.flush()  # a closed pipe or a full disk fails here at the latest
     except ArchetypeError as error:
@@ -231,6 +238,7 @@ def main() -> None:
         if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
             print(error.format_message())
             sys.exit(0)
+        # the message is cut rather than the way to the help: both fit into one line
         help_ = " ".join(["archetype", *_verb_of(error), "--help"])
         cause = one_line(_usage(error), MAX_MESSAGE - len(help_) - 9)
         _fail(f"{cause}{'' if cause.endswith(('.', '?')) else '.'} See `{help_}`.", 2)
@@ -242,13 +250,16 @@ def main() -> None:
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG and error.filename:
             _fail(one_line(f"{error.filename}: this name is too long", MAX_MESSAGE), 2)
+        # an error of a file, or of another kind, is a bug: verbs turn expected ones into ArchetypeError
         if error.filename or error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # drop unwritten output
         if error.errno == errno.EPIPE:  # the reader closed the pipe, such as `head`
             sys.exit(0)
+        # any other error of standard output: a full disk, or a closed descriptor
         _fail(f"standard output: cannot be written: {error.strerror}", 2)
     except Exception as error:
+        # each exits if the error is of its kind
         _fail_of_extension(error)
         _fail_of_memory(error)
         raise
@@ -256,17 +267,18 @@ def main() -> None:
 
 
 def _fail_of_cut_module(error: EOFError) -> None:
-    """Exit with one line if a compiled module was truncated, as importlib leaves it on a full disk."""
+    # importlib leaves a truncated file if the disk is full; marshal raises EOFError when it is read again
     trace = error.__traceback__
     while trace and trace.tb_next:
         trace = trace.tb_next
+    # a local of importlib's `get_code`
     if trace and (compiled := trace.tb_frame.f_locals.get("bytecode_path")):
         message = f"{compiled}: the compiled module is cut off, perhaps by a full disk; remove it"
         _fail(one_line(message, MAX_MESSAGE), 2)
 
 
 def _fail_of_extension(error: Exception) -> None:
-    """Exit with one line if an extension raised the error, after its traceback with --verbose."""
+    # without the module no extension has been loaded; --verbose shows the author where it failed
     if (extension := sys.modules.get("archetype.api.extension")) is None:
         return
     if (failure := extension.failure_of_extension(error)) is not None:
@@ -276,9 +288,10 @@ def _fail_of_extension(error: Exception) -> None:
 
 
 def _fail_of_memory(error: Exception) -> None:
-    """Exit with one line if memory ran out: in Python, on a device, or in PyTorch's CPU allocator."""
+    # torch is not imported for this: only if it has been can it be the cause
     torch = sys.modules.get("torch")
     is_device = torch is not None and isinstance(error, torch.OutOfMemoryError)
+    # PyTorch's CPU allocator raises a RuntimeError with these words
     if is_device or isinstance(error, MemoryError) or "can't allocate memory" in str(error):
         if "--verbose" in sys.argv:
             traceback.print_exception(error)
@@ -287,7 +300,7 @@ def _fail_of_memory(error: Exception) -> None:
 
 
 def _verb_of(error: typer.TyperException) -> list[str]:
-    """Return the words of the verb whose arguments are wrong; empty for an unknown verb."""
+    # such as ["tokenizer", "train"]; empty for an unknown verb
     context = getattr(error, "ctx", None)
     words: list[str] = []
     while context is not None and context.parent is not None:
@@ -297,7 +310,7 @@ def _verb_of(error: typer.TyperException) -> list[str]:
 
 
 def _usage(error: typer.TyperException) -> str:
-    """Describe a mistake in the arguments in one or two sentences."""
+    # typer's message, or ours if pydantic refuses a value
     message, invalid = error.format_message(), error.__cause__
     if type(invalid).__name__ != "ValidationError":  # from typer's conversion of a value
         return message
@@ -310,11 +323,12 @@ def _usage(error: typer.TyperException) -> str:
 
 
 def _open_streams() -> None:
-    """Make output robust: closed streams, and characters that a stream cannot encode."""
+    # Python sets a stream to None if its descriptor is closed: `archetype ... 2>&-`
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # until the program ends
     if sys.stdout is None:
         _fail("standard output: is closed; redirect it to a file or to /dev/null", 2)
+    # a terminal or a pipe may be ASCII or Latin-1, which has no box drawing
     codecs.register_error("drawn_plainly", replace_drawing)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -322,7 +336,7 @@ def _open_streams() -> None:
 
 
 def _print_warning(message: Warning | str, category: type[Warning], *location: Any, **rest: Any) -> None:
-    """Print our warnings on one line like errors; those of libraries with file and line."""
+    # ours are for the user, on one line like errors; those of libraries are for us, so with file and line
     ours = issubclass(category, Notice)
     text = str(message) if ours else f"{category.__name__}: {message} ({location[0]}:{location[1]})"
     print(f"archetype: {text}", file=sys.stderr)

@@ -7,15 +7,15 @@ import typer
 
 
 def complete_presets(incomplete: str) -> list[str]:
-    """Names of presets for shell completion; the shell itself completes files and folders."""
+    """Return the names of presets for shell completion; the shell itself completes files and folders."""
     from archetype.families import presets
 
     return [name for name in presets() if name.startswith(incomplete)]
 
 
 def _check_device(context: typer.Context, name: str) -> str:
-    """Refuse a device that this machine does not have before a verb begins; auto and cpu need no check."""
-    if name not in ("auto", "cpu") and not context.resilient_parsing:  # during shell completion
+    # before a verb begins, so that it does not load a model first; auto and cpu do not need torch for this
+    if name not in ("auto", "cpu") and not context.resilient_parsing:  # resilient: during shell completion
         from archetype.machine.device import resolve_device
 
         resolve_device(name)

@@ -19,6 +19,7 @@ def replace_drawing(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     plain = FRAMES | CURVES
+    # a handler replaces the whole unencodable run of characters, and returns where to go on
     text = error.object[error.start : error.end]
     return "".join(plain.get(c) or c.encode("ascii", "backslashreplace").decode() for c in text), error.end
 
@@ -38,6 +39,7 @@ def show_warnings() -> None:
     import logging
 
     logger = logging.getLogger("archetype")
+    # --verbose has a handler at the root already; two would print each warning twice
     if not logging.getLogger().handlers and not any(isinstance(h, logging.StreamHandler) for h in logger.handlers):
         handler = logging.StreamHandler(sys.stderr)
         handler.setLevel(logging.WARNING)

@@ -40,6 +40,7 @@ def print_plan(recipe: Recipe, cluster: str, gpu: str, budget: Budget, as_json: 
         raise SpecError("--minutes", "is measured on this machine, not on a cluster", "give --tokens or --flops")
     if budget.epochs is not None:
         raise SpecError("--epochs", "a plan for a cluster reads no data", "give --tokens or --flops")
+    # the plan looks for the best values of these itself
     if recipe.micro_batch_size is not None or recipe.recompute != "none":
         name = "recompute" if recipe.micro_batch_size is None else "micro_batch_size"
         raise SpecError(name, "is chosen by a plan for a cluster", "leave it out")
@@ -53,6 +54,7 @@ def print_plan(recipe: Recipe, cluster: str, gpu: str, budget: Budget, as_json: 
     dtype = "float32" if recipe.dtype == "float32" else "bfloat16"
     length = recipe.sequence_length or model.context_length
     planner = Planner(model, Cluster.parse(cluster, device(gpu)), recipe.batch_size, length, dtype)
+    # the degrees that the recipe sets stay as they are; the plan chooses the others
     sizes = {
         name: size
         for name in Layout._fields
@@ -81,8 +83,8 @@ def print_plan(recipe: Recipe, cluster: str, gpu: str, budget: Budget, as_json: 
 
 
 def _choose(steps: list[Step], recipe: Recipe, model: ModelSpec) -> tuple[Step | None, str]:
-    """Return the fastest layout that `train` supports, and the reason for the choice."""
-    refused = ""
+    refused = ""  # why the fastest layout was passed over, if it was
+    # from the fastest: the first that `train` supports; the plan also counts others
     for step in steps:
         data = recipe.dump()
         put(data, _fields(step))
@@ -126,6 +128,7 @@ def print_rates(resolved: ResolvedRecipe, device: torch.device, file: Path | Non
         file: picture of the curve to write.
     """
     if file is not None:
+        # before the range test, which takes minutes
         check_ending(file)
     sweep, label = find_rate(resolved, device), resolved.objective.loss_label
     if file is not None:

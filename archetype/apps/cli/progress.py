@@ -51,6 +51,7 @@ def run_with_progress(state: TrainState, curve_height: int = 12, samples: bool =
         samples: whether to print a sample at each evaluation.
     """
     keep_freed_memory()
+    # one process of several prints and writes; the others only train
     if not state.processes.is_main:
         return run(state, lambda event: None)
     err = console(stderr=True)
@@ -69,6 +70,7 @@ def run_with_progress(state: TrainState, curve_height: int = 12, samples: bool =
     shows_samples = samples and state.processes.holds_all
     with ProgressLine(err, state) as progress:
         interrupted = run(state, progress.show, sample if shows_samples else lambda state: "")
+    # after an interruption as well: the report is of the steps so far
     write_report(state.run)
     if measured := read(state.run.metrics_file):
         training, held_out, _ = curves(measured)
@@ -86,6 +88,7 @@ def loss_bars(curve: Curve, width: int = 60, encoding: str = "utf-8") -> str:
     _, losses = curve
     if not losses:
         return ""
+    # one loss for each bar
     losses = [losses[index * len(losses) // width] for index in range(width)] if len(losses) > width else losses
     low, high = min(losses), max(losses)
     levels = "▁▂▃▄▅▆▇█" if encoding.startswith("utf") else "_.-=oO0#"
@@ -94,7 +97,7 @@ def loss_bars(curve: Curve, width: int = 60, encoding: str = "utf-8") -> str:
 
 
 def raise_if_interrupted(state: TrainState, interrupted: Interrupted | None) -> None:
-    """Exit with the signal's status, and print how to resume."""
+    """Print how to resume, and exit with the status by which a shell reports the signal."""
     if interrupted is not None:
         message = f"stopped after step {interrupted.step}; resume with: archetype train --resume {state.run.folder}"
         console(stderr=True).print(message, soft_wrap=True, markup=False)
@@ -105,16 +108,16 @@ def raise_if_interrupted(state: TrainState, interrupted: Interrupted | None) -> 
 def tokenization_bar() -> Iterator[None]:
     """Show the progress of tokenization if the documents are not in the cache yet."""
     err = console(stderr=True)
-    columns = TextColumn("tokenising"), BarColumn(bar_width=10), DownloadColumn(), TransferSpeedColumn()
+    columns = TextColumn("tokenizing"), BarColumn(bar_width=10), DownloadColumn(), TransferSpeedColumn()
     bar = Progress(*columns, TimeRemainingColumn(compact=True), console=err, disable=not err.is_terminal)
     tasks: list[TaskID] = []
 
     def show(done: int, total: int) -> None:
-        if not tasks:
+        if not tasks:  # the first call: nothing is shown if the tokens are in the cache
             bar.start()
             tasks.append(bar.add_task("", total=total or None))
             if not err.is_terminal:
-                err.print(f"tokenising {total / 2**20:,.1f} MiB of documents")
+                err.print(f"tokenizing {total / 2**20:,.1f} MiB of documents")
         bar.update(tasks[0], completed=done)
 
     try:
@@ -143,7 +146,7 @@ def preparation_bar(doing: str = "preparing", records: str = "records") -> Itera
             tasks.append(bar.add_task(doing, total=total))
         if not err.is_terminal and totals[-1:] != [total]:
             err.print(f"{doing} {total:,} {records}")
-            totals.append(total)
+            totals.append(total)  # a line per stage
         bar.update(tasks[0], completed=done, total=total)
 
     try:
@@ -207,6 +210,7 @@ class ProgressLine:
             self.console.print(one_line(event.text), markup=False, soft_wrap=True)
 
     def _step(self, event: Step) -> None:
+        # exponential averages; the first step begins them
         self.rate = event.per_second if not self.rate else 0.9 * self.rate + 0.1 * event.per_second
         self.waited = 0.9 * self.waited + 0.1 * event.data_seconds * event.per_second / max(1, event.num_targets)
         data = f"  {self.waited:.0%} of the time waiting for data" if self.waited >= 0.01 else ""
@@ -214,10 +218,13 @@ class ProgressLine:
             self.loss = event.loss if not self.loss else 0.95 * self.loss + 0.05 * event.loss
         memory, device = peak_memory(self.state.model.device), self.state.model.device
         if self.flops and self.peak is None and time.monotonic() - self.started > SECONDS_BEFORE_PEAK:
+            # measured once, between two steps; the other processes are taken to have the same rate
             per_process = product_peak(device, getattr(torch, self.state.recipe.dtype))
             self.peak = per_process._replace(rate=self.state.recipe.parallel.num_processes * per_process.rate)
+            # for the report, which computes MFU as this line does
             append(self.state.run.metrics_file, PeakMeasured(event.step, self.peak))
         if self.flops and self.peak is not None:
+            # FLOPs of a step x steps per second
             rate = self.flops * self.rate / event.num_targets
             self.utilization = f"  MFU {rate / self.peak.raised(rate).rate:.0%}"
         measures = (
@@ -229,6 +236,7 @@ class ProgressLine:
             self.console.print(f"step {event.step:>5}  skipped: the loss or its gradient was not finite")
         elif not self.console.is_terminal and time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES:
             self.last_line = time.monotonic()
+            # seconds; the steps so far have taken this time, evaluations included
             left = (self.last_line - self.started) / (event.step - self.first) * (self.steps - event.step)
             self.console.print(f"step {event.step:>5}/{self.steps}  {measures}  {left:.0f} s left")
 

@@ -31,13 +31,13 @@ class Prompt(Line):
     settings: dict[str, Any]
 
     def ids(self, lm: TextGenerator, engine: Engine, settings: dict[str, Any]) -> list[int]:
-        """Its tokens, once they and the settings are checked.
+        """Return the token ids, once they and the settings are checked.
 
         Raises:
             ArchetypeError: the prompt is too long, the template rejects it, or a setting is invalid.
         """
         try:
-            engine.grammar(lm.settings(**settings | self.settings))
+            engine.grammar(lm.settings(**settings | self.settings))  # raises if the grammar is invalid
             return engine.prompts.encode(
                 (self.text or "") if self.messages is None else lm.expect(CausalLM).encode_chat([*self.messages])
             )
@@ -107,7 +107,7 @@ def generate_file(
         return made_with(model, [prompt.text, prompt.messages], sampling)
 
     def compute(left: list[Prompt]) -> Iterator[dict[str, Any]]:
-        for prompt in left:
+        for prompt in left:  # all are checked before the first is generated
             prompt.ids(lm, engine, settings)
         print_device(lm.model.device)
         yield from map(_record, _finished_requests(lm, engine, left, settings))
@@ -129,7 +129,7 @@ def generate_file(
 def _finished_requests(
     lm: TextGenerator, engine: Engine, prompts: list[Prompt], settings: dict[str, Any]
 ) -> Iterator[Request]:
-    """Yield requests as they finish; only a few prompts are encoded in advance."""
+    # only a few prompts are encoded in advance: those of the slots, and as many again that wait for one
     upcoming, unfinished = iter(prompts), 0
     while True:
         while unfinished < 2 * engine.slots and (prompt := next(upcoming, None)) is not None:
@@ -147,7 +147,6 @@ def _finished_requests(
 
 
 def _record(request: Request) -> dict[str, Any]:
-    """Return the output line of a request."""
     record = {
         "id": request.id,
         "text": request.text,

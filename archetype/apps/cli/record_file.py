@@ -44,7 +44,7 @@ def read_records_with_ids(file: Path, parse: Callable[[dict[str, Any], int | str
     Raises:
         DataError: a line is invalid; names the first.
     """
-    lines: dict[int | str, L] = {}
+    lines: dict[int | str, L] = {}  # by id
     for index, text in enumerate(read_bytes(file, MAX_TEXT_BYTES).split(b"\n"), start=1):
         if text.strip():
             location = f"{file}: line {index}"
@@ -52,10 +52,11 @@ def read_records_with_ids(file: Path, parse: Callable[[dict[str, Any], int | str
                 data = json_object(text, "line")
             except DataError as error:
                 raise DataError(location, error.cause, f"write one JSON object, such as {example}") from None
+            # only an escape can stand for half of a surrogate pair, which UTF-8 output cannot have
             if b"\\u" in text:
                 check_characters(data, location)
             id = data.get("id", index)
-            if not isinstance(id, int | str) or isinstance(id, bool):
+            if not isinstance(id, int | str) or isinstance(id, bool):  # true is an int in Python
                 raise DataError(f"{location}: id", f"{id!r:.80} is neither a number nor a string", "choose another")
             line = parse(data, id, location)
             if (other := lines.setdefault(id, line)) is not line:
@@ -94,7 +95,7 @@ def finished_records(
             raise DataError(f"{file}: line {index}", "does not match any line of --input", REMEDY)
         if (cause := difference(record.get(MADE_WITH), made_with(known[id]))) is not None:
             raise DataError(f"{file}: line {index}", cause, REMEDY)
-        records[id] = record
+        records[id] = record  # a repeated line replaces the earlier one
     if complete != data:
         write_bytes(file, complete)
     return records
@@ -114,7 +115,7 @@ def append_records(
         key: a key that every record has.
         made_with: returns the hashes to write into a line's record.
         compute: yields the records of the remaining lines, in any order.
-        speed: returns the text beside the bar.
+        speed: returns the text next to the bar.
 
     Returns:
         Numbers of earlier, new, and failed new records.
@@ -122,6 +123,7 @@ def append_records(
     Raises:
         ArchetypeError: a line or a file cannot be used.
     """
+    # two processes that append to one file would write each line twice
     with locked(output.parent, f".{output.name}.lock", f"writing {output.name}"):
         finished, by_id = finished_records(output, lines, key, made_with), {line.id: line for line in lines}
         left = [line for line in lines if line.id not in finished]
@@ -138,6 +140,7 @@ def append_records(
         with bar:
             task = bar.add_task("", total=len(lines), completed=len(finished), speed="")
             for record in compute(left):
+                # one write for each record: a killed process leaves at most an incomplete last line
                 append_line(output, json.dumps(record | {MADE_WITH: made_with(by_id[record["id"]])}))
                 num_new, num_failed = num_new + 1, num_failed + ("error" in record)
                 bar.update(task, advance=1, speed=speed())

@@ -29,8 +29,10 @@ def runs(
     from archetype.runs.directory import Run
     from archetype.runs.listing import differences_of_runs
 
+    # FOLDER may be a run itself, or have runs up to two levels below
     folders = sorted({file.parent for depth in ("", "*/", "*/*/") for file in folder.glob(f"{depth}recipe.yaml")})
     rows, problems = [], list[str]()
+    # `best` is a folder of a run's own, with a copy of its recipe
     for run in (Run(path) for path in folders if path.name != "best" and Run(path).exists):
         try:
             rows.append(_row(run))
@@ -51,7 +53,6 @@ def runs(
 
 
 def _table(rows: list[dict[str, Any]]) -> "Table":
-    """Return a table of runs with a column for each field in which they differ."""
     from archetype.table import Table
 
     paths = [*dict.fromkeys(path for row in rows for path in row["changes"])]
@@ -77,6 +78,7 @@ def _cell(value: Any) -> str:
 
 def shortest_names(paths: list[str]) -> list[str]:
     """Return the shortest unique suffix of each path."""
+    # from the last name to the whole path: rate, optimizer.rate
     ends = {path: [path.split(".", count)[-1] for count in range(path.count("."), -1, -1)] for path in paths}
     return [
         next((end for end in ends[path] if not any(end in ends[other] for other in paths if other != path)), path)
@@ -85,7 +87,7 @@ def shortest_names(paths: list[str]) -> list[str]:
 
 
 def _row(run: "Run") -> dict[str, Any]:
-    """Return a run's size, steps, best validation loss, and recipe with its specification."""
+    # `texts` and `recipe` are for the comparison of runs; the caller removes them from the row
     from archetype.estimate.report import total_parameters
     from archetype.runs.directory import read_run_spec
     from archetype.training import metrics
@@ -109,7 +111,7 @@ def _row(run: "Run") -> dict[str, Any]:
 
 
 def _texts_of(run: "Run") -> tuple[str, str]:
-    """Return hashes of a run's tokenizer and data, without which losses cannot be compared; empty if unknown."""
+    # losses are comparable only if both hashes are equal; "" if the run did not record its data
     from archetype.training.provenance import read_provenance
 
     digest = hashlib.sha256()
@@ -120,7 +122,6 @@ def _texts_of(run: "Run") -> tuple[str, str]:
 
 
 def _warn_of_texts(hash_pairs: list[tuple[str, str]]) -> None:
-    """Warn if the losses of runs cannot be compared: different tokenizers, or different validation data."""
     from archetype.errors import Notice
 
     tokenizers, data = ({*hashes} for hashes in zip(*hash_pairs, strict=True))
@@ -177,6 +178,7 @@ def _curves(run: "Run", axis: "Axis") -> "Curves":
     if axis == "flops":
         spec, recipe = read_run_spec(run), read_recipe(run.recipe_file)
         length = None if spec.reads_images else recipe.sequence_length  # an image is one target
+        # of one sequence, for one of its targets
         flops = step_flops(recipe, spec, 1, length) / (length or 1)
     return curves(lines, axis, flops)
 

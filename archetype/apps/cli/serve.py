@@ -28,7 +28,7 @@ SECTIONS = {
         "chat_template",
         "generation_config",
     ),
-    "Page": ("runs", "reports"),
+    "Web UI": ("runs", "reports"),
     "Limits": ("slots", "max_queue", "prefix_cache", "max_body", "timeout", "grace"),
 }
 NEEDS = dict.fromkeys(
@@ -121,11 +121,13 @@ def serve(
     from archetype.apps.serve.server import serve as run
     from archetype.errors import SpecError
 
+    # an unset shell variable would otherwise serve without a key: --api-key "$KEY"
     if "" in (api_key or ()):
         raise SpecError("--api-key", "is empty", "give a key, or leave it out to serve without one")
     if in_browser and not page.is_built():
         raise SpecError("--open", "the web UI is not built", page.HOW_TO_BUILD)
     options = ModelOptions(
+        # called when a request first needs the model
         open=lambda source: load(
             source, dtype, device, weights=weights, deterministic=deterministic, accept_unproved=accept_unproved
         ),
@@ -148,14 +150,16 @@ def serve(
         reports or REPORTS,
         allow_origin or [],
     )
+    # a port in use fails here, before anything is printed or loaded
     listening = listen(host, port)
+    # port 0 has become a free one
     names = ", ".join(source.name for source in served.sources) if models else "the example model"
     web_ui, api = addresses(host, listening.getsockname()[1])
     shown = f"web UI at {web_ui}" if page.is_built() else f"the web UI is not built: {page.HOW_TO_BUILD}"
     if not keys and host not in LOOPBACK:
         print("archetype: without --api-key anyone who can reach this machine can use its models", file=sys.stderr)
 
-    def tell() -> None:
+    def tell() -> None:  # called when the server accepts connections
         on_device = ""
         if models:  # the example is loaded by its first request; torch is not imported yet
             from archetype.machine.device import resolve_device
@@ -170,6 +174,7 @@ def serve(
 
 def addresses(host: str, port: int) -> tuple[str, str]:
     """Return the addresses of the web UI, for a browser on this machine, and of the API."""
+    # RFC 3986: an IPv6 address in a URL is in brackets
     shown = f"[{host}]" if ":" in host else host
     return f"http://{ANY_ADDRESS.get(host, shown)}:{port}/", f"http://{shown}:{port}/v1"
 
@@ -204,13 +209,15 @@ def sources_of(models: list[str], aliases: list[str]) -> list["Source"]:
     sources = []
     for text in models:
         name, equals, path = text.partition("=") if "=" in text else ("", "", text)
+        # a local folder comes before a name on huggingface.co that is spelled as its path is
         here = Path(path).is_dir() or is_gguf(path)
         if not here and not hub.is_name(path):
             from archetype.convert.source import without_weights
 
             raise without_weights(path)
         name = name or Path(path).resolve().name if here else name or path
+        # the path as written names the model, too
         sources.append(Source(name, path, tuple({path, *others.pop(name, [])} - {name})))
     if others:
-        raise SpecError("--alias", f"there is no model {next(iter(others))!r:.80}", "use the name of a served MODEL")
+        raise SpecError("--alias", f"no served model is named {next(iter(others))!r:.80}", "use the name of a MODEL")
     return sources

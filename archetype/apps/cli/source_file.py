@@ -74,9 +74,11 @@ def translate_file(
     made_with_file = output.with_name(f".{output.name}.made_with.json")
     hashes = made_with(model, [source.text for source in sources], beam)
     records = output if output.suffix in JSON_LINES else output.with_name(f"{output.name}.partial.jsonl")
+    # a text output without a partial file is complete: nothing is left but to check that it is of this input
     if records != output and output.exists() and not records.exists():
         if read_text(output).count("\n") != len(sources):
             raise DataError(str(output), "does not contain translations of this input", REMEDY)
+        # lines of text have no place for the hashes, so they are in the hidden file
         if (cause := difference(read_json(made_with_file) if made_with_file.is_file() else None, hashes)) is not None:
             raise DataError(str(output), cause, REMEDY)
         return {"before": len(sources), "finished": 0, "targets_per_second": 0.0}
@@ -85,6 +87,7 @@ def translate_file(
     def compute(left: list[Source]) -> Iterator[dict[str, Any]]:
         nonlocal num_done
         lengths = {source.id: _length(lm, source) for source in left}
+        # longest first: batches of similar lengths have little padding, and if memory is short the first one fails
         left.sort(key=lambda source: -lengths[source.id])
         print_device(lm.model.device)
         for first in range(0, len(left), LINES_AT_ONCE):
@@ -100,7 +103,9 @@ def translate_file(
     before, finished, _ = append_records(sources, records, "target", of, compute, lambda: f"{speed():,.1f} lines/s")
     if records != output:
         targets = finished_records(records, sources, "target", of)
+        # in the order of the input; one line for each target, whatever it has
         lines = [" ".join(targets[source.id]["target"].splitlines()) for source in sources]
+        # the partial file is removed last: if the process is killed before, the next one starts from it
         write_json(made_with_file, hashes)
         write_bytes(output, "".join(f"{line}\n" for line in lines).encode())
         records.unlink(missing_ok=True)
@@ -108,13 +113,8 @@ def translate_file(
 
 
 def _length(lm: Seq2SeqLM, source: Source) -> int:
-    """Tokens of a source.
-
-    Raises:
-        DataError: the source is longer than the model's context.
-    """
     assert lm.tokenizer is not None
-    length = len(lm.tokenizer.encode(source.text)) + 1
+    length = len(lm.tokenizer.encode(source.text)) + 1  # and the end of the text
     if length > lm.spec.context_length:
         cause = f"has {length} tokens, more than the model's context of {lm.spec.context_length}"
         raise DataError(source.place, cause, "cut it into sentences")

@@ -53,11 +53,11 @@ def show(
     if as_json:
         print_json(data)
     else:
+        # the text ends in a newline already
         print(with_schema_line(mapping_to_yaml(data), "specification"), end="")
 
 
 def _explain(folder: Path, as_json: bool) -> None:
-    """Print the recognized, assumed, unknown and ignored keys of a model folder."""
     from dataclasses import asdict
 
     from archetype.convert.source import find_config, read_config
@@ -94,7 +94,7 @@ def diff(
 
 
 def _recipe_differences(first: Path, second: Path) -> list[tuple[str, Any, Any]]:
-    """Return the differences between the recipes of two runs, except for their models."""
+    # only of two runs; their models are compared as specifications
     if not all((folder / "recipe.yaml").is_file() for folder in (first, second)):
         return []
     from archetype.spec.edit import differences
@@ -151,6 +151,7 @@ def set_(
         from archetype.estimate.match import match as solved
         from archetype.estimate.match import read_amount
 
+        # an existing file is a specification, even one named 3M
         budget = None if Path(match[0]).exists() else read_amount(*match)
         result = solved(spec, open_spec(match[0]) if budget is None else budget, match[1], solve)
         spec = result.spec
@@ -175,7 +176,7 @@ def set_(
 
 
 def _edited_file(source: str, before: "ModelSpec", after: "ModelSpec") -> str | None:
-    """Return the text of the user's YAML file with the changed lines; None if the source is not a YAML file."""
+    # a user's YAML file keeps its comments and order, apart from the changed lines
     file = Path(source)
     if file.suffix not in (".yaml", ".yml") or not file.is_file():
         return None
@@ -184,6 +185,7 @@ def _edited_file(source: str, before: "ModelSpec", after: "ModelSpec") -> str | 
 
     written = file.read_bytes().decode()  # keep the line endings
     text = edited(written, before, after)
+    # a `#` inside a string counts on both sides
     if (text or "").count("#") < written.count("#"):
         warnings.warn(f"{file}: comments on replaced values are lost", Notice, stacklevel=1)
     return text

@@ -10,6 +10,7 @@ SECONDS_BETWEEN_LINES = 30.0  # if stderr is not a terminal
 class SweepProgress:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
+        # of a stage: its runs, when it was first shown, how many were done then, and when a line was last printed
         self.total, self.begun, self.done_before, self.printed = 0, 0.0, 0.0, 0.0
 
     def __call__(self, done: float, total: int) -> None:
@@ -20,6 +21,7 @@ class SweepProgress:
             total: runs of the stage.
         """
         now, is_end = self.clock(), done >= total
+        # a new stage: the time left is estimated from its own runs
         if total != self.total:
             self.total, self.begun, self.done_before, self.printed = total, now, done, now
         elsewhere = not sys.stderr.isatty()

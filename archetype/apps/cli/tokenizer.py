@@ -42,9 +42,10 @@ def train(
     from archetype.io.atomic import new_folder
 
     documents = [document for file in text for document in read_texts(file, column)]
-    with new_folder(to) as folder:
+    with new_folder(to) as folder:  # refuses an existing one before the training
         tokenizer = _trained(kind, documents, vocab_size, growing)
         tokenizer.save(folder)
+    # on stderr: it is a warning, and the result is on standard output
     if vocab_size is not None and tokenizer.vocab_size < vocab_size:
         print(f"{kind}: only {tokenizer.vocab_size:,} ids, because these texts have no more merges", file=sys.stderr)
     if as_json:
@@ -144,7 +145,7 @@ def _trained(kind: str, documents: list[str], vocab_size: int | None, growing: b
 
 
 def _merges(tokenizer: "Tokenizer", limit: int, documents: list[str] | None) -> list[dict[str, Any]]:
-    """Return the first merges, with counts if there is a text; empty for kinds other than BPE."""
+    # empty for kinds other than BPE; counts are None without a text
     from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
     from archetype.tokenizers.merges import merge_counts
 
@@ -159,7 +160,7 @@ def _merges(tokenizer: "Tokenizer", limit: int, documents: list[str] | None) -> 
 
 
 def _compression(tokenizer: "Tokenizer", documents: list[str]) -> dict[str, Any]:
-    """Return the UTF-8 bytes and the tokens of texts."""
+    # bytes in UTF-8, so that tokenizers of different scripts can be compared
     size, tokens = (sum(map(len, parts)) for parts in (map(str.encode, documents), map(tokenizer.encode, documents)))
     return {"bytes": size, "tokens": tokens, "bytes_per_token": size / tokens if tokens else None}
 

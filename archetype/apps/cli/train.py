@@ -51,9 +51,10 @@ def train(
     from archetype.training.processes import launched
     from archetype.training.resolve import resolve_recipe
 
-    folder = resume or to or Path("run")  # a plan writes nothing there
+    folder = resume or to or Path("run")  # `run` only names the folder of a plan, which writes nothing
     fields, budget = opts.recipe_fields(options, texts, new_tokens), Budget.parse(values_of(opts.BUDGET, options))
 
+    # reads data and a pretrained model, which may take long, so only in the branches that need it
     def assembled() -> tuple["Pretrained | None", "Recipe", str]:
         pretrained = None if start_from is None else open_pretrained(start_from)
         return pretrained, *assemble(recipe, fields, assignments or [], budget, pretrained)
@@ -71,6 +72,7 @@ def train(
         else:
             print_plan_here(resolved, here, reasons, as_json)
         return
+    # under torchrun, each process gets its own device
     with launched(resolve_device(device)) as (processes, own_device):
 
         def begin() -> "TrainState":
@@ -83,11 +85,12 @@ def train(
             return state
 
         with tokenization_bar(), preparation_bar():
+            # the first process creates the run directory; the others resume it once it exists
             state = processes.begin(begin, lambda: setup.resume(folder, own_device, force=True, processes=processes))
         interrupted = run_with_progress(state)
     if as_json and processes.is_main:
         last = metrics.last(state.run.metrics_file)
         print_json({"run": str(state.run.folder), "step": state.step, "last": last})
-    raise_if_interrupted(state, interrupted)
+    raise_if_interrupted(state, interrupted)  # after the JSON, which an interrupted run prints as well
     if state.verdict is not None and state.verdict.has_diverged:
         raise typer.Exit(1)

@@ -160,6 +160,7 @@ def recipe_fields(options: dict[str, Any], text_files: list[str] | None, new_tok
     options = options | {"text": [*(options.get("text") or ()), *(text_files or ())] or None}
     fields = values_of(FIELDS, options)
     for option, kind in KINDS.items():
+        # two options may name the same kind, such as --source and --target
         if options.get(option) and fields.setdefault("data.kind", kind) != kind:
             cause = f"cannot be combined with data of kind {fields['data.kind']}"
             raise SpecError(f"--{option}", cause, "give data of one kind")
@@ -167,7 +168,7 @@ def recipe_fields(options: dict[str, Any], text_files: list[str] | None, new_tok
 
 
 def _names(value: str) -> tuple[str, ...]:
-    """Split names at commas, or read them from the lines of a file."""
+    # commas separate tokens, unless the value is the name of a file: there a token may have commas
     from archetype.data.text_files import read_lines_text
 
     file, remedy = Path(value), "write a text file with one token per line"

@@ -59,10 +59,12 @@ def upload(
     card = ModelCard(target.repository, target.revision, last_evaluation(Run(model).metrics_file))
     message = message or f"Upload with Archetype {__version__}"
     with ExitStack() as stack:
+        # a folder that nobody asked for is removed after the upload
         scratch = "" if dry_run or to else stack.enter_context(TemporaryDirectory())
         folder = to or (Path(target.repository.partition("/")[2]) if dry_run else Path(scratch) / "model")
         export(lm, folder, format=format or fitting_format(lm), with_code=with_code, card=card)
         sizes = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
+        # the commit's address
         address = None if dry_run else send(folder, target, message)
     if as_json:
         folder_entry = {"folder": str(folder)} if dry_run or to else {}

@@ -37,9 +37,11 @@ class Verb(TyperCommand):
     ends_soon = False
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; an option without its optional value gets the default value."""
+        """Parse the arguments, and check them as a whole; an option without its value gets the default value."""
+        # for messages that show the command to run next
         ctx.meta[WRITTEN] = shlex.join(args)
         for option, (alone, form) in self.optional_values.items():
+            # typer has no options with an optional value, so the value is inserted
             if option in args and not re.fullmatch(form, (*args, "")[args.index(option) + 1]):
                 args = [*args]
                 args.insert(args.index(option) + 1, alone)
@@ -47,7 +49,7 @@ class Verb(TyperCommand):
         self._refuse_extreme_numbers(ctx)
         self._refuse_without_effect(ctx)
         if not self.ends_soon:
-            gc.enable()
+            gc.enable()  # `main` has disabled it
         if self.reads_texts:
             from archetype.machine.allocation import keep_freed_memory
 
@@ -55,11 +57,7 @@ class Verb(TyperCommand):
         return rest
 
     def _refuse_extreme_numbers(self, ctx: Any) -> None:
-        """Refuse numbers that are not finite, or exceed the range of int64 or float32.
-
-        Raises:
-            SpecError: a number is out of range.
-        """
+        # Python's numbers have no limits, tensors have: beyond int64 or float32 they fail later, with a traceback
         for parameter in self.params:
             written = _written(parameter)
             value = ctx.params.get(parameter.name)
@@ -74,11 +72,7 @@ class Verb(TyperCommand):
                 raise SpecError(written, cause, remedy)
 
     def _refuse_without_effect(self, ctx: Any) -> None:
-        """Refuse options that need another option, or that exclude each other.
-
-        Raises:
-            SpecError: names both options.
-        """
+        # an option that the verb would ignore is refused, so that nobody believes it to have worked
         written = {str(parameter.name): _written(parameter) for parameter in self.params}
         chosen = [name for name in written if ctx.get_parameter_source(name).name == "COMMANDLINE"]
         for name in chosen:
@@ -117,7 +111,7 @@ class Verb(TyperCommand):
 
 
 def _written(parameter: Any) -> str:
-    """Return the name of a parameter in messages: --steps, MODEL."""
+    # --steps, or MODEL without brackets and dots
     is_option = parameter.param_type_name == "option"
     return str(parameter.opts[0]) if is_option else _name(parameter).strip("[].")
 
@@ -127,6 +121,6 @@ def _name(argument: Any) -> str:
 
 
 def _metavar(kind: str) -> str:
-    """Return the placeholder of a value; a choice is its own placeholder."""
+    # typer writes INTEGER RANGE or [a|b]; a choice is its own placeholder
     kind = kind.removesuffix(" range").removeprefix("list[").removesuffix("]").lower() if "|" not in kind else kind
     return METAVARS.get(kind, kind)

@@ -31,6 +31,7 @@ class Answering:
 
     def __init__(self, send: Send, headers: Headers) -> None:
         self._send, self._headers = send, headers
+        # 499 is nginx's status for a client that has closed the connection before a response
         self.status, self._is_stream, self._is_complete = 499, False, False
         self.id = request_id()
 
@@ -47,6 +48,7 @@ class Answering:
     async def fail(self, error: ApiError) -> None:
         """Send an error as the response or, once a stream has started, as its last event."""
         if self.status != 499:
+            # the status line has been sent, so only an event can still report the error
             if self._is_stream and not self._is_complete:
                 await self.send({"type": "http.response.body", "body": event(error.body)})
             return

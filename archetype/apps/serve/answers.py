@@ -78,6 +78,7 @@ class Envelope:
         Args:
             with_usage: whether the stream ends with a usage event; all other events then have `"usage": null`.
         """
+        # the empty list marks where the choice goes; the fields around it are encoded once per response
         head, _, tail = encode_json(
             {**self.fields, "choices": [], **({"usage": None} if with_usage else {})}
         ).partition("[]")
@@ -116,7 +117,7 @@ class CompletionLogprobs:
         return columns
 
     def _name(self, token: int) -> str:
-        """Return the text of a token; a token that is part of a character is written as bytes, as in OpenAI's API."""
+        # a token that is part of a character is written as bytes, as in OpenAI's API
         data = self._model.bytes_of(token)
         try:
             return data.decode()

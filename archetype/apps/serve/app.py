@@ -105,12 +105,14 @@ class App:
         return Reports(self._reports)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http":  # a lifespan or a websocket
             return
         headers = dict(scope["headers"])
         answer = Answering(send, self._origins.headers(headers))
         scope["app"] = self
         try:
+            # The host is checked first, also of preflights. A preflight has no
+            # key, so it is answered before keys are checked.
             self._check_head(scope)
             if (preflight := self._origins.preflight(scope["method"], headers)) is not None:
                 await answer.send({"type": "http.response.start", "status": 204, "headers": preflight})
@@ -124,20 +126,16 @@ class App:
         except Exception as error:
             await answer.fail(refusal(error, answer.id))
         finally:
+            # a label for each requested path would let a client fill the memory of the metrics
             path = scope["path"] if scope["path"] in PATHS else "other"
             self.metrics.count(path, answer.status)
 
     def refuse_all(self) -> None:
         """End all unfinished requests with an error."""
         for timeout in list(self._running):
-            timeout.reschedule(asyncio.get_running_loop().time())
+            timeout.reschedule(asyncio.get_running_loop().time())  # now: `_run` tells the reason by the clock
 
     def _check_head(self, scope: Scope) -> None:
-        """Check the Host header and the size of the request head.
-
-        Raises:
-            ApiError: the host is not served here, or the head is too large.
-        """
         if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADER_BYTES:
             raise ApiError("headers_too_large", f"the headers have more than {HEADER_BYTES:,} bytes; send fewer")
         headers = dict(scope["headers"])
@@ -147,11 +145,7 @@ class App:
             raise ApiError("host_not_allowed", message)
 
     def _check(self, scope: Scope) -> None:
-        """Check API key and content type of a request, and that the server is not stopping.
-
-        Raises:
-            ApiError: one of the checks fails.
-        """
+        # key and content type, and whether the server stops; the web UI's files and /health need no key
         headers = dict(scope["headers"])
         if self._keys and scope["path"] not in KEYLESS and not scope["path"].startswith("/assets/"):
             sent = headers.get(b"authorization", b"").removeprefix(b"Bearer ").strip() or headers.get(b"api-key", b"")
@@ -160,13 +154,17 @@ class App:
                 message = "Incorrect API key provided, or none; send it as `Authorization: Bearer KEY`"
                 raise ApiError("invalid_api_key", message)
         if self.stopping and scope["path"] not in KEYLESS:
-            raise ApiError("shutting_down", "the server is shutting down; send the request to another, or later")
+            raise ApiError(
+                "shutting_down", "the server is shutting down; send the request to another server, or try again later"
+            )
+        # a page of another origin can send text/plain without a preflight, but not JSON
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if scope["method"] == "POST" and scope["path"] in PATHS and kind != b"application/json":
             raise ApiError("media_type", "the content type is not application/json; send JSON")
 
     def _is_known(self, host: str) -> bool:
-        """Return whether a Host header is an IP address or an allowed name (against DNS rebinding)."""
+        # Against DNS rebinding: a page of another site cannot make a browser send an IP address as the host. The port
+        # is cut off, but not the last group of an IPv6 address in brackets.
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() and not host.endswith("]") else host
         name = name.strip("[]").rstrip(".").lower()
         try:
@@ -176,11 +174,7 @@ class App:
         return True
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        """Return the body of a request once it has arrived.
-
-        Raises:
-            ApiError: the body is too large, or takes too long.
-        """
+        # within the limits of size and time; the connection closes if the rest of the body is not read
         body = bytearray()
         try:
             async with asyncio.timeout(self.limits.body_seconds):
@@ -199,17 +193,15 @@ class App:
             raise ApiError("request_timeout", cause, headers=CLOSE) from None
 
     async def _run(self, scope: Scope, body: bytes, receive: Receive, answer: Answering) -> None:
-        """Run a handler until it ends, the client disconnects, the time limit is reached or the server stops.
-
-        Raises:
-            ApiError: the time limit is reached, or the server stops.
-        """
+        # Until the handler ends, the client disconnects, the time limit is reached, or the server stops: the last three
+        # reach the handler as the cancellation by one timeout.
         loop = asyncio.get_running_loop()
         scope["archetype.body"] = body
         disconnected = False
 
         async def listen(timeout: asyncio.Timeout) -> None:
             nonlocal disconnected
+            # the body has been read, so nothing else can arrive
             while (await receive())["type"] != "http.disconnect":
                 pass
             disconnected = True
@@ -249,6 +241,7 @@ class _Endpoint:
         if route.uses_model:
             exchange.app.models.source(None)  # without a model, torch is not imported for a refusal
         if not route.is_loaded:
+            # the first request of a route imports its handler, which must not block the event loop
             await asyncio.to_thread(lambda: route.types)
         await route.answer(exchange)
 
@@ -257,4 +250,4 @@ async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
     path = scope["path"]
     known = dict.fromkeys(route.path.partition("/{")[0] for route in ROUTES if not route.path.startswith("/api/"))
     remedy = f"send it to {INSTEAD[path]}" if path in INSTEAD else nearest(path, known)
-    raise ApiError("unknown_url", f"there is no such path; {remedy}")
+    raise ApiError("unknown_url", f"no route has this path; {remedy}")

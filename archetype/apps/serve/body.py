@@ -54,7 +54,7 @@ class Fields(BaseModel):
         return list(dict.fromkeys(names))
 
     def _inner(self) -> Iterator[tuple[str, str, "Fields"]]:
-        """Iterate over nested objects as (field name, index if in a list, object)."""
+        # nested objects as (field name, index if in a list, object)
         for name in type(self).model_fields:
             value = getattr(self, name)
             if isinstance(value, Fields):
@@ -95,7 +95,7 @@ def unknown(path: str, name: str, known: Iterable[str]) -> ApiError:
 
 
 def _known(cls: Any, keys: list[Any]) -> list[str]:
-    """Return the field names of the object at a path in a body."""
+    # the field names of the object at a path in a body
     kinds = [cls]
     for key in (key for key in keys if isinstance(key, str)):
         fields = [kind.model_fields[key].annotation for kind in kinds if key in kind.model_fields]
@@ -104,7 +104,6 @@ def _known(cls: Any, keys: list[Any]) -> list[str]:
 
 
 def _classes(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Iterate over the model classes in a type annotation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for inner in get_args(annotation):
@@ -113,9 +112,11 @@ def _classes(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def _refusal(error: ValidationError, cls: type[Body]) -> ApiError:
     details = error.errors(include_url=False)
+    # a union of types has one error for each; unknown keys and our own checks say most
     detail: Any = next((item for item in details if item["type"] in ("extra_forbidden", "value_error")), details[0])
     if detail["type"] == "extra_forbidden":
         *before, name = detail["loc"]
+        # pydantic's locations also name the member of a union that was tried, such as `list[Message]`
         before = [key for key in before if isinstance(key, int) or (re.fullmatch(r"\w+", key) and key.islower())]
         before = [key for key in before if key not in TAGS]
         return unknown(path([*before, name]), name, _known(cls, before))

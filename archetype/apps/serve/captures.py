@@ -117,6 +117,7 @@ class Capture:
         trace.activations = {name: trace[name] for name in _needed(trace)}
         tensors = [*trace.activations.values(), self.maps]
         self.nbytes = self._view_bytes = sum(
+            # activations may be views of one storage, which counts once
             {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}.values()
         )
         return summary
@@ -156,7 +157,7 @@ class Capture:
 
     @asynccontextmanager
     async def _logits(self) -> AsyncIterator[None]:
-        """Provide the logits to one view at a time; compute them again if `summarize` freed them."""
+        # the logits, for one view at a time; computed again if `summarize` has freed them
         trace, last = self.trace, self._last
         async with self._turn:
             recorded = trace.logits
@@ -199,6 +200,7 @@ class Captures:
         """Store a capture, dropping others if memory is short."""
         self._captures[capture.id] = capture
         deadline = time.monotonic() - SECONDS
+        # the newest is kept even if it is too large alone, since its client is about to ask for views
         while len(self._captures) > 1:
             oldest = next(iter(self._captures.values()))
             if oldest.used > deadline and sum(capture.nbytes for capture in self._captures.values()) <= self.max_bytes:
@@ -211,8 +213,10 @@ class Captures:
         Raises:
             ApiError: the capture was dropped.
         """
+        # popped and put back: the order of the dict is the order of use
         if (capture := self._captures.pop(id, None)) is None or capture.used < time.monotonic() - SECONDS:
-            raise ApiError("inspection_not_found", f"there is no inspection {id!r:.60} now; inspect the text again")
+            message = f"inspection {id!r:.60} is unknown or has expired; inspect the text again"
+            raise ApiError("inspection_not_found", message)
         capture.used = time.monotonic()
         self._captures[id] = capture
         return capture
@@ -231,7 +235,7 @@ async def in_turns(worker: Worker, work: Iterator[T]) -> list[T]:
 
 
 def _last_residual(trace: Trace) -> str | None:
-    """Return the name of the activation that the head reads; None if the model has no layers or no head."""
+    # the activation that the head reads; None if the model has no layers or no head
     try:
         return [*residual_names(trace, answering_stack(trace)).values()][-1]
     except ArchetypeError:
@@ -239,13 +243,14 @@ def _last_residual(trace: Trace) -> str | None:
 
 
 def _residual_stacks(trace: Trace) -> list[str | None]:
-    """Return the main stack (None) and, if there is one, the stack that reads the source."""
+    # the main stack (None) and, if there is one, the stack that reads the source
     paths = stacks(trace.model)
     return [None, *(["encoder"] if "decoder" in paths else [])] if paths else []
 
 
 def _needed(trace: Trace) -> Iterator[str]:
-    """Iterate over the activations that views not computed yet will read."""
+    # what views will still read: queries, keys and choices of attention and experts, everything of recurrent parts, and
+    # the residual stream (the inputs and outputs of blocks, whose names end in a number)
     with_views = {*attention_paths(trace), *mixture_paths(trace)}
     remembering = {*recurrent_paths(trace)}
     for name in trace:

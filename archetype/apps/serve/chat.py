@@ -64,6 +64,7 @@ async def chat_completions(exchange: Exchange, body: ChatRequest) -> ChatComplet
             "messages",
             more={} if use is None else use.settings(),
         )
+        # also after the last event: it releases the memory held for the response
         exchange.cleanup.callback(choices.cancel)
         answers = [Answer(use) for _ in range(choices.n)]
         if body.stream:
@@ -82,11 +83,7 @@ async def render(exchange: Exchange, body: ChatRequest) -> RenderedPrompt:
 
 
 async def _use_of_tools(model: ServedModel, body: ChatRequest) -> ToolUse | None:
-    """Return how responses may call the request's tools; None if they may not.
-
-    Raises:
-        ApiError: the model cannot call tools, or the request also sets a response format.
-    """
+    # a choice that requires a call without any tools is refused by `tool_use`
     if not body.tools and body.tool_choice in (None, "auto", "none"):
         return None
     use = await model.worker.text(lambda: tool_use(model, body.tools, body.tool_choice, body.parallel_tool_calls))
@@ -139,6 +136,7 @@ def conversation(
                 text = template.render(plain, add_generation_prompt is not False, tools or None)
         except ArchetypeError as error:
             raise ApiError("invalid_value", str(error), "tools" if error.place == "tools" else "messages") from None
+        # the template writes the special tokens as text
         return text, check_tokens(model, tokenizer.encode_with_special_tokens(text), "messages")
 
     return encode
@@ -152,7 +150,6 @@ async def _answer(
     envelope: Envelope,
     count: int | None,
 ) -> ChatCompletion:
-    """Return the response to a request without streaming."""
     reasons: list[Literal["stop", "length", "tool_calls"]] = ["length"] * choices.n
     contents: list[list[TokenLogprob]] = [[] for _ in answers]
 
@@ -189,7 +186,7 @@ async def _stream(
     count: int | None,
     exchange: Exchange,
 ) -> None:
-    """Stream the response: the role first, the chunks of one step in one write, an empty delta last."""
+    # as OpenAI's API does: the role first, an empty delta with the reason last
     make = envelope.chunks(body.include_usage)
 
     def chunk(index: int, delta: str, logprobs: Any = None, reason: str | None = None, rest: str = "") -> bytes:
@@ -206,6 +203,7 @@ async def _stream(
                 logprobs = {"content": [chat_logprobs(model, step, count)], "refusal": None}
             ids = f',"token_ids":[{step.token}]' if body.return_token_ids and step.token is not None else ""
             deltas = answers[index].push(step.text, step.finish_reason is not None)
+            # a token may add no text, for example if it ends within a character
             if not deltas and (logprobs or ids):
                 deltas = [{"content": ""}]
             for delta in deltas:
@@ -218,6 +216,7 @@ async def _stream(
 
     async with exchange.open_stream(choices.pause) as stream:
         stream.write(b"".join(chunk(index, '{"role":"assistant","content":""}') for index in range(choices.n)))
+        # max_tokens 0: the role, then the end
         if not choices.requests:
             stream.write(b"".join(chunk(index, "{}", reason="length") for index in range(choices.n)))
         await choices.read(send, ping=lambda: stream.write(PING))

@@ -68,7 +68,7 @@ async def completions(exchange: Exchange, body: CompletionRequest) -> Completion
             "prompt",
             at_once=all(isinstance(text, list) for text in prompt_texts),
         )
-        exchange.cleanup.callback(choices.cancel)
+        exchange.cleanup.callback(choices.cancel)  # also after the last event: it releases memory
         echoes = await _echoes(model, body, prompt_texts, choices.prompts)
         if body.stream:
             await _stream(model, body, choices, echoes, envelope, exchange)
@@ -86,6 +86,7 @@ def encode(model: ServedModel, text: str | Ids, add_special_tokens: bool = True)
         return check_tokens(model, text, "prompt")
     tokenizer, engine = model.tokenizer, model.worker.engine
     try:
+        # the source of an encoder-decoder is encoded by its engine
         if model.translates and engine is not None:
             return engine.prompts.encode(text)
         ids = tokenizer.encode_prompt(text) if add_special_tokens else tokenizer.encode(text)
@@ -97,7 +98,7 @@ def encode(model: ServedModel, text: str | Ids, add_special_tokens: bool = True)
 async def _echoes(
     model: ServedModel, body: CompletionRequest, prompt_texts: list[str | Ids], prompts: list[list[int]]
 ) -> list[Echo]:
-    """Return the prompts with the log-probabilities of their tokens, from one pass per prompt between engine steps."""
+    # one pass per prompt, between two steps of the engine
     engine, count = model.worker.engine, body.logprobs
     assert engine is not None
 
@@ -118,6 +119,7 @@ def _echo(
     else:
         stream = model.lm.tokenizer.stream()
         pieces = [stream.push(id) for id in ids]
+        # the bytes of an incomplete character belong to the last token
         pieces[-1] += stream.finish()
     logprobs = CompletionLogprobs(model, count or 0)
     for id, piece, score in zip(ids, pieces, scores or (), strict=scores is not None):
@@ -128,7 +130,6 @@ def _echo(
 async def _answer(
     model: ServedModel, body: CompletionRequest, choices: Choices, echoes: list[Echo], envelope: Envelope
 ) -> Completion:
-    """Return the response to a request without streaming."""
     count = len(choices.prompts) * choices.n
     outputs, reasons = [""] * count, list[FinishReason](["length"]) * count
     before = [echoes[index // choices.n] for index in range(count)]
@@ -138,6 +139,7 @@ async def _answer(
         for step in events:
             index = index_of(step)
             outputs[index] += step.text
+            # every reason but "stop" is "length" in this format
             reasons[index] = "stop" if step.finish_reason == "stop" else "length"
             if body.logprobs is not None and step.token is not None:
                 lists[index].add(step.token, step.text, step.logprobs)
@@ -168,13 +170,13 @@ async def _stream(
     envelope: Envelope,
     exchange: Exchange,
 ) -> None:
-    """Stream the response, the chunks of one step in one write."""
     make = envelope.chunks(body.include_usage)
     count = len(choices.prompts) * choices.n
     before = [echoes[index // choices.n] for index in range(count)]
     lists = [CompletionLogprobs(model, body.logprobs or 0, len(echo.text)) for echo in before]
 
     def chunk(index: int, text: str, logprobs: LogprobColumns | None, reason: str | None, ids: list[int]) -> bytes:
+        # assembled from strings, since every token is a chunk
         rest = f',"token_ids":{ids}' if body.return_token_ids else ""
         values = "null" if logprobs is None else encode_json(logprobs)
         end = "null" if reason is None else f'"{reason}"'
@@ -195,6 +197,7 @@ async def _stream(
 
     async with exchange.open_stream(choices.pause) as stream:
         if body.echo or not choices.requests:
+            # max_tokens 0 makes no requests: the echo is the whole answer, and ends it
             reason = None if choices.requests else "length"
             for index, echo in enumerate(before):
                 logprobs, ids = (None if body.logprobs is None else echo.logprobs), choices.prompts[index // choices.n]
@@ -212,17 +215,13 @@ def index_of(step: Event) -> int:
 
 
 async def _translate(model: ServedModel, body: CompletionRequest, exchange: Exchange) -> Completion | None:
-    """Return the translations of the prompts by beam search, or stream them.
-
-    Raises:
-        ApiError: the model does not translate, or the body sets an option that beam search lacks.
-    """
     lm = model.lm
     if not isinstance(lm, Seq2SeqLM):
-        raise unsupported("use_beam_search", "only a translator searches with beams")
+        raise unsupported("use_beam_search", "only encoder-decoders support beam search; leave it out")
     sources = [source for source in body.prompts() if isinstance(source, str)]
     if len(sources) < len(body.prompts()):
         raise ApiError("invalid_value", "prompt: beam search reads text, not token ids; send a text", "prompt")
+    # a field with its neutral value has no effect
     set_fields = (name for name in body.model_fields_set - body.ignored if getattr(body, name) not in (None, False))
     for name in sorted(set_fields):
         if name not in OF_BEAMS and not (name in NEUTRAL and getattr(body, name) == NEUTRAL[name]):
@@ -233,6 +232,7 @@ async def _translate(model: ServedModel, body: CompletionRequest, exchange: Exch
     try:
         if limit != 0:
             steps = lm.translations(sources, **beam)
+            # the generator yields None after each decoding step, and the targets at the end
             while (step := await model.worker.run(lambda: next(steps))) is None:
                 pass  # one decoding step at a time, so that other requests get their turns
             targets = step

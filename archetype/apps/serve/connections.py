@@ -33,6 +33,7 @@ class Connections:
             waiting = _waiting_bytes(connection)
             if not waiting and not _expects_head(connection):
                 continue
+            # a client is stalled while its number of unsent bytes stays exactly the same
             before, since = self._states.get(connection, (waiting, now))
             states[connection] = waiting, since if waiting == before else now
             if waiting and now - states[connection][1] > SEND_SECONDS:
@@ -40,6 +41,7 @@ class Connections:
             elif not waiting and now - states[connection][1] > HEADER_SECONDS:
                 connection.transport.close()
         self._states = states
+        # those that have not read for longest come first, then those with most bytes
         slowest = sorted(states, key=lambda connection: (states[connection][1], -states[connection][0]))
         excess = sum(waiting for waiting, _ in states.values()) - ALL_WAITING_BYTES
         while excess > 0:
@@ -54,6 +56,6 @@ def _waiting_bytes(connection: Any) -> int:
 
 
 def _expects_head(connection: Any) -> bool:
-    """Return whether the next head has not arrived yet; between requests uvicorn's keep-alive timer runs instead."""
+    # between two requests uvicorn's keep-alive timer runs, until the first byte of the next head
     is_idle = connection.cycle is None or connection.cycle.response_complete
     return is_idle and connection.timeout_keep_alive_task is None

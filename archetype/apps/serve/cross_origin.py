@@ -31,6 +31,7 @@ class Origins:
         """Return the CORS headers of the response to a request; none if its origin is not allowed."""
         origin = request.get(b"origin")
         if origin is None or not self._allows(origin):
+            # so that caches do not give this response, without CORS headers, to an allowed origin
             return [(b"vary", b"origin")] if self._allowed - {"*"} else []
         return [
             (b"access-control-allow-origin", origin),
@@ -43,7 +44,7 @@ class Origins:
         asked = request.get(b"access-control-request-method")
         if method != "OPTIONS" or asked not in (b"GET", b"POST") or not self._allows(request.get(b"origin", b"")):
             return None
-        names = request.get(b"access-control-request-headers", b"")
+        names = request.get(b"access-control-request-headers", b"")  # any header may be sent
         return [
             (b"access-control-allow-methods", b"GET, POST"),
             (b"access-control-allow-headers", names),

@@ -113,14 +113,7 @@ async def classify(exchange: Exchange, body: ClassifyRequest) -> Classes:
 
 
 async def _in_slices(model: ServedModel, sequences: list[list[int]], work: Callable[[list[int]], Tensor]) -> Tensor:
-    """Run a model over many sequences in batches of similar lengths, with engine steps in between.
-
-    Args:
-        work: returns the results of the sequences at the given indices.
-
-    Raises:
-        ApiError: a sequence cannot be read.
-    """
+    # in batches of similar lengths, which need little padding, with steps of the engine in between
     order, results = list[int](), list[Tensor]()
     assert isinstance(model.lm, TextEmbedder | TextClassifier)
     try:
@@ -134,7 +127,7 @@ async def _in_slices(model: ServedModel, sequences: list[list[int]], work: Calla
 
 
 async def _classes_of_pictures(model: ServedModel, urls: list[str]) -> Tensor:
-    """Return the class probabilities of images, (N, num_classes); only a few images are in memory at once."""
+    # (N, num_classes); only a few images are in memory at once
     results = []
     for start in range(0, len(urls), PICTURES_AT_ONCE):
         part = urls[start : start + PICTURES_AT_ONCE]
@@ -157,7 +150,6 @@ def _check_inputs(inputs: list[Any]) -> list[Any]:
 
 
 def _tokenize(model: ServedModel, inputs: list[str | Ids], pooling: Pooling | None) -> list[list[int]]:
-    """Tokenize texts as `TextEmbedder.embed` does."""
     checked = [encode(model, text) if isinstance(text, list) else text for text in inputs]
     try:
         return model.lm.expect(TextEmbedder).embedding_tokens(checked, pooling)
@@ -166,7 +158,7 @@ def _tokenize(model: ServedModel, inputs: list[str | Ids], pooling: Pooling | No
 
 
 def _encode_text(model: ServedModel, text: str | Ids) -> list[int]:
-    """Tokenize a complete text with all special tokens; a prompt, which is continued, has fewer."""
+    # a complete text has all special tokens; a prompt, which is continued, has fewer
     if isinstance(text, list):
         return encode(model, text)
     return model.tokenizer.add_special_tokens(encode(model, text, add_special_tokens=False))
@@ -174,6 +166,7 @@ def _encode_text(model: ServedModel, text: str | Ids) -> list[int]:
 
 def _vector(vector: Tensor, format: str | None) -> list[float] | str:
     if format == "base64":
+        # little-endian float32, as OpenAI's clients decode it; the Python client asks for it by default
         return base64.b64encode(vector.contiguous().numpy().astype("<f4").tobytes()).decode()
     values: list[float] = vector.tolist()
     return values
@@ -198,11 +191,12 @@ def picture(model: ServedModel, url: str) -> Tensor:
     except (binascii.Error, ValueError):
         raise ApiError("invalid_value", "input: the image is not base64; encode its file", "input") from None
     try:
+        # from the header: a small file may decode to gigabytes
         width, height = picture_size(data)
         if width * height > PICTURE_PIXELS:
-            cause = f"a picture of {width:,} x {height:,} has more than {PICTURE_PIXELS:,} pixels"
+            cause = f"an image of {width:,} x {height:,} has more than {PICTURE_PIXELS:,} pixels"
             raise ApiError("invalid_value", f"input: {cause}; make it smaller", "input")
-        with model.memory.hold(width * height * BYTES_OF_PIXEL, f"a picture of {width:,} x {height:,}", "input"):
+        with model.memory.hold(width * height * BYTES_OF_PIXEL, f"an image of {width:,} x {height:,}", "input"):
             return model.lm.expect(ImageEncoder).image(data)
-    except ArchetypeError as error:  # of the picture, or of how the model says that it is prepared
+    except ArchetypeError as error:  # in the image, or in the model's preprocessor_config.json
         raise ApiError("invalid_value", str(error), "input") from None

@@ -75,7 +75,7 @@ class EngineBar:
                 busy = now
             elif now - busy > IDLE_SECONDS:
                 await self._measure()
-            if (text := str(rows)) != last:
+            if (text := str(rows)) != last:  # events only when a number has changed
                 last, sent = text, now
                 yield event({"engine": _together(rows), "models": rows})
             elif now - sent > PING_SECONDS:
@@ -103,7 +103,7 @@ class EngineBar:
                     del self._bandwidth[str(device)]
 
     def _row(self, model: "ServedModel", before: dict[str, tuple[float, int, int]]) -> dict[str, Any]:
-        """Return the numbers of one model; rates are averages since the last event."""
+        # rates are averages since the last event
         worker, kind = model.worker, model.lm.spec.kind
         row: dict[str, Any] = {"name": model.name, "kind": kind, "unfinished": worker.num_unfinished}
         if (engine := worker.engine) is None:
@@ -116,6 +116,7 @@ class EngineBar:
         weights = self._step_bytes.get(model.fingerprint)
         if weights is None:
             weights = self._step_bytes[model.fingerprint] = bytes_of_step(model.lm.spec, model.nbytes)
+        # each step reads all weights, and the filled part of the state
         traffic = taken * (weights + stats.state_bytes * stats.cache_use) / seconds
         bandwidth = self._bandwidth.get(str(model.lm.model.device), 0.0)
         return row | {
@@ -133,7 +134,7 @@ class EngineBar:
 
 
 def _together(states: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the sums over all models, and the bandwidth of the fastest device."""
+    # sums over all models, and the bandwidth of the fastest device
     names = ("waiting", "running", "slots", "tokens_per_second", "bytes_per_second", "state_bytes")
     sums = {name: sum(row.get(name, 0) for row in states) for name in names}
     return sums | {"bandwidth": max((row.get("bandwidth", 0) for row in states), default=0)}

@@ -127,6 +127,8 @@ class EventStream:
         if self._sender is None:
             sending = self._piece(data)
             try:
+                # one step of the coroutine writes the event, unless the client is behind: then uvicorn's send suspends
+                # first
                 sending.send(None)
             except StopIteration:
                 return
@@ -147,7 +149,7 @@ class EventStream:
 
     async def _send_waiting(self) -> None:
         while self._waiting:
-            data, self._waiting = bytes(self._waiting), bytearray()
+            data, self._waiting = bytes(self._waiting), bytearray()  # all that has come meanwhile, in one piece
             await self._piece(data)
         self._sender = None
         self._pause(False)

@@ -49,6 +49,7 @@ class Choices:
     def usage(self) -> Usage:
         """Return the number of prompt tokens and of sampled tokens, end tokens included."""
         prompt, completion = sum(map(len, self.prompts)), sum(len(request.tokens) for request in self.requests)
+        # of each prompt's first choice: the others share its prompt
         cached = sum(request.num_cached for request in self.requests[:: self.n])
         return usage(prompt, completion, cached)
 
@@ -58,6 +59,7 @@ class Choices:
         for request in self.requests:
             if request.finish_reason is None:
                 request.cancel()
+        # the engine only steps if some request is not paused, and removes cancelled ones in its steps
         self.pause(False)
         self.held.close()
 
@@ -158,6 +160,7 @@ async def begin(
     stop_ids = tuple(body.stop_token_ids or ())
     seed = secrets.randbits(62) if body.seed is None else body.seed
     count = 0 if limit == 0 else num_prompts * choices.n
+    # compiled before the request takes a place in the queue
     if settings.keys() & set(KINDS) and model.worker.engine is not None:
         grammar = {name: settings[name] for name in settings.keys() & {*KINDS, "json_whitespace"}}
         await model.worker.grammar(model.lm.sampling.replace(**grammar))
@@ -183,7 +186,7 @@ async def begin(
 
     def submitted() -> None:
         model.worker.done(count - len(choices.requests))  # choices that were not submitted
-        if choices.cancelled:
+        if choices.cancelled:  # the client left while this ran in a text thread
             choices.cancel()
 
     try:
@@ -241,11 +244,13 @@ def room(model: ServedModel, prompt: list[int], limit: int | None, default: int 
         ApiError: prompt and completion together are longer than the context.
     """
     context = model.context_length or 0
+    # an encoder-decoder's target begins with one token; the prompt is its source
     before = 1 if model.translates and len(prompt) <= context else len(prompt)
     left = context - before
     asked = 0 if limit is None else limit
     if before + asked > context or (left < 1 and limit is None):
         message = (
+            # the words of OpenAI's message, by which clients recognize this error
             f"This model's maximum context length is {context} tokens. However, you requested {len(prompt) + asked} "
             f"tokens ({len(prompt)} in the prompt, {asked} in the completion). Please shorten the prompt or max_tokens."
         )

@@ -157,8 +157,9 @@ class GenerationRequest(Body):
     def without_effect(self) -> list[str]:
         names = super().without_effect()
         if self.response_format is not None and self.response_format.type == "text":
-            names.append("response_format")
+            names.append("response_format")  # text without a constraint is what is generated anyway
         if self.stream_options is not None and not self.stream:
+            # named once as a whole, rather than by each of its fields
             names = [name for name in names if not name.startswith("stream_options.")] + ["stream_options"]
         if self.json_whitespace is not None and not any(kind == "json_schema" for _, kind, _ in self._rules()):
             names.append("json_whitespace")
@@ -216,7 +217,7 @@ class GenerationRequest(Body):
         return {kind: value for _, kind, value in rules}
 
     def _rules(self) -> Iterator[tuple[str, str, Any]]:
-        """Iterate over all constraints as (field of the body, field of `Sampling`, value)."""
+        # as (field of the body, field of `Sampling`, value)
         if self.response_format is not None and self.response_format.type == "json_object":
             yield "response_format", "json_schema", '{"type": "object"}'
         if self.response_format is not None and self.response_format.type == "json_schema":
@@ -243,6 +244,7 @@ class GenerationRequest(Body):
         for name, value in guided.items():
             if value is None:
                 continue
+            # guided_json (vLLM's older names) and structured_outputs.json are both of kind json
             field, kind = name.partition(".")[0], name.replace("_", ".").rpartition(".")[2]
             match kind:
                 case "json":

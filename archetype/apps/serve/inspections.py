@@ -105,7 +105,8 @@ async def attention(exchange: Exchange) -> Raw:
     query = exchange.query
     stage, limit = query.get("stage", "weights"), exchange.number("max", MAX_SIDE, 1, MAX_INSPECTED_TOKENS)
     if stage not in STAGES:
-        raise ApiError("invalid_value", f"stage: there is no {stage!r:.40}; use one of {', '.join(STAGES)}", "stage")
+        message = f"stage: {stage!r:.40} is not a stage of attention; use one of {', '.join(STAGES)}"
+        raise ApiError("invalid_value", message, "stage")
     head, layer = exchange.number("head", 0, 0, 2**16), query.get("layer", "0")
     capture = exchange.app.captures.get(exchange.parameters["id"])
     async with exchange.app.models.use(capture.model.name):
@@ -116,6 +117,7 @@ async def attention(exchange: Exchange) -> Raw:
             cells = cells.masked_fill(view.masked.isneginf(), -torch.inf)
         sides = [min(limit, size) for size in cells.shape]
         if sides != list(cells.shape):
+            # maxima, so that a single strong weight stays visible
             cells = nn.functional.adaptive_max_pool2d(cells[None], sides)[0]
     return raw_tensor(cells)
 
@@ -185,11 +187,7 @@ async def recurrent(exchange: Exchange) -> Recurrent:
 
 
 async def _text_of(model: ServedModel, metrics: Metrics, body: InspectRequest) -> tuple[Any, list[int] | None]:
-    """Return the input of the pass, and the target of an encoder-decoder.
-
-    Raises:
-        ApiError: the body has no input of the model's kind, or several.
-    """
+    # the input of the pass, and the target of an encoder-decoder
     named = [name for name in ("ids", "text", "messages", "source", "image") if getattr(body, name) is not None]
     if len(named) != 1:
         message = "text: give exactly one of ids, text, messages, source or image"
@@ -216,16 +214,13 @@ async def _text_of(model: ServedModel, metrics: Metrics, body: InspectRequest) -
         return ids, await worker.text(lambda: tokenizer.encode_target(words))
     if target is None:
         target = await _continuation(model, metrics, ids, body.generate)
+        # the target is the decoder's input, which has no end token
         target = target[:-1] if target[-1:] and target[-1] in model.lm.ends else target
     return ids, target
 
 
 async def _continuation(model: ServedModel, metrics: Metrics, ids: list[int], count: int | None) -> list[int]:
-    """Return the greedy continuation of a prompt; `count` None generates up to `TARGET_TOKENS` tokens.
-
-    Raises:
-        ApiError: the model does not generate, or the context is full.
-    """
+    # greedy; `count` None generates up to `TARGET_TOKENS` tokens
     model.check("completions")
     body = CompletionRequest(prompt=ids, max_tokens=count, temperature=0.0)
     choices = await begin(model, body, lambda: [ids], 1, TARGET_TOKENS, None, metrics, "generate", at_once=True)
@@ -237,11 +232,7 @@ async def _continuation(model: ServedModel, metrics: Metrics, ids: list[int], co
 
 
 async def _view(capture: Capture, work: Any) -> Any:
-    """Return a view, computed between two steps of the engine.
-
-    Raises:
-        ApiError: the model has no such view.
-    """
+    # computed between two steps of the engine; refused if the model has no such view
     try:
         return await capture.model.worker.run(work)
     except ArchetypeError as error:

@@ -41,6 +41,7 @@ class Memory:
     @property
     def for_work(self) -> int:
         """Return the bytes for requests and `others`; at least `WORK_BYTES` of them are for requests."""
+        # weights that fill the budget must not block all requests
         return max(self.total - self.weights(), self._kept + WORK_BYTES)
 
     @property

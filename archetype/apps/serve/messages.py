@@ -61,6 +61,7 @@ def plain_messages(messages: list[Message], template: ChatTemplate) -> list[dict
                 cause = "a part has no text" if part.type == "text" else f"a part has the type {part.type!r:.40}"
                 raise ApiError("unsupported_parameter", f"{path}: {cause}; this model reads only text", "messages")
         role = message.role
+        # OpenAI's newer name of the system role
         if role == "developer" and not template.reads(role):
             role = "system"
         text = "".join(part.text or "" for part in content) if content else message.content
@@ -72,6 +73,7 @@ def plain_messages(messages: list[Message], template: ChatTemplate) -> list[dict
             _check_call(call, f"messages[{position}].tool_calls[{index}]", template)
         calls = [_with_arguments(call, template) for call in calls]
         names |= {call.get("id"): _function(call).get("name", "") for call in calls if isinstance(call, dict)}
+        # the API names a result by the id of its call, some templates by the function
         if role == "tool" and names.get(more.get("tool_call_id")) and template.reads("name"):
             more = {"name": names[more.get("tool_call_id")]} | more
         written = {"role": role} if text is None else {"role": role, "content": text}  # in this API null means absent
@@ -81,11 +83,7 @@ def plain_messages(messages: list[Message], template: ChatTemplate) -> list[dict
 
 
 def _check_call(call: Any, path: str, template: ChatTemplate) -> None:
-    """Refuse keys of a tool call that neither the API nor the template knows.
-
-    Raises:
-        ApiError: names the first.
-    """
+    # refuse keys of a tool call that neither the API nor the template knows
     objects = [(path, call, CALL), (f"{path}.function", _function(call), FUNCTION)]
     for where, values, known in objects:
         for key in values if isinstance(values, dict) else ():

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 if TYPE_CHECKING:
     from archetype.apps.serve.served_model import ServedModel
 
+# upper limits of the histograms' buckets
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # name, help, and the field of `Stats`
@@ -46,7 +47,7 @@ class Metrics:
     """Counters and histograms of one server."""
 
     def __init__(self, loaded: "Callable[[], list[ServedModel]]") -> None:
-        self._registry = CollectorRegistry()
+        self._registry = CollectorRegistry()  # not the global one, which all servers of a process would share
         self._registry.register(EngineStats(loaded))
         self._requests = Counter("archetype_requests", "Responses", ("path", "status"), registry=self._registry)
         name, help = (
@@ -76,6 +77,7 @@ class EngineStats(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Yield the metrics of every model that generates."""
+        # read when Prometheus asks, so nothing is counted twice; unloaded models are absent
         engines = [(model.name, model.worker.engine.stats()) for model in self._loaded() if model.worker.engine]
         for kind, fields in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
             for name, text, field in fields:

@@ -151,7 +151,7 @@ class Models:
         if name is None:
             return next(iter(self._entries.values())).source
         if (known := self._names.get(name)) is None:
-            message = f"model: there is no model {name!r:.80}; {nearest(name, self._entries)}"
+            message = f"model: no served model is named {name!r:.80}; {nearest(name, self._entries)}"
             names = f" ({', '.join(self._entries)})" if "did you mean" in message else ""
             raise ApiError("model_not_found", message + names, "model")
         return self._entries[known].source
@@ -167,6 +167,7 @@ class Models:
         entry.num_users += 1
         entry.last_used = time.monotonic()
         try:
+            # counted as a user while it loads, so that it is not unloaded for another model meanwhile
             yield entry.model or await self._load(entry)
         finally:
             entry.num_users -= 1
@@ -189,6 +190,7 @@ class Models:
             entry.loading = asyncio.create_task(self._start(entry))
         try:
             async with asyncio.timeout(self.options.load_seconds):
+                # shielded: if this client leaves, loading goes on for the others that wait
                 return await asyncio.shield(entry.loading)
         except TimeoutError:
             raise ApiError("model_loading", f"{entry.source.name} is still being loaded; try again later") from None
@@ -207,13 +209,10 @@ class Models:
             return entry.model
 
     def _make_room(self, entry: _Entry) -> None:
-        """Unload idle models until this one fits, the least recently used first.
-
-        Raises:
-            ApiError: the model never fits, or does not fit together with the models in use.
-        """
+        # unload idle models until this one fits, the least recently used first
         others = [loaded for loaded in self._entries.values() if loaded.model is not None]
         needed, budget = entry.nbytes, self.memory.total - self.memory.used
+        # without other models, this one is loaded in any case
         if others and needed > self.memory.total:
             cause = f"{entry.source.name} needs {needed >> 20:,} MiB, more than the {self.memory.total >> 20:,} MiB"
             raise ApiError("invalid_value", f"model: {cause}; start the server with a larger --memory", "model")
@@ -230,7 +229,7 @@ class Models:
         if (used := sum(loaded.nbytes for loaded in others)) and used + needed > budget:
             names = ", ".join(loaded.source.name for loaded in others)
             cause = f"{entry.source.name} needs {needed >> 20:,} of {self.memory.total >> 20:,} MiB"
-            message = f"{cause}, too much together with {names}, now in use; try again later"
+            message = f"{cause}, which does not fit next to {names}, now in use; try again later"
             raise ApiError("model_loading", message, "model")
 
 

@@ -26,6 +26,7 @@ class Closed(GenerateJsonSchema):
 
 
 async def openapi(exchange: Exchange) -> dict[str, Any]:
+    # the first call imports every handler, torch included
     return await asyncio.to_thread(document)
 
 
@@ -42,6 +43,7 @@ def document() -> dict[str, Any]:
     for body in bodies:
         _describe_effects(components[body.__name__]["properties"], body)
     schema_of = {kind: schema for (kind, _), schema in schemas.items()}
+    # OpenAPI has no notation for a parameter with slashes
     paths = {route.path.replace(":path", ""): {route.method.lower(): _operation(route, schema_of)} for route in ROUTES}
     return {
         "openapi": "3.1.0",
@@ -52,18 +54,17 @@ def document() -> dict[str, Any]:
         },
         "paths": paths,
         "components": {"schemas": components, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
-        "security": [{}, {"key": []}],
+        "security": [{}, {"key": []}],  # a key is optional: a server may have none
     }
 
 
 def _json_answer(route: Route) -> Any:
-    """Return the type of a route's JSON answers; None if it has none."""
+    # None if no answer is JSON
     kinds = tuple(kind for kind in route.answers if kind not in (NoneType, Raw))
     return Union[kinds] if kinds else None  # noqa: UP007 (of a tuple)
 
 
 def _operation(route: Route, schemas: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return a route as OpenAPI describes it."""
     path = route.path.replace(":path", "")
     parts = [part[1:-1] for part in path.split("/") if part.startswith("{")]
     parameters = [{"name": name, "in": "path", "required": True, "schema": STRING} for name in parts]
@@ -72,7 +73,7 @@ def _operation(route: Route, schemas: Mapping[Any, Any]) -> dict[str, Any]:
     if (answer := _json_answer(route)) is not None:
         content[JSON] = {"schema": schemas[answer]}
     if NoneType in route.answers:
-        content[STREAM] = {}
+        content[STREAM] = {}  # a handler that returns None has streamed
     operation: dict[str, Any] = {
         "summary": route.summary,
         "operationId": "_".join(filter(None, path.translate({ord(sign): "_" for sign in "/.{}"}).split("_"))) or "page",
@@ -91,7 +92,6 @@ def _operation(route: Route, schemas: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _describe_effects(properties: dict[str, Any], body: type[Body]) -> None:
-    """Describe the fields of a body that are accepted without effect, and those that are not supported."""
     for name in body.ignored & properties.keys():
         properties[name]["description"] = "Accepted without effect, and named in x-archetype-ignored."
     for name, values in body.neutral.items():

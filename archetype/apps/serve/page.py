@@ -27,6 +27,7 @@ def is_built() -> bool:
 
 async def index(exchange: Exchange) -> Raw:
     """Answer with the web UI, or with how to build it."""
+    # a nonce per response lets the page's own inline style pass the content security policy
     file, nonce = FOLDER / "index.html", secrets.token_urlsafe(16)
     text = file.read_text(encoding="utf-8").replace("{{nonce}}", nonce) if is_built() else MISSING
     headers = {
@@ -43,6 +44,7 @@ async def asset(exchange: Exchange) -> Raw:
     """Answer with a file of the web UI, compressed if the browser accepts that; its name changes with its contents."""
     folder = (FOLDER / "assets").resolve()
     file = (folder / exchange.parameters["path"]).resolve()
+    # a path with .. or a link must not lead out of the folder
     if not file.is_relative_to(folder) or not file.is_file():
         raise ApiError("unknown_url", "the web UI has no such file; reload the page")
     kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"

@@ -1,4 +1,4 @@
-"""The page's requests about positions: functions of the specification alone; nothing here loads torch."""
+"""POST /api/spec/position: position encodings and masks as functions of the specification; nothing here loads torch."""
 
 import asyncio
 import re
@@ -75,7 +75,7 @@ def positions(models: Models, body: PositionRequest) -> Positions | Problems:
 
 
 def _state(memory: MemoryCost, length: int, most: int | None) -> dict[str, Any]:
-    """Bytes of one row's state at growing lengths."""
+    # bytes of one sequence's state at growing lengths
     lengths = [point for point in points(length) if point and (most is None or point <= most)]
     values = [memory.state(1, tokens) for tokens in lengths]
     return {
@@ -87,14 +87,13 @@ def _state(memory: MemoryCost, length: int, most: int | None) -> dict[str, Any]:
 
 
 def _embedding(model: ModelSpec, length: int) -> Curves | None:
-    """The position embedding that is added to the tokens' vectors."""
     added = getattr(getattr(model, "embedding", None), "position", None)
     place = Place(length, model.context_length, getattr(model, "d_model", 2))
     return None if added is None else curves(added, place)
 
 
 def _layers(model: ModelSpec, length: int) -> list[dict[str, Any]]:
-    """Each kind of mixer with its layers."""
+    # one row for each kind of mixer, with its layers
     rows = []
     for stack in model.stacks:
         kinds: dict[tuple[str, Mixer], list[int]] = {}
@@ -110,7 +109,7 @@ def _layers(model: ModelSpec, length: int) -> list[dict[str, Any]]:
 
 
 def _mixer(mixer: Mixer, stack: StackView, layer: int, length: int, context_length: int) -> dict[str, Any]:
-    """The positions and the pattern of a mixer that attends."""
+    # None for mixers without attention
     sizes = mixer.attention_sizes(stack.d_model)
     if sizes is None:
         return {"position": None, "pattern": None}
@@ -123,7 +122,7 @@ def _mixer(mixer: Mixer, stack: StackView, layer: int, length: int, context_leng
 
 
 def _pattern(pattern: Pattern, context: MaskContext) -> dict[str, Any]:
-    """The mask as text: a row for each query, a sign for each key; of long texts, evenly chosen positions."""
+    # the mask as text, 1 or 0 for each key in a row for each query; long sequences are sampled evenly
     rule, length = pattern_rule(pattern), context.length
     count = min(length, NUM_CELLS)
     places = [step * length // count for step in range(count)]

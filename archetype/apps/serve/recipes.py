@@ -69,10 +69,12 @@ def recipe_of(models: Models, body: RecipeRequest) -> RecipeAnswer | Problems:
             source["vocab_size"] = size  # a default, too: if absent, the tokenizer decides
         by_kind, error = {}, None
         for kind, files in FILES.items():
+            # a kind of data suits the model if an objective can be resolved for it
             recipe = recipe_for(source, {"kind": kind} | files, body.size)
             try:
                 by_kind[kind] = recipe.replace(objective=resolve_objective(recipe, spec))
             except SpecError as refusal:
+                # if no kind suits the model, the refusal of the first is shown
                 error = error or refusal
         if not by_kind:
             assert error is not None
@@ -88,6 +90,7 @@ def recipe_of(models: Models, body: RecipeRequest) -> RecipeAnswer | Problems:
     report = cost_report(spec, batch_size, recipe.sequence_length)
     fields = recipe.dump()
     text = mapping_to_yaml({key: fields[key] for key in sorted(fields, key=lambda key: key == "spec")})
+    # a file name, part of the command
     name = re.sub(r"[^\w.-]+", "-", spec.name or spec.kind).strip("-.") or spec.kind
     extensions = "".join(f" --extension {extension.name}" for extension in extensions_of([spec]))
     return {

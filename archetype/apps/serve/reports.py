@@ -81,7 +81,7 @@ class Reports:
         return summaries
 
     def _files(self, suffixes: tuple[str, ...]) -> dict[str, Path]:
-        """Return the files of the folders by name; earlier folders take precedence."""
+        # by name; earlier folders take precedence, and links must not lead out of a folder
         files: dict[str, Path] = {}
         for folder in self.folders:
             root = folder.resolve()
@@ -97,7 +97,7 @@ class Reports:
             ApiError: there is no such file.
         """
         if (file := self._files(suffixes).get(name)) is None:
-            raise ApiError("report_not_found", f"there is no report {name!r:.80}; see /api/reports", "name")
+            raise ApiError("report_not_found", f"no report is named {name!r:.80}; GET /api/reports lists them", "name")
         return file
 
 
@@ -119,7 +119,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _finite(value: Any) -> Any:
-    """Replace NaN and infinities by null, because JSON has no such numbers."""
+    # null for NaN and infinities, which JSON does not have
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list):

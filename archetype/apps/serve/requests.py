@@ -24,6 +24,7 @@ class CompletionRequest(GenerationRequest):
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
+    # supported here, so no longer refused
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
         name: values for name, values in GenerationRequest.neutral.items() if name != "use_beam_search"
     }
@@ -46,10 +47,11 @@ def as_list(prompts: Prompts) -> list[str | Ids]:
 
 def check_choices(prompts: list[str | Ids], n: int, param: str) -> list[str | Ids]:
     """Return the prompts if their number is allowed."""
+    # an empty text may still have a begin token; an empty list of ids has nothing to continue
     if not prompts or not all(prompt or isinstance(prompt, str) for prompt in prompts):
         raise ApiError("invalid_value", f"{param}: is empty; give some text", param)
     if len(prompts) * n > MAX_CHOICES:
-        cause = f"{len(prompts)} x n {n} are {len(prompts) * n} choices; ask for at most {MAX_CHOICES} at once"
+        cause = f"{len(prompts)} prompts x n {n} are {len(prompts) * n} choices; ask for at most {MAX_CHOICES} at once"
         raise ApiError("invalid_value", f"{param}: {cause}", param)
     return prompts
 
@@ -73,10 +75,12 @@ class ChatRequest(GenerationRequest):
         if name not in ("tools", "tool_choice")
     }
     ignored: ClassVar[frozenset[str]] = GenerationRequest.ignored - {"parallel_tool_calls"}
+    # OpenAI's older fields for tools, with the newer ones as the remedy
     instead: ClassVar[dict[str, str]] = {"functions": "send tools", "function_call": "send tool_choice"}
 
     def without_effect(self) -> list[str]:
         names = super().without_effect()
+        # no tool can be called, so none of the three has an effect
         if not self.tools or self.tool_choice == "none":
             return [*names, *sorted(self.model_fields_set & {"tools", "tool_choice", "parallel_tool_calls"})]
         sent: list[Any] = [*self.tools]

@@ -16,6 +16,7 @@ CHAT = "send it to /v1/chat/completions"
 class InputPart(Fields):
     """A part of a message's content; parts of earlier answers have extra keys."""
 
+    # further keys depend on the type, so an unsupported type is refused before an unknown key
     model_config = ConfigDict(extra="allow")
 
     type: str
@@ -37,6 +38,7 @@ class InputPart(Fields):
 class InputItem(Fields):
     """A message of the input; other items, such as tool calls, are refused."""
 
+    # as in `InputPart`
     model_config = ConfigDict(extra="allow")
 
     type: str = "message"
@@ -197,11 +199,13 @@ class ResponseRequest(Body):
     def without_effect(self) -> list[str]:
         names = super().without_effect()
         if self.stream_options is not None and not self.stream:
+            # named once as a whole, rather than by each of its fields
             names = [name for name in names if not name.startswith("stream_options.")] + ["stream_options"]
         return names
 
     def chat(self) -> ChatRequest:
         """Return the equivalent request for chat completions."""
+        # in this API the system message is a field of its own
         messages = [{"role": "system", "content": self.instructions}] if self.instructions is not None else []
         items = self.input if isinstance(self.input, list) else [InputItem(role="user", content=self.input)]
         messages += [item.message() for item in items]

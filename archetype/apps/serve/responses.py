@@ -81,6 +81,7 @@ async def responses(exchange: Exchange, body: ResponseRequest) -> Response | Non
                 model, chat, lambda: [encode()[1]], 1, None, chat.num_logprobs(), exchange.app.metrics, "input"
             )
         except ApiError as error:
+            # the chat request calls it messages; the client has sent input
             error.param = "input" if error.param == "messages" else error.param
             raise
         exchange.cleanup.callback(choices.cancel)
@@ -116,6 +117,7 @@ class GrowingResponse:
         deltas = []
         for step in events:
             logprobs = []
+            # as in chat completions, a token that only ends the text is not listed
             if self._count is not None and step.logprobs is not None and not only_ends(self._model, self._chat, step):
                 logprobs = [chat_logprobs(self._model, step, self._count)]
             self._text += step.text
@@ -130,6 +132,7 @@ class GrowingResponse:
         return {"type": "output_text", "text": self._text, "annotations": [], "logprobs": self._logprobs}
 
     def item(self) -> OutputMessage:
+        # empty when the item is announced; the part is announced by an event of its own
         content = [self.part()] if self._text or self._reason else []
         return {"id": self.item_id, "type": "message", "role": "assistant", "status": self.status, "content": content}
 
@@ -138,6 +141,7 @@ class GrowingResponse:
         """Return whether the text is complete, or was cut off."""
         if not self._reason:
             return "in_progress"
+        # "length" is max_output_tokens or the end of the context
         return "incomplete" if self._reason == "length" else "completed"
 
     def usage(self) -> ResponseUsage:
@@ -154,6 +158,7 @@ class GrowingResponse:
 
     def object(self) -> Response:
         """Return the response, with its usage when it has ended."""
+        # settings that the body leaves out are reported with the model's defaults
         body, sampling, has_ended = self._body, self._model.lm.sampling, bool(self._reason)
         format: Row = {"type": "text"}
         if body.text is not None and body.text.format is not None:
@@ -187,18 +192,19 @@ class GrowingResponse:
 
 
 async def _stream(response: GrowingResponse, choices: Choices, exchange: Exchange) -> None:
-    """Stream the response as named and numbered events."""
+    # the order of OpenAI's events: created, in_progress, item and part added, deltas, and everything done in reverse
     sequence_numbers = count()
     at = {"item_id": response.item_id, "output_index": 0, "content_index": 0}
 
     def named(name: str, **fields: Any) -> bytes:
-        kind = f"response.{name}"
+        kind = f"response.{name}"  # named twice: in the event line, and in the data as `type`
         return f"event: {kind}\n".encode() + event({"type": kind, "sequence_number": next(sequence_numbers), **fields})
 
     def send(events: list[Event]) -> None:
         if deltas := response.deltas(events):
             stream.write(b"".join(named("output_text.delta", **at, **delta) for delta in deltas))
 
+    # this API has no [DONE]: its last event is response.completed or response.incomplete
     async with exchange.open_stream(choices.pause, last=b"") as stream:
         stream.write(
             named("created", response=response.object())

@@ -66,10 +66,12 @@ class Route:
     @property
     def is_loaded(self) -> bool:
         """Return whether the handler and its types are imported."""
+        # without `types` itself, which would import the handler
         return "types" in self.__dict__
 
     async def answer(self, exchange: Exchange) -> None:
         """Answer a request."""
+        # also if the handler fails, or its client goes away
         with exchange.cleanup:
             arguments = [] if self.body is None else [exchange.read(self.body)]
             if (answer := await self.handler(exchange, *arguments)) is not None:
@@ -88,6 +90,7 @@ ROUTES = (
     Route("GET", "/metrics", "status.metrics", "Counters and histograms for Prometheus", CONTENT_TYPE),
     Route("GET", "/openapi.json", "openapi.openapi", "This document"),
     Route("GET", "/v1/models", "status.list_models", "List the models"),
+    # `:path` also matches slashes: a model's name may be owner/name
     Route("GET", "/v1/models/{id:path}", "status.describe_model", "Describe a model"),
     of_models("POST", "/v1/completions", "completions.completions", "Continue texts"),
     of_models("POST", "/v1/chat/completions", "chat.chat_completions", "Answer a conversation"),
@@ -130,6 +133,7 @@ ROUTES = (
     Route("GET", "/api/reports/{name}", "reports.report", "Read a report"),
     Route("GET", "/api/pictures/{name}", "reports.picture", "Read a picture of a report", "image/*"),
     Route("GET", "/api/runs", "runs.list_runs", "List the training runs"),
+    # before the next one, whose path would match this one, too
     Route("GET", "/api/runs/{name:path}/metrics", "runs.metrics", "Curves of a run",
           query={"points": INTEGER, "after": INTEGER, "smoothing": NUMBER, "x": STRING, "series": STRING}),
     Route("GET", "/api/runs/{name:path}", "runs.run", "Describe a run"),
@@ -140,4 +144,4 @@ def load(with_models: bool) -> None:
     """Import the handlers before the first request; those that use a model only `with_models`."""
     for route in ROUTES:
         if with_models or not route.uses_model:
-            assert route.types
+            assert route.types  # `types` imports the handler

@@ -75,7 +75,7 @@ async def metrics(exchange: Exchange) -> Curves:
     axis = query.get("x", "step")
     if axis not in (*AXES, "flops"):
         choices = ", ".join((*AXES, "flops"))
-        raise ApiError("invalid_value", f"x: there is no {axis!r:.40}; use one of {choices}", "x")
+        raise ApiError("invalid_value", f"x: {axis!r:.40} is not an axis; use one of {choices}", "x")
     only = query["series"].split(",") if query.get("series") else None
     async with runs.turn:
         try:
@@ -167,7 +167,8 @@ class Runs:
             ApiError: there is no such run.
         """
         if (folder := run_folders(self.folder).get(name)) is None:
-            raise ApiError("run_not_found", f"there is no run {name!r:.80} in {self.folder}", "name")
+            message = f"no run in {self.folder} is named {name!r:.80}; GET /api/runs lists them"
+            raise ApiError("run_not_found", message, "name")
         return folder
 
 
@@ -184,7 +185,7 @@ def _details(name: str, folder: Path) -> RunDetails:
 
 @lru_cache(maxsize=256)
 def _architecture(folder: Path, changed: float) -> dict[str, Any]:
-    """Return the summary of a run's specification, cached while its file stays the same."""
+    # cached by the time of change, so that a changed file is read again
     check_extensions(folder)
     spec = read(folder / "spec.yaml")
     return {
@@ -197,7 +198,7 @@ def _architecture(folder: Path, changed: float) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _flops_per_target(folder: Path, changed: float) -> float:
-    """Return the training FLOPs per token or image."""
+    # training FLOPs per token or image
     spec, values = read(folder / "spec.yaml"), read_mapping(folder / "recipe.yaml")
     length = None if spec.reads_images else values.get("sequence_length")  # an image is one target
     if values.get("trainable") is None and values.get("adapter") is None:
@@ -209,13 +210,13 @@ def _flops_per_target(folder: Path, changed: float) -> float:
 
 
 def _written(folder: Path) -> float:
-    """Return when a run's specification or recipe was last written (Unix time)."""
+    # Unix time
     files = (folder / "spec.yaml", folder / "recipe.yaml")
     return max(file.stat().st_mtime for file in files if file.is_file())
 
 
 def _changed(folder: Path) -> float:
-    """Return when a run last wrote metrics (Unix time)."""
+    # when the run last wrote metrics, in Unix time
     return max(
         (file.stat().st_mtime for name in ("recipe.yaml", "metrics.jsonl") if (file := folder / name).is_file()),
         default=0.0,

@@ -26,6 +26,7 @@ class ServedModel:
     def __init__(self, source: Source, lm: LanguageModel, options: ModelOptions, memory: Memory | None = None) -> None:
         self.memory = memory or Memory()
         self._state_bytes: dict[tuple[int, int], int] = {}  # (target length, source length) -> bytes of the state
+        # --generation-config none: the defaults of `Sampling` instead of the model's
         if not options.own_sampling:
             lm = replace(lm, sampling=Sampling())
         if options.chat_template is not None:
@@ -34,6 +35,7 @@ class ServedModel:
         self.created = int(time.time())
         self.fingerprint = _fingerprint(lm)
         self.nbytes = sum(tensor.nbytes for tensor in (*lm.model.parameters(), *lm.model.buffers()))
+        # other models, such as encoders, answer within a single pass
         engine = Engine(lm, options.slots, options.prefix_bytes) if self.generates else None
         self.worker = Worker(lm, engine, options.max_queue)
 
@@ -84,6 +86,7 @@ class ServedModel:
             return name.encode()
         if self.lm.tokenizer is None or token >= self.lm.tokenizer.vocab_size:
             return f"token_id:{token}".encode()
+        # a token without bytes, which no text contains, is shown as the vocabulary names it
         return self.token_bytes(token) or self.lm.tokenizer.token(token).encode()
 
     def check_state(self, length: int, source_length: int, param: str) -> None:
@@ -138,6 +141,6 @@ def _no_bytes(token: int) -> bytes:
 
 
 def _fingerprint(lm: LanguageModel) -> str:
-    """Return a hash of the specification, a sample of every tensor, the dtype and the version."""
+    # a sample of every tensor: reading all weights would delay the start
     parts = f"{__version__} {fingerprint(lm.spec)} {weights_fingerprint(lm.model)}"
     return f"fp_{hashlib.sha256(parts.encode()).hexdigest()[:16]}"

@@ -34,6 +34,7 @@ class Server(uvicorn.Server):
     def __init__(self, app: App, grace_seconds: float = 30.0) -> None:
         config = uvicorn.Config(
             app,
+            # `connections.py` reads the attributes of this protocol class
             http="h11",
             ws="none",
             lifespan="off",
@@ -52,6 +53,7 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop after a signal; at once after a second one."""
+        # a second signal
         if self.should_exit:
             self.grace_seconds = 0.0
         self.should_exit = True
@@ -74,12 +76,13 @@ class Server(uvicorn.Server):
         self.app.models.close()
 
     async def _refuse_late(self) -> None:
-        """Refuse the requests that are unfinished after `grace_seconds`."""
+        # refuse the requests that are unfinished after `grace_seconds`, which a second signal sets to 0
         loop = asyncio.get_running_loop()
         stopped = loop.time()
         while loop.time() - stopped < self.grace_seconds:
             await asyncio.sleep(0.05)
         self.app.refuse_all()
+        # time to write the refusals
         await asyncio.sleep(1.0)
         for connection in list(self.server_state.connections):  # clients that do not read their refusal
             connection.transport.abort()
@@ -119,6 +122,7 @@ def serve(app: App, listening: socket.socket, grace_seconds: float, on_started: 
                 await asyncio.sleep(0.01)
             gc.freeze()  # garbage collection skips the objects of the start
             on_started()
+            # after the first answer is possible: importing all handlers takes longer than starting
             await asyncio.to_thread(load, bool(app.models.loaded))
 
         task = asyncio.create_task(tell())
@@ -133,7 +137,7 @@ def serve(app: App, listening: socket.socket, grace_seconds: float, on_started: 
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return uvloop's event loop if it is installed; it wakes up in half the time."""
+    # uvloop, if it is installed, wakes up in half the time
     try:
         from uvloop import new_event_loop
     except ImportError:

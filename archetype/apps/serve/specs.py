@@ -94,15 +94,18 @@ class Evaluation(TypedDict):
 
 
 async def evaluate(exchange: Exchange, body: EvaluateRequest) -> Evaluation | Problems:
+    # in a thread: a large specification takes a while, and other requests go on meanwhile
     return await asyncio.to_thread(evaluated, exchange.app.models, body)
 
 
 def evaluated(models: Models, body: EvaluateRequest) -> Evaluation | Problems:
     """Return diagram, costs, memory fit and differences of the specification named by a request."""
+    # the editor keeps the user's own text, with its comments, unless a field was changed from outside
     text = body.source or ""
     try:
         spec = read(models, body)
         if body.source is None or body.set:
+            # JSON is YAML, so each value can be read as one
             spec = assign(spec, [f"{path}={json.dumps(value)}" for path, value in body.set.items()])
             text = to_yaml(spec)
         base = None if body.base is None else read(models, body.base)
@@ -110,7 +113,7 @@ def evaluated(models: Models, body: EvaluateRequest) -> Evaluation | Problems:
         report = cost_report(spec, body.batch, length, body.dtype)
         base_sums = None if base is None else sums(base, body.batch, length, body.dtype)
     except SpecError as error:
-        return {**problems(error, text), "source": text}
+        return {**problems(error, text), "source": text}  # a wrong text is an answer, not an error
     scene = draw(report, body.measure, body.unfold)
     if base is not None and body.compare:
         before = cost_report(base, body.batch, length, body.dtype)
@@ -163,11 +166,13 @@ def read(models: Models, origin: Origin | SpecRequest) -> ModelSpec:
         SpecError: there is none, or it is wrong.
     """
     if origin.source is not None:
+        # from its text only: a source that names a file or a folder would read this machine's files
         return parse(yaml_value(origin.source, EDITOR))
     if origin.preset is not None:
         return preset(origin.preset)
     if origin.model is not None or models.sources:
         source = models.source(origin.model)
+        # a model that is not loaded is not loaded for this: its specification is enough
         model = next((loaded for loaded in models.loaded if loaded.name == source.name), None)
         return open_spec(source.place) if model is None else model.lm.spec
     raise SpecError("source", "no specification is named", "give source, preset or model")
@@ -207,12 +212,13 @@ def form(spec: ModelSpec) -> list[dict[str, Any]]:
     for stack in spec.stacks:
         kinds: dict[Any, list[int]] = {}
         for index, block in enumerate(stack.layers):
-            kinds.setdefault(block, []).append(index)
+            kinds.setdefault(block, []).append(index)  # equal blocks are one group
         for block, layers in kinds.items():
             path = f"{stack.prefix}layers[{index_text(layers, len(stack.layers))}]"
             value = block.dump(full=True)
             groups.append({"path": path, "definition": type(block).__name__, "layers": len(layers), "value": value})
     for name, value in fields.items():
+        # the layers have their own groups, also those of an inner stack such as `encoder`
         if isinstance(value, dict) and "layers" in value:
             fields[name] = {key: inner for key, inner in value.items() if key != "layers"}
     fields.pop("layers", None)
@@ -275,6 +281,7 @@ def _value_at(spec: Spec, field: str) -> Any:
         if name:
             value = getattr(value, name, None)
         elif isinstance(value, tuple):
+            # of several layers, as in layers[0-31], the first stands for all
             first = re.match(r"\d+", index)
             value = value[int(first[0]) if first else 0]
     return [str(item) for item in value] if isinstance(value, tuple) else value
@@ -282,6 +289,6 @@ def _value_at(spec: Spec, field: str) -> Any:
 
 @cache
 def _about(cls: type[Spec]) -> str:
-    """Return the docstring of a class without its attributes, one line per paragraph."""
+    # the docstring of a class without its attributes, one line per paragraph
     text = (inspect.getdoc(cls) or "").partition("\nAttributes:")[0].strip()
     return re.sub(r"(?<!\n)\n(?!\n)", " ", text)

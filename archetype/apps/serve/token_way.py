@@ -72,8 +72,9 @@ async def choice(exchange: Exchange) -> Choice:
 
 
 def _chosen(capture: Capture, logits: Tensor, sampling: Sampling, count: int) -> Choice:
-    """Return the most likely tokens with their probabilities before and after the settings, and the sampled token."""
+    # probabilities before and after the settings
     before, after = logits.softmax(-1), filtered(logits[None], sampling)[0].softmax(-1)
+    # temperature 0 leaves a single token
     if sampling.greedy:
         after = nn.functional.one_hot(logits.argmax(), len(logits)).float()
     chosen = sample(logits[None], [Sampler(sampling, [], len(logits), logits.device)])[0]
@@ -90,29 +91,25 @@ def _chosen(capture: Capture, logits: Tensor, sampling: Sampling, count: int) ->
                 "probability": float(before[id]),
                 "left": float(after[id]),
             }
+            # the sampled token, even if it is not among the best
             for id in dict.fromkeys((*best, chosen))
         ],
     }
 
 
 async def _stations(capture: Capture, exchange: Exchange) -> list[Station]:
-    """Return the stations of the position named by the query.
-
-    Raises:
-        ApiError: there is no such position, or no memory for the pass.
-    """
     inputs = capture.trace.inputs
     length = max(len(inputs.tokens), len(inputs.source_tokens))
     position = exchange.number("position", 0, 0, len(inputs.tokens) - 1)
     source = exchange.number("source", 0, 0, max(0, len(inputs.source_tokens) - 1))
     captures = exchange.app.captures
     async with exchange.app.models.use(capture.model.name) as model, captures.turn:
-        with model.memory.hold(2 * bytes_of_trace(model, length), f"one token's way, {length:,} tokens long"):
+        with model.memory.hold(2 * bytes_of_trace(model, length), f"tracing one position of {length:,} tokens"):
             stations = await capture.way(position, source)
     captures.put(capture)
     return stations
 
 
 def _rms(values: Tensor) -> Tensor:
-    """Return the root mean square of all values that are not NaN."""
+    # NaN marks masked pairs
     return values[~values.isnan()].double().square().mean().sqrt()

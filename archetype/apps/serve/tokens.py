@@ -43,6 +43,7 @@ async def tokenize(exchange: Exchange, body: TokenizeRequest) -> Tokens:
             _, ids = await model.worker.text(
                 conversation(model, body.messages, body.add_generation_prompt, body.continue_final_message, body.tools)
             )
+        # an empty text still has a begin token, if the tokenizer adds one; without special tokens it has none
         elif text is not None and (text or body.add_special_tokens is not False):
             added = body.add_special_tokens is not False
             ids = await model.worker.text(
@@ -52,6 +53,7 @@ async def tokenize(exchange: Exchange, body: TokenizeRequest) -> Tokens:
             ids = []
         answer: Tokens = {"count": len(ids), "max_model_len": model.context_length, "tokens": ids}
         if body.return_token_strs:
+            # a token may be part of a character
             answer["token_strs"] = [model.bytes_of(id).decode("utf-8", "replace") for id in ids]
     return answer
 

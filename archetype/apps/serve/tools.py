@@ -64,7 +64,7 @@ class NamedTool(Fields):
 
 
 def _as_sent(value: Any, check: Callable[[Any], Any]) -> Any:
-    """Check a tool, but keep it as the client wrote it, because templates print it as it is."""
+    # checked, but kept as the client wrote it, because templates print it as it is
     check(value)
     return value
 
@@ -133,6 +133,7 @@ def tool_use(model: ServedModel, tools: list[Any] | None, choice: Any, parallel:
     except DataError as error:
         raise ApiError("unsupported_parameter", str(error), "tools") from None
     tokenizer = model.tokenizer
+    # a call may also end at one of the model's end tokens
     form = form.until([model.special.get(id) or tokenizer.token(id) for id in model.lm.ends])
     special = {name: id for name, id in tokenizer.special_tokens.items() if any(name in text for text in form.literals)}
     named = functions if name is None else {name: functions[name]}

@@ -76,6 +76,8 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._generating: set[Request] = set()
         self._jobs: deque[Callable[[], None]] = deque()
+        # guards `_generating`, `_jobs`, `_stopped` and the pauses of requests; `num_unfinished` belongs to the event
+        # loop
         self._changed = threading.Condition()
         self._stopped = False
         # a single thread each: `_in_own_thread` explains why
@@ -220,6 +222,7 @@ class Worker:
                     return
                 job = self._jobs.popleft() if self._jobs else None
             if job is not None:
+                # outside the lock: jobs and steps take long, and submitting must not wait for them
                 job()
             if self._is_generating and self.engine is not None and (events := self.engine.step()):
                 finished = [event.request for event in events if event.finish_reason is not None]
@@ -231,11 +234,11 @@ class Worker:
 
     @property
     def _is_generating(self) -> bool:
-        """Return whether a request can continue, or leave its slot."""
+        # a copy, since other threads add requests without waiting for a step to end
         return any(not request.is_paused for request in [*self._generating])
 
     def _deliver(self, events: list[Event]) -> None:
-        """Deliver the events of one step to their streams."""
+        # in the event loop: the events of one step, grouped by response
         streams: dict[Stream, list[Event]] = {}
         for event in events:
             if event.finish_reason is not None:
@@ -247,12 +250,13 @@ class Worker:
             stream.put(batch)
 
     def _call(self, function: Callable[..., None], *args: Any) -> None:
-        """Call a function in the event loop, if the loop still runs."""
+        # from any thread; without effect once the loop has ended
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function, *args)
 
 
 def _succeed(future: asyncio.Future[T], result: T) -> None:
+    # the client may have left while the job ran
     if not future.done():
         future.set_result(result)
 

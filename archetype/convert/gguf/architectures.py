@@ -38,10 +38,12 @@ def _table(build: Callable[..., Any], rows: tuple[Row, ...]) -> ConfigTable:
     return ConfigTable(build, rows, parts=decoders.GATED_PARTS)
 
 
+# as Llama: RMSNorm, gated feed-forward parts and rotary positions, with further rows
 def _gated(build: Callable[..., Any], *rows: Row) -> ConfigTable:
     return _table(build, (*decoders.DESIGN, *rows))
 
 
+# as GPT-2: LayerNorm and heads of the usual width
 def _standard(build: Callable[..., Any], *rows: Row) -> ConfigTable:
     return ConfigTable(build, (*decoders.STANDARD, *rows), parts=decoders.STANDARD_PARTS)
 
@@ -51,11 +53,13 @@ def _without_windows(name: str, table: ConfigTable, **further: Any) -> Gguf:
     return Gguf(name, table, decoders.APART, **settings)
 
 
+# Gemma: GGUF files have norm weights with 1 added
 def _around_one(name: str, table: ConfigTable, check: Callable[..., None]) -> Gguf:
     checked = decoder_check(check, GELUTanh(), tied=True)
     return Gguf(name, table, decoders.APART, (changes.AROUND_ONE,), checked)
 
 
+# queries, keys and values are one tensor in these files
 def _fused(name: str, table: ConfigTable, activation: Any) -> Gguf:
     return Gguf(name, table, decoders.FUSED, check=decoder_check(decoders.check_scale, activation))
 
@@ -64,6 +68,7 @@ ALIBI = (
     Expected("attention.max_alibi_bias", 8.0, "other slopes", path=lambda model: 8.0),
     Expected("attention.clamp_kqv", 0.0, "clipped queries, keys and values"),
 )
+# three families have one architecture in llama.cpp, whose rotary positions turn neighbouring pairs
 LLAMA = _without_windows(
     "llama",
     _gated(decoders.llama_or_mixtral, decoders.EXPERTS, decoders.BIASES, decoders.MLP_BIAS),
@@ -135,6 +140,7 @@ def families_of(architecture: object, place: str) -> list[str]:
     Raises:
         CheckpointError: no family in the table uses it.
     """
+    # several, such as llama, mistral and mixtral
     names = [name for name, target in GGUF.items() if target.architecture == architecture]
     if not names:
         known = ", ".join(dict.fromkeys(target.architecture for target in GGUF.values()))

@@ -107,8 +107,10 @@ def _nearest(function: "Callable[[Tensor], Tensor]", stored: "Tensor", guess: "T
 
 
 STATES = (
+    # llama.cpp stores the rates A = -exp(A_log) themselves
     Change(r"blk\.\d+\.ssm_a", lambda tensor, model, blocks: (_rates(tensor),), _logarithms),
     Change(
+        # and the depthwise kernel without torch's axis of input channels: (channels, 1, W) as (channels, W)
         r"blk\.\d+\.ssm_conv1d\.weight",
         lambda tensor, model, blocks: (tensor.squeeze(1),),
         lambda stored, model: stored[0].unsqueeze(1),
@@ -118,7 +120,7 @@ STATES = (
 
 
 def _absorbed(tensor: "Tensor", model: Any, blocks: str | None) -> "tuple[Tensor, ...]":
-    # llama.cpp multiplies queries by the key matrix and compares the result with the latents
+    # llama.cpp absorbs the key matrix into the queries, q (Wuk c) = (Wuk^T q) c: it needs Wuk transposed, and Wuv apart
     from archetype.convert.gguf.quantize import dequantize
 
     mixer = expect_kind(LatentAttention, model.layers[0].mixer, "layers[0].mixer")

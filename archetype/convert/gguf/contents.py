@@ -35,6 +35,7 @@ class FileTensors(Tensors):
             stored = change.names(name) if change is not None else []
             if change is not None and stored and all(part in entries for part in stored):
                 self._changes[name] = change, stored
+        # tensors that only exist as parts of a converted one have no rule of their own
         parts = {part for _, stored in self._changes.values() for part in stored}
         self._names = [*self._changes, *(name for name in entries if name not in parts)]
 
@@ -82,6 +83,7 @@ class FileTensors(Tensors):
         stored = tuple(map(self._stored, names))
         if change is None:
             return torch.equal(stored[0].to(dtype).float(), stored[0])
+        # round trip: what would be written from the narrower parameter must be what the file has
         written = change.write(change.read(stored, self._model).to(dtype), self._model, None)
         return all(torch.equal(tensor.float(), other) for tensor, other in zip(written, stored, strict=True))
 

@@ -72,6 +72,7 @@ SIZES: tuple[Row, ...] = (
     Key("block_count", "num_layers"),
     Key("vocab_size", "vocab_size"),
 )
+# no key says so: a tied file has no output matrix
 TIED = Shown(lambda shapes: {"tied": "output.weight" not in shapes})
 HEADS: tuple[Row, ...] = (
     Key("attention.head_count", "num_heads"),
@@ -87,6 +88,7 @@ DESIGN: tuple[Row, ...] = (*SIZES, *HEADS, RMS_EPS, WIDTH, ROTARY, TIED)
 
 def _biases(shapes: Shapes) -> Values:
     present = {name: f"blk.0.attn_{name}.bias" in shapes for name in ("q", "k", "v")}
+    # no keys for biases: the first layer's tensors show them
     return {"attention_bias": ProjectionBiases(**present, o="blk.0.attn_output.bias" in shapes)}
 
 
@@ -96,6 +98,7 @@ MLP_BIAS = Shown(lambda shapes: {"mlp_bias": "blk.0.ffn_up.bias" in shapes})
 
 def _read_experts(config: Config, values: Values) -> Values:
     if not (count := config.count("expert_count", 0)):
+        # without experts the key is 0 or absent, and has no effect
         config.used.add("expert_used_count")
         return {}
     return {"num_experts": count, "experts_per_token": config.size("expert_used_count")}
@@ -181,6 +184,7 @@ def check_scale(decoder: Decoder) -> None:
 def check_mamba(decoder: Decoder) -> None:
     """Refuse values of Mamba's fields for which GGUF has no key."""
     mixer = expect_kind(Mamba, decoder.layers[0].mixer, "layers[0].mixer")
+    # llama.cpp assumes these values
     for name, value, needed in (
         ("expand", mixer.expand, 2),
         ("bias", mixer.bias, False),

@@ -105,7 +105,7 @@ def _read_scaling(config: Config) -> RotaryScaling:
             return NoScaling()
         case "yarn":
             every = config.positive("rope.scaling.yarn_log_multiplier") / TENTH
-            every = float(f"{every:.7g}")
+            every = float(f"{every:.7g}")  # a float32 in the file: 0.0707 / 0.1 should give 0.707 again
             return YarnScaling(
                 factor=config.positive("rope.scaling.factor"),
                 original_context_length=config.size("rope.scaling.original_context_length"),

@@ -67,6 +67,7 @@ def write_gguf(
     check_file_type(type)
     writer = library.GGUFWriter(file, target.architecture)
     for name, value in keys.items():
+        # keys of the tokenizer belong to no architecture
         _put(writer, name if name.startswith("tokenizer.") else f"{target.architecture}.{name}", value)
     if (start := special.get("decoder_start_token_id")) is not None:
         writer.add_decoder_start_token_id(start)
@@ -86,6 +87,7 @@ def write_gguf(
     if template is not None:
         templates = {"default": template.source, **template.named}
         named = [{"name": name, "template": source} for name, source in templates.items() if source]
+        # a list of named templates, or a single text
         writer.add_chat_template(named if template.named else template.source)
     types = tensor_types(shapes(), type, Facts.of(target.architecture, keys))
     tensors = gguf_tensors(model, target, type, types)
@@ -108,6 +110,7 @@ def write_gguf(
 
 def _put(writer: Any, key: str, value: Value) -> None:
     match value:
+        # before int, since a bool is an int in Python
         case bool():
             writer.add_bool(key, value)
         case int():
@@ -120,6 +123,7 @@ def _put(writer: Any, key: str, value: Value) -> None:
 
 def _put_tensor(writer: Any, library: Any, name: str, stored: Stored) -> None:
     kind, data = stored
+    # NumPy has no bfloat16, and blocks are bytes anyway
     array = data.numpy() if kind in ("f32", "f16") else data.view(torch.uint8).numpy()
     writer.add_tensor(name, array, raw_dtype=library.GGMLQuantizationType[kind.upper()])
 

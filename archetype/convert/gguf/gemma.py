@@ -84,7 +84,7 @@ def _query_width(architecture: str) -> Callable[[Config, Values], Values]:
     return read
 
 
-def _no_keys(model: Any) -> dict[str, Any]:
+def _no_keys(model: Any) -> dict[str, Any]:  # the width follows from the other sizes
     return {}
 
 
@@ -92,6 +92,7 @@ def _first_window(model: Decoder) -> int | None:
     return next((width for width in _windows(model) if width is not None), None)
 
 
+# the usual values are those of the published models; a file may leave their keys out
 GEMMA2: tuple[Row, ...] = (
     *GEMMA,
     Key("attention.sliding_window", "window", 4096, path=_first_window),
@@ -111,6 +112,7 @@ def _read_layers(config: Config, values: Values) -> Values:
             "attention.sliding_window_pattern", f"{every!r} does not match the number of layers", "fix the file"
         )
     patterns: tuple[Pattern, ...] = tuple(Window(size=size) if local and size else Full() for local in every)
+    # layers with windows have a base of their own
     theta = config.positive("rope.freq_base_swa", LOCAL.theta)
     return {"patterns": patterns, "local_position": Rotary(theta=theta)}
 

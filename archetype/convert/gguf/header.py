@@ -145,6 +145,7 @@ class _Reader:
             raise self._error("is not a GGUF file", "is it the right file?")
         version = self._number("<I")
         if version not in VERSIONS:
+            # a small number read with the wrong byte order has its low bytes zero
             big = version & 0xFFFF == 0
             cause = "is big-endian" if big else f"has version {version}"
             raise self._error(f"{cause}, which is not supported", "convert it again")
@@ -162,8 +163,8 @@ class _Reader:
                 raise self._error("occurs twice", AGAIN, name)
             if not 0 < (dimensions := self._number("<I")) <= MAX_DIMENSIONS:
                 raise self._error(f"has {dimensions} dimensions, not 1 to {MAX_DIMENSIONS}", AGAIN, name)
-            shape = tuple(self._number("<Q") for _ in range(dimensions))[::-1]
-            infos[name] = shape, self._number("<I"), self._number("<Q")
+            shape = tuple(self._number("<Q") for _ in range(dimensions))[::-1]  # fastest dimension first in the file
+            infos[name] = shape, self._number("<I"), self._number("<Q")  # type, offset from the start of the data
         return Header(str(self._path), metadata, self._entries(infos, metadata.get("general.alignment", 32)))
 
     def _entries(self, infos: dict[str, tuple[tuple[int, ...], int, int]], alignment: Any) -> dict[str, Entry]:
@@ -192,10 +193,12 @@ class _Reader:
             return self._number(self._format(type, key))
         inner, count = self._number("<I"), self._number("<Q")
         if inner == STRING:
+            # a string takes at least the 8 bytes of its length
             return [self._text() for _ in range(self._fitting(count, 8))]
         form = self._format(inner, key)
         size = self._fitting(count, struct.calcsize(form)) * struct.calcsize(form)
         values = struct.unpack(f"<{count}{form[-1]}", self._take(size))
+        # shortest decimals for settings only; the scores of a vocabulary stay as stored
         return list(map(_as_stored, values)) if inner == FLOAT and count < MAX_NAME else list(values)
 
     def _format(self, type: int, key: str) -> str:
@@ -217,6 +220,7 @@ class _Reader:
         size = self._number("<Q")
         if limit is not None and size > limit:
             raise self._error(f"has a name of {size} bytes", AGAIN)
+        # tokens need not be UTF-8 and must survive unchanged; names are only compared and shown
         return self._take(size).decode("utf-8", "surrogateescape" if limit is None else "replace")
 
     def _take(self, size: int) -> bytes:

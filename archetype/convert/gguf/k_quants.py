@@ -62,35 +62,41 @@ Q5_K = Affine(32, 31, -0.5, 15, 63)
 
 def _q2_k(blocks: Array) -> Array:
     levels, scales, minima, ends = _affine_blocks(blocks, Q2_K)
+    # block_q2_K: scales[16], qs[64], d, dmin
     return np.concatenate((scales | minima << 4, _two_bits(levels), *ends), axis=1)
 
 
 def _q4_k(blocks: Array) -> Array:
     levels, scales, minima, ends = _affine_blocks(blocks, Q4_K)
+    # block_q4_K: d, dmin, scales[12], qs[128]
     return np.concatenate((*ends, _six_bits(scales, minima), _nibbles(levels)), axis=1)
 
 
 def _q5_k(blocks: Array) -> Array:
     levels, scales, minima, ends = _affine_blocks(blocks, Q5_K)
-    high = np.packbits(levels.reshape(-1, 8, 32) >> 4, axis=1, bitorder="little")[:, 0]
+    high = np.packbits(levels.reshape(-1, 8, 32) >> 4, axis=1, bitorder="little")[:, 0]  # as for q3_k
+    # block_q5_K: d, dmin, scales[12], qh[32], qs[128]
     return np.concatenate((*ends, _six_bits(scales, minima), high, _nibbles(levels & 15)), axis=1)
 
 
 def _q3_k(blocks: Array) -> Array:
     x = _columns(blocks, 16)
     scales, levels = _descent(x, 4)
-    groups = scales.reshape(-1, 16)
+    groups = scales.reshape(-1, 16)  # the 16 groups of each super-block
     largest = _largest(groups.T)
-    inverse = np.where(largest == 0, 0, -32 / largest)
+    inverse = np.where(largest == 0, 0, -32 / largest)  # scales are stored in six bits, -32 to 31
     quantized = np.clip(np.rint(inverse[:, None] * groups), -32, 31).astype(np.int32) + 32
     quantized[largest == 0] = 0
     scale = as_half(np.where(largest == 0, 0, 1 / inverse))
     divisor = (scale.astype(np.float32)[:, None] * (quantized - 32).astype(np.float32)).ravel()
+    # rounded again with the scales as stored
     levels = np.where(divisor == 0, levels, np.clip(np.rint(x / divisor), -4, 3) + 4)
     final, quantized = _rows(levels), quantized.astype(np.uint8)
+    # (n, 32): bit b of byte i is that of weight 32 b + i
     high = np.packbits(final.reshape(-1, 8, 32) > 3, axis=1, bitorder="little")[:, 0]
     low, top = quantized & 15, (quantized >> 4).reshape(-1, 4, 4)
     tops = top[:, 0] | top[:, 1] << 2 | top[:, 2] << 4 | top[:, 3] << 6
+    # block_q3_K: hmask[32], qs[64], scales[12] (six bits each: four low bits, then the two top bits), d
     parts = (high, _two_bits(final & 3), low[:, :8] | low[:, 8:] << 4, tops, _bytes(scale))
     return np.concatenate(parts, axis=1)
 
@@ -101,7 +107,7 @@ def _q6_k(blocks: Array) -> Array:
     groups = scales.reshape(-1, 16)
     largest = _largest(groups.T)
     empty = np.abs(largest) < TINY
-    inverse = np.where(empty, 0, -128 / largest)
+    inverse = np.where(empty, 0, -128 / largest)  # scales are stored as int8
     quantized = np.minimum(127, np.rint(inverse[:, None] * groups)).astype(np.int8)
     scale = as_half(np.where(empty, 0, 1 / inverse))
     divisor = (scale.astype(np.float32)[:, None] * quantized.astype(np.float32)).ravel()
@@ -113,6 +119,7 @@ def _q6_k(blocks: Array) -> Array:
     lows = np.stack((low[:, :, 0] | low[:, :, 2] << 4, low[:, :, 1] | low[:, :, 3] << 4), axis=2)
     highs = high[:, :, 0] | high[:, :, 1] << 2 | high[:, :, 2] << 4 | high[:, :, 3] << 6
     count = len(blocks)
+    # block_q6_K: ql[128], qh[64], scales[16] as int8, d
     parts = (lows.reshape(count, -1), highs.reshape(count, -1), quantized.view(np.uint8), _bytes(scale))
     return np.concatenate(parts, axis=1)
 
@@ -228,13 +235,16 @@ def _symmetric(x: Array, max_level: int) -> tuple[Array, Array]:
         weighted *= levels
         return sum_lx, np.add.reduce(weighted)
 
+    # the value of largest magnitude gets level -max_level, the end of the range that has one level more
     chosen = -np.float32(max_level) / largest
     sum_lx, sum_l2 = sums(chosen)
     scale = np.where(sum_l2 != 0, sum_lx / sum_l2, 0)
+    # the squared error is constant - sum_lx^2 / sum_l2, so a larger second term is better
     best = scale * sum_lx
     for step in (*range(-9, 0), *range(1, 10)):
         inverse = -(np.float32(max_level) + np.float32(0.1) * np.float32(step)) / largest
         sum_lx, sum_l2 = sums(inverse)
+        # sum_lx^2 / sum_l2 > best, without the division
         better = (sum_l2 > 0) & (sum_lx * sum_lx > best * sum_l2)
         chosen, scale = np.where(better, inverse, chosen), np.where(better, sum_lx / sum_l2, scale)
         best = np.where(better, scale * sum_lx, best)
@@ -256,6 +266,7 @@ def _descent(x: Array, max_level: int) -> tuple[Array, Array]:
             new = np.clip(np.rint(x_i * rest_l2 / rest_lx), -max_level, max_level - 1)
             new_lx, new_l2 = rest_lx + product * new, rest_l2 + weight * new * new
             better = (rest_lx > 0) & (new != level) & (new_l2 > 0)
+            # the same comparison of new_lx^2 / new_l2 with sum_lx^2 / sum_l2
             better &= new_lx * new_lx * sum_l2 > sum_lx * sum_lx * new_l2
             np.copyto(level, new, where=better)
             sum_lx, sum_l2 = np.where(better, new_lx, sum_lx), np.where(better, new_l2, sum_l2)

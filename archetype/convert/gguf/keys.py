@@ -52,6 +52,7 @@ class FileKeys(Config):
         self.architecture, self.shapes, self.vector = architecture, shapes, vector
         self.used_tensors: set[str] = set()
         if TABLE in shapes:
+            # not every architecture has the key, but every file has the table
             self.values.setdefault("vocab_size", shapes[TABLE][0])
 
     def error(self, key: str, cause: str, remedy: str = "") -> CheckpointError:
@@ -118,6 +119,7 @@ class Gguf:
         self.check(model)
         computed = self.computed(model)
         keys = self.table.write(computed)
+        # A field that has no key would silently get llama.cpp's value: read the keys back, and refuse what differs.
         read = self.read(FileKeys(keys, "--format gguf", self.architecture, shapes(), vector))
         for path, value, other in differences(without_fields(computed, UNSAID), without_fields(read, UNSAID)):
             if not _same(value, other):

@@ -88,6 +88,7 @@ class LlamaCppTokenizer:
         self._takes_spaces = (MASK,) if vocabulary.pre in MASK_TAKES_SPACES else ()
         apart = (CONTROL, USER_DEFINED, UNKNOWN)
         special = [token for token, type in zip(vocabulary.tokens, vocabulary.types, strict=True) if type in apart]
+        # longest first, as llama.cpp looks for them in a text
         self._special = sorted(filter(None, special), key=lambda token: -len(token.encode()))
         make: dict[str, Callable[[Vocabulary, dict[str, int]], _Model]] = {
             "gpt2": _ByteLevel,
@@ -209,10 +210,12 @@ class _Unigram:
         data = self._normalized(text.encode())
         best: list[tuple[float, int, int]] = [(0.0, 0, self._unknown)]  # Viterbi search
         best += [(-float("inf"), 0, self._unknown)] * len(data)
+        # pieces begin at characters: bytes 10xxxxxx continue one in UTF-8
         for start in (at for at in range(len(data)) if data[at] & 0xC0 != 0x80):
             character = next((at for at in range(start + 1, len(data)) if data[at] & 0xC0 != 0x80), len(data))
             ends = range(start + 1, min(start + self._longest, len(data)) + 1)
             candidates = [(end, *self._pieces[data[start:end]]) for end in ends if data[start:end] in self._pieces]
+            # no piece is this single character, so it may become the unknown token
             if all(end != character for end, _, _ in candidates):
                 candidates.append((character, self._unknown, self._unknown_score))
             for end, id, score in candidates:
@@ -298,6 +301,7 @@ def _merged(pieces: list[str], rank: Callable[[str, str], float | None]) -> list
     while ranked := [(value, at) for at, value in enumerate(ranks) if value is not None]:
         _, at = min(ranked)
         pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
+        # only the pairs that touch the merged piece have other ranks now
         first = max(at - 1, 0)
         ranks[first : at + 2] = [rank(left, right) for left, right in pairwise(pieces[first : at + 2])]
     return pieces

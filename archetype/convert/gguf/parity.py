@@ -44,6 +44,7 @@ def outputs(path: Path, dtype: str, text: str | None, overrides: Sequence[str]) 
     tokens = _tokens(read, text)
     model: Any = read.model
     with _opened(library, path, len(tokens), model.spec.kind == "encoder") as context:
+        # llama.cpp reads the source once and then decodes from a start token
         if isinstance(model, EncoderDecoder):
             start = read.special.get("decoder_start_token_id", 0)
             _run(library, library.llama_encode, context, tokens)
@@ -90,6 +91,7 @@ def _tokens(read: Contents, text: str | None) -> list[int]:
 
 @contextmanager
 def _opened(library: Any, path: Path, length: int, vectors: bool) -> Iterator[Any]:
+    # kept in a variable while llama.cpp may call it: ctypes does not keep callbacks alive
     silent = library.llama_log_callback(lambda level, text, user: None)
     library.llama_log_set(silent, ctypes.c_void_p(0))
     library.llama_backend_init()
@@ -113,6 +115,7 @@ def _run(library: Any, function: Any, context: Any, tokens: list[int]) -> None:
     batch.n_tokens = len(tokens)
     for position, token in enumerate(tokens):
         batch.token[position], batch.pos[position] = token, position
+        # one sequence, number 0, with logits at every position
         batch.n_seq_id[position], batch.seq_id[position][0], batch.logits[position] = 1, 0, 1
     failed = function(context, batch)
     library.llama_batch_free(batch)

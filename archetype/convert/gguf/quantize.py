@@ -57,6 +57,7 @@ def _q5_1(blocks: Blocks) -> UInt8[Tensor, "n 24"]:
     least = blocks.amin(1, keepdim=True)
     most = blocks.amax(1, keepdim=True)
     scale = (most - least) / 31
+    # the conversion cuts off the fraction, so this rounds
     levels = ((blocks - least) * _inverse(scale) + 0.5).to(torch.uint8)
     return torch.cat((_half_bytes(scale), _half_bytes(least), _fifth_bits(levels), _halves(levels & 15)), dim=1)
 
@@ -89,6 +90,7 @@ def own_blocks(matrix: QuantizedMatrix) -> UInt8[Tensor, "rows bytes"]:
     if matrix.bits == 8:
         groups = groups ^ 128  # q - 128 as a signed byte
     else:
+        # ours pairs neighbours in a byte; q4_0 pairs weight i with weight i + 16
         unpacked = torch.stack((groups & 15, groups >> 4), dim=-1).flatten(-2)
         groups = unpacked[..., : BLOCK // 2] | unpacked[..., BLOCK // 2 :] << 4
     return torch.cat((_bytes(scales[..., None]), groups), dim=-1).flatten(1)

@@ -80,6 +80,7 @@ def read_gguf(
         names = [rule.hf for rule in rules]
         if dtype is None:
             dtype = _own_type(rest)
+            # norms are float32 in every file; a narrower type must hold them exactly
             if dtype != torch.float32 and not FileTensors(rest, target, spec, names, torch.float32).is_exact(dtype):
                 dtype = torch.float32
         check_fits_memory(model.to(dtype), spec.name or header.place)

@@ -50,6 +50,7 @@ def describe(header: Header) -> tuple[Family, Gguf, ModelSpec, Header]:
     name = header.metadata.get("general.name")
     model = model.replace(name=name) if isinstance(name, str) and not model.name else model
     entries = {name: entry for name, entry in header.entries.items() if name not in keys.used_tensors}
+    # llama, mistral and mixtral share an architecture: the first family that can express the model
     able = (FAMILIES[name] for name in families if not FAMILIES[name].format.lacking(model))
     return next(able, FAMILIES[families[0]]), target, model, replace(header, entries=entries)
 

@@ -55,6 +55,7 @@ def gguf_tensors(model: Model, target: Gguf, type: str, types: Mapping[str, str]
     for name, stored in _stored(model, target, type if type == native and of_blocks else None):
         tensor, kind = stored.detach(), types[name]
         if type == native and kind != "f32":
+            # bytes are blocks that stay as they are; matrices that were not quantized keep their type
             stored_type = native if tensor.dtype == torch.uint8 else _name_of(tensor.dtype)
             tensors[name] = Stored(stored_type, tensor.contiguous())
         elif kind in NUMBERS:
@@ -135,6 +136,7 @@ def _parameters(model: Model, in_blocks: bool) -> dict[str, Tensor]:
                 matrix = own_blocks(module)
             else:
                 matrix = module.unpacked(module.unpacked_dtype)
+            # a packed stack of experts is one matrix of all their rows: (E rows, D) to (E, rows, D)
             stacked = isinstance(model.get_submodule(name.rpartition(".")[0]), Experts)
             state[name] = matrix.unflatten(0, (-1, module.size)) if stacked else matrix
     return state

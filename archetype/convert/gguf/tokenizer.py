@@ -59,11 +59,12 @@ def read_tokenizer(metadata: Mapping[str, Any], place: str) -> Tokenizer | None:
             else DataError(f"{place}: tokenizer: {error.place}", error.cause, error.remedy)
         ) from None
     special = vocabulary.special
-    tokenizer.bos = special.get("bos", special.get("cls"))
+    tokenizer.bos = special.get("bos", special.get("cls"))  # BERT's first token
     kinds = zip(vocabulary.tokens, vocabulary.types, strict=True)
     ends = (id for id, (token, kind) in enumerate(kinds) if kind == CONTROL and token in ENDS)
     named = (special[role] for role in ("eos", "eot") if role in special)
     tokenizer.eos = tuple(dict.fromkeys((*named, *ends)))
+    # a key in the file has precedence over what llama.cpp assumes for the model
     starts = STARTS.get(vocabulary.model, vocabulary.pre in IGNORE_MERGES)
     tokenizer.adds_bos = tokenizer.bos is not None and vocabulary.flags.get("add_bos_token", starts)
     return tokenizer
@@ -78,6 +79,7 @@ def read_chat_template(metadata: Mapping[str, Any], tokenizer: Tokenizer | None)
     named = {id: name for name, id in tokenizer.special_tokens.items()} if tokenizer else {}
     ids = {"bos_token": tokenizer.bos, "eos_token": next(iter(tokenizer.eos), None)} if tokenizer else {}
     tokens = {role: named[id] for role, id in ids.items() if id is not None and id in named}
+    # "" is the default; the others are named, such as tool_use
     return ChatTemplate(sources.pop("", ""), tokens, sources)
 
 
@@ -130,17 +132,21 @@ def _definition(vocabulary: Vocabulary, model: dict[str, Any], **steps: Any) -> 
         if type in (CONTROL, USER_DEFINED)
     ]
     names = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
+    # a tokenizer.json has all of these keys; null is a step that does nothing
     definition = {"version": "1.0", "added_tokens": added} | dict.fromkeys(names) | steps | {"model": model}
     return HuggingFaceTokenizer(json.dumps(definition, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
     tokens = {token: id for id, (token, _) in _used(vocabulary).items()}
+    # written by `single_bytes`
     if tokens == byte_of_character() and vocabulary.pre == GPT2:
         return ByteTokenizer()
     pairs = (merge.partition(" ") for merge in vocabulary.merges or ())
+    # a tokenizer.json must not name unknown tokens; such merges could never apply
     merges = [[left, right] for left, _, right in pairs if {left, right, left + right} <= tokens.keys()]
     pre = SAME_CUTS.get(vocabulary.pre or "", vocabulary.pre)
+    # GPT-2's cuts are those of ByteLevel itself; any other pattern cuts first, and ByteLevel only writes bytes
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": pre == GPT2}
     cut: dict[str, Any] = level
     if pre != GPT2:
@@ -180,6 +186,7 @@ def _sentencepiece(vocabulary: Vocabulary, kind: int, joins_spaces: bool) -> Tok
     scores, used = vocabulary.scores, _used(vocabulary)
     if scores is None:
         raise DataError("tokenizer.ggml.scores", "is missing", "convert the model again")
+    # SentencePiece numbers its pieces in order, so padding may only be at the end
     if [*used] != [*range(len(used))]:
         raise DataError("tokenizer.ggml.tokens", "has gaps between ids", "convert the model again")
     settings = ModelSettings(
@@ -210,12 +217,14 @@ def _wordpiece(vocabulary: Vocabulary) -> Tokenizer:
     def piece(token: str, type: int) -> str:
         if token.startswith(SPACE):
             return token.removeprefix(SPACE)
+        # GGUF marks the pieces that begin a word, a tokenizer.json those that continue one
         bracketed = token.startswith("[") and token.endswith("]")
         return token if type != NORMAL or bracketed else CONTINUES + token
 
     used = _used(vocabulary)
     vocab = {piece(token, type): id for id, (token, type) in used.items()}
     special = vocabulary.special
+    # "seperator" is spelled so in GGUF
     ids = (special.get("unknown"), special.get("bos", special.get("cls")), special.get("seperator"))
     if any(id is None or id not in used for id in ids):
         raise DataError("tokenizer.ggml", "names no unknown, first or last token", "convert it again")

@@ -111,7 +111,7 @@ def tensor_types(shapes: Shapes, type: str, facts: Facts) -> dict[str, str]:
         type: of the file; q8_0 and q4_0 use one type for all matrices, as 8-bit and 4-bit models do.
     """
     usual, rule = FILE_TYPES[type], _Rule(type, facts, shapes)
-    is_mix = BLOCKS[usual][0] == 256
+    is_mix = BLOCKS[usual][0] == 256  # K-quants mix types
     types: dict[str, str] = {}
     for name in sorted(shapes, key=_in_order):
         shape = shapes[name]
@@ -169,7 +169,7 @@ class _Rule:
     def _value(self, name: str) -> str | None:
         index = self._seen["value"]
         self._seen["value"] += 1
-        if self._facts.num_experts == 8:
+        if self._facts.num_experts == 8:  # Mixtral, whose attention is a small share of the file
             return "q8_0"
         match self._type:
             case "q2_k":
@@ -192,6 +192,7 @@ class _Rule:
 
     def _down(self, name: str) -> str | None:
         layers = self._facts.num_layers
+        # llama.cpp counts these tensors, or reads the layer from the name if there are experts
         layer = self._seen["down"] if self._facts.num_experts <= 1 else _in_order(name)[0]
         self._seen["down"] += 1
         match self._type:

@@ -291,6 +291,7 @@ def wordpiece(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:
     types = dict.fromkeys(tokens, NORMAL)
     _add_tokens(definition, tokens, types)
     special = {role: tokenizer.special_tokens[name] for name, role in ROLES.items() if name in tokenizer.special_tokens}
+    # "seperator" is how GGUF's key is spelled
     special |= {"unknown": model["vocab"][model["unk_token"]], "bos": ends[0], "seperator": ends[1]}
     return Vocabulary("bert", "default", *padded(tokens, types, vocab_size), special=special, flags=flags)
 

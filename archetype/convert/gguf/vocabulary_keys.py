@@ -63,5 +63,5 @@ def read_vocabulary(metadata: Mapping[str, Any], place: str) -> Vocabulary | Non
         merges,
         special,
         flags,
-        bytes(value & 0xFF for value in charsmap or ()),
+        bytes(value & 0xFF for value in charsmap or ()),  # signed or unsigned bytes
     )

@@ -47,6 +47,7 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
     names = layer.network
     if "router.weight" not in names:
         raise info.missing(layer.prefix, "an unknown kind of router")
+    # the router's matrix is (E, D)
     num_experts, width = info.sides(names["router.weight"])[0], _expert_width(info, layer)
     if tensor := next((name for _, expert, name in layer.experts if expert >= num_experts), None):
         raise CheckpointError(tensor, f"belongs to an expert beyond the {num_experts} of the router", "fix the file")
@@ -137,8 +138,10 @@ def _groups(info: CheckpointInfo, num_experts: int, expert_bias: bool) -> Expert
     if num_groups is None or per_token is None or num_groups == 1:
         return None
     if expert_bias:
+        # with a selection bias as in DeepSeek-V3: groups are ranked by the sum of their two best experts
         top_k = min(2, num_experts // num_groups)
         return ExpertGroups(num_groups=num_groups, groups_per_token=per_token, top_k_in_group=top_k)
+    # with this method the class ignores the groups
     if info.config.get("topk_method") == "greedy":
         return None
     return ExpertGroups(num_groups=num_groups, groups_per_token=per_token)
@@ -191,6 +194,7 @@ def _wiring(
     first, second = first_present(FIRST), first_present(SECOND)
     if len(contents) == 1:
         return PreNorm, {f"{contents[0]}_norm": first}
+    # a norm before and after each content (Gemma 2)
     if after and first:
         return SandwichNorm, {
             "mixer_norm": first,
@@ -200,8 +204,10 @@ def _wiring(
         }
     if first and before and not second:
         return PreNorm, {"mixer_norm": first, "feedforward_norm": before}
+    # only outputs are normalized (OLMo 2)
     if after:
         return OutputNorm, {"mixer_norm": first_present(AFTER_ATTENTION), "feedforward_norm": after}
+    # one norm for both contents, which then run in parallel (GPT-J)
     if second is None:
         return ParallelResidual, {"mixer_norm": first}
     both: dict[str, str | None] = {"mixer_norm": first, "feedforward_norm": second}

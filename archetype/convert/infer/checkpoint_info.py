@@ -129,6 +129,7 @@ class CheckpointInfo:
     def no_place(self, tensor: str) -> CheckpointError:
         """Return the error at an unknown tensor; it names the missing part if the names of tensors show it."""
         used = (name for name in self.shapes if not LEFT_OUT.fullmatch(name))
+        # another tensor may name the missing part better than the one that was found first
         for names, table in (((tensor, *used), MISSING_BY_TENSOR), ((tensor,), MISSING_BY_PLACE)):
             for name in names:
                 for pattern, part in table:

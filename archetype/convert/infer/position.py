@@ -34,6 +34,7 @@ def read_position(info: CheckpointInfo, layer: int, head_dim: int, context_lengt
     """Return the position encoding of a layer."""
     config = info.config
     rotates = info.quirks.rope or bool(ROTARY & {*config.values, *(info.defaults or ())})
+    # `fades`: scores fade with distance (ALiBi)
     fades = bool(config.get("alibi")) or info.quirks.alibi
     if not rotates and not fades:
         kind = info.settle("positions", ("none", "rope", "alibi"), "no key names a position encoding")
@@ -78,6 +79,7 @@ def _rotary_section(info: CheckpointInfo, layer: int) -> dict[str, Any] | None:
     elif info.quirks.scaled_full_layers and stated is not None and "rope_type" not in section:
         raise config.error("rope_scaling", f"has no rope_type, which the {info.type} class requires", "add it")
     elif info.quirks.scaled_full_layers and kind in WINDOWED:
+        # OLMo 3: layers with windows keep the class's default theta, unscaled
         section = {"rope_theta": value} if (value := (info.defaults or {}).get("rope_theta")) else {}
     thetas = config.get("layer_rope_theta")
     if isinstance(thetas, list) and layer < len(thetas):  # one per layer; 0 means no rotation
@@ -154,6 +156,7 @@ def read_pattern(info: CheckpointInfo, layer: int) -> Pattern:
     if kind is not None:
         windowed = kind in WINDOWED
     else:
+        # Qwen2: windows from this layer on, if they are used at all
         first = info.config.count("max_window_layers", 0)
         windowed = info.config.flag("use_sliding_window", True) and layer >= first
     return Window(size=size) if windowed and size else Full()

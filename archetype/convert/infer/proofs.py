@@ -146,6 +146,7 @@ def _kept() -> dict[str, Proof]:
 
 def _name(values: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     ignored = BOOKKEEPING - {"model_type", "architectures"}
+    # models of different sizes shrink to the same keys and share a proof
     small = {key: value for key, value in make_small(dict(values)).items() if key not in ignored}
     facts = (small, dict(settings), transformers_version(), _reader())
     return sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()

@@ -74,6 +74,7 @@ def _feedforward_rules(info: CheckpointInfo, layer: Layer, transposed: bool) -> 
             is_transposed = layer.experts_transposed(info)
             parts, times = _gate_and_up(info, shape[2 if is_transposed else 1])
             params = (f"{below}.experts.{part}" for part in parts)
+            # rows repeat gate and up once per expert (or once per row, if interleaved): E times in (E, 2 F, D)
             rules.append(rule(name, *params, heads=shape[0] * times, shape=shape, transposed=is_transposed))
         elif path in ("experts.up", "experts.down"):
             rules.append(rule(name, f"{below}.{path}", transposed=layer.experts_transposed(info)))

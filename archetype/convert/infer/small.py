@@ -102,6 +102,7 @@ def _cut(values: dict[str, Any], fitting: dict[str, dict[str, Any]]) -> dict[str
                 name: value[: width // 2] if name in FACTORS and isinstance(value, list) else value
                 for name, value in section.items()
             }
+    # torch refuses a padding id beyond the small vocabulary
     return small | {"pad_token_id": None}
 
 

@@ -73,9 +73,10 @@ def read_unknown(
         model, wirings = _model(info, tensors)
     except ValidationError as error:
         raise explain(error, every=False).at(place) from None
+    # no reader asked for it, so it would silently change nothing
     if unasked := sorted(settings.keys() - info.asked):
         cause = f"does not affect this {info.type} model"
-        raise SpecError(unasked[0], cause, f"settings that do are {', '.join(sorted(info.asked))}")
+        raise SpecError(unasked[0], cause, f"leave it out; these affect it: {', '.join(sorted(info.asked))}")
     rules = partial(inferred_rules, info, tensors, wirings)
     return family_as_read(info.type, values, model, rules, _report(info, tensors, model))
 
@@ -86,6 +87,7 @@ def _checkpoint_info(values: dict[str, Any], shapes: Shapes, place: str, setting
     if isinstance(text, dict):
         # keys outside text_config belong to other parts, even if named like keys of text
         values = {key: value for key, value in values.items() if key in BOOKKEEPING} | text
+        # of the outer keys, only this one is about the text part
         values |= {key: outer[key] for key in ("tie_word_embeddings",) if key in outer}
     model_type = values.get("model_type")
     if not isinstance(model_type, str):
@@ -93,6 +95,7 @@ def _checkpoint_info(values: dict[str, Any], shapes: Shapes, place: str, setting
     defaults = keys_read(outer, model_type)
     unread = () if defaults is None else tuple(key for key in values if key not in defaults.keys() | BOOKKEEPING)
     read = {key: value for key, value in (defaults or {}).items() if value not in (None, DERIVED)}
+    # keys of the file replace the defaults of the class
     read |= {key: value for key, value in values.items() if key not in unread}
     outer_type = str(outer.get("model_type"))
     config = Config(read, place)
@@ -103,6 +106,7 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
     outer = tensors.outer
     vocab_size, d_model = info.sides(outer["embedding.token.weight"])[0], tensors.d_model
     dims = ModelDims(d_model, _context(info, tensors), tensors.transposed)
+    # whether a norm follows the last layer helps to tell the wirings apart
     final = "final_norm.weight" in outer
     wirings = [read_wiring(info, layer, final) for layer in tensors.layers]
     scale = _residual_scale(info, len(tensors.layers))
@@ -170,9 +174,11 @@ def _context(info: CheckpointInfo, tensors: GroupedTensors) -> int:
         and (info.quirks.positions_after_padding or num_positions == length)
         and info.settle("positions_after_padding", (False, True), why)
     ):
+        # RoBERTa's table has unused rows up to and including the padding id
         return num_positions - info.config.count("pad_token_id", 1) - 1
     if length is None and num_positions is None:
         info.assume("context_length", USUAL_CONTEXT, "no key names it")
+    # a key and a table may differ: the shorter one is safe
     return min(length or num_positions or USUAL_CONTEXT, num_positions or length or USUAL_CONTEXT)
 
 
@@ -209,10 +215,12 @@ def _embedding(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -
 def _added(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -> EmbeddingPosition:
     num_positions = _rows(info, tensors, "embedding.position")
     if num_positions is not None:
+        # rows before the first position, such as RoBERTa's and OPT's
         return Learned(offset=num_positions - dims.context_length)
     added = info.quirks.added_position
     if added is not None and info.quirks.inclusive_waves:
         half = max(dims.d_model // 2, 2)
+        # theta^(-p / (half - 1)) with exponents up to 1, written as theta'^(-p / half)
         return added.replace(theta=added.theta ** (half / (half - 1)))
     return added or NoPosition()
 
@@ -239,12 +247,14 @@ def _head_scale(info: CheckpointInfo, d_model: int) -> float:
         why = "no file says whether logits_scaling divides or multiplies"
         return scaling if info.settle("logits_times_scaling", (False, True), why) else 1.0 / scaling
     if info.config.get("dim_model_base") is not None:
+        # MiniCPM (muP): logits are divided by d_model / dim_model_base
         return info.config.positive("dim_model_base") / d_model
     return info.positive(HEAD_SCALE, 1.0)
 
 
 def _residual_scale(info: CheckpointInfo, num_layers: int) -> float:
     if info.config.get("scale_depth") is not None:
+        # MiniCPM: each branch is scaled by scale_depth / sqrt(L)
         return float(info.config.positive("scale_depth") / num_layers**0.5)
     return info.positive(("residual_multiplier",), 1.0)
 

@@ -103,6 +103,8 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
             outside.append(name)
             continue
         layer = layers[int(match[1])]
+        # two passes: whether a layer has experts, and its kind of mixer, must be known before its tensors get their
+        # roles
         layer.sparse |= SPARSE.fullmatch(match[2]) is not None
         for reader in readers:
             if reader.sign and re.fullmatch(reader.sign[0], match[2]) and len(info.shapes[name]) == reader.sign[1]:
@@ -120,6 +122,7 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
 
 def _has_no_use(info: CheckpointInfo, name: str) -> bool:
     if MASK.fullmatch(name):
+        # a bias named attn.bias has one dimension; GPT-2's causal mask has four
         return len(info.shapes[name]) in (0, 4)
     computed = info.quirks.computed
     return LEFT_OUT.fullmatch(name) is not None or (computed is not None and re.fullmatch(computed, name) is not None)
@@ -133,6 +136,7 @@ def _numbered_layers(info: CheckpointInfo, names: list[str]) -> tuple[str, list[
             groups.setdefault(match[1], []).append(int(match[2]))
     if not groups:
         raise CheckpointError(info.config.place, "no tensor belongs to a numbered layer", "is this a decoder?")
+    # experts are numbered too, but below the layers, so the lazy pattern finds the layers first
     prefix = max(groups, key=lambda group: len(groups[group]))
     indices = sorted(set(groups[prefix]))
     if indices != list(range(len(indices))):
@@ -183,6 +187,7 @@ def _add_to_layer(info: CheckpointInfo, layer: Layer, inner: str, name: str, par
         _add_once(info, layer.mixer, f"{match[0]}.{kind}", name)
     elif match := read_name(NETWORKS, path):
         _add_once(info, layer.network, f"{match[0]}.{kind}", name)
+    # any other vector is taken for a norm, whose place `read_wiring` looks up
     elif len(info.shapes[name]) == 1:
         layer.norms[f"{path}.{kind}"] = name
     else:

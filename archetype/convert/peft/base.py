@@ -23,7 +23,8 @@ def rules_of(model: Model, family: Family) -> list[Rule]:
 
 def rows_in_file(rule: Rule, sizes: list[int]) -> Tensor:
     """Return, for each row of the file's tensor, its index in the concatenated parameters of the rule."""
-    row_indices = torch.arange(sum(sizes)).split(sizes)
+    row_indices = torch.arange(sum(sizes)).split(sizes)  # indices of each parameter's rows
+    # the order in which `apply` joins parameters: head by head, each head's rows of all of them
     return torch.cat([part.reshape(rule.heads, -1) for part in row_indices], dim=1).flatten()
 
 
@@ -71,6 +72,7 @@ class Base:
         prefix = self.family.format.prefix
         names = (name, prefix + name, name.removeprefix(prefix))
         rule = next((self.rules[spelling] for spelling in names if spelling in self.rules), None)
+        # a tensor of another shape than its parameter has no matrix that an adapter could change
         return rule if rule is None or rule.shape is None else None
 
     def is_repeated(self, rule: Rule) -> bool:
@@ -85,6 +87,7 @@ class Base:
     def __setitem__(self, rule: Rule, tensor: Tensor) -> None:
         sizes = [len(_own(rule, self.state[name])) for name in rule.params]
         stacked = torch.empty_like(tensor)
+        # the inverse of `joined`
         stacked[rows_in_file(rule, sizes)] = tensor
         for name, part in zip(rule.params, stacked.split(sizes), strict=True):
             old = self.state[name]

@@ -143,6 +143,7 @@ def _check_values(config: PeftConfig) -> None:
         _refuse(config, "revision", cause, "download it, and use its folder as the base")
     if not 0 < values["r"] <= MAX_NUMBER:
         _refuse(config, "r", f"{values['r']!r:.40} is not a rank", REWRITE)
+    # written so that NaN is refused too
     if not abs(values["lora_alpha"]) <= MAX_NUMBER:
         _refuse(config, "lora_alpha", f"{values['lora_alpha']!r:.40} is not a factor", REWRITE)
     for key, types in ELEMENTS.items():

@@ -43,6 +43,8 @@ def merge_peft(model: Model, family: Family, folder: Path) -> Model:
     adapters: dict[str, set[str]] = {}
     copies: set[str] = set()
     names = set(tensors.names())
+    # three kinds of tensors: an adapter's, a module stored in full (modules_to_save), and a base tensor that was
+    # trained
     for name in sorted(names):
         plain = name.removeprefix(PREFIX)
         if plain != name and plain in names:
@@ -126,9 +128,12 @@ class _Adapter:
             cause = f"has rank {len(a)}, but adapter_config.json says {self.named.rank}"
             self.refuse(min(self.own), cause, REWRITE)
         scale = self.config.scale(self.named)
+        # (outputs, inputs)
         change = scale * (b @ a)
+        # rounded to the base's type before the change is added, as when PEFT changes the base in place
         changed = self._without_beginning(matrix, scale).to(old.dtype) + (change.T if self.of_table else change)
         if MAGNITUDE in self.own:
+            # DoRA: each output's row (each feature's column of an embedding) gets the learned length
             lengths = changed.norm(dim=0 if self.of_table else 1, keepdim=True)
             changed *= self._vector(MAGNITUDE, lengths.numel()).view(lengths.shape) / lengths
         self.base[self.rule] = changed.to(old.dtype)
@@ -144,6 +149,7 @@ class _Adapter:
         match self.config.residual:
             case "pissa":  # from the largest singular values (Meng 2024)
                 u, s, v = torch.linalg.svd(matrix, full_matrices=False)
+                # the part of rank r that the adapter started from
                 product: Tensor = (u[:, :rank] * s[:rank]) @ v[:rank]
             case "olora":  # from the first columns of Q, decomposing the matrix as stored (Büyükakyüz 2024)
                 q, r = torch.linalg.qr(matrix.T if self.rule.transposed else matrix)

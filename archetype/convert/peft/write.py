@@ -56,12 +56,13 @@ def write_peft(
             raise CheckpointError(names[0], "peft has no adapter for this tensor", "export it merged")
         path = rule.hf.removesuffix(".weight")
         parts = [_low_rank(modules.get(name), state[f"{name}.weight"]) for name in names]
+        # the file's order of rows: B's rows are outputs, so only they (and DoRA's magnitudes) are reordered
         order = rows_in_file(rule, [len(b) for _, b, _ in parts])
         tensors[f"{PREFIX}{path}.lora_A.weight"] = torch.cat([a for a, _, _ in parts])
         tensors[f"{PREFIX}{path}.lora_B.weight"] = torch.block_diag(*(b for _, b, _ in parts))[order].contiguous()
         if adapter.kind == "dora":
             tensors[f"{PREFIX}{path}.lora_magnitude_vector"] = torch.cat([m for _, _, m in parts])[order]
-        ranks[path] = sum(len(a) for a, _, _ in parts)
+        ranks[path] = sum(len(a) for a, _, _ in parts)  # the rank of a block-diagonal B times stacked A
     trained = set(trained)
     saved = _whole_modules(rules, state, trained)
     table = [name for name in trained if model.get_parameter(name) is model.token_table]
@@ -70,6 +71,7 @@ def write_peft(
         cause = "is shared by several modules, but peft would only train one of them"
         raise CheckpointError(table[0], cause, "export it merged")
     tensors |= {PREFIX + name: tensor for names in saved.values() for name, tensor in names.items()}
+    # longest names first, because the first pattern that matches the end of a name decides
     other_ranks = {path: ranks[path] for path in sorted(ranks, key=len, reverse=True) if ranks[path] != adapter.rank}
     task = [task for end, task in TASKS.items() if family.format.architecture_of(model.spec).endswith(end)]
     atomic.write_json(
@@ -83,6 +85,7 @@ def write_peft(
             "lora_dropout": adapter.dropout,
             "target_modules": _shortest(ranks, {rule.hf.rpartition(".")[0] for rule in rules}),
             "rank_pattern": {re.escape(path): rank for path, rank in other_ranks.items()},
+            # PEFT divides by each rank, so alpha grows with it and the factor stays alpha / rank
             "alpha_pattern": {re.escape(p): adapter.alpha / adapter.rank * rank for p, rank in other_ranks.items()},
             "fan_in_fan_out": any(r.transposed for r in rules if r.hf.removesuffix(".weight") in ranks),
             "bias": "none",

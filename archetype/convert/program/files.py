@@ -66,6 +66,7 @@ def signature(model: Model, format: ProgramFormat, inputs: Inputs) -> dict[str, 
     """Return names, shapes and types of a program's inputs and outputs, and the context length."""
     limits = {} if model.spec.reads_images else {"context_length": model.spec.context_length}
     result = run(model, inputs)
+    # the example has different lengths for each, so a size of the result shows which one it is
     letters = {inputs[name].shape[1]: letter for name, letter in _LENGTHS.items() if name in inputs}
     shape = ["batch", *(letters.get(size, size) if axis == 0 else size for axis, size in enumerate(result.shape[1:]))]
     output = {"name": output_name(model.spec), "shape": shape, "type": _type(result)}
@@ -77,7 +78,7 @@ _LENGTHS = {"tokens": "length", "target": "length", "source": "source_length"}
 
 
 def _shape(name: str, tensor: Tensor) -> list[str | int]:
-    if tensor.dim() == 1:
+    if tensor.dim() == 1:  # num_tokens
         return ["batch"]
     return ["batch", *tensor.shape[1:]] if name == "images" else ["batch", _LENGTHS.get(name, "length")]
 
@@ -122,12 +123,12 @@ def compare(model: Model, format: ProgramFormat, folder: Path) -> None:
             is_token = torch.arange(expected.shape[1]) < inputs["num_tokens"][:, None]
             expected, result = expected[is_token], result[is_token]
         difference = (result - expected).abs().max() if result.shape == expected.shape else torch.tensor(torch.inf)
-        if not difference <= tolerance * expected.abs().max():
+        if not difference <= tolerance * expected.abs().max():  # NaN is refused, too
             cause = f"gives other outputs than the model for {batch_size} sequences of {length} tokens"
             raise CheckpointError(FILES[format], cause, "use --format archetype-hf, and report this model")
 
 
-# factor on the tolerance between libraries, whose sums run in another order than those of tiled kernels
+# Factor on the tolerance: libraries sum in another order than tiled kernels.
 ROUNDING = 10
 
 

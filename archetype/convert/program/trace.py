@@ -110,6 +110,7 @@ class _OfPairs(_OfTokens):
     def forward(  # type: ignore[override]
         self, target: Tensor, source: Tensor, source_num_tokens: Tensor, num_tokens: Tensor | None = None
     ) -> Tensor:
+        # tells torch that both batch sizes are one symbol
         torch._check(target.shape[0] == source.shape[0])
         return _result(self.network(target, num_tokens=num_tokens, source=source, source_num_tokens=source_num_tokens))
 

@@ -74,6 +74,7 @@ def read_files(folder: Path, allow_pickle: bool = False) -> dict[str, bytes]:
     files = {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
     if not files:
         return {}
+    # modules.json names the folders of the other modules; the transformer's is the folder itself ("")
     for module in listed_modules(files, str(folder)):
         if path := module["path"]:
             names += [f"{path}/{name}" for name in (CONFIG, WEIGHTS, *([PICKLE] if allow_pickle else []))]
@@ -153,6 +154,7 @@ def listed_modules(files: Files, folder: str = "") -> list[dict[str, str]]:
     for module in modules:
         if not isinstance(module, dict) or not all(isinstance(module.get(key), str) for key in ("type", "path")):
             raise error
+        # one folder inside the model's: the path comes from a downloaded file
         if len(PurePosixPath(module["path"]).parts) > 1 or module["path"] in ("..", "/"):
             raise error
     return modules

@@ -56,6 +56,7 @@ def read_head(files: Files) -> SentenceEmbeddingHead | None:
                 pass
             case "Pooling" if not pooling:
                 pooling = _read_pooling(read_json(files, f"{path}/{CONFIG}"), path)
+            # guards check the order: pooling, then dense layers, then normalization
             case "Normalize" if pooling:
                 normalize = True
             case "Dense" if pooling and not normalize:

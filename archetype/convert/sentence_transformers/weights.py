@@ -45,6 +45,7 @@ def attach_head(model: Model, spec: SentenceEmbeddingHead, files: Files) -> None
 
 def open_head(model: Model, spec: SentenceEmbeddingHead, files: Files) -> nn.Module:
     """Return a sentence head with the weights of a folder's modules; see `attach_head`."""
+    # shapes only: the tensors of the files take their places below
     with torch.device("meta"):
         head: Any = build_head(spec, 0, getattr(model.spec, "d_model"))  # noqa: B009
     tensors = {name: tensor.to(model.device, model.dtype) for name, tensor in read_layers(files).items()}
@@ -63,6 +64,7 @@ def head_files(model: Model, before: Files) -> dict[str, bytes]:
     if not model.spec.head.embeds:
         return dict(before)
     state = model.sentence_head.state_dict()
+    # the original files, byte for byte, if neither the head nor a weight has changed
     if before and _is_said_by(before, model, state):
         return dict(before)
     files = write_head(model.spec, before)
@@ -77,6 +79,7 @@ def _is_said_by(files: Files, model: Model, state: dict[str, Tensor]) -> bool:
     if read_head(files) != model.spec.head:
         return False
     tensors = read_layers(files)
+    # compared in the model's dtype, to which loading has converted them
     return all(torch.equal(tensors[name].to(tensor), tensor) for name, tensor in state.items())
 
 
@@ -84,6 +87,7 @@ def _tensors(files: Files, path: str) -> dict[str, Tensor]:
     if f"{path}/{WEIGHTS}" in files:
         return load(files[f"{path}/{WEIGHTS}"])
     if f"{path}/{PICKLE}" in files:
+        # weights_only: a pickle could run code otherwise
         tensors: dict[str, Tensor] = torch.load(io.BytesIO(files[f"{path}/{PICKLE}"]), weights_only=True)
         return tensors
     remedy = "is the folder complete? a pickle needs --allow-pickle"

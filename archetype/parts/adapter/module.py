@@ -25,6 +25,7 @@ class LoRALinear(Linear):
     """
 
     def __init__(self, linear: Linear, adapter: spec.Adapter) -> None:
+        # not Linear's, which would allocate a second weight
         nn.Module.__init__(self)
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight, self.bias = linear.weight, linear.bias
@@ -42,6 +43,7 @@ class LoRALinear(Linear):
     def change(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... F"]:
         """Return (alpha / rank) dropout(x) A^T B^T."""
         x = dropout(x, self.dropout, self.training)
+        # (..., rank), then (..., F); B A is never multiplied out
         return project(project(x, self.lora_A), self.lora_B) * self.scale
 
     def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... F"]:

@@ -57,7 +57,8 @@ def attend(
         )
     if is_symbolic(q.shape[2]):  # heads cannot be grouped for a symbolic length: repeat keys and values per head
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
-    weights = dropout(attention_weights(q, k, score, mask, causal), score.dropout).to(q.dtype)
+    weights = dropout(attention_weights(q, k, score, mask, causal), score.dropout).to(q.dtype)  # (B, H, T, S)
+    # the H / K query heads of a key head become rows of one product: (B, K, H/K T, S) @ (B, K, S, Q)
     return (weights.reshape(*v.shape[:2], -1, v.shape[2]) @ v).view(*q.shape[:3], v.shape[3])
 
 
@@ -69,11 +70,12 @@ def attention_weights(
     causal: bool = False,
 ) -> Float[Tensor, "B H T S"]:
     """Return softmax(scores) before dropout; arguments as for `attend`."""
-    scores = score.scores(q, k)
+    scores = score.scores(q, k)  # (B, H, T, S)
     if causal and mask is None:
         mask = torch.ones(scores.shape[2:], dtype=torch.bool, device=q.device).tril()
     if mask is not None:
         masked = scores.masked_fill(~mask, MASKED) if mask.dtype == torch.bool else scores + mask
+        # a finite minimum: with -inf, a query whose keys are all masked would get NaN
         scores = masked.clamp(min=MASKED)
     return score.softmax(scores)
 
@@ -108,8 +110,9 @@ def attend_tiles(
     the means are combined with weights softmax(log-sum-exps), which is exact.
     """
     if len(pieces) == 1:
-        queries, keys, values, mask = gather_tiles(q, k, v, pieces[0], bias, valid)
+        queries, keys, values, mask = gather_tiles(q, k, v, pieces[0], bias, valid)  # one batch entry per tile
         return scatter_tiles(attend(queries, keys, values, score, mask), pieces[0], batch=q.shape[0])
+    # means (B, H, T, Q) and log-sum-exps (B, H, T) of each piece
     mixtures, sums = zip(*(attend_piece(q, k, v, score, piece, bias, valid) for piece in pieces), strict=True)
     shares = score.softmax(torch.stack(sums, dim=-1)).movedim(-1, 0).to(q.dtype)  # (pieces, B, H, T)
-    return (shares[..., None] * torch.stack(mixtures)).sum(0)
+    return (shares[..., None] * torch.stack(mixtures)).sum(0)  # (B, H, T, Q)

@@ -179,7 +179,8 @@ class CrossAttentionCost(AttentionCost):
 
     def flops(self, work: Work) -> Counts:
         assert work.source is not None
-        q = 2 * work.tokens * self.d * self.q_features
+        q = 2 * work.tokens * self.d * self.q_features  # 2 FLOPs for each multiply-add
+        # keys and values of the source were computed in the prefill
         kv = ZERO if work.phase == "decode" else 2 * work.rows * work.source * self.d * self.kv_features
         pairs = 2 * work.tokens * work.source * self.q_features
         return {"q": q, "k": kv, "v": kv, "scores": pairs, "mixture": pairs, "o": q}

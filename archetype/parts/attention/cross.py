@@ -19,7 +19,7 @@ class CrossAttention(MultiHeadProjection):
         num_tokens = encoder_output.num_tokens
         if num_tokens is None:
             num_tokens = torch.full((batch,), length, device=encoder_output.vectors.device)
-        k, v = self.keys_and_values(encoder_output.vectors)
+        k, v = self.keys_and_values(encoder_output.vectors)  # (B, K, S, P) each
         return CrossKVCache(context.probe(self, "k", k), context.probe(self, "v", v), num_tokens)
 
     def empty_source(self, batch: int, length: int, dtype: torch.dtype, device: torch.device) -> CrossKVCache:
@@ -29,13 +29,13 @@ class CrossAttention(MultiHeadProjection):
     def forward(self, x: Vectors, context: ForwardContext, source: CrossKVCache) -> Vectors:
         """Attend from target positions (B beams, T, D) to sources; `beams` consecutive rows of x share each source."""
         beams = x.shape[0] // source.keys.shape[0]
-        q = (
-            context.probe(self, "q", self.queries(x)).unflatten(0, (-1, beams)).transpose(1, 2).flatten(2, 3)
-        )  # (B, H, beams T, P)
+        q = context.probe(self, "q", self.queries(x))  # (B beams, H, T, P)
+        # beams become positions, so that the keys of a source are not repeated for each beam
+        q = q.unflatten(0, (-1, beams)).transpose(1, 2).flatten(2, 3)  # (B, H, beams T, P)
         y = attend_to_source(q, source, self.score_function, context) if context.kernels.records else None
         if y is None:
             keys = torch.arange(source.keys.shape[2], device=x.device)
-            present = context.cached("source", lambda: present_keys(source.num_tokens, keys))
+            present = context.cached("source", lambda: present_keys(source.num_tokens, keys))  # (B, 1, 1, S)
             y = attend(q, source.keys, source.values, self.score_function, present, kernels=context.kernels)
         y = y.unflatten(2, (beams, -1)).transpose(1, 2).flatten(0, 1)  # (B beams, H, T, P)
         return self.merge_heads(context.probe(self, "heads", self.apply_gate(y, x)))

@@ -84,9 +84,9 @@ def _head_sizes(tensors: CheckpointMixer) -> tuple[int, int, int]:
     # if a key gives the head size, shapes give this layer's number of heads, which may vary between layers
     output_side = 1 if tensors.transposed else 0
     if "q.weight" in tensors.shapes:
-        width = tensors.sides("q.weight")[output_side] // (2 if _gate_in_queries(tensors) else 1)
+        width = tensors.sides("q.weight")[output_side] // (2 if _gate_in_queries(tensors) else 1)  # H P
     else:
-        width = tensors.sides("o.weight")[1 - output_side]
+        width = tensors.sides("o.weight")[1 - output_side]  # of fused q, k and v only the output matrix gives H P
     head_dim = tensors.size(HEAD_DIM)
     if head_dim is None:
         heads = num_heads(tensors)
@@ -96,6 +96,7 @@ def _head_sizes(tensors: CheckpointMixer) -> tuple[int, int, int]:
         if stated not in (None, heads):
             raise tensors.missing(f"attention with {heads} heads of {head_dim} features, where keys say {stated} heads")
     if "qkv.weight" in tensors.shapes:
+        # the fused matrix has (H + 2 K) P rows
         num_kv_heads, odd = divmod(
             _rows_of_each(tensors, tensors.sides("qkv.weight")[output_side], head_dim) - heads, 2
         )
@@ -118,6 +119,7 @@ def num_heads(tensors: CheckpointMixer) -> int:
         return count
     output_side = 1 if tensors.transposed else 0
     widths = [tensors.sides(name)[output_side] for name in ("q.weight", "k.weight") if name in tensors.shapes]
+    # the width of a head divides those of queries and keys
     q_width, common = (widths[0], gcd(*widths)) if widths else (tensors.d_model, tensors.d_model)
     head_dim = tensors.size(HEAD_DIM) or next(n for n in range(min(USUAL_HEAD_DIM, common), 0, -1) if common % n == 0)
     count = max(q_width // head_dim, 1)

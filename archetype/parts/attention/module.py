@@ -58,7 +58,7 @@ class Attention(MultiHeadProjection):
         """Allocate a cache for `capacity` positions, or a ring buffer for the window of the pattern."""
         if self.spec.keys_from is not None:
             return None
-        slots = self.pairs.rule.cache_length(capacity)
+        slots = self.pairs.rule.cache_length(capacity)  # fewer than `capacity` if no query sees keys further back
         kind = RingKVCache if slots < capacity else KVCache
         cache = kind.empty(batch, self.sizes.num_kv_heads, slots, (self.sizes.head_dim,) * 2, dtype, device)
         index = None if self.index is None else self.index.new_state(batch, capacity, dtype, device)
@@ -70,15 +70,15 @@ class Attention(MultiHeadProjection):
         q = self.scale_queries(q, context.positions)
         keys = self.keys(x, context, cache)  # k and v (B, K, S, P): of these T positions, or of all slots of a cache
         score, bias = self.score_function, self.bias(context)
-        q = (
-            context.probe(self, "q", q) if keys.positions is None else q
-        )  # of whole sequences: cached keys are past probing
+        if keys.positions is None:  # cached keys cannot be probed, and a trace pairs its queries with keys
+            q = context.probe(self, "q", q)
         if self.index is not None:
             keys = keys._replace(choice=self.choose(q, keys, x, context, cache))
         y: Heads | None = None  # softmax(score(q, k) + bias) v, (B, H, T, P)
         if context.rows is not None:
             y = attend_across_processes(self.pairs, q, keys, score, bias, context)
         elif self.step is not None and keys.positions is not None and context.kernels.records:
+            # a decode step that is being recorded for the native kernels
             y = self.step.attend(q, keys, score, bias, context)
         if y is None:  # also a recorded step whose tensors the native kernel does not know
             y = self.pairs.attend(q, keys, score, bias, context)
@@ -88,7 +88,7 @@ class Attention(MultiHeadProjection):
     def keys(self, x: Vectors, context: ForwardContext, cache: LayerState | None) -> Keys:
         """Return the keys and values to attend to, and leave them for later layers: rotated, and cached if possible."""
         if (source := self.spec.source(context.layer)) is not None:
-            left: Keys = context.left_by(source)
+            left: Keys = context.left_by(source)  # already rotated, and cached if there is a cache
             return (
                 left
                 if left.positions is not None
@@ -113,6 +113,7 @@ class Attention(MultiHeadProjection):
         assert self.index is not None
         positions = context.shared_positions if keys.positions is None else keys.positions
         state = None if cache is None else without_index(cache)[1]
+        # the index reads the layer's inputs twice: for its queries, and for its keys
         choice: Choice = self.index(x, x, self.pairs.allowed(context, positions), context, state)
 
         def weights() -> Tensor:
@@ -146,8 +147,9 @@ class Attention(MultiHeadProjection):
         v = context.probe(self, "v_global", self.split_heads_and_norm(self.v_global(x)))
         mask = None if context.num_tokens is None else present_keys(context.num_tokens, context.positions[0])
         if (bias := self.bias(context)) is not None:
-            scores = bias(context.shared_positions[:, :g], context.shared_positions)
+            scores = bias(context.shared_positions[:, :g], context.shared_positions)  # (b, H, g, S)
             mask = scores if mask is None else scores.masked_fill(~mask, -math.inf)
+        # only the first g queries are replaced: (B, H, g, P) into (B, H, T, P)
         return y.slice_scatter(
             attend(q[:, :, :g], k, v, self.score_function, mask, kernels=context.kernels), dim=2, end=g
         )

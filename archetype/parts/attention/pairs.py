@@ -66,8 +66,11 @@ class MaskedPairs:
         """Return pairs of new positions and keys that the pattern allows, within one document and without padding."""
 
         def pairs() -> Tensor:
+            # Batches of equal positions share one mask: b = 1 (`shared_positions`). It is computed once per pass for
+            # all layers with this key.
             where = MaskContext(self.causal, keys.shape[1], self.layer)
             allowed = allowed_pairs(self.rule, where, context.shared_positions, keys)
+            # padding comes last, so a causal rule hides it from every token
             if not self.causal and context.num_tokens is not None:
                 allowed = allowed & present_keys(context.num_tokens, keys[0])
             return context.within_documents(allowed)

@@ -84,9 +84,8 @@ class MultiHeadProjection(nn.Module):
         if self.value_embedding is None:
             return v
         assert context.tokens is not None
-        embedded = (
-            self.value_embedding(context.tokens).to(v.dtype).unflatten(-1, (-1, self.sizes.head_dim))
-        )  # (B, T, K, P)
+        rows = self.value_embedding(context.tokens).to(v.dtype)  # (B, T, K P)
+        embedded = rows.unflatten(-1, (-1, self.sizes.head_dim))  # (B, T, K, P)
         values: Tensor = v + self._value_factors(x).to(v.dtype) * embedded.transpose(1, 2)  # (B, K, T, P)
         return values
 
@@ -122,8 +121,9 @@ class MultiHeadProjection(nn.Module):
         if self.gate is None or self.spec.gate is None:
             return y
         activation = torch.sigmoid if self.spec.gate.activation == "sigmoid" else nn.functional.softplus
+        # (B, H, T, P), or (B, H, T, 1) with one gate per head
         gate: Tensor = activation(self.gate(x)).unflatten(-1, (self.sizes.num_heads, -1)).transpose(1, 2)
-        return y * gate  # (B, H, T, P or 1)
+        return y * gate  # (B, H, T, P)
 
     def merge_heads(self, y: Heads) -> Vectors:
         z: Tensor = self.o(y.transpose(1, 2).flatten(2))  # (B, T, H P) to (B, T, D)

@@ -45,8 +45,11 @@ class NativeStep:
             return None
         slots, slopes, distances = keys.k.shape[2], None, None
         if isinstance(bias, Alibi):
+            # the kernel computes the distances itself and needs only a slope per head
             slopes = torch.tensor(bias.slopes)
         elif bias is not None:
+            # a table by distance, (1, H, 1, slots): a relative bias depends on the difference of positions only, so the
+            # row of the last position has every distance that can occur
             positions = torch.arange(slots)[None]
             distances = context.cached(("distances", slots), lambda: bias(positions[:, -1:], positions))
         return native.attend(

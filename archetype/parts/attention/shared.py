@@ -30,6 +30,7 @@ def attend_across_processes(
     assert shared is not None
     where = MaskContext(pairs.causal, keys.k.shape[2], pairs.layer)
     for piece in own_queries(shared, pairs.rule, pairs.causal):
+        # Each process has two pieces, one from either end of the sequence, since later queries see more keys.
         mask = allowed_in_piece(shared, pairs.rule, where, piece, context, pairs.pairs_key)
         if bias is not None:
             ends = shared.positions[:, piece.queries], shared.positions[:, piece.keys]

@@ -43,7 +43,7 @@ def _all_alike(value: Any) -> Any:
     return dict.fromkeys("qkvo", value) if isinstance(value, bool) else value
 
 
-def _shortest(value: ProjectionBiases) -> Any:
+def _shortest(value: ProjectionBiases) -> Any:  # written as true or false if all are alike
     flags = {value.q, value.k, value.v, value.o}
     return flags.pop() if len(flags) == 1 else value.dump()
 
@@ -263,6 +263,7 @@ class Attention(Mixer):
             assert isinstance(source, Attention)
             if source.index is not None:
                 invalid("", "the layer that it reads selects keys with an index", "name a layer without an index")
+            # with defaults resolved: an absent head_dim may equal a given one
             ours, theirs = (dict(mixer) | mixer.sizes(width)._asdict() for mixer in (self, source))
             if differing := [name for name in OF_KEYS if ours[name] != theirs[name]]:
                 invalid("", f"{', '.join(differing)} differs from the layer that it reads", "make them equal")
@@ -281,6 +282,7 @@ class Attention(Mixer):
             if width % self.num_heads:
                 cause = f"{self.num_heads} does not divide d_model {width}"
                 divisors = [h for h in range(1, width + 1) if width % h == 0]
+                # the three divisors nearest to the number that was given
                 near = sorted(sorted(divisors, key=lambda h: abs(h - self.num_heads))[:3])
                 invalid("num_heads", cause, f"use {', '.join(map(str, near))} or give head_dim")
             self._rotation_fits(width // self.num_heads)
@@ -292,7 +294,7 @@ class Attention(Mixer):
             if not causal:
                 cause = f"{self.position.kind} positions have no keys for later positions"
                 invalid("position", cause, "use relative_bias or alibi, or a decoder")
-            if width % 2:
+            if width % 2:  # relative positions are sinusoids of d_model features, projected to keys
                 invalid("position", f"{width} features cannot be paired for sinusoids", "use an even d_model")
         if causal and isinstance(self.pattern, BigBird):
             cause = "bigbird's random and last blocks look ahead, and a decoder must not"

@@ -35,12 +35,14 @@ class RelativeVectors(nn.Module):
     def rows(self, length: int) -> Int[Tensor, "T T"]:
         """Return the table's row for each pair of positions."""
         positions = torch.arange(length, device=self.weight.device)
-        distance, most = positions[:, None] - positions, self.spec.num_buckets
+        distance, most = positions[:, None] - positions, self.spec.num_buckets  # distance i - j, (T, T)
         if (longest := self.spec.max_distance) is not None:
             middle = most // 2
+            # up to the middle one row per distance, beyond it logarithmic (DeBERTa v2's make_log_bucket_position)
             octaves = (distance.abs().clamp(min=middle) / middle).log() / math.log((longest - 1) / middle)
             far = (octaves * (middle - 1)).ceil().long() + middle
             distance = torch.where(distance.abs() <= middle, distance, far * distance.sign())
+        # row S is distance 0; later keys come before it
         return (distance + most).clamp(0, 2 * most - 1)
 
 
@@ -63,7 +65,7 @@ class DisentangledAttention(nn.Module):
         q, k, v = (context.probe(self, name, self.heads(getattr(self, name)(x))) for name in ("q", "k", "v"))
         score = ScoreFunction(self.scale, dropout=self.spec.dropout if self.training else 0.0)
         y = context.probe(self, "heads", attend(q, k, v, score, self.mask(q, k, context), kernels=context.kernels))
-        z: Tensor = self.o(y.transpose(1, 2).flatten(2))
+        z: Tensor = self.o(y.transpose(1, 2).flatten(2))  # (B, H, T, P) to (B, T, D)
         return z
 
     def mask(self, q: Heads, k: Heads, context: ForwardContext) -> Float[Tensor, "B H T T"]:
@@ -75,6 +77,7 @@ class DisentangledAttention(nn.Module):
         vectors = context.cached("vectors of distances", table)[None]  # (1, R, D)
         terms = []
         if self.spec.content_to_position:
+            # q_i r_k(i - j): one score per row of the table, then the row of each pair
             keys = self.heads((self.position_k or self.k)(vectors))  # (1, H, R, P)
             terms.append((q @ keys.mT).gather(-1, rows))  # (B, H, T, R) to (B, H, T, T)
         if self.spec.position_to_content:

@@ -57,7 +57,8 @@ class Embedding(nn.Module):
         return x
 
     def placed(self, x: Float[Tensor, "B T D_e"], context: ForwardContext, types: Tokens | None = None) -> Vectors:
-        """Scale token vectors, add positions and types, normalize and project."""
+        # order: scale, project first, norm first, positions, types, norm, dropout, project; `spec.Embedding` says who
+        # needs which
         if self.num_positions is not None:
             check_positions_fit(x.shape[1], self.num_positions)
         if self.scale != 1.0:  # Gemma rounds sqrt(D) to the vectors' type
@@ -65,7 +66,7 @@ class Embedding(nn.Module):
         if self.project is not None and self.project_first:
             x = self.project(x)
         x = normalize_stream(self.norm, x, context) if self.norm_first else x
-        x = x + self.position(context.shared_positions).to(x.dtype)
+        x = x + self.position(context.shared_positions).to(x.dtype)  # (b, T, D_e), b = 1 if all rows agree
         if self.token_type is not None:
             x = x + self.token_type(torch.zeros(1, dtype=torch.long, device=x.device) if types is None else types)
         x = x if self.norm_first else normalize_stream(self.norm, x, context)
@@ -93,11 +94,10 @@ class PerLayerEmbedding(nn.Module):
         self.norm = build_norm(per_layer.norm, self.features)
 
     def forward(self, tokens: Tokens, x: Vectors, context: ForwardContext) -> dict[int, LayerVectors]:
-        """Return vectors (B, T, d) for each reading layer, by its index."""
-        # both (B, T, readers, D_p)
+        # both (B, T, readers, d)
         shares = (self.projection(cast_for_products(x)) * x.shape[-1] ** -0.5).unflatten(-1, (-1, self.features))
         embedded = self.token(tokens).unflatten(-1, (-1, self.features)) * math.sqrt(self.features)
-        vectors = (self.norm(shares, context) + embedded) * math.sqrt(0.5)  # (B, T, readers, D_p)
+        vectors = (self.norm(shares, context) + embedded) * math.sqrt(0.5)  # keeps the variance of a sum of two
         return dict(zip(self.readers, vectors.unbind(2), strict=True))
 
 

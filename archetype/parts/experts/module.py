@@ -61,11 +61,11 @@ class MixtureOfExperts(nn.Module):
         self, x: Float[Tensor, "... D"], context: ForwardContext, state: LayerState | None = None
     ) -> Float[Tensor, "... D"]:
         """Mix the outputs of each token's experts; during training the balance loss goes to `context.aux_losses`."""
-        tokens = x.flatten(0, -2)
-        logits = context.probe(self, "router_logits", self.router(tokens, context))
-        affinities = self.router.affinities(logits)
+        tokens = x.flatten(0, -2)  # (N, D)
+        logits = context.probe(self, "router_logits", self.router(tokens, context))  # (N, E)
+        affinities = self.router.affinities(logits)  # (N, E)
         of_tokens = self.router.experts_of(context) if self.spec.router.routes_tokens else None
-        weights, chosen = self._choose(affinities, logits, of_tokens)
+        weights, chosen = self._choose(affinities, logits, of_tokens)  # (N, k) each
         weights, chosen = context.probe(self, "weights", weights), context.probe(self, "chosen", chosen)
         if self.training and self.spec.balance_loss > 0:
             valid = None if context.valid is None else context.valid.flatten()
@@ -80,17 +80,15 @@ class MixtureOfExperts(nn.Module):
         weights: Float[Tensor, "N k"],
         kernels: Kernels,
     ) -> Float[Tensor, "N D"]:
-        """Return the sum of each token's experts, computed in the latent space if there is one."""
         x = tokens if self.latent_down is None else self.latent_down(tokens)
         if self.spec.weighs == "outputs":
             y: Tensor = self.experts(x, chosen, weights, kernels)
-        else:  # each weighted copy of a token is sent to one expert
-            inputs = (x[:, None] * weights[..., None]).to(x.dtype).flatten(0, 1)
+        else:  # as in Llama 4: each weighted copy of a token is sent to one expert
+            inputs = (x[:, None] * weights[..., None]).to(x.dtype).flatten(0, 1)  # (N k, D)
             y = self.experts(inputs, chosen.reshape(-1, 1), kernels=kernels).view(*chosen.shape, -1).sum(1)
         return y if self.latent_up is None else self.latent_up(y)
 
     def _shared(self, x: Float[Tensor, "... D"], context: ForwardContext) -> Float[Tensor, "... D"]:
-        """Return the output of the shared expert."""
         assert self.shared is not None
         y: Tensor = self.shared(x, context)
         return y if self.shared_gate is None else y * self.shared_gate(x).sigmoid()
@@ -101,15 +99,15 @@ class MixtureOfExperts(nn.Module):
         logits: Float[Tensor, "N E"],
         chosen: Int[Tensor, "N k"] | None = None,
     ) -> tuple[Float[Tensor, "N k"], Int[Tensor, "N k"]]:
-        """Return the weights and indices of each token's experts; `chosen` overrides the selection."""
+        # a router by token id has already chosen
         chosen = self._best(affinities, logits) if chosen is None else chosen
+        # from the affinities without the correction, which only changes the selection (DeepSeek-AI 2024b, equation 16)
         weights = affinities.gather(-1, chosen)
         if self.spec.router.renormalize:
             weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-20)  # sigmoids may all be zero
         return weights * self.spec.router.scale, chosen
 
     def _best(self, affinities: Float[Tensor, "N E"], logits: Float[Tensor, "N E"]) -> Int[Tensor, "N k"]:
-        """Select the experts with the largest scores for each token."""
         scores = affinities if self.spec.router.expert_bias_on == "affinities" else logits
         scores = scores if self.correction is None else scores + self.correction
         if self.spec.groups is not None:
@@ -119,7 +117,7 @@ class MixtureOfExperts(nn.Module):
 
 def group_limited_mask(scores: Float[Tensor, "N E"], groups: spec.ExpertGroups) -> Bool[Tensor, "N E"]:
     """Return True for the experts in each token's best groups, ranked by the sum of a group's best scores."""
-    grouped = scores.unflatten(-1, (groups.num_groups, -1))
+    grouped = scores.unflatten(-1, (groups.num_groups, -1))  # (N, groups, E / groups)
     best = grouped.topk(groups.top_k_in_group).values.sum(-1).topk(groups.groups_per_token).indices
     allowed = torch.zeros(grouped.shape[:-1], dtype=torch.bool, device=scores.device).scatter(-1, best, True)
     return allowed[..., None].expand(grouped.shape).flatten(1)
@@ -136,8 +134,9 @@ def load_balancing_loss(
     experts, per_token = affinities.shape[1], chosen.shape[1]
     counted = torch.ones_like(affinities[:, 0]) if valid is None else valid.to(affinities.dtype)
     tokens = counted.sum().clamp(min=1)
+    # (E): how often each expert was selected
     choices = torch.zeros_like(affinities[0]).index_add(0, chosen.flatten(), counted.repeat_interleave(per_token))
-    shares = affinities / affinities.sum(-1, keepdim=True).clamp(min=1e-20)
+    shares = affinities / affinities.sum(-1, keepdim=True).clamp(min=1e-20)  # (N, E)
     return experts * ((choices / (per_token * tokens)) * (counted @ shares / tokens)).sum()
 
 
@@ -196,12 +195,14 @@ class Experts(nn.Module):
     def sorted_by_expert(self, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"]) -> Float[Tensor, "N k D"]:
         """Return the outputs of each token's experts, with one product per expert."""
         choices = chosen.flatten()
-        order = choices.argsort(stable=True)
+        order = choices.argsort(stable=True)  # indices of choices, sorted by expert
         # read from the device, once per layer: the shape of each expert's product depends on the router's choices
         sizes = torch.bincount(choices, minlength=self.num_experts).tolist()
+        # choice c belongs to token c // k; one tensor of tokens per expert
         sorted_tokens = x.index_select(0, order // chosen.shape[1]).split(sizes)
         stacks = zip(*map(self._unstacked, self.projections), strict=True)
         outputs = [self._expert(rows, *stack) for rows, stack in zip(sorted_tokens, stacks, strict=True) if len(rows)]
+        # the inverse permutation restores the order of the choices
         return torch.cat(outputs).index_select(0, order.argsort()).view(*chosen.shape, -1)
 
     def each_expert(self, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"]) -> Float[Tensor, "N k D"]:
@@ -217,10 +218,7 @@ class Experts(nn.Module):
         return outputs
 
     def _unstacked(self, name: str) -> list[Projection]:
-        """Return each expert's weight and bias.
-
-        Unbind once: the gradient of an index into the stack would be as large as the stack, for every expert.
-        """
+        # unbound once: the gradient of an index into the stack would be as large as the stack, for every expert
         weight, bias = getattr(self, name), getattr(self, f"{name}_bias")
         biases = [None] * self.num_experts if bias is None else bias.unbind(0)
         if isinstance(weight, PackedMatrix):
@@ -246,7 +244,7 @@ def expert_outputs(
         return product(kernels, rows, weight, bias, indices)
 
     *gate, up, down = experts.projections
-    hidden = project(up, x, chosen)
+    hidden = project(up, x, chosen)  # (N, k, F)
     if hidden is None:
         return None
     if gate:

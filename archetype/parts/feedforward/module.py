@@ -57,6 +57,7 @@ class GatedMLP(nn.Module):
     def forward(
         self, x: Float[Tensor, "... D"], context: ForwardContext, state: LayerState | None = None
     ) -> Float[Tensor, "... D"]:
+        # gate, up and their product: (..., F) each
         y: Tensor = self.down(context.probe(self, "hidden", self.product(context.kernels, self.gate(x), self.up(x))))
         return y
 
@@ -78,11 +79,13 @@ def _gated(
     up: Tensor,
 ) -> Tensor:
     if limit is not None:
+        # the gate only from above, as gpt-oss does: f goes to zero below
         gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
     return f(gate) * (1 + up if unit_offset else up)
 
 
 def _gated_product(name: str, kernels: Kernels, gate: Tensor, up: Tensor) -> Tensor:
+    # without a backward pass there is nothing to save
     if not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return GatedProduct.forward(gate, up, name, kernels)
     y: Tensor = GatedProduct.apply(gate, up, name, kernels)  # type: ignore[no-untyped-call]
@@ -123,7 +126,7 @@ class GatedProduct(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, str, Kernels], output: Tensor) -> None:
         gate, up, ctx.name, _ = inputs
         ctx.save_for_backward(gate, up)
-        ctx.save_for_forward(gate, up)
+        ctx.save_for_forward(gate, up)  # for `jvp`
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, None, None]:

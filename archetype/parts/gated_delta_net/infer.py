@@ -28,6 +28,7 @@ def read(tensors: CheckpointMixer) -> GatedDeltaNet:
     channels, _, kernel = tensors.shape("conv.weight")
     for path in JOINT.keys() & {name.removesuffix(".weight") for name in tensors.shapes}:
         _fused_order(tensors, path)
+    # of the convolution's 2 K P + H Q channels, K is the size that no shape gives
     key_heads = tensors.size(("linear_num_key_heads",)) or num_heads
     return GatedDeltaNet(
         num_heads=num_heads,

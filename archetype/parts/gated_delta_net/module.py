@@ -71,7 +71,9 @@ class GatedDeltaNet(nn.Module):
         assert isinstance(state, MatrixState)
         mixer, exact = self.spec, torch.promote_types(x.dtype, torch.float32)
         before = context.before(state)
+        # (B, channels, W), (B, H, P, Q)
         conv, memory = before.conv, before.memory
+        # one depthwise convolution over the channels of q, k and v
         u, conv = self.conv.convolve(torch.cat((self.q(x), self.k(x), self.v(x)), dim=-1), context, conv)
         heads = mixer.key_heads, mixer.key_heads, mixer.num_heads
         parts = nn.functional.silu(u).to(exact).split(self.widths, dim=-1)
@@ -79,8 +81,10 @@ class GatedDeltaNet(nn.Module):
         q, k, v = (part.unflatten(-1, (num_heads, -1)) for part, num_heads in zip(parts, heads, strict=True))
         # unit-length queries and keys
         q, k = (part * torch.rsqrt(part.square().sum(-1, keepdim=True) + 1e-6) for part in (q, k))
+        # log of the decay a_t, and rate b_t: (B, T, H) each
         a = -self.A_log.to(exact).exp() * nn.functional.softplus(self.a(x).to(exact) + self.dt_bias.to(exact))
-        b = self.b(x).to(exact).sigmoid() * (2.0 if mixer.negative_eigenvalues else 1.0)  # a and b: (B, T, H)
+        # 1 - b_t |k_t|^2 is an eigenvalue of the update: rates up to 2 make it negative
+        b = self.b(x).to(exact).sigmoid() * (2.0 if mixer.negative_eigenvalues else 1.0)
         if context.valid is not None:  # padding: no decay and no correction
             a, b = (part.masked_fill(~context.valid[..., None], 0.0) for part in (a, b))
         q, k, v = context.probe(self, "q", q), context.probe(self, "k", k), context.probe(self, "v", v)
@@ -88,5 +92,6 @@ class GatedDeltaNet(nn.Module):
         inputs = q * mixer.head_dim**-0.5, k, v, a, b
         y, memory = read_chunks(delta_rule_chunk, mixer.chunk_size, memory.to(exact), *inputs)  # y: (B, T, H, Q)
         state.conv, state.memory = conv.to(state.conv.dtype), memory.to(state.memory.dtype)
+        # gate as (B, T, H, Q); the heads are joined to (B, T, H Q)
         z: Tensor = self.o(self.norm(y, self.gate(x).unflatten(-1, (mixer.num_heads, -1))).flatten(-2))
         return z

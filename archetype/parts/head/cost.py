@@ -65,6 +65,7 @@ class TransformCost:
         return {f"{self.head}.dense": dense, f"{self.head}.norm": self.norm.parameters()}
 
     def flops(self, vectors: Formula) -> Counts:
+        # a product of (N, D) and (D, D_e) has N D D_e multiplications and as many additions
         return {f"{self.head}.dense": 2 * vectors * self.d * self.width} if self.part else {}
 
     def saved_activations(self, work: TrainingWork, vectors: int) -> int:

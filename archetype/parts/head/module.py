@@ -38,7 +38,7 @@ class LanguageModelHead(nn.Module):
 
     def features(self, x: Vectors) -> Float[Tensor, "B T D_e"]:
         if self.dense is not None and self.norm is not None:
-            x = self.norm(self.activation(self.dense(x)))
+            x = self.norm(self.activation(self.dense(x)))  # (B, T, D_e)
         return x if self.spec.scale == 1.0 else x * self.spec.scale
 
     def matrix(self, embedding: Weight) -> Weight:
@@ -48,6 +48,7 @@ class LanguageModelHead(nn.Module):
     def forward(self, x: Vectors, embedding: Weight) -> Float[Tensor, "B T V"]:
         logits = project(self.features(x), self.matrix(embedding), self.bias)  # (B, T, V)
         cap = self.spec.softcap
+        # Gemma 2: logits stay within (-cap, cap)
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
@@ -78,7 +79,7 @@ class Classifier(WithMatrix):
 
     def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... Y"]:
         if self.dense is not None and self.norm is not None:
-            x = self.norm(self.activation(self.dense(x)))
+            x = self.norm(self.activation(self.dense(x)))  # (..., D) -> (..., width)
         return self.product(dropout(x, self.dropout, self.training))
 
 

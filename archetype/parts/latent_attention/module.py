@@ -128,7 +128,7 @@ class LatentAttention(nn.Module):
         self, queries: Queries, latents: Latents, context: ForwardContext, rows: SharedRows
     ) -> Float[Tensor, "B H T Q"]:
         """Attend from this process's positions to those of all processes; only the narrow latents are gathered."""
-        latent, key = map(rows.shares.gather, latents)
+        latent, key = map(rows.shares.gather, latents)  # (B, 1, S, C), (B, 1, S, R)
         where, outputs = MaskContext(self.causal, latent.shape[2]), []
         for piece in own_queries(rows, EVERY_PAIR, self.causal):
             mask = allowed_in_piece(rows, EVERY_PAIR, where, piece, context, "latents")
@@ -144,6 +144,7 @@ class LatentAttention(nn.Module):
         cache, index_state = without_index(state)
         choice = EVERY_KEY
         if self.index is not None:
+            # the index chooses before the append, so the mask is for the positions that the slots will have after it
             choice = self.index(x, inputs, self._allowed(context, cache.positions(context.ends)), context, index_state)
         latent, key, positions = cache.append(*latents, context)
         if choice.keys is None and context.kernels.records:
@@ -162,13 +163,13 @@ class LatentAttention(nn.Module):
 
     def _queries(self, inputs: Tensor, context: ForwardContext) -> Queries:
         q = self.q(inputs) if self._is_direct else self.q_up(inputs)
-        heads = q.unflatten(-1, (self.spec.num_heads, -1)).transpose(1, 2)
+        heads = q.unflatten(-1, (self.spec.num_heads, -1)).transpose(1, 2)  # (B, H, T, P + R)
         plain, turned = heads.split((self.spec.qk_nope_head_dim, self.spec.qk_rope_head_dim), dim=-1)
         turned = self.rotary(turned, context.positions, context)
-        return context.probe(self, "q_nope", plain), context.probe(self, "q_rope", turned)
+        return context.probe(self, "q_nope", plain), context.probe(self, "q_rope", turned)  # (B, H, T, P), (B, H, T, R)
 
     def _latents(self, x: Vectors, context: ForwardContext) -> Latents:
-        """Return normalized latents and rotated keys, as a single head."""
+        # one projection, then two vectors as a single head: (B, 1, T, C) and (B, 1, T, R)
         latent, key = self.kv_down(x)[:, None].split((self.spec.kv_lora_rank, self.spec.qk_rope_head_dim), dim=-1)
         key = self.rotary(key, context.positions, context)
         return context.probe(self, "latent", self.kv_norm(latent)), context.probe(self, "k_rope", key)
@@ -184,8 +185,7 @@ class LatentAttention(nn.Module):
     def _plain(
         self, queries: Queries, latents: Latents, allowed: Tensor | None, kernels: Kernels
     ) -> Float[Tensor, "B H T Q"]:
-        """Expand every latent to each head's key and value."""
-        key, value = self.keys_and_values(latents)
+        key, value = self.keys_and_values(latents)  # (B, H, S, P + R), (B, H, S, Q)
         # torch's CPU kernel needs keys as wide as values; without the kernel all weights would be stored
         wide = max(self.spec.head_dim, self.spec.v_head_dim)
         q, k, v = (_widened(part, wide) for part in (torch.cat(queries, dim=-1), key, value))
@@ -193,14 +193,15 @@ class LatentAttention(nn.Module):
         return attend(q, k, v, score, allowed, causal, kernels)[..., : self.spec.v_head_dim]
 
     def _absorbed(self, queries: Queries, latents: Latents, allowed: Tensor | None) -> Float[Tensor, "B H T Q"]:
-        """Use the latents as keys and values of one head shared by all query heads."""
-        plain, turned = queries
+        # q (c Wuk)^T = (q Wuk^T) c^T: the latents serve as keys and values of one head shared by all query heads
+        plain, turned = queries  # (B, H, T, P), (B, H, T, R)
         (latent, shared), (batch, heads, length, _) = (part[:, 0] for part in latents), plain.shape
         key_up, value_up = self.expansions
         queries_of_latents = torch.einsum("bhtp,hpc->bhtc", plain, key_up).flatten(1, 2)  # (B, H T, C)
+        # heads and positions form one axis, so that each product is one matrix product per sequence: (B, H T, S)
         scores = queries_of_latents @ latent.transpose(1, 2) + turned.flatten(1, 2) @ shared.transpose(1, 2)
         scores = self.scale * scores.to(torch.promote_types(scores.dtype, torch.float32))
-        scores = scores.unflatten(1, (heads, length))
+        scores = scores.unflatten(1, (heads, length))  # (B, H, T, S)
         if allowed is None and self.causal:
             allowed = scores.new_ones(scores.shape[2:], dtype=torch.bool).tril()
         if allowed is not None:
@@ -213,20 +214,19 @@ class LatentAttention(nn.Module):
         """Return each head's keys, with the rotated features last, and values."""
         latent, shared = latents
         sizes = self.spec.qk_nope_head_dim, self.spec.v_head_dim
-        expanded = self.kv_up(latent[:, 0]).unflatten(-1, (self.spec.num_heads, -1)).transpose(1, 2)
+        expanded = self.kv_up(latent[:, 0]).unflatten(-1, (self.spec.num_heads, -1)).transpose(1, 2)  # (B, H, S, P + Q)
         key, value = expanded.split(sizes, dim=-1)
         return torch.cat((key, shared.to(key.dtype).expand(-1, self.spec.num_heads, -1, -1)), dim=-1), value
 
     @property
     def expansions(self) -> tuple[Float[Tensor, "H P C"], Float[Tensor, "H Q C"]]:
         """Matrices that expand a latent to each head's key and value."""
-        up = matrix_of(self.kv_up).view(self.spec.num_heads, -1, self.spec.kv_lora_rank)
+        up = matrix_of(self.kv_up).view(self.spec.num_heads, -1, self.spec.kv_lora_rank)  # (H, P + Q, C)
         key_up, value_up = up.split((self.spec.qk_nope_head_dim, self.spec.v_head_dim), dim=1)
         return key_up, value_up
 
     @property
     def scale(self) -> float:
-        """Factor on the scores."""
         return self.spec.scale or 1 / math.sqrt(self.spec.head_dim)
 
     @property
@@ -241,8 +241,9 @@ def attend_to_latents(
     if not attention.causal or queries[0].shape[2] > 1:
         return None
     (plain, turned), (key_up, value_up) = queries, attention.expansions
-    q = torch.einsum("bhtp,hpc->bhtc", plain, key_up)
+    q = torch.einsum("bhtp,hpc->bhtc", plain, key_up)  # (B, H, 1, C)
     rotated = turned, cache.values
+    # scores are q latent^T + turned key^T, and the latents are the values too
     mixed = native.attend(
         context.kernels, q, cache.keys, cache.keys, attention.scale, context.positions, second=rotated
     )
@@ -250,6 +251,6 @@ def attend_to_latents(
 
 
 def _widened(x: Float[Tensor, "*dims P"], features: int) -> Float[Tensor, "*dims Q"]:
-    """Pad the last dimension with zeros, which change no product."""
+    # zeros change no product of queries and keys; those added to values are cut off again
     missing = features - x.shape[-1]
     return nn.functional.pad(x, (0, missing)) if missing else x

@@ -66,6 +66,7 @@ class LightningIndex(KeySelector):
         leaves_out = keys.shape[2] > self.spec.top_k
         if not (learns or leaves_out):  # the scores would change nothing
             return EVERY_KEY
+        # (B, T, S)
         scores = self._scores(x, queries, keys, context).masked_fill(~allowed[:, 0], MASKED)
         chosen = None
         if leaves_out:
@@ -82,7 +83,7 @@ class LightningIndex(KeySelector):
         return self.spec.loss_weight * mean
 
     def _keys(self, x: Vectors, context: ForwardContext) -> Float[Tensor, "B 1 T P"]:
-        keys = self.k(x) if self.k_norm is None else self.k_norm(self.k(x))
+        keys = self.k(x) if self.k_norm is None else self.k_norm(self.k(x))  # (B, T, P)
         return self._rotated(keys[:, None], context)
 
     def _scores(
@@ -104,7 +105,8 @@ def best_keys(scores: Float[Tensor, "B T S"], count: int) -> Bool[Tensor, "B T S
     """Return True for each query's keys with the largest scores; ties go to earlier keys."""
     # Many scores tie at zero, those of keys that no head finds relevant. Which of these `topk` returns depends on the
     # number of keys, so that results would differ between chunked and whole sequences.
-    least = scores.topk(count).values[..., -1:]
+    least = scores.topk(count).values[..., -1:]  # (B, T, 1)
     above, equal = scores > least, scores == least
+    # of the keys that equal the smallest chosen score, the earliest fill the remaining places
     room = count - above.sum(-1, keepdim=True)
     return above | (equal & (equal.cumsum(-1) <= room))

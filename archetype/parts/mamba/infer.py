@@ -26,7 +26,7 @@ NAMES: NameTable = (
 
 def read(tensors: CheckpointMixer) -> Mamba:
     check_activation(tensors)
-    inner, state_size = tensors.shape("A_log")
+    inner, state_size = tensors.shape("A_log")  # (I, Z)
     rank, d_model = tensors.shape("dt_proj.weight")[1], tensors.d_model
     norm: Norm = tensors.norm(bias=False) if "dt_norm.weight" in tensors.shapes else NoNorm()
     if (eps := tensors.config.optional_positive("mixer_rms_eps")) is not None:

@@ -45,7 +45,8 @@ class StepProjection(nn.Linear):
 
 def draw_steps(tensor: Tensor, dt_min: float, dt_max: float, generator: torch.Generator | None) -> None:
     """Fill a tensor with step sizes before softplus, log-uniform between two bounds."""
-    steps = tensor.uniform_(math.log(dt_min), math.log(dt_max), generator=generator).exp_()
+    steps = tensor.uniform_(math.log(dt_min), math.log(dt_max), generator=generator).exp_()  # log-uniform
+    # softplus is applied to the bias in every pass, and log(1 - exp(-s)) stays exact for small s
     tensor.copy_(steps + torch.log(-torch.expm1(-steps)))  # the inverse of softplus
 
 
@@ -94,16 +95,16 @@ class Mamba(nn.Module):
         u, gate = self.in_proj(x).chunk(2, dim=-1)  # (B, T, I) each
         before = context.before(state)
         conv, hidden = before.conv, before.hidden  # (B, I, W), (B, I, Z)
+        # depthwise over the last W + 1 positions; `conv` is then the last W inputs
         u, conv = self.conv.convolve(u, context, conv)
         y, hidden = self.selective_scan(nn.functional.silu(u), context, hidden)  # y: (B, T, I)
-        z: Tensor = self.out_proj((y * nn.functional.silu(gate)).to(x.dtype))
+        z: Tensor = self.out_proj((y * nn.functional.silu(gate)).to(x.dtype))  # (B, T, D)
         state.conv, state.hidden = conv.to(state.conv.dtype), hidden.to(state.hidden.dtype)
         return z
 
     def selective_scan(
         self, u: Float[Tensor, "B T I"], context: ForwardContext, hidden: Float[Tensor, "B I Z"]
     ) -> tuple[Float[Tensor, "B T I"], Float[Tensor, "B I Z"]]:
-        """Run the scan and add D u; a step of zero leaves the state unchanged."""
         exact = torch.promote_types(u.dtype, torch.float32)
         low_rank, *selected = self.x_proj(u).split(self.sizes, dim=-1)  # (B, T, r), (B, T, Z), (B, T, Z)
         b, c = (norm(x).to(exact) for norm, x in zip((self.b_norm, self.c_norm), selected, strict=True))
@@ -113,4 +114,4 @@ class Mamba(nn.Module):
         rates, u = -torch.exp(self.A_log.to(exact)), context.probe(self, "u", u.to(exact))
         delta, b, c = context.probe(self, "delta", delta), context.probe(self, "b", b), context.probe(self, "c", c)
         y, hidden = scan(delta, delta * u, b, c, rates, hidden.to(exact))
-        return y + self.D.to(exact) * u, hidden
+        return y + self.D.to(exact) * u, hidden  # the skip connection D u of each channel

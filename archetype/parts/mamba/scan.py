@@ -51,7 +51,7 @@ def step(
     h: Float[Tensor, "B I Z"],
 ) -> tuple[Float[Tensor, "B I"], Float[Tensor, "B I Z"]]:
     """Return the output of one position and the state after it."""
-    h = torch.exp(delta[..., None] * a) * h + v[..., None] * b[:, None]
+    h = torch.exp(delta[..., None] * a) * h + v[..., None] * b[:, None]  # (B, I, Z)
     return (h @ c[..., None]).squeeze(-1), h
 
 
@@ -66,6 +66,7 @@ class _Scan(torch.autograd.Function):
             starts.append(h)
             *written, shown = block
             _, states = _states(a, h, *written)
+            # c_t h_t: (B, T, 1, Z) @ (B, T, Z, I)
             read.append((shown[:, :, None] @ states).squeeze(2))
             h = states[:, -1].clone()  # a copy rather than a view, so that the block's memory is freed
         return torch.cat(read, 1), h, torch.stack(starts)
@@ -84,6 +85,7 @@ class _Scan(torch.autograd.Function):
         a_grad, pieces = torch.zeros_like(a), []
         blocks = list(zip(starts.unbind(0), _blocks(delta, v, b, c, y_grad), strict=True))
         with torch.autocast(a.device.type, enabled=False):  # as in forward
+            # the gradient of a block's first state is that of the last state of the block before
             for start, block in reversed(blocks):
                 *gradients, a_part, h_grad = _block_gradients(a, start, h_grad, *block)
                 pieces.append(gradients)
@@ -106,8 +108,9 @@ def _states(
     b: Float[Tensor, "B T Z"],
 ) -> tuple[Float[Tensor, "B T Z I"], Float[Tensor, "B T Z I"]]:
     # the decays, and the state after each position
-    decays = torch.exp(delta[:, :, None] * a)
-    states = v[:, :, None] * b[..., None]
+    decays = torch.exp(delta[:, :, None] * a)  # (B, T, 1, I) * (Z, I)
+    states = v[:, :, None] * b[..., None]  # the inputs v_t b_t, in whose place the states are written
+    # h_t = v_t b_t + exp(delta_t a) h_(t-1); `state` is a view into `states`
     for decay, state in zip(decays.unbind(1), states.unbind(1), strict=True):
         h = state.addcmul_(decay, h)
     return decays, states
@@ -127,17 +130,19 @@ def _block_gradients(
     decays, states = _states(a, h, delta, v, b)
     grads = c[..., None] * y_grad[:, :, None]  # of each state; first only through the output
     before, after = grads.unbind(1), decays.unbind(1)
+    # the last state also reaches later blocks; then dL/dh_t = c_t dy_t + exp(delta_(t+1) a) dL/dh_(t+1)
     before[-1].add_(h_grad)
     for t in reversed(range(len(before) - 1)):
         before[t].addcmul_(after[t + 1], before[t + 1])
-    h_grad = after[0] * before[0]
+    h_grad = after[0] * before[0]  # of the state before this block
 
+    # The order matters from here on: `decays` and `grads` are overwritten to save memory.
     b_grad = (grads @ v[..., None]).squeeze(-1)
     c_grad = (states @ y_grad[..., None]).squeeze(-1)
     exponents = decays.mul_(grads)  # gradient of delta_t a, since exp is its own derivative
-    exponents[:, 0].mul_(h)
+    exponents[:, 0].mul_(h)  # times the state before each position
     exponents[:, 1:].mul_(states[:, :-1])
     v_grad = grads.mul_(b[..., None]).sum(2)
-    delta_grad = (exponents * a).sum(2)
+    delta_grad = (exponents * a).sum(2)  # (B, T, I)
     a_grad = exponents.mul_(delta[:, :, None]).sum((0, 1))
     return delta_grad, v_grad, b_grad, c_grad, a_grad, h_grad

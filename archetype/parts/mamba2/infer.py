@@ -14,7 +14,7 @@ ENDLESS = (float("inf"), "Infinity", {"__float__": "Infinity"})  # spellings in 
 def read(tensors: CheckpointMixer) -> Mamba2:
     check_activation(tensors)
     (num_heads,), (inner,) = tensors.shape("A_log"), tensors.shape("norm.weight")
-    channels, _, kernel = tensors.shape("conv.weight")
+    channels, _, kernel = tensors.shape("conv.weight")  # (inner + 2 groups Z, 1, kernel)
     groups = tensors.size(GROUPS) or 1
     tensors.settle("in_proj_order", ("gate_x_b_c_dt",), "no file says how the parts of in_proj are ordered")
     return Mamba2(

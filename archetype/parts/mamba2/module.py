@@ -26,7 +26,7 @@ class GatedNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(features))
 
     def forward(self, y: Float[Tensor, "B T HP"], z: Float[Tensor, "B T HP"]) -> Float[Tensor, "B T HP"]:
-        gated = (y * nn.functional.silu(z.to(y.dtype))).unflatten(-1, (self.groups, -1))
+        gated = (y * nn.functional.silu(z.to(y.dtype))).unflatten(-1, (self.groups, -1))  # (B, T, groups, HP / groups)
         normed = nn.functional.rms_norm(gated, gated.shape[-1:], None, self.eps).flatten(-2)
         return self.weight * normed.to(z.dtype)
 
@@ -89,12 +89,12 @@ class Mamba2(nn.Module):
         context: ForwardContext,
         memory: Float[Tensor, "B H P Q"],
     ) -> tuple[Float[Tensor, "B T HP"], Float[Tensor, "B H P Q"]]:
-        """Run the scan and add D u; a step of zero leaves the memory unchanged."""
         mixer, exact = self.spec, torch.promote_types(u.dtype, torch.float32)
         delta = nn.functional.softplus(r.to(exact) + self.dt_bias.to(exact))  # (B, T, H)
+        # in every pass; transformers clamps only when it reads a whole text
         if mixer.limits_steps:
             delta = delta.clamp(mixer.dt_limit_min, mixer.dt_limit_max)
-        if context.valid is not None:
+        if context.valid is not None:  # padding: a step of zero leaves the memory unchanged
             delta = delta.masked_fill(~context.valid[..., None], 0.0)
         shared = mixer.num_groups * mixer.state_size
         v, b, c = u.to(exact).split((mixer.inner, shared, shared), dim=-1)  # to (B, T, H, P) and (B, T, K, Z)
@@ -110,5 +110,6 @@ class Mamba2(nn.Module):
         )
         # as linear attention: queries c, keys b, values delta v, log decays delta A
         inputs = c, b, delta[..., None] * v, -delta * self.A_log.to(exact).exp()
+        # y: (B, T, H, P)
         y, memory = read_chunks(state_space_chunk, mixer.chunk_size, memory.to(exact), *inputs)
         return (y + self.D.to(exact)[:, None] * v).flatten(-2), memory

@@ -110,12 +110,12 @@ class BatchNorm(nn.Module):
             mean, var = self.running_mean, self.running_var
         else:
             mean, var = self._observe(vectors.float())
-        y = (x.float() - mean) * torch.rsqrt(var + self.spec.eps)
+        y = (x.float() - mean) * torch.rsqrt(var + self.spec.eps)  # (..., D)
         return (y * self.weight + self.bias).to(x.dtype)
 
     def _observe(self, vectors: Float[Tensor, "N D"]) -> tuple[Tensor, Tensor]:
         # the running variance is updated with the unbiased estimate
-        mean, var = vectors.mean(0), vectors.var(0, correction=0)
+        mean, var = vectors.mean(0), vectors.var(0, correction=0)  # (D) each
         with torch.no_grad():
             n = vectors.shape[0]
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.spec.momentum)

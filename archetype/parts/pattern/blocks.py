@@ -28,6 +28,7 @@ class ChunkedRule(PatternRule[spec.Chunked]):
         # the last chunk may be shorter
         whole, rest = divmod(context.length, self.spec.size)
         count = whole * self.spec.size**2 + rest**2
+        # causal: the pairs with j <= i, (m^2 + m) / 2 for a chunk of m
         return (count + context.length) // 2 if context.causal else count
 
     def cache_length(self, length: int) -> int:
@@ -52,6 +53,7 @@ class StridedRule(PatternRule[spec.Strided]):
         )
         return (
             Piece(tuple(band_tiles(text, near, 0 if context.causal else near)), lambda i, j: abs(i - j) <= near),
+            # a column also has pairs of the band (i = j), which must not be counted twice
             Piece(columns, lambda i, j: abs(i - j) > near),
         )
 
@@ -123,11 +125,13 @@ class BigBirdRule(PatternRule[spec.BigBird]):
         row, column = i // self.spec.block, j // self.spec.block
         if isinstance(row, int):
             return column in _big_bird_row(self.spec, self._count(context), context.layer, row)
+        # torch.bool, without importing torch here
         is_bool = (row == row).dtype
         if (longest := context.longest) is None:
             table = _big_bird_table(self.spec, self._count(context), context.layer)
             return row.new_tensor(table, dtype=is_bool)[row, column]
         most = -(-longest // self.spec.block)
+        # an exported program has one table for each number of blocks, and picks one at run time: (most, most, most)
         tables = [_big_bird_table(self.spec, count, context.layer, most) for count in range(1, most + 1)]
         return row.new_tensor(tables, dtype=is_bool)[self._count(context) - 1][row, column]
 
@@ -175,12 +179,15 @@ class BigBirdRule(PatternRule[spec.BigBird]):
         first = -(-spec.global_blocks // 2)
         last, side, ends = count - (spec.global_blocks - first), spec.window_blocks // 2, most - spec.random_blocks
         total = (spec.global_blocks * spec.block - missing * last_is_global) * n
+        # rows between both ends: as many blocks as possible, minus what is missing from a global last block
         total += (count - 2 * ends) * spec.block * (most * spec.block - missing * last_is_global)
         for row in (*range(first, ends), *range(count - ends, last)):
+            # near the ends the window is cut off, or overlaps the global blocks
             window = range(max(0, row - side), min(count, row + side + 1))
             blocks = most - spec.window_blocks + len(window) - max(0, first - window.start) - max(0, window.stop - last)
             keys = blocks * spec.block - missing * (last_is_global or window.stop == count)
             total += (spec.block - missing * (row == count - 1)) * keys
+        # minus the expected number of positions missing from random draws of the last block
         return total - draws_matter * (count - 2 * ends) * spec.block * spec.random_blocks // (count - ends)
 
 
@@ -210,12 +217,13 @@ def _big_bird_row(pattern: spec.BigBird, count: int, layer: int, row: int) -> Se
         *range(max(0, row - side), min(count, row + side + 1)),
     }
     others = _Others(count, seen)
+    # a generator per row, so that a row can be drawn without the others
     draw = random.Random(f"{pattern.seed}:{layer}:{count}:{row}")
     return tuple(sorted(seen | set(draw.sample(others, min(pattern.random_blocks, len(others))))))
 
 
 class _Others(Sequence[int]):
-    """Integers below a count, in order, except some."""
+    """Integers below a count, in order, except some: what `random.sample` draws from, without a list of all of them."""
 
     def __init__(self, count: int, without: set[int]) -> None:
         self._without, self._length = sorted(without), count - len(without)

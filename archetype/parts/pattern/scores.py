@@ -50,6 +50,7 @@ class ScoreFunction:
         if self.sinks is None:
             return scores.softmax(-1)
         sinks = self.sinks.to(scores.dtype).view(-1, 1, 1).expand(*scores.shape[:-1], 1)  # (B, H, T, 1)
+        # the weights of a query then add up to less than 1
         return torch.cat((scores, sinks), dim=-1).softmax(-1)[..., :-1]
 
     def apply_softcap(self, scores: Tensor) -> Tensor:

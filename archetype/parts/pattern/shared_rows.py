@@ -25,6 +25,7 @@ def own_queries(rows: SharedRows, rule: PatternRule[Any], causal: bool) -> Itera
     """Yield the query pieces of this process, with the keys that the pattern may allow."""
     length = rows.positions.shape[1]
     for index, queries in enumerate(rows.shares.places(length)):
+        # the oldest key that the first query of the piece may see
         first = max(0, queries.start + 1 - rule.cache_length(length))
         yield OwnQueries(index, queries, slice(first, queries.stop) if causal else slice(0, length))
 

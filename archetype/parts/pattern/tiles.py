@@ -53,7 +53,9 @@ def _indices(pattern: Pattern, context: MaskContext, piece: Piece, device: torch
     i, j = queries[:, :, None], keys[:, None, :]  # (m, a, 1), (m, 1, j)
     allowed = (i >= 0) & (j >= 0)  # tiles with fewer positions are padded with -1
     i, j = i.clamp(min=0), j.clamp(min=0)
+    # each allowed pair belongs to exactly one piece, so that combined results count it once
     allowed = allowed & pattern_rule(pattern).allows(i, j, context) & piece.owns(i, j)
+    # the inverse of `queries`: where in (m, a) a position is
     slots = torch.full((context.length,), -1)
     is_used = queries.flatten() >= 0
     slots[queries.flatten()[is_used]] = torch.arange(queries.numel())[is_used]
@@ -102,7 +104,7 @@ def attend_piece(
     count, rows_per_tile = piece.queries.shape
     grouped = _gather(q, piece.queries).unflatten(1, (shared, -1)).transpose(2, 3)  # (B, K, m, G, a, P)
     keys, values = _gather(k, piece.keys), _gather(v, piece.keys)  # (B, K, m, j, P)
-    scores = at_least_float32(grouped.flatten(3, 4) @ keys.transpose(3, 4)) * score.scale
+    scores = at_least_float32(grouped.flatten(3, 4) @ keys.transpose(3, 4)) * score.scale  # (B, K, m, G a, j)
     scores = score.apply_softcap(scores).unflatten(3, (-1, rows_per_tile))  # (B, K, m, G, a, j)
     if bias is not None:
         added = bias(piece.queries, piece.keys)  # (m, H, a, j)
@@ -111,7 +113,7 @@ def attend_piece(
     if valid is not None:
         allowed = allowed & valid[:, piece.keys][:, None, :, None, None]
     scores = scores.masked_fill(~allowed, MASKED)
-    peak = scores.detach().amax(-1, keepdim=True)
+    peak = scores.detach().amax(-1, keepdim=True)  # (B, K, m, G, a, 1)
     weights = (scores - peak).exp()  # up to the factor exp(-peak), which cancels in the division
     total = weights.sum(-1, keepdim=True)
     weights = dropout(weights, score.dropout).to(values.dtype)
@@ -119,6 +121,7 @@ def attend_piece(
     mixed = mixed.to(values.dtype).transpose(2, 3).reshape(batch, heads, count * rows_per_tile, -1)  # (B, H, m a, Q)
     sums = (peak + total.log()).transpose(2, 3).reshape(batch, heads, count * rows_per_tile)
     mixed, sums = mixed.index_select(2, piece.place), sums.index_select(2, piece.place)
+    # a query in no tile gets no weight when pieces are combined
     return mixed, sums if piece.absent is None else sums.masked_fill(piece.absent, MASKED)
 
 

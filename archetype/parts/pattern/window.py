@@ -12,6 +12,7 @@ class FullRule(PatternRule[spec.Full]):
     """Rule of full attention: all pairs."""
 
     def rule(self, i: Positions, j: Positions, context: MaskContext) -> Any:
+        # true for every pair, as an int or a tensor of the shape that i and j broadcast to
         return (i == i) & (j == j)
 
     def pairs(self, context: MaskContext) -> int:

@@ -30,7 +30,7 @@ class PerLayerInput(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T D"], context: ForwardContext, state: LayerState | None = None
     ) -> Float[Tensor, "B T D"]:
-        gate: Tensor = self.gate(x)
-        layer_input = context.layer_inputs[context.layer].to(gate.dtype)
+        gate: Tensor = self.gate(x)  # (B, T, D_p)
+        layer_input = context.layer_inputs[context.layer].to(gate.dtype)  # (B, T, D_p), p of this layer
         y: Tensor = self.down(context.probe(self, "hidden", self.product(context.kernels, gate, layer_input)))
         return y

@@ -75,6 +75,7 @@ def _alibi(position: Alibi, place: Place) -> Curves:
 
 @provides("curves", RelativeBias)
 def _relative_bias(position: RelativeBias, place: Place) -> Curves:
+    # beyond max_distance all distances share the last bucket
     reach = min(place.length - 1, 2 * position.max_distance)
     ahead = range(-reach, 1 if place.causal else reach + 1)
     buckets = [relative_bucket(position, place.causal, distance) for distance in ahead]

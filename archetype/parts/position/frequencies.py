@@ -24,11 +24,13 @@ def scaled_frequencies(position: spec.Rotary, dim: int, length: int) -> list[flo
         case spec.DynamicScaling(
             factor=factor, original_context_length=original
         ):  # a larger theta for longer sequences
+            # NTK-aware: theta (factor n / n0 - (factor - 1))^(R / (R - 2)) for n tokens
             growth = factor * max(length, original) / original - (factor - 1)
             return frequencies(position.theta * growth ** (dim / (dim - 2)) if dim > 2 else position.theta, dim)
         case spec.YarnScaling() as scaling:
             # 0 for fast pairs, which keep their frequency, 1 for slow ones, which are divided by the factor
             low, high = yarn_ramp(position.theta, dim, scaling)
+            # 0.001 as in transformers, against a division by 0
             shares = (min(max((pair - low) / ((high - low) or 0.001), 0), 1) for pair in range(dim // 2))
         case spec.Llama3Scaling() as scaling:
             # the same by turns within the original context instead of by the pair's index
@@ -39,6 +41,7 @@ def scaled_frequencies(position: spec.Rotary, dim: int, length: int) -> list[flo
             divisors = scaling.long_factors if length > scaling.original_context_length else scaling.short_factors
             return [frequency / divisor for frequency, divisor in zip(plain, divisors, strict=True)]
         case spec.ProportionalScaling(share=share, factor=factor):
+            # the slow pairs get angle 0, so that they do not rotate
             turning = int(share * dim // 2)
             return [frequency / factor for frequency in plain[:turning]] + [0.0] * (len(plain) - turning)
         case _:
@@ -58,6 +61,7 @@ def yarn_ramp(theta: float, dim: int, scaling: spec.YarnScaling) -> tuple[float,
     """
 
     def pair_that_turns(times: float) -> float:
+        # solves times = length theta^(-2p/R) / (2 pi) for the pair p
         return dim * math.log(scaling.original_context_length / (times * 2 * math.pi)) / (2 * math.log(theta))
 
     low, high = pair_that_turns(scaling.beta_fast), pair_that_turns(scaling.beta_slow)
@@ -102,6 +106,7 @@ def rotary_decay(angles: list[float], distances: Iterable[int]) -> list[float]:
 
     The bound is the mean |sum of the first rotations|, with `angles` per pair and position (Su 2021, section 3.4.3).
     """
+    # at distance 0 the n-th partial sum is n
     largest = sum(range(1, len(angles) + 1))
     bounds = []
     for distance in distances:
@@ -120,6 +125,7 @@ def alibi_slopes(num_heads: int, scale: float = 1.0) -> list[float]:
     """
     power = 2 ** int(math.log2(num_heads))
     slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
+    # of 2 `power` heads, the slopes that are not in the first list
     between = [2 ** (-4 * h / power) for h in range(1, 2 * power + 1, 2)]
     return [scale * slope for slope in slopes + between[: num_heads - power]]
 

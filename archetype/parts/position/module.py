@@ -98,6 +98,7 @@ class Rotary(Rotation):
         cos, sin = context.cached((where, self.key, x.dtype), lambda: self.tables(positions, context, x.dtype))
         if (y := fused.rotate(context.kernels, x, cos, sin, self.spec.interleaved)) is not None:
             return y
+        # the other P - R features of a head carry no position
         rotated, rest = x[..., : self.rotary_dim], x[..., self.rotary_dim :]
         if self.spec.interleaved:
             even, odd = rotated[..., 0::2], rotated[..., 1::2]  # (B, H, T, R/2) each
@@ -222,7 +223,7 @@ class RelativeBias(ScoreBias):
         self.weight = nn.Parameter(torch.empty(position.num_buckets, num_heads))
 
     def forward(self, queries: Int[Tensor, "b T"], keys: Int[Tensor, "b2 S"]) -> Float[Tensor, "b3 H T S"]:
-        buckets = self.buckets(keys[:, None, :] - queries[:, :, None])
+        buckets = self.buckets(keys[:, None, :] - queries[:, :, None])  # (b, T, S)
         return nn.functional.embedding(buckets, self.weight).permute(0, 3, 1, 2)  # (b, T, S, H) to (b, H, T, S)
 
     def buckets(self, ahead: Int[Tensor, "b T S"]) -> Int[Tensor, "b T S"]:
@@ -274,16 +275,18 @@ class TransformerXL(QueryBias):
         if q.shape[2] == 1:  # a single query: one distance per key
             weight = matrix_of(self.projection).unflatten(0, (-1, self.sizes.head_dim))  # (K, P, D)
             waves = self.waves(distance[:, 0], q.dtype)  # (b, S, D)
+            # the query is projected to D features first: (B, K, G, 1, P) @ (K, 1, P, D) @ (b, 1, 1, D, S)
             added: Tensor = grouped @ weight[:, None] @ waves[:, None, None].transpose(-1, -2)
-            return added.flatten(1, 2)
+            return added.flatten(1, 2)  # (B, H, 1, S)
         count = keys.shape[1]
-        each = torch.arange(count, device=q.device)
+        each = torch.arange(count, device=q.device)  # distances 0 to S - 1
         waves = context.cached(("waves", self.theta, count, q.dtype), lambda: self.waves(each, q.dtype))
         of_distances = self.projection(waves).unflatten(-1, (-1, self.sizes.head_dim))  # (S, K, P)
         scores: Tensor = (grouped @ of_distances.permute(1, 2, 0)[:, None]).flatten(1, 2)  # (B, H, T, S) by distance
         if len(distance) > 1:
             return scores.gather(-1, distance[:, None].clamp(max=count - 1).expand_as(scores))
-        # if all rows have the same positions: unlike gather this saves no scores for the backward pass
+        # If all rows have the same positions: the entry (i, j) of the result is entry (i, distance of i and j), read by
+        # its index in a row of T S numbers. Unlike `gather` this saves no scores for the backward pass.
         row_starts = count * torch.arange(q.shape[2], device=q.device)[:, None]
         indices = context.cached(("distances", q.shape[2], count), lambda: (row_starts + distance[0]).flatten())
         return scores.flatten(-2).index_select(-1, indices).view_as(scores)

@@ -28,8 +28,11 @@ def gates(part: PartTrace) -> dict[str, Float[Tensor, "B T h"]]:
         first = torch.zeros_like(output[:, :1])
         if part.state is not None:
             first = part.state.hidden[:, None, direction * size : (direction + 1) * size].to(output)  # type: ignore[attr-defined]
+        # the hidden vector that each step reads, (B, T, h): the output one position earlier, or later if reading
+        # backwards
         before = torch.cat((output[:, 1:], first), 1) if direction else torch.cat((first, output[:, :-1]), 1)
         sums = nn.functional.linear(x, ih, b) + nn.functional.linear(before, hh, c)
+        # all gates that are named have a sigmoid; the candidate (name None) has tanh and is left out
         directions.append(sums.sigmoid().split(size, dim=-1))
     return {
         name: torch.cat([parts[index] for parts in directions], -1)

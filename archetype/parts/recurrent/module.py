@@ -27,11 +27,9 @@ class RNNState(LayerState):
 
     @property
     def vectors(self) -> tuple[Tensor, ...]:
-        """Tensors from which torch's kernel starts."""
         return tuple(vectors for _, vectors in self._values())
 
     def update(self, *vectors: Tensor) -> None:
-        """Store the kernel's last vectors."""
         for (name, _), new in zip(self._values(), vectors, strict=True):
             setattr(self, name, new)
 
@@ -99,7 +97,7 @@ class Recurrent(nn.Module):
         assert isinstance(cache, RNNState)
         before = context.before(cache).vectors
         y, last = self._run_cell(x, context, self._split(before, x.dtype))  # last: (directions, B, h) each
-        new = [vectors.transpose(0, 1).flatten(1).to(cache.hidden.dtype) for vectors in last]
+        new = [vectors.transpose(0, 1).flatten(1).to(cache.hidden.dtype) for vectors in last]  # (B, D)
         if context.num_tokens is not None:  # rows without tokens keep their state
             has_tokens = (context.num_tokens > 0)[:, None]
             new = [torch.where(has_tokens, now, old) for now, old in zip(new, before, strict=True)]
@@ -117,6 +115,7 @@ class Recurrent(nn.Module):
         # the outputs, and the state after each row's last token
         if is_symbolic(x.shape[1]):
             return self._scan_cell(x, context, first)
+        # torch takes and returns a pair (hidden, cell) for an LSTM, and a tensor otherwise
         start = first if first is None or isinstance(self.cell, nn.LSTM) else first[0]
         # padding is at the end, so it matters only to a backward direction or to the final state
         if context.num_tokens is None or x.shape[1] == 1 or (first is None and self.directions == 1):
@@ -124,10 +123,12 @@ class Recurrent(nn.Module):
                 y, last = self.cell(x, start)
         else:
             num_tokens = context.num_tokens.clamp(min=1).cpu()  # the kernel does not accept empty rows
+            # The kernel then starts the backward direction, and takes the last state, at each row's last token. The
+            # lengths must be on the CPU.
             packed = pack_padded_sequence(x, num_tokens, batch_first=True, enforce_sorted=False)
             with _kernels(x):
                 y, last = self.cell(packed, start)
-            y, _ = pad_packed_sequence(y, batch_first=True, total_length=x.shape[1])
+            y, _ = pad_packed_sequence(y, batch_first=True, total_length=x.shape[1])  # (B, T, D), zeros at padding
         return y, last if isinstance(last, tuple) else (last,)
 
     def _scan_cell(
@@ -142,7 +143,7 @@ class Recurrent(nn.Module):
         for direction, weights in enumerate(self.cell.all_weights):
 
             def step(*values: Tensor, weights: Sequence[Tensor] = weights) -> tuple[Tensor, ...]:
-                *states, x_t, is_token = values
+                *states, x_t, is_token = values  # states (B, h), x_t (B, D), is_token (B, 1)
                 new = cell(x_t, states[0] if len(states) == 1 else states, *weights)
                 after = new if isinstance(new, tuple) else (new,)
                 states = [torch.where(is_token, *pair) for pair in zip(after, states, strict=True)]

@@ -92,10 +92,11 @@ class HashRouter(nn.Module):
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
         # distinct experts, all choices equally likely
         keys = torch.empty(len(tensor), self.num_experts, device=tensor.device)  # (V, E); a random order per id
-        tensor.copy_(keys.uniform_(generator=generator).argsort(-1)[:, : tensor.shape[1]])
+        tensor.copy_(keys.uniform_(generator=generator).argsort(-1)[:, : tensor.shape[1]])  # the first k of each order
         return True
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Tensor], prefix: str, *args: Any) -> None:
+        # an index beyond the experts would read or write memory that is not theirs
         table = state_dict.get(f"{prefix}table")
         if table is not None and not table.is_meta and table.numel():
             first, last = map(int, table.aminmax())
@@ -108,6 +109,7 @@ class HashRouter(nn.Module):
         if self.projection is not None:
             y: Tensor = self.projection(x)
             return y
+        # equal affinities depend on no logits, but callers expect their shape
         return x.new_zeros(len(x), self.num_experts, dtype=torch.promote_types(x.dtype, torch.float32))
 
     def affinities(self, logits: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:

@@ -17,7 +17,7 @@ def pool(mode: spec.PoolingMode, vectors: Vectors, num_tokens: Lengths) -> Float
     """Pool the token vectors of each text into one, leaving out padding at the end."""
     positions = torch.arange(vectors.shape[1], device=vectors.device)
     is_token = (positions < num_tokens[:, None])[..., None]  # (B, T, 1)
-    weights = is_token * (positions[:, None] + 1)
+    weights = is_token * (positions[:, None] + 1)  # (B, T, 1): n for the n-th token
     pools: dict[spec.PoolingMode, Callable[[], Tensor]] = {
         "first": lambda: vectors[:, 0],
         "max": lambda: vectors.masked_fill(~is_token, -torch.inf).amax(1),

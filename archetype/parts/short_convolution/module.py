@@ -39,5 +39,5 @@ class ShortConvolution(nn.Module):
         conv = context.before(state).conv
         y, conv = self.conv.convolve(b * u, context, conv)  # (B, T, D), (B, D, W)
         state.conv = conv.to(state.conv.dtype)
-        z: Tensor = self.out_proj(c * y)
+        z: Tensor = self.out_proj(c * y)  # (B, T, D)
         return z

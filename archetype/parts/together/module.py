@@ -63,17 +63,21 @@ class Together(nn.Module):
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> StatesTogether | None:
         makers = [getattr(part, "new_state", None) for part in self.parts]
+        # a feed-forward part has no state
         states = [make and make(batch, capacity, dtype, device) for make in makers]
+        # without any state, the layer is treated as one that keeps none
         return StatesTogether(states) if any(state is not None for state in states) else None
 
     def forward(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
         states: Sequence[LayerState | None] = (
             state.parts if isinstance(state, StatesTogether) else [None] * len(self.parts)
         )
+        # each (B, T, D): r_i x before the part, and s_i times its output
         outputs = [
             _scaled(part(_scaled(x, before), context, part_state), after)
             for part, part_state, before, after in zip(self.parts, states, self.input_scales, self.scales, strict=True)
         ]
+        # not `sum`, which would begin with the integer 0
         y, *others = outputs
         for other in others:
             y = y + other

@@ -159,7 +159,7 @@ def test_the_type_of_the_file_may_be_another_than_the_models(tmp_path: Path) -> 
             f"--type: unknown type 'q5_1'; use one of {', '.join(FILE_TYPES)}",
         ),
         ({"type": "q8_0"}, "--type: applies to GGUF files only; add --format gguf, or use --dtype"),
-        ({"format": "pt"}, "format: there is no 'pt'; use one of hf, gguf, archetype-hf, torch-export, onnx"),
+        ({"format": "pt"}, "format: 'pt' is not a format; use one of hf, gguf, archetype-hf, torch-export, onnx"),
     ):
         with pytest.raises(CheckpointError) as caught:
             export(LanguageModel(model.spec, model), tmp_path / "refused", **options)  # type: ignore[arg-type]

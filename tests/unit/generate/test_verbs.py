@@ -244,7 +244,7 @@ def test_a_decoder_embeds_a_text_as_its_last_token() -> None:
         torch.testing.assert_close(mean, hidden.mean(0))
     with pytest.raises(ArchetypeError, match="a decoder's first token sees no other token"):
         lm.embed(texts, "first")
-    with pytest.raises(ArchetypeError, match="pooling: there is no 'median'; did you mean mean"):
+    with pytest.raises(ArchetypeError, match="pooling: 'median' is not a pooling; did you mean mean"):
         lm.embed(texts, "median")  # type: ignore[arg-type]
 
 

@@ -93,9 +93,9 @@ def test_attention_is_chosen_by_layer_and_head() -> None:
     ("name", "look", "message"),
     [
         ("llama-tiny", lambda i: i.attention(9), "layer: 9 is out of range; use 0 to 1"),
-        ("llama-tiny", lambda i: i.attention("blocks.1x"), "layer: there is no blocks.1x; did you mean blocks.1?"),
+        ("llama-tiny", lambda i: i.attention("blocks.1x"), "layer: blocks.1x is not a layer; did you mean blocks.1?"),
         ("llama-tiny", lambda i: i.attention(0, 9), "head: 9 is out of range; use 0 to 3"),
-        ("llama-tiny", lambda i: i.view("lenz"), "view: there is no view lenz; did you mean lens?"),
+        ("llama-tiny", lambda i: i.view("lenz"), "view: 'lenz' is not a view; did you mean lens?"),
         ("llama-tiny", lambda i: i.view("lens", head=1), "the view lens has no heads"),
         ("llama-tiny", lambda i: i.experts(), "the model has no mixture of experts"),
         ("llama-tiny", lambda i: i.recurrent(), "the only memory is keys and values"),

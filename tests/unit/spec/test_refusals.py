@@ -95,23 +95,28 @@ IMPOSSIBLE = [
     (POSITION, {"kind": "rotary", "theta": 1.0, "scaling": YARN},
      "layers[3].mixer.position.theta: 1.0 is not above 1, as yarn needs; use more than 1"),
     # kinds and choices
-    (("kind",), "perceiver", "kind: there is no kind 'perceiver' of model; use one of decoder, encoder, "
+    (("kind",), "perceiver", "kind: 'perceiver' is not a kind of model; use one of decoder, encoder, "
      "encoder_decoder, megabyte, ngram, vision_encoder"),
-    (("kind",), "encoder-decoder", "kind: there is no kind 'encoder-decoder' of model; did you mean encoder_decoder?"),
+    (("kind",), "encoder-decoder", "kind: 'encoder-decoder' is not a kind of model (decoder, encoder, "
+     "encoder_decoder, megabyte, ngram, vision_encoder); did you mean encoder_decoder?"),
     ((*LAYER, "wiring", "norm", "kind"), "rmsnorm",
-     "layers[3].wiring.norm: there is no kind 'rmsnorm'; write rms"),
+     "layers[3].wiring.norm: 'rmsnorm' is not a kind of norm (layer, rms, batch, none); write rms"),
     ((*LAYER, "wiring", "norm"), {"eps": 1e-5},
      "layers[3].wiring.norm: its kind is missing; start it with kind: NAME"),
     ((*LAYER, "wiring", "norm"), ["rms"],
      "layers[3].wiring.norm: a list is not a kind; write a kind, such as rms; `archetype explain norm` lists them"),
     (POSITION, {"kind": "rotary", "scaling": {"kind": "ntk", "factor": 2}},
-     "layers[3].mixer.position.scaling: there is no kind 'ntk'; write dynamic"),
-    ((*MIXER, "kind"), "atention", "layers[3].mixer: there is no kind 'atention'; did you mean attention?"),
+     "layers[3].mixer.position.scaling: 'ntk' is not a kind of scaling (none, linear, dynamic, yarn, llama3, longrope, "
+     "proportional); write dynamic"),
+    ((*MIXER, "kind"), "atention", "layers[3].mixer: 'atention' is not a kind of mixer (none, attention, "
+     "disentangled_attention, gated_delta_net, latent, mamba, mamba2, rnn, lstm, gru, short_convolution, together); "
+     "did you mean attention?"),
     ((*MIXER, "qk_norm"), {"kind": "batch"},
-     "layers[3].mixer.qk_norm: there is no kind 'batch'; use one of layer, rms, none"),
+     "layers[3].mixer.qk_norm: the norm 'batch' cannot be used here; use one of layer, rms, none"),
     ((*MIXER, "score"), "product", "layers[3].mixer.score: 'product' is not a choice; use one of dot, additive"),
     ((*LAYER, "feedforward", "activation"), "gelu_tan",
-     "layers[3].feedforward.activation: there is no kind 'gelu_tan'; did you mean gelu_tanh?"),
+     "layers[3].feedforward.activation: 'gelu_tan' is not a kind of activation (none, relu, gelu, gelu_tanh, silu, "
+     "tanh, sigmoid, relu2, swish); did you mean gelu_tanh?"),
     # mappings that may also be a plain value
     ((*LAYER, "feedforward", "activation"), {"kind": "swish", "beta": 0},
      "layers[3].feedforward.activation.beta: 0 is too small; use more than 0.0"),
@@ -213,7 +218,8 @@ DISAGREEING = [
     (MIXER, attention(pattern={"kind": "bigbird", "seed": -1}),
      "layers[3].mixer.pattern.seed: -1 is too small; use at least 0"),
     (MIXER, attention(pattern={"kind": "windows", "size": 4}),
-     "layers[3].mixer.pattern: there is no kind 'windows'; did you mean window?"),
+     "layers[3].mixer.pattern: 'windows' is not a kind of pattern (full, window, chunked, strided, fixed, "
+     "global_window, bigbird); did you mean window?"),
     # positions
     (MIXER, attention(position=RELATIVE | {"num_buckets": 6}),
      "layers[3].mixer.position.num_buckets: 6 cannot be halved twice; use a multiple of 4"),
@@ -250,7 +256,7 @@ DISAGREEING = [
      "layers[3].feedforward.experts_per_token: 3 experts do not fit into 1 groups of 2; "
      "use fewer experts or more groups"),
     ((*FEEDFORWARD,), EXPERTS | {"expert": EXPERTS},
-     "layers[3].feedforward.expert: there is no kind 'experts'; use one of mlp, gated"),
+     "layers[3].feedforward.expert: 'experts' is not a kind of expert; use one of mlp, gated"),
     (FEEDFORWARD, EXPERTS | {"balance_loss": -0.1},
      "layers[3].feedforward.balance_loss: -0.1 is too small; use at least 0.0"),
     # blocks
@@ -330,7 +336,8 @@ IN_MODELS = [
     ({"kind": "encoder", "embedding": {"num_token_types": -1}},
      "embedding.num_token_types: -1 is too small; use at least 0"),
     ({"kind": "encoder", "head": {"kind": "language_models"}},
-     "head: there is no kind 'language_models'; did you mean language_model?"),
+     "head: 'language_models' is not a kind of head (language_model, masked_language_model, masked_logits, "
+     "classification, token_classification, span, none, sentence_embedding); did you mean language_model?"),
     ({"kind": "encoder", "head": {"kind": "classification"}}, "head.num_classes: is missing; give it a value"),
     # encoders with decoders
     ({"kind": "encoder_decoder", "encoder": side(BLOCK, BLOCK | {"cross_attention": ATTENTION})},
@@ -394,7 +401,7 @@ IN_MODELS = [
      "leave it out, or use an encoder"),
     ({"kind": "vision_encoder", "patch_size": 5}, "patch_size: 5 does not divide image_size 32; use a divisor"),
     ({"kind": "vision_encoder", "head": {"kind": "masked_language_model"}},
-     "head: there is no kind 'masked_language_model'; use one of classification, none"),
+     "head: the head 'masked_language_model' cannot be used here; use one of classification, none"),
 ]  # fmt: skip
 
 
@@ -530,7 +537,9 @@ USUAL_NAMES = [
 def test_usual_names_of_kinds_name_the_right_one() -> None:
     for keys, name, kind in USUAL_NAMES:
         for value in (name, {"kind": name}):
-            assert refusal(keys, value) == f"{errors.path(keys)}: there is no kind {name!r}; write {kind}"
+            cause, _, remedy = refusal(keys, value).rpartition("; ")
+            assert cause.startswith(f"{errors.path(keys)}: {name!r} is not a kind of ") and remedy == f"write {kind}"
+            assert kind.split()[0] in cause
 
 
 def test_every_usual_name_means_a_kind_that_there_is() -> None:
@@ -551,7 +560,8 @@ def test_all_mistakes_of_a_file_are_said_at_once() -> None:
         spec.parse(data)
     assert sorted(str(caught.value).split("\n")) == [
         "head.tied: 'x' is neither true nor false; use true or false",
-        "layers[0].feedforward: there is no kind 'moe'; write experts",
+        "layers[0].feedforward: 'moe' is not a kind of feed forward (experts, mlp, gated, none, per_layer_input, "
+        "together); write experts",
         "layers[0].mixer.num_heads: -1 is too small; use more than 0",
         "layers[0].mixer.scal: is not a known key; did you mean scale?",
         "layers[30].dropout: 1 is too large; use less than 1.0",

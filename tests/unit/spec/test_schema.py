@@ -117,7 +117,7 @@ def test_a_kind_is_explained_with_its_source_and_fields() -> None:
     assert describe.explain("swiglu").startswith(
         "swiglu is written here as kind: gated with activation: silu\n\ngated ("
     )
-    with pytest.raises(SpecError, match=r"^rotory: there is no such kind; did you mean rotary\?$"):
+    with pytest.raises(SpecError, match=r"^rotory: is not a kind of part or model \(.*\); did you mean rotary\?$"):
         describe.explain("rotory")
 
 

@@ -91,7 +91,8 @@ def test_biases_that_agree_are_one_word() -> None:
         ("a.json", b"[]", "{file}: is not a mapping; write key: value lines"),
         ("a.yaml", b"", "{file}: is not a mapping; write key: value lines"),
         ("a.yaml", b"name: \xff", "{file}: is not UTF-8 at byte 6; save it as UTF-8"),
-        ("a.yaml", b"kind: encodr", "{file}: kind: there is no kind 'encodr' of model; did you mean encoder?"),
+        ("a.yaml", b"kind: encodr", "{file}: kind: 'encodr' is not a kind of model (decoder, encoder, "
+         "encoder_decoder, megabyte, ngram, vision_encoder); did you mean encoder?"),
         ("a.yaml", b"a: 1\na: 2", "{file}:2:1: is not YAML: found duplicate key 'a'; fix that line"),
         ("a.yaml", b"a: !!python/object:os.system {}", "{file}:1:4: is not YAML: "
          "unknown tag 'tag:yaml.org,2002:python/object:os.system'; fix that line"),

@@ -12,7 +12,7 @@ from archetype.studies.arms import quantities
 from archetype.studies.calibration import calibration_file
 from archetype.studies.claims import CHECKOUT, find_claims
 from archetype.studies.experiment import Experiment, read_experiment
-from archetype.studies.parts import CheckPart, TrainedPart
+from archetype.studies.parts import TYPES, CheckPart, TrainedPart
 from archetype.studies.registry import load_checks
 from archetype.studies.search import Search, read_search
 from archetype.studies.store import Store
@@ -21,10 +21,10 @@ from tests.unit.studies.small import BASE, experiment, study, trained
 
 MISTAKES = [
     ({"arms": {"a": {}}}, "parts[0].arms: there is only one arm"),
-    ({"type": "trainde"}, "parts[0].type: there is no part type 'trainde'; did you mean trained?"),
+    ({"type": "trainde"}, f"parts[0].type: 'trainde' is not a type of part ({', '.join(TYPES)}); did you mean"),
     ({"metirc": {}}, "parts[0].metirc: is not a known key; did you mean metric?"),
     ({"metric": {"beter": "lower"}}, "parts[0].metric.beter: is not a known key; did you mean better?"),
-    ({"decide": {"kind": "equal"}}, "there is no kind 'equal'"),
+    ({"decide": {"kind": "equal"}}, "'equal' is not a kind of decision"),
     ({"between": ("a", "b")}, "parts[0].between: 'b' is not an arm"),
     ({"match": {"free": {"wdie": "d_model"}}}, "'wdie' is not an arm; did you mean wide?"),
     ({"id": "No id"}, "parts[0].id: 'No id' is not a valid id"),

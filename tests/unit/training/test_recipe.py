@@ -42,12 +42,18 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"steps": 0}, "steps: 0 is too small; use more than 0"),
     ({"stepz": 5}, "stepz: is not a known key; did you mean steps?"),
     ({"optimizer": of_kind("adamw", learning_rate=-1)}, "optimizer.learning_rate: -1 is too small; use more than 0.0"),
-    ({"optimizer": of_kind("adamv")}, "optimizer: there is no kind 'adamv'; did you mean adamw?"),
-    ({"schedule": of_kind("cosin")}, "schedule: there is no kind 'cosin'; did you mean cosine?"),
+    ({"optimizer": of_kind("adamv")},
+     "optimizer: 'adamv' is not a kind of optimizer (adamw, muon, adafactor, lion, sgd); did you mean adamw?"),
+    ({"schedule": of_kind("cosin")},
+     "schedule: 'cosin' is not a kind of schedule (cosine, linear, wsd, inverse_sqrt, constant, exponential_rise); "
+     "did you mean cosine?"),
     ({"data": {"validation_fraction": 1.5}}, "data.validation_fraction: 1.5 is too large; use less than 0.9"),
-    ({"data": of_kind("image")}, "data: there is no kind 'image'; did you mean images?"),
-    ({"data": "text.txt"}, f"data: there is no kind 'text.txt'; use one of {', '.join(Data.kinds)}"),
-    ({"objective": of_kind("next_tokn")}, "objective: there is no kind 'next_tokn'; did you mean next_token?"),
+    ({"data": of_kind("image")},
+     f"data: 'image' is not a kind of data ({', '.join(Data.kinds)}); did you mean images?"),
+    ({"data": "text.txt"}, f"data: 'text.txt' is not a kind of data; use one of {', '.join(Data.kinds)}"),
+    ({"objective": of_kind("next_tokn")},
+     f"objective: 'next_tokn' is not a kind of objective ({', '.join(ObjectiveConfig.kinds)}); "
+     "did you mean next_token?"),
     ({"dtype": "bfloat61"}, "dtype: 'bfloat61' is not a choice; did you mean bfloat16?"),
 ]  # fmt: skip
 

@@ -94,7 +94,10 @@ def test_another_device_is_compared_with_the_processor() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("gruu",), "gruu: there is no part of this kind; did you mean gru?"),
+        (
+            ("gruu",),
+            "gruu: is not a kind of part or model (`archetype explain` lists all kinds); did you mean gru?",
+        ),
         (("part.py",), "part.py: there is no such file; pass a Python file that registers parts, or a kind's name"),
         (("gru", "--set", "size=2"), "--set size: the part has no such field; use one of bidirectional"),
         (("gru", "--set", "size"), "--set size: has no value; write FIELD=VALUE, such as num_heads=2"),

@@ -74,7 +74,7 @@ def block(layer: dict[str, Any]) -> dict[str, Any]:
     [
         ("num_heads: 32", "num_heads: 0", "num_heads", "too small"),
         ("num_kv_heads: 8", "num_kv_heads: 5", "num_kv_heads", "divide"),
-        ("kind: rotary", "kind: rotory", "position", "no kind"),
+        ("kind: rotary", "kind: rotory", "position", "not a kind of mixer position"),
         ("d_model: 4096", "d_mode: 4096", "d_mode", "not a known key"),
         ("d_model: 4096", "d_model: [", None, "not YAML"),
         ("vocab_size: 128256", "", None, "missing"),
