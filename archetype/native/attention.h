@@ -1,14 +1,14 @@
-// Attention over a cache, and the cache's new places.
+// Attention over a cache, and writes to the cache.
 #pragma once
 #include "product.h"
 
-// So many numbers of n rows are fetched into the second cache.
+// Prefetch `width` numbers of n rows into L2.
 template <class T> static inline void fetch_rows(const T* p, long stride, long n, long width) {
     for (long row = 0; row < n; row++)
         for (long i = 0; i < width; i += 64 / (long)sizeof(T)) __builtin_prefetch(p + row * stride + i, 0, 2);
 }
 
-// W products of one vector with consecutive keys, each a lane of the result.
+// The products of one query with W consecutive keys, a lane of the result for each key.
 template <class T> static inline floats dot_keys(const T* keys, long stride, const float* q, long P) {
     floats sums[W] = {};
     for (long i = 0; i + W <= P; i += W) {
@@ -34,7 +34,7 @@ static inline floats dot_keys(const bfloat16* keys, long stride, const bfloat16*
 }
 #endif
 
-// scores[s] += scale q k_s of n keys; those `ahead` of them are fetched meanwhile, unless that is 0.
+// scores[s] += scale q k_s for n keys. Prefetches what is `ahead` numbers behind each key, unless that is 0.
 template <class T, class X>
 static void add_scores(const T* keys, long stride, long ahead, const X* q, long P, long n, float scale, float* scores) {
     long s = 0;
@@ -45,7 +45,7 @@ static void add_scores(const T* keys, long stride, long ahead, const X* q, long 
     for (; s < n; s++) scores[s] += scale * dot(keys + s * stride, q, P);
 }
 
-// y = the first CHUNK vectors of lanes of the sum of weights[s] v_s; what is `ahead` is fetched meanwhile, unless that is 0.
+// y[0 .. CHUNK W - 1] = sum over s of weights[s] v_s. Prefetches what is `ahead` numbers behind each value, unless that is 0.
 template <int CHUNK> static inline void mix(const float* values, long stride, long ahead, const float* weights, long n, float* y) {
     floats sums[CHUNK] = {};
     for (long s = 0; s < n; s++) {
@@ -55,9 +55,9 @@ template <int CHUNK> static inline void mix(const float* values, long stride, lo
     memcpy(y, sums, sizeof sums);
 }
 
-// The same of bfloat16: even and odd numbers apart, each of which is half of a lane's 32 bits.
+// The same for bfloat16. A 32-bit lane holds an even and an odd number, which are summed separately: a shift and a mask make them float32.
 template <int CHUNK> static inline void mix(const bfloat16* values, long stride, long ahead, const float* weights, long n, float* y) {
-    floats sums[2][CHUNK] = {};  // of every other place: no sum waits for the one before
+    floats sums[2][CHUNK] = {};  // of even and of odd slots, so that an addition need not wait for the one before
     const auto add = [&](long s, floats(&totals)[CHUNK]) {
         if (ahead) fetch_rows(values + s * stride + ahead, 0, 1, CHUNK * W);
         for (int i = 0; i < CHUNK; i += 2) {
@@ -70,7 +70,7 @@ template <int CHUNK> static inline void mix(const bfloat16* values, long stride,
     for (long s = 0; s < n; s++) s % 2 ? add(s, sums[1]) : add(s, sums[0]);
     for (int i = 0; i < CHUNK; i++) {
         const floats total = sums[0][i] + sums[1][i];
-        for (int lane = 0; lane < W; lane++) y[(i - i % 2) * W + 2 * lane + i % 2] = total[lane];
+        for (int lane = 0; lane < W; lane++) y[(i - i % 2) * W + 2 * lane + i % 2] = total[lane];  // even and odd features interleaved
     }
 }
 
@@ -89,6 +89,7 @@ template <class T> static void mix_values(const T* values, long stride, long ahe
     }
 }
 
+// Softmax of n scores in place. A sink takes part in the normalization, but is not a result.
 static void softmax(float* row, long n, const float* sink) {
     float largest = sink ? *sink : -INFINITY;
     long s = 0;
@@ -107,34 +108,34 @@ static void softmax(float* row, long n, const float* sink) {
     }
     for (; s < n; s++) total += row[s] = std::exp(row[s] - largest);
     total += sum(totals);
-    const float inverse = total > 0 ? 1 / total : 0;
+    const float inverse = total > 0 ? 1 / total : 0;  // 0 if there are no keys
     for (s = 0; s < n; s++) row[s] *= inverse;
 }
 
-// softmax(scale q k^T) v over the positions that a query may see, of a cache whose place s holds position s (or, of a ring,
-// s modulo its size). Scores may be sums of two products, of keys in two parts.
+// softmax(scale q k^T) v over the slots of a cache that each query sees. Slot s of a full cache holds position s; slot s of a ring holds
+// the newest position p with p mod S = s. With q2 and keys2, scores are scale (q k^T + q2 keys2^T), as in latent attention.
 struct AttendArguments {
     void* y;                                                       // B H T Q
     const void* q;                                                 // B H T P
     const void* keys;                                              // B K S P
     const void* values;                                            // B K S Q
-    Optional<int64_t> positions;                                   // of the queries, B T; null: each sees all places
-    Optional<float> slopes;                                        // H: by which scores fall with the distance
-    Optional<float> sinks;                                         // H: logits that take a share of the weights
-    Optional<void> mask;                                           // B H T S: whether a pair is allowed, or what is added to its score
-    Optional<void> q2, keys2;                                      // B H T P2, B K S P2: the other parts
+    Optional<int64_t> positions;                                   // of the queries, B T; null: each sees all slots
+    Optional<float> slopes;                                        // H, of ALiBi
+    Optional<float> sinks;                                         // H, logits that take a share of the weights
+    Optional<void> mask;                                           // B H T S: whether a pair is allowed, or a number added to its score
+    Optional<void> q2, keys2;                                      // B H T P2, B K S P2
     int64_t batch, heads, key_heads, queries;                      // B H K T
     int64_t places, features, value_features, features2;           // S P Q P2
     int64_t q_strides[3], q2_strides[3];                           // b h t
     int64_t keys_strides[3], keys2_strides[3], values_strides[3];  // b k s
     int64_t positions_strides[2], y_strides[3], mask_strides[4];   // b t, b h t, b h t s
-    int64_t window;                                                // how many places back are seen; 0: all
+    int64_t window;                                                // positions that a query sees, itself included; 0: all
     double scale;
     double softcap;  // c of c tanh(score / c); 0: none
     Float q_type, cache_type, y_type;
     Type mask_type;
-    bool is_ring;         // all places of the buffers are within the window
-    bool is_by_distance;  // the mask is that of the last place; an earlier one has the same distances
+    bool is_ring;         // the buffers are rings, whose slots are all within the window
+    bool is_by_distance;  // the mask is that of a query in the last slot, and depends only on the distance
     FIELDS(y, q, keys, values, positions, slopes, sinks, mask, q2, keys2, batch, heads, key_heads, queries, places, features,
            value_features, features2, q_strides, q2_strides, keys_strides, keys2_strides, values_strides, positions_strides, y_strides,
            mask_strides, window, scale, softcap, q_type, cache_type, y_type, mask_type, is_ring, is_by_distance)
@@ -154,16 +155,19 @@ static void attend(const AttendArguments& a, const Worker& worker) {
     const float scale = a.scale, softcap = a.softcap, *slopes = a.slopes, *sinks = a.sinks;
     share(worker, B * T * H, 1, [&](long first, long last) {
         float *q = scratch<float>(0, std::max(P, P2)), *scores = scratch<float>(1, S), *y = scratch<float>(2, Q);
-        for (long item = first; item < last; item++) {  // the queries of one head of keys after each other
+        // All queries of one key head follow each other, so that its keys are read from memory once.
+        for (long item = first; item < last; item++) {
             const long b = item / (T * H), k = item / (T * G) % K, t = item / G % T, h = k * G + item % G;
             const long position = a.positions ? a.positions[b * sp[0] + t * sp[1]] : S - 1;
             if (!worker.is_index(position, a.is_ring ? INT64_MAX : S)) return;
-            const long end = std::min(S, position + 1);  // a ring is full of the newest
+            // Slots from `start` to `end` are visible. Of a ring, they are the slots filled so far: all of them once it is full.
+            const long end = std::min(S, position + 1);
             const long start = window && !a.is_ring ? std::max(0L, position - window + 1) : 0, n = std::max(0L, end - start);
+            // Shifted by the distance of this query from the last slot, for which the mask was made.
             const long mask_start = a.is_by_distance ? start + S - 1 - position : start;
             const long values = b * sv[0] + k * sv[1] + start * sv[2];
             std::fill(scores, scores + n, 0.0f);
-            // the next head's places, or the next row's, are fetched with the first query of these; or those behind
+            // The first query of a key head prefetches the next head, the next sequence if this is the last head, or else what follows.
             const auto ahead = [&](const int64_t* strides) -> long {
                 if (item % (T * G)) return 0;
                 return k + 1 < K ? strides[1] : b + 1 < B ? strides[0] - k * strides[1] : 2 * W * strides[2];
@@ -185,6 +189,7 @@ static void attend(const AttendArguments& a, const Worker& worker) {
                 if (slopes) scores[s] -= slopes[h] * (position - start - s);
                 if (a.mask) {
                     float m = get(a.mask, mask_type, b * sm[0] + h * sm[1] + t * sm[2] + (mask_start + s) * sm[3]);
+                    // Finite instead of -infinity: a query whose keys are all masked gets equal weights instead of NaN.
                     scores[s] = mask_type == BOOL ? (m != 0 ? scores[s] : -1e30f) : std::max(scores[s] + m, -1e30f);
                 }
             }
@@ -196,12 +201,12 @@ static void attend(const AttendArguments& a, const Worker& worker) {
     });
 }
 
-// Write new keys or values into their places.
+// Write new keys or values into their slots.
 struct AppendArguments {
-    void* buffer;                                                       // B K S P
-    const void* added;                                                  // B K T P
-    const int64_t* positions;                                           // B T; a place is a position modulo S
-    int64_t batch, heads, added_places, features, places;               // B K T P S
+    void* buffer;  // B K S P
+    const void* added;  // B K T P
+    const int64_t* positions;  // B T; the slot is the position modulo S
+    int64_t batch, heads, added_places, features, places;  // B K T P S
     int64_t added_strides[3], buffer_strides[3], positions_strides[2];  // b k t, b k s, b t
     Float added_type, buffer_type;
     FIELDS(buffer, added, positions, batch, heads, added_places, features, places, added_strides, buffer_strides, positions_strides,
@@ -225,12 +230,13 @@ static void append(const AppendArguments& a, const Worker& worker) {
     });
 }
 
-// Places starts..ends of other rows of keys and of values, put in place of each row's own; into a source nothing is written.
+// Copy slots starts[b] to ends[b] - 1 of keys and values from sequence sources[b] to sequence b. A sequence that others copy from must be
+// its own source: threads copy at the same time, so that nothing may be written to it.
 struct CopyPlacesArguments {
     char *keys, *values;
-    const int64_t *sources, *starts, *ends;  // of each row
+    const int64_t *sources, *starts, *ends;  // (rows)
     int64_t rows, heads, places;
-    int64_t keys_strides[3], values_strides[3];  // in bytes: of a row, a head, a place
+    int64_t keys_strides[3], values_strides[3];  // in bytes: of a sequence, a head, a slot
     FIELDS(keys, values, sources, starts, ends, rows, heads, places, keys_strides, values_strides)
 };
 
