@@ -31,17 +31,11 @@ NATIVE = "-march=native"
 
 
 class Variant(NamedTuple):
-    """An instruction set for which kernels are built.
+    """An instruction set for which kernels are built."""
 
-    Args:
-        name: part of the library's file name.
-        flags: compiler flags.
-        needs: features that the processor must have, as in Linux's /proc/cpuinfo.
-    """
-
-    name: str
-    flags: tuple[str, ...]
-    needs: frozenset[str]
+    name: str  # part of the library's file name
+    flags: tuple[str, ...]  # compiler flags
+    needs: frozenset[str]  # features that the processor must have, as in Linux's /proc/cpuinfo
 
 
 def _features(base: frozenset[str], further: str) -> frozenset[str]:

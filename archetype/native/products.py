@@ -20,24 +20,17 @@ BLOCK_ROWS = 32  # rows of a block of a lossless matrix (lossless.h)
 
 
 class LosslessRows(NamedTuple):
-    """Lossless 12-bit encoding of a bfloat16 matrix, or of a stack of matrices (lossless.h).
+    """Lossless 12-bit encoding of a bfloat16 matrix, or of a stack of matrices (lossless.h)."""
 
-    Args:
-        records: low bytes and codes of 128 numbers, (blocks, units, 32 rows, 192 bytes), uint8. The last block holds
-            the last 32 rows, some of them for a second time.
-        high_bytes: the eight high bytes that have a code, without signs, (8,), uint8.
-        starts: index of each block's first exception, then their number, (blocks + 1,), int32.
-        exceptions: position in the row << 13 | row in the block << 8 | high byte, sorted within a block, (n,), int32.
-        size: rows of one matrix; in a stack, a multiple of 32.
-        width: numbers of a row.
-    """
-
+    # low bytes and codes of 128 numbers, (blocks, units, 32 rows, 192 bytes), uint8. The last block holds the last
+    # 32 rows, some of them for a second time.
     records: Tensor
-    high_bytes: Tensor
-    starts: Tensor
+    high_bytes: Tensor  # the eight high bytes that have a code, without signs, (8,), uint8
+    starts: Tensor  # index of each block's first exception, then their number, (blocks + 1,), int32
+    # position in the row << 13 | row in the block << 8 | high byte, sorted within a block, (n,), int32
     exceptions: Tensor
-    size: int
-    width: int
+    size: int  # rows of one matrix; in a stack, a multiple of 32
+    width: int  # numbers of a row
 
     @property
     def rows(self) -> int:
