@@ -92,7 +92,7 @@ class ContentCost(PartCost, ABC):
         return self.parameters()
 
     def tables(self) -> Counts:
-        """Return the features of each table with a row per token id, by module (n-gram and per-layer embeddings)."""
+        """Return the features of each table with a row per token id, by module (value embeddings)."""
         return {}
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
@@ -171,7 +171,7 @@ class RouterCost(PartCost, ABC):
 
     @property
     def learns(self) -> bool:
-        """Whether the router receives gradients through the weights of experts."""
+        """Whether gradients flow to the routing weights of the selected experts."""
         return True
 
     @abstractmethod
