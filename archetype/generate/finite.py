@@ -25,10 +25,7 @@ def check_finite(logits: Tensor, model: nn.Module, rerun: Callable[[], Any]) -> 
 
 
 def first_not_finite(model: nn.Module, run: Callable[[], Any]) -> str:
-    """Return the path of the first module with a NaN or infinite output, or that passes such an input to a submodule.
-
-    Empty if all values are finite.
-    """
+    """Return the path of the first module that computes NaN or infinity, as output or as a submodule's input, or ""."""
     bad: list[str] = []
     paths = {module: path for path, module in model.named_modules()}
 

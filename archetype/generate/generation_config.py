@@ -82,7 +82,7 @@ def _sampling(data: Mapping[str, Any], file: Path) -> Sampling:
 
 
 def is_unobeyed(key: str, value: Any, data: Mapping[str, Any]) -> bool:
-    """Whether a key requests a feature that is not supported."""
+    """Return whether a key requests a feature that is not supported."""
     if value is None or key in READ or key in WITHOUT_EFFECT or key in (*SPECIAL, NEVER, "do_sample"):
         return False
     if key in OF_BEAMS and data.get("num_beams") in (None, 1):

@@ -202,8 +202,8 @@ class GrammarCompiler:
 
 
 def _is_slow(matcher: Any) -> bool:
-    # Whether a sequence would run out of CPU time after a few tokens. The first mask is by far the slowest and fills a
-    # cache that all copies share, so that no decode step waits for it.
+    # Whether a sequence would exhaust its CPU time within a few tokens. The first mask takes by far the longest; it is
+    # computed here, outside the limit, and fills a cache that all copies share.
     matcher.compute_bitmask()
     started, seconds = time.thread_time(), TEXT_SECONDS
     for _ in range(TRIED):

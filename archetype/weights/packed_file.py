@@ -1,4 +1,4 @@
-"""Packed matrices read from a weights file, in place of a model's parameters."""
+"""Read packed matrices from a weights file."""
 
 import math
 import re
@@ -14,19 +14,19 @@ from archetype.weights.packed import PackedMatrix, replace
 from archetype.weights.quantized import BITS, GROUP, QuantizedMatrix
 
 REMEDY = "take the run's own weights"
-PARTS = {"quants": ("quants", "scales"), "records": BUFFERS}  # by the first part of a matrix
+PARTS = {"quants": ("quants", "scales"), "records": BUFFERS}  # {first tensor of a matrix: all its tensors}
 
 
 def install_packed(
     model: nn.Module, tensors: Tensors, dtype: torch.dtype | None, device: torch.device | None
 ) -> tuple[str, ...]:
-    """Install the packed matrices of a file in place of a model's parameters.
+    """Replace parameters of a model by the packed matrices of a file.
 
     Returns:
-        Patterns of the names of their tensors.
+        Regular expressions that match the names of their tensors.
 
     Raises:
-        CheckpointError: a matrix belongs to no parameter of the model.
+        CheckpointError: a matrix belongs to no parameter of the model, or does not fit it.
     """
     patterns = []
     for first, parts in PARTS.items():
@@ -74,6 +74,7 @@ def _lossless(parts: list[Tensor], rows: int, size: int, width: int, dtype: torc
     if [part.dtype for part in parts] != [torch.uint8, torch.uint8, torch.int32, torch.int32]:
         raise ValueError(f"and what belongs to it hold {', '.join(str(part.dtype) for part in parts)}")
     columns = exceptions >> 13
+    # Kernels use these numbers as indices without a check.
     is_in_order = starts[0] == 0 and starts[-1] == num_exceptions and (starts.diff() >= 0).all()
     if not is_in_order or ((columns < 0) | (columns >= width)).any():
         raise ValueError("has exceptions outside its rows")
