@@ -1,4 +1,4 @@
-"""The memory of a device: what is free of it, and the most that this process has held."""
+"""Free memory of a device, and peak memory of this process."""
 
 import ctypes
 import math
@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 
 CGROUPS = Path("/sys/fs/cgroup")
-IN_VERSION_1 = {"memory.max": "memory.limit_in_bytes", "memory.current": "memory.usage_in_bytes"}
+IN_VERSION_1 = {"memory.max": "memory.limit_in_bytes", "memory.current": "memory.usage_in_bytes"}  # names in cgroup v1
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """The most bytes that this process has held on a device so far; None where the system does not say."""
+    """Return the peak memory of this process on a device in bytes; None if the system does not report it."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     if device.type != "cpu" or platform.system() == "Windows":
@@ -26,8 +26,9 @@ def peak_memory(device: torch.device) -> int | None:
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes that a device has free, as far as this system says so; None where it does not."""
+    """Return the free memory of a device in bytes; None if the system does not report it."""
     if device.type == "cuda":
+        # torch keeps freed memory reserved, and allocates from it first
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + unused
     if device.type == "mps":
@@ -39,7 +40,8 @@ def free_memory(device: torch.device) -> int | None:
             return int(min(_available(), *_rooms_of_groups(), _room_of_process()))
         if platform.system() == "Windows":
             return _available_on_windows()
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # macOS gives up what it caches
+        # macOS: all memory, since most of what is in use is a cache that the system gives up
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError, KeyError, AttributeError):
         return None
 
@@ -50,7 +52,7 @@ def _available() -> int:
 
 
 def _room_of_process() -> float:
-    """Memory that this process may still map, where `ulimit -v` says how much it may."""
+    # what `ulimit -v` still allows this process to map
     import resource
 
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
@@ -59,7 +61,7 @@ def _room_of_process() -> float:
 
 
 def _rooms_of_groups() -> Iterator[float]:
-    """Memory that each control group of this process, such as a container, has left; cached files can be given up."""
+    # what the limit of each control group (of a container, for example) of this process leaves
     yield float("inf")
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -74,12 +76,14 @@ def _room(folder: Path, names: dict[str, str]) -> float:
     limit, used = (folder / names.get(name, name) for name in ("memory.max", "memory.current"))
     if not limit.is_file() or not used.is_file() or (text := limit.read_text().strip()) == "max":
         return float("inf")
+    # the system gives up cached files before it enforces the limit
     cached = re.search(r"^inactive_file (\d+)$", (folder / "memory.stat").read_text(), re.MULTILINE)
     return int(text) - int(used.read_text()) + (int(cached[1]) if cached else 0)
 
 
 def _available_on_windows() -> int:
-    """The field ullAvailPhys of MEMORYSTATUSEX: two numbers of 4 bytes, then numbers of 8."""
+    # MEMORYSTATUSEX: two 32-bit fields, of which the first is the size (64), then 64-bit fields; the second of these is
+    # ullAvailPhys
     status = (ctypes.c_uint64 * 8)(64)
     kernel: ctypes.CDLL = ctypes.windll.kernel32  # type: ignore[attr-defined]
     kernel.GlobalMemoryStatusEx(ctypes.byref(status))
