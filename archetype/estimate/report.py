@@ -1,4 +1,4 @@
-"""The cost report of a specification, as a value, as JSON, and as tables."""
+"""Cost report of a specification, with its tables and its JSON."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +53,7 @@ class CostReport:
 
     @cached_property
     def formulas(self) -> Mapping[Column, Formula]:
-        """The sum of every column."""
+        """Sum of each column of `rows`."""
         return {column: total(row.formulas[column] for row in self.rows) for column in COLUMNS}
 
     @cached_property
@@ -92,7 +92,7 @@ class CostReport:
 
     @cached_property
     def allowed_flops(self) -> dict[str, int]:
-        """FLOPs that count only the allowed pairs of positions, and not masked pairs that a program may compute."""
+        """`flops`, counting only allowed pairs of positions and no masked pairs."""
         if self.attention == "allowed":
             return self.flops
         types = self.memory_cost.types
@@ -105,7 +105,7 @@ class CostReport:
 
     @property
     def _further_flops(self) -> Formula:
-        """FLOPs of the forward pass that only training computes (further tokens)."""
+        # FLOPs of a forward pass that only training computes (multi-token prediction)
         further = self.cost.further_tokens
         return ZERO if further is None else further.flops(self._forward)
 
@@ -117,7 +117,7 @@ class CostReport:
 
     @property
     def state(self) -> dict[str, int]:
-        """Bytes of the state in decoding: per further token of a sequence, and of the batch at full length."""
+        """Bytes of the state: by which one sequence grows per token, and of the whole batch at full length."""
         return {
             "bytes_per_token": self.memory_cost.state_per_token(self.length, self.source_length),
             "bytes": self.memory_cost.state(self.batch, self.length, self.source_length),
@@ -223,7 +223,7 @@ class CostReport:
         return Table(headings[:columns], [row[:columns] for row in rows], text_columns=2)
 
     def _formulas_table(self) -> Table:
-        """Return the formulas of the totals, the meaning of their symbols, and the complexity of mixers."""
+        # formulas of the totals, the meaning of their symbols, and the complexity of mixers
         formulas = {column: self.formulas[column].text(self.symbols) for column in ("parameters", "forward", "decode")}
         rows = [[column, text] for column, text in formulas.items() if text != "0"]
         symbols = (f"{name} = {value:,} {meaning}" for name, (value, meaning) in self.legend.items())
@@ -266,24 +266,16 @@ class CostReport:
 
 
 class _Mixing(NamedTuple):
-    """Complexity of equal mixers.
+    """Complexity of equal mixers."""
 
-    Attributes:
-        blocks: the blocks that contain them.
-        complexity: in the letters of the mixer.
-        sizes: symbols of these letters in this model.
-        reads: what the model reads.
-        decodes: whether they keep a state from token to token.
-    """
-
-    blocks: str
-    complexity: Complexity
-    sizes: dict[str, Symbol]
-    reads: str
-    decodes: bool
+    blocks: str  # the blocks that contain them
+    complexity: Complexity  # in the letters of the mixer
+    sizes: dict[str, Symbol]  # symbols of these letters in this model
+    reads: str  # what the model reads
+    decodes: bool  # whether the mixers have a state
 
     def written(self, names: Mapping[Symbol, str]) -> Complexity:
-        """Write the complexity in the letters of the report."""
+        # the complexity in the letters of the report
 
         def letter(match: re.Match[str]) -> str:
             size = self.sizes.get(match[0])
@@ -371,7 +363,7 @@ def comparison_table(names: Sequence[str], reports: Sequence[CostReport]) -> Tab
 
 
 def _of_text(report: CostReport, flops: int) -> str:
-    """Return the FLOPs per sequence as text; empty for images, which have no tokens."""
+    # per sequence; empty for images, which have no tokens
     return "" if report.cost.reads == "images" else _flops(flops // report.batch)
 
 

@@ -27,7 +27,7 @@ def resolve_device(name: str | torch.device, allow_meta: bool = False) -> torch.
     except (RuntimeError, ValueError):
         raise SpecError("device", f"there is no device {str(name)!r}", _choices()) from None
     if device.type == "meta" and not allow_meta:
-        raise SpecError("device", "meta tensors have no data, so nothing can be computed with them", _choices())
+        raise SpecError("device", "meta tensors have no data to compute with", _choices())
     present = {"cpu": 1, "meta": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
     if (device.index or 0) >= present.get(device.type, 0):
         raise SpecError("device", f"this machine has no {device}", _choices())

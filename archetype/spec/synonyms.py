@@ -1,4 +1,4 @@
-"""Synonyms of kinds from other libraries and papers."""
+"""Names of kinds in other libraries and papers, for suggestions in error messages."""
 
 from archetype.errors import nearest
 
