@@ -9,7 +9,7 @@ from archetype.models.build import Model
 from archetype.nn.comparison import distance
 
 LEAST = 1e-7  # relative to the largest gradient of the model; an untrained router had 2e-11
-# A vector that is added to all keys changes all scores of a query by the same number, which softmax ignores, so that its
+# A vector that is added to all keys changes all scores of a query by the same number, which softmax ignores. So its
 # gradient is 0.
 COMMON_TO_ALL_KEYS = ("mixer.k.bias", "mixer.k_global.bias", "mixer.k_norm.bias", "mixer.position_k.bias")
 

@@ -38,7 +38,7 @@ def decayed_parameters(model: nn.Module) -> set[str]:
 
 
 def _own(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor]]:
-    # (full name, module, name in the module, tensor), each tensor once
+    # full name, module, name in the module and tensor, once for each tensor
     ids: set[int] = set()
     for path, module in model.named_modules():
         for short_name, parameter in module.named_parameters(recurse=False):

@@ -133,7 +133,7 @@ def compress(weight: Tensor) -> LosslessRows | None:
 
 
 def _compress(rows: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    # (records of some blocks, number of exceptions of each block, exceptions)
+    # returns records of some blocks, the number of exceptions of each block, and the exceptions
     low, high = _bytes(rows)
     code = codes[(high & 127).long()]
     blocks = (code == CODES).unflatten(0, (-1, BLOCK_ROWS))
