@@ -36,7 +36,7 @@ class WeightTypes:
     numbers: str  # data type of the computation, and the default for the state
     bits: int | Fraction  # average bits per weight
     by_module: Mapping[str, Fraction]  # average bits by module name without layer index, if they differ
-    nbytes: int | None = None  # of all weights, if known exactly
+    nbytes: int | None = None  # bytes of all weights, if known exactly
 
     @classmethod
     def uniform(cls, name: str) -> "WeightTypes":

@@ -66,7 +66,7 @@ class Subject:
 
     @property
     def length(self) -> int:
-        # of the longest sequence in checks
+        # length of the longest sequence in checks
         return min(self.spec.context_length, 16)
 
     @property

@@ -193,10 +193,10 @@ class WiringCost(PartCost, ABC):
         """Return the parameters of the first and second norm of a content, such as `mixer`."""
 
     def own_parameters(self) -> Formula:
-        return ZERO  # of a block, outside its contents and their norms
+        return ZERO  # parameters of a block outside its contents and their norms
 
     def flops(self, tokens: Formula) -> Formula:
-        return ZERO  # of matrix products outside the contents
+        return ZERO  # FLOPs of matrix products outside the contents
 
     @abstractmethod
     def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:

@@ -136,7 +136,6 @@ class Search:
         self._next: State | None = None  # state of the sources in `_read_ahead`, in the same order
 
     def run(self) -> list[list[tuple[float, list[int]]]]:
-        """Run the search to its end. Return (score, tokens) of the finished hypotheses of each source."""
         for _ in self.steps():
             pass
         return self.finished

@@ -34,24 +34,19 @@ class Loaded(Protocol):
     """Protocol of a language model that an engine can run."""
 
     @property
-    def model(self) -> nn.Module:
-        """A causal model, in evaluation mode."""
+    def model(self) -> nn.Module: ...  # in evaluation mode
 
     @property
-    def tokenizer(self) -> Tokenizer | None:
-        """Tokenizer; None if prompts are token ids."""
+    def tokenizer(self) -> Tokenizer | None: ...  # None if prompts are token ids
 
     @property
-    def sampling(self) -> Sampling:
-        """Default sampling settings of a request."""
+    def sampling(self) -> Sampling: ...  # defaults of a request
 
     @property
-    def special(self) -> dict[str, Any]:
-        """Special token ids, from the model's files."""
+    def special(self) -> dict[str, Any]: ...  # special token ids, from the model's files
 
     @property
-    def ends(self) -> tuple[int, ...]:
-        """Ids of tokens that end a sequence."""
+    def ends(self) -> tuple[int, ...]: ...  # ids of tokens that end a sequence
 
 
 class Engine:
@@ -314,7 +309,6 @@ class Engine:
 
     @property
     def state_nbytes(self) -> int:
-        """Bytes of the state of all slots."""
         return self._scheduler.slots.state.nbytes
 
     def occupancy(self) -> Occupancy:

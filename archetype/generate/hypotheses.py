@@ -49,7 +49,6 @@ class Hypotheses:
         self.scores[slot], self.scores[slot, 0] = -math.inf, 0.0  # all beams are equal at first, so only one may count
 
     def move(self, slot: int, to: int) -> None:
-        """Move a search to another slot."""
         for values in (self.tokens, self.newest, self.scores, self.parents, self.starts, self.lengths, self.limits):
             values[to] = values[slot]
         self.finished[to] = self.finished[slot]

@@ -60,7 +60,6 @@ class Sampler:
 
     @property
     def adjusts_logits(self) -> bool:
-        """Whether the logits of this sequence are modified before the filters."""
         penalised = self.counts is not None or self.processors.is_active
         return penalised or self.grammar is not None or bool(self.sampling.logit_bias)
 

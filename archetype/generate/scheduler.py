@@ -25,7 +25,7 @@ AHEAD = 512  # tokens reserved in a request's row at first
 
 @dataclass
 class Prefill:
-    """The request being prefilled, and its reader (None until its source has been encoded)."""
+    # the request being prefilled, and its reader (None until its source has been encoded)
 
     request: Request
     reader: TextReader | None
@@ -66,7 +66,6 @@ class Scheduler:
 
     @property
     def num_running(self) -> int:
-        """Number of requests being prefilled or decoded."""
         return len(self.slots.sequences) + (self._reading is not None)
 
     def remove(self, request: Request) -> None:
@@ -296,7 +295,7 @@ class Scheduler:
 
 
 def chunk_size(model: GenerativeModel, tokens: list[int]) -> int:
-    """Return the number of tokens that are prefilled in one pass."""
+    # number of tokens that are prefilled in one pass
     return len(tokens) if model.spec.follows_length else PREFILL_CHUNK
 
 

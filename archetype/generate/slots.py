@@ -57,7 +57,7 @@ class Slots(Generic[T]):
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Capacity of a row, and of its source, in tokens."""
+        # capacity of a row, and of its source, in tokens
         return self.state.capacity, self._source_length
 
     @torch.inference_mode()
@@ -88,7 +88,6 @@ class Slots(Generic[T]):
             self.sequences[slot : slot + 1] = [sequence]
 
     def join(self, sequence: T, state: State) -> None:
-        """Insert a prefilled sequence into the first free slot."""
         self.put([len(self.sequences)], [sequence], state)
 
     @torch.inference_mode()
@@ -209,7 +208,6 @@ class PrefixCache:
 
 
 def common_prefix_length(first: Sequence[int], second: Sequence[int]) -> int:
-    """Return the length of the common prefix of two sequences."""
     pairs = enumerate(zip(first, second, strict=False))
     return next((index for index, (a, b) in pairs if a != b), min(len(first), len(second)))
 

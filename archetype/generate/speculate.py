@@ -33,7 +33,7 @@ class Speculator:
         raise NotImplementedError
 
     def new_slots(self, model: GenerativeModel, limit: int) -> Slots[Request]:
-        """Return the slots of the verifying model."""
+        # the slots of the verifying model
         return Slots(model, limit)
 
     def leave(self, request: Request) -> None:

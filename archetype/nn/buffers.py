@@ -17,6 +17,5 @@ def copy_buffers(module: nn.Module) -> Copies:
 
 
 def restore_buffers(copies: Copies) -> None:
-    """Write the copied values back."""
     for buffer, before in copies:
         buffer.copy_(before)

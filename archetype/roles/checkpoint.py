@@ -95,13 +95,11 @@ class CheckpointMixer(ABC):
         """Return the first of these keys that is present, at this layer if it is a list; None if none is."""
 
     @abstractmethod
-    def norm(self, bias: bool, weight: bool = True) -> Norm:
-        """Return a norm like the model's other norms."""
+    def norm(self, bias: bool, weight: bool = True) -> Norm: ...  # like the model's other norms
 
     @property
     @abstractmethod
-    def eps(self) -> float:
-        """`eps` of the model's norms."""
+    def eps(self) -> float: ...  # `eps` of the model's norms
 
     @abstractmethod
     def position(self, head_dim: int) -> MixerPosition:
@@ -123,8 +121,7 @@ class CheckpointMixer(ABC):
         """Note an assumed value of a field in the report."""
 
     @abstractmethod
-    def missing(self, part: str) -> CheckpointError:
-        """Return an error at this layer that names what is missing."""
+    def missing(self, part: str) -> CheckpointError: ...  # names what is missing at this layer
 
 
 class Joint(NamedTuple):

@@ -311,5 +311,5 @@ def title(part: Part) -> str:
 
 
 def pill(name: str, label: str, shape: str, kind: str = "input", gives: str = "") -> Step:
-    """Return the label of a stream's input or output."""
+    # the label of a stream's input or output
     return Step(name, label, shape, kind, slim=True, gives=gives)

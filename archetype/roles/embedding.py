@@ -30,7 +30,7 @@ class TokenEmbedding(Part):
 
     @property
     def is_shared(self) -> bool:
-        """Whether encoder and decoder share one embedding module."""
+        # whether encoder and decoder share one module
         return True
 
     @property

@@ -77,7 +77,6 @@ class InLayout:
 
     @property
     def adds_to_loss(self) -> bool:
-        """Whether it adds a term to the training loss."""
         return False
 
 

@@ -92,12 +92,12 @@ class PatternRule(Generic[P]):
         return allowed & (j <= i) if context.causal else allowed
 
     def pieces(self, context: MaskContext) -> tuple[Piece, ...]:
-        """Return the pieces in which a whole sequence is computed."""
+        # a whole sequence is computed in these pieces
         everything = range(context.length)
         return (Piece((Tile(everything, (everything,)),), every_pair),)
 
     def pairs(self, context: MaskContext) -> int:
-        """Return the number of allowed pairs of a whole sequence."""
+        # number of allowed pairs in a whole sequence
         n = context.length
         return sum(bool(self.allows(i, j, context)) for i in range(n) for j in range(i + 1 if context.causal else n))
 

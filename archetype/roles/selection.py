@@ -19,7 +19,6 @@ class KeySelection(Part):
 
     @property
     def adds_to_loss(self) -> bool:
-        """Whether the selection adds a training loss."""
         return False
 
     @property

@@ -96,7 +96,7 @@ class _Node(NamedTuple):
 
     @property
     def d_model(self) -> int:
-        # of the innermost part around it that declares a width; 0 if none does
+        # width of the innermost part around this one that declares a width; 0 if none does
         inherited = self.above.d_model if self.above else 0
         return getattr(self.part, "d_model", None) or inherited
 
