@@ -19,21 +19,21 @@ from archetype.table import Table, quantity, size
 
 CONVENTIONS = {
     "flops": "two for each multiply-add of a matrix product; elementwise work and look-ups are left out",
-    "train": "forward and backward, three times forward, with what training alone computes (further tokens); with "
-    "activation checkpointing the blocks' forward once more",
+    "train": "forward and backward: three times the forward pass, including multi-token prediction; with activation "
+    "checkpointing, the forward pass of the blocks once more",
     "decode": "one more token at the end of each row",
     "memory.training_state": "weights, gradients and AdamW's moments in float32, without activations",
-    "memory.activations": "what autograd saves, and the logits' gradients where backward begins",
-    "memory.weight_copies": "weights of products cast to the type that training computes in",
-    "memory.training_peak": "the most that a step holds: where backward begins, or in the optimizer's step",
+    "memory.activations": "tensors saved by autograd, and gradients of the logits at the start of the backward pass",
+    "memory.weight_copies": "weights of matrix products, cast to the data type in which training computes",
+    "memory.training_peak": "peak of a training step: at the start of the backward pass, or in the optimizer step",
     "memory.recomputed": "with activation checkpointing",
     "dtype": "fp8, int8, int4, mxfp4, nvfp4 (with scales) and lossless (12 bits) are types of weights; products are "
-    "bfloat16, and so is the state unless state_dtype says otherwise; GGUF's types and published differ by tensors",
-    "parameters.non_embedding": "all but looked-up tables; a head counts, unless it shares the table",
+    "bfloat16, and so is the state unless state_dtype is set; types of GGUF, and published, differ by tensor",
+    "parameters.non_embedding": "all parameters except lookup tables; a head counts unless it shares the table",
 }
 ATTENTION: dict[AttentionPairs, str] = {
-    "computed": "every pair that is computed, masked or not; of sparse patterns all of every tile",
-    "allowed": "the pairs that pattern and direction allow",
+    "computed": "every computed pair, masked or not; for sparse patterns, all pairs of each tile",
+    "allowed": "pairs that the pattern and the causal mask allow",
 }
 
 
@@ -254,10 +254,10 @@ class CostReport:
             rows.append([f"state ({self.state_name})", held])
         rows.append(["training state", f"{sizes['training_state']}: weights, gradients and AdamW's moments in float32"])
         if self.memory["weight_copies"]:
-            copies = f"{sizes['weight_copies']} in {self.memory_cost.compute_dtype}, from forward to backward"
+            copies = f"{sizes['weight_copies']} in {self.memory_cost.compute_dtype}, during forward and backward"
             rows.append(["copies of weights", copies])
         for name, label in (("", "training peak"), ("_recomputed", "  activation checkpointing")):
-            activations = f"{sizes[f'activations{name}']} of activations where backward begins"
+            activations = f"{sizes[f'activations{name}']} of activations at the start of the backward pass"
             rows.append([label, f"{sizes[f'training_peak{name}']}; {activations}"])
         return Table(["", ""], rows, text_columns=2)
 
