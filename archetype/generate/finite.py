@@ -20,7 +20,7 @@ def check_finite(logits: Tensor, model: nn.Module, rerun: Callable[[], Any]) -> 
     if bool(logits.sum().isfinite()) or bool(logits.isfinite().all()):  # the sum of finite numbers may overflow
         return
     where = first_not_finite(model, rerun)
-    cause = f"the first NaN or infinite number comes out of {where}" if where else "some are NaN or infinite"
+    cause = f"the first NaN or infinite number is computed by {where}" if where else "some are NaN or infinite"
     raise CheckpointError("logits", cause, "check the weights there, or compute in float32")
 
 

@@ -58,7 +58,7 @@ def read_generation_config(folder: Path) -> tuple[Sampling, dict[str, Any]]:
     data = read_json(file, error=CheckpointError)
     sampling = _sampling(data, file)
     if unobeyed := [key for key, value in data.items() if is_unobeyed(key, value, data)]:
-        message = f"{file}: {', '.join(map(repr, unobeyed))[:200]} may change texts, which is not done here"
+        message = f"{file}: {', '.join(map(repr, unobeyed))[:200]} may change the text and is not supported"
         warnings.warn(message, NotObeyed, stacklevel=2)
     return sampling, data
 

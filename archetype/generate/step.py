@@ -66,7 +66,7 @@ class DecodeStep:
                 log.info("decoding is not recorded: %s", error)
                 self._library = None
         if self.model.is_deterministic:
-            raise _not_deterministic("an observer, or no native kernels")
+            raise _not_deterministic("operations of torch (it is observed, or there are no native kernels)")
         longest = int(self.state.lengths.max()) + 1  # attention need not read slots that no row has filled
         return self._compute(self.model, tokens, self.state.narrow(longest))
 
@@ -107,7 +107,7 @@ class DecodeStep:
 
 
 def _not_deterministic(operation: str) -> SpecError:
-    cause = f"a step of this model has {operation}, so that bits may depend on the other rows"
+    cause = f"a step of this model contains {operation}, so results may depend on other rows"
     return SpecError("deterministic", cause, "load the model without it")
 
 

@@ -24,7 +24,7 @@ class FeedForward(Content, Part):
         if self.separates_documents:  # no state is carried from position to position
             return None
         cause = f"{getattr(self, 'kind', 'a part')} reads sequences in order, and parallel.context splits them"
-        return NeedsWholeRows("", cause, "use a part without a state, or make parallel.context 1")
+        return NeedsWholeRows("", cause, "use a part without a state, or set parallel.context to 1")
 
 
 AnyFeedForward = Annotated[FeedForward, ByKind(FeedForward)]

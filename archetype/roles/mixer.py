@@ -64,7 +64,7 @@ class Mixer(Content, Part):
     def needs_whole_rows(self) -> NeedsWholeRows | None:
         # None for a mixer that reads other processes' positions by `context.rows`
         cause = f"{getattr(self, 'kind', 'a mixer')} reads sequences in order, and parallel.context splits them"
-        return NeedsWholeRows("", cause, "use attention, or make parallel.context 1")
+        return NeedsWholeRows("", cause, "use attention, or set parallel.context to 1")
 
     def attention_sizes(self, width: int) -> AttentionSizes | None:
         """Return the sizes of attention in a model of `width` features; None if it is not attention."""
