@@ -87,8 +87,8 @@ class LosslessMatrix(PackedMatrix):
         # `fn`, such as a conversion to float32, applies to the output: the matrix stays packed, and on the CPU
         self.dtype, device = (after := fn(torch.empty(0, dtype=self.dtype))).dtype, after.device
         if device.type != "cpu":
-            cause = f"of type lossless are for the processor, not for {device.type}"
-            raise SpecError("weights", cause, "use device cpu, or load the model without them")
+            cause = f"lossless weights need device cpu, not {device.type}"
+            raise SpecError("weights", cause, "use device cpu, or load the model without weights=lossless")
         return self
 
 
@@ -101,8 +101,8 @@ def compress_model(model: nn.Module) -> None:
     for name, parameter in list(matrices(model, 1)):
         if parameter.dtype != torch.bfloat16 or parameter.device.type != "cpu":
             dtype = str(parameter.dtype).removeprefix("torch.")
-            cause = f"of type lossless are made of bfloat16 on cpu; these are {dtype} on {parameter.device.type}"
-            raise SpecError("weights", cause, "load the model with dtype bfloat16 on device cpu, or leave them out")
+            cause = f"lossless weights need bfloat16 on cpu; the model has {dtype} on {parameter.device.type}"
+            raise SpecError("weights", cause, "load the model with dtype bfloat16 on device cpu, or leave weights out")
         stored = compress(parameter.detach())  # one matrix at a time, so that two copies of a model never exist
         if stored is not None:
             replace(model, name, LosslessMatrix(stored, parameter.dtype))

@@ -32,7 +32,7 @@ def pack_model(model: nn.Module, weights: str) -> None:
     """
     check_type(weights)
     if is_packed(model):
-        raise SpecError("weights", "are packed already", "load the model that they were made from")
+        raise SpecError("weights", "the model is already packed", "load the model that was packed")
     if weights == LOSSLESS:
         compress_model(model)
     else:
