@@ -84,9 +84,9 @@ struct Lossless {
 // Unpacks 32 rows from left to right. Meanwhile the next block is prefetched in four parallel streams.
 struct LosslessBlock {
     const bytes table;
-    const uint8_t *record, *behind;
-    const long stream;
-    const int32_t *exception, *const end;
+    const uint8_t *record, *behind;  // next unit of this block; where the first stream of prefetches in the next block has arrived
+    const long stream;  // bytes between streams
+    const int32_t *exception, *const end;  // next exception of this block
     LosslessBlock(const Lossless& matrix, long block)
         : table(matrix.table), record(matrix.block_at(block)), behind(matrix.block_at(block + 1)), stream((behind - record) / 4),
           exception(matrix.exceptions + matrix.starts[block]), end(matrix.exceptions + matrix.starts[block + 1]) {}
@@ -102,6 +102,7 @@ struct LosslessBlock {
                                   [&](long i, shorts part) { memcpy(y + i / 32 * 32 * ROWS + r * 32 + i % 32, &part, sizeof part); });
         }
         record = next, behind = ahead + ROWS / 4 * Lossless::RECORD;
+        // Exceptions are sorted by position, so those of this unit come next.
         for (; exception < end && Lossless::place_of(*exception) < k + Lossless::UNIT; exception++) {
             const long place = Lossless::place_of(*exception) - k;
             ((uint8_t*)(y + place / 32 * 32 * ROWS + Lossless::row_of(*exception) * 32 + place % 32))[1] = (uint8_t)*exception;

@@ -380,7 +380,7 @@ struct Panel {
 
     // The same with rows of a lossless matrix, unit by unit.
     void multiply(const Lossless& matrix, long row) {
-        LosslessBlock block(matrix, (row + BOTH - 1) / BOTH);
+        LosslessBlock block(matrix, (row + BOTH - 1) / BOTH);  // rounded up: the last block holds the last 32 rows
         RowsAhead none(nullptr, 0, 0, 1);
         for (long k = 0; k < p.K; k += Lossless::UNIT) {
             const long n = std::min(Lossless::UNIT, p.K - k);

@@ -204,6 +204,7 @@ class Recorder(TorchDispatchMode, Kernels):
     def finish(self, outputs: Sequence[Tensor]) -> Replay:
         """Return the recorded step, without unused and constant calls."""
         calls = self._needed(self._changing_calls(), outputs)
+        # The native calls between two calls of torch are one array, which is computed in one parallel region.
         segments: list[ctypes.Array[Entry] | TorchCall] = []
         native: list[NativeCall] = []
         for call in calls:
