@@ -1,1 +1,1 @@
-"""The 25 claims of the source documents: an experiment file each, and the checks and models that they name."""
+"""The 25 claims of the source documents: an experiment file for each, with its checks and models."""

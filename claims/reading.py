@@ -1,6 +1,6 @@
 """Add the readings written after the runs to the reports: python -m claims.reading [FOLDER].
 
-`reading.yaml` quotes the source documents with file and line, answers each claim, and tells for each part whether it
+`reading.yaml` quotes the source documents with file and line, answers each claim, and says for each part whether it
 tests the claim. Numbers, verdicts and experiment files, whose hashes were fixed before the runs, do not change.
 """
 
@@ -20,7 +20,6 @@ REPORTS = HERE / "reports"
 
 
 def readings() -> dict[int, dict[str, Any]]:
-    """Return claim number -> reading."""
     data = read_mapping(READING)
     return {int(number): {"date": data["date"], **reading} for number, reading in data["claims"].items()}
 

@@ -24,7 +24,6 @@ PRE_NORM = PreNorm(norm=RMSNorm())
 
 
 def block(**changes: Any) -> Block:
-    """Return a Llama block with some of its fields replaced."""
     return Block(**{"wiring": PRE_NORM, "mixer": ATTENTION, "feedforward": GATED} | changes)
 
 
@@ -34,7 +33,6 @@ def decoder(*layers: Block, **changes: Any) -> Decoder:
 
 
 def attending(num_layers: int = 2, **changes: Any) -> Decoder:
-    """Return a small decoder with changed attention fields."""
     return decoder(*[block(mixer=ATTENTION.replace(**changes))] * num_layers)
 
 
@@ -44,6 +42,7 @@ def randomize(model: nn.Module, seed: int = 0) -> nn.Module:
     generator = torch.Generator().manual_seed(seed)
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         leaf = name.rpartition(".")[2]
+        # a variance must be positive
         if leaf == "running_var":
             tensor.uniform_(0.5, 1.5, generator=generator)
         elif tensor.dim() > 1:
@@ -54,7 +53,6 @@ def randomize(model: nn.Module, seed: int = 0) -> nn.Module:
 
 
 def random_model(model: ModelSpec, dtype: torch.dtype = torch.float64, seed: int = 0) -> Any:
-    """Return a model with random tensors in evaluation mode, without gradients."""
     return randomize(build(model, dtype=dtype), seed).requires_grad_(False)
 
 
@@ -66,6 +64,7 @@ def random_tokens(model: ModelSpec, batch: int, length: int, seed: int = 0) -> T
 
 def normal(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
     """Return N(0, 1) samples that depend on the seed but not on the dtype."""
+    # always drawn in float64, so that both dtypes see the same numbers
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(*shape, dtype=torch.float64, generator=generator).to(dtype)
 

@@ -38,14 +38,16 @@ class CausalLM(TextGenerator):
 
     def stream_chat(self, messages: list[Message], **sampling: Unpack[SamplingFields]) -> Iterator[str]:
         """Answer a conversation piece by piece; arguments and errors as for `chat`."""
+        # continues=False: the answer follows the template's header, not a word, so no space is put in between
         return self.engine(1).submit(self.encode_chat(messages), continues=False, **sampling).pieces()
 
     def encode_chat(self, messages: list[Message]) -> list[int]:
         """Return the token ids of a conversation up to the model's answer; errors as for `chat`."""
         tokenizer = self._tokenizer()
         if self.template is None:
-            cause = "the folder has none: this model continues texts and was not made to answer"
+            cause = "the folder has none: this model continues texts and was not trained to chat"
             raise DataError("chat template", cause, "generate without chat")
+        # the template writes special tokens as text
         return tokenizer.encode_with_special_tokens(self.template.render(messages))
 
     def score(self, text: str, stride: int | None = None, length: int | None = None) -> Score:

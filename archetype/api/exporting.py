@@ -50,25 +50,13 @@ def export(
 ) -> Family:
     """Write a language model as a folder for other programs, then read it back and compare every tensor.
 
+    Arguments and errors as for `archetype.export`.
+
     Args:
-        folder: must not exist, or be empty; nothing is left there if writing fails.
-        family: the published format (default: as loaded, or the first that can express the model).
-        shard_bytes: maximal size of a file of weights.
-        format: "hf" for transformers and programs that read its folders, "gguf" for llama.cpp, "archetype-hf" for
-            transformers with `archetype.hf`, which can express every model; "torch-export" and "onnx" for a program of
-            the whole forward pass, which does not need Archetype.
-        type: type of the weights of a GGUF file, such as "q4_k_m" (default: the model's).
-        allow_different_tokens: only warn, with an example, if llama.cpp or transformers will tokenize some texts
-            differently.
-        with_code: for archetype-hf, also write a file with which transformers finds the classes if it is told to trust
-            the folder's code (trust_remote_code); Archetype must be installed there.
         card: what README.md says besides the specification.
 
     Returns:
         The family whose format was written.
-
-    Raises:
-        CheckpointError: names the field that the format cannot express, or the file that cannot be written.
     """
     if format not in get_args(ExportFormat):
         raise CheckpointError(
@@ -85,15 +73,18 @@ def export(
     if shard_bytes is not None and is_program(format):
         raise CheckpointError("shard_bytes", f"a program of {format} is one file", "leave it out")
     chosen = _family(lm, family, format)
+    # GGUF has quantized types; the other formats store floats
     if format != "gguf" and is_packed(lm.model):
         cause = "its matrices are packed, which the format cannot store"
         raise CheckpointError("model", cause, "export the model that it was made from, or use --format gguf")
     if format != "gguf":
         chosen.format.config_for(lm.spec)  # refuses before anything is written
+    # tensors of the original folder that this model does not use only fit its original format
     left_out = hf_folder.with_copies(lm.model, chosen, lm.left_out) if chosen is lm.family else {}
     special = _special_ids(lm)
     with atomic.new_folder(Path(folder)) as temporary:
         if format == "gguf":
+            # a GGUF file holds tokenizer and template too, so nothing below is written for it
             ids: dict[str, Any] = {"eos_token_id": lm.ends}
             ids |= {name: id for name, id in lm.special.items() if name == "pad_token_id"}
             ids |= {name: id for name, id in special.items() if name == "decoder_start_token_id"}
@@ -102,6 +93,7 @@ def export(
             )
             return chosen
         config = special | _label_names(lm)
+        # transformers cannot load such a folder before these files are loaded; the record names them
         if chosen is OWN and (extensions := extensions_of([lm.spec])):
             config["extensions"] = [extension.model_dump(mode="json") for extension in extensions]
         if is_program(format):
@@ -114,9 +106,11 @@ def export(
         if lm.spec.is_causal or lm.spec.reads_source:
             atomic.write_json(temporary / GENERATION_CONFIG, special | generation_config(lm.sampling, lm.generation))
         if lm.spec.image_shape is not None:
+            # a model trained on numbers other than pixels gets a processor that changes nothing
             pictures = lm.image_processor or numbers_as_they_are(*lm.spec.image_shape).contents()
             atomic.write_json(temporary / IMAGE_PROCESSOR, pictures)
         if lm.tokenizer is not None:
+            # the tokenizer in its original form first, then tokenizer.json, which is derived from it and compared
             lm.tokenizer.save(temporary)
             write_fast(lm.tokenizer, temporary, chosen is lm.family, allow_different_tokens)
         if lm.template is not None:
@@ -125,6 +119,7 @@ def export(
             return chosen
         write_files(head_files(lm.model, lm.sentence_files), temporary)
         (card or ModelCard()).write(lm.spec, chosen, temporary)
+        # inside the block: if a tensor differs, the unfinished folder is removed
         hf_folder.compare(lm.model, chosen, temporary, left_out)
     return chosen
 
@@ -143,7 +138,7 @@ def export_adapter(folder: Path, to: str | Path, family: str | None = None) -> F
 
     Args:
         folder: a run directory whose model has an adapter.
-        to: output folder; must not exist, or be empty.
+        to: must not exist, or be empty.
         family: format of the base model (default: as loaded, or the first that can express the model).
 
     Raises:
@@ -154,9 +149,11 @@ def export_adapter(folder: Path, to: str | Path, family: str | None = None) -> F
     run = Run(folder)
     if (file := read_adapter(run)) is None:
         raise CheckpointError(str(folder), "has no adapter", "leave out --adapter-only, which exports the model")
+    # not merged: the adapter's tensors are needed
     model, adapter = read_run_model(run, merged=False), file.adapter
     chosen = published()[family] if family else read_origin(folder).open_family() or family_for(model.spec)
     chosen.format.config_for(model.spec)  # refuses before anything is written
+    # parameters that were trained in full, next to the adapter (PEFT's modules_to_save)
     trained = names_matching(model, read_recipe(run.recipe_file).trainable or (), "trainable")
     with atomic.new_folder(Path(to)) as temporary:
         write_peft(model, adapter, chosen, temporary, file.base, trained)
@@ -169,7 +166,7 @@ def _takes_all(format: ExportFormat) -> bool:
 
 
 def _family(lm: LanguageModel, name: str | None, format: ExportFormat) -> Family:
-    # The named family, that of the model's folder (for llama.cpp only a registered one), or the first that fits.
+    # the named family, else that of the loaded folder (GGUF needs a registered one), else the first that fits
     if _takes_all(format):
         return OWN
     if name is not None:
@@ -179,13 +176,14 @@ def _family(lm: LanguageModel, name: str | None, format: ExportFormat) -> Family
 
 
 def _special_ids(lm: LanguageModel) -> dict[str, Any]:
-    # For config.json. The target of an encoder-decoder starts with its end token, unless the files say otherwise.
+    # Ids for config.json. Targets of an encoder-decoder start with the end token unless the model's files differ.
     ids: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     if lm.tokenizer is not None:
         eos = lm.tokenizer.eos
         ids |= {"bos_token_id": lm.tokenizer.bos, "eos_token_id": eos[0] if len(eos) == 1 else list(eos) or None}
         if eos and lm.spec.reads_source:
             ids |= {"pad_token_id": eos[0], "decoder_start_token_id": eos[0]}
+    # the files that the model was loaded from take precedence over its tokenizer
     ids |= {name: value for name, value in lm.special.items() if value is not None}
     if lm.spec.is_causal and lm.spec.head.has_classes and ids["pad_token_id"] is None:
         # transformers classifies the last token that is not padding

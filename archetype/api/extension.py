@@ -34,19 +34,19 @@ def register(
     cost: type[PartCost] | type[ModelCost] | None = None,
     rule: type[PatternRule[Any]] | None = None,
 ) -> T:
-    """Add a kind of part, so that specifications and recipes can name it and every verb takes it.
+    """Add a kind of part, so that specifications and recipes can name it and every command accepts it.
 
     Args:
         kind: a subclass of a role of `archetype.spec` (Mixer, FeedForward, Norm, Activation, Router, EmbeddingPosition,
             MixerPosition, Pattern, KeySelection, Wiring, Residual, TokenEmbedding, Head, ModelSpec), of
             `archetype.training` (ObjectiveConfig, Optimizer, Schedule, Data, Tracker), `Decision` of
             `archetype.studies.decisions`, or `archetype.tokenizers.Tokenizer`; its `kind` is its name in files.
-        module: what computes a part of a specification; `archetype/nn/registry.py` says how each role's is made.
-        cost: what counts it; absent, its module is counted on the meta device.
-        rule: of a pattern, which positions see each other.
+        module: torch module of the part; `archetype/nn/registry.py` lists the arguments for each role.
+        cost: class that counts the part (default: its module is counted on the meta device).
+        rule: rule of a pattern: which positions attend to each other.
 
     Returns:
-        The class, so that `register` also serves as a class decorator where nothing else is given.
+        The class, so that `register` can be used as a decorator of a class that needs nothing else.
 
     Raises:
         SpecError: another class has that kind, or a module or rule is missing.
@@ -56,6 +56,7 @@ def register(
 
         return register_tokenizer(kind)
     capabilities = {"module": module, "cost": cost, "rule": rule}
+    # such as a module for a mixer; settings of a recipe need nothing
     if kind.needs and capabilities[kind.needs] is None:
         raise SpecError(kind.__name__, INCOMPLETE[kind.needs], f"register(..., {kind.needs}={kind.needs.upper()})")
     cls: Any = part(kind)  # checked first, so that a refusal registers nothing
@@ -65,18 +66,15 @@ def register(
     if module is not None and cost is None:  # an inherited cost does not apply to this module
         provides("cost", cls)(None)
     if kind.needs:
-        from archetype import built_costs  # noqa: F401  # counts what is from outside as it is built
+        from archetype import built_costs  # noqa: F401  # counts the built modules of external parts
     return kind
 
 
 def load_extension(file: Path) -> None:
-    """Run a Python file that registers parts.
-
-    Args:
-        file: as the user named it; no folder and no recipe ever leads here.
+    """Run a Python file that registers parts; only a path given by the user may be passed, never one from a file.
 
     Raises:
-        ArchetypeError: there is no such file, or it fails; the line that failed is named.
+        ArchetypeError: the file does not exist or fails; the message names the line.
     """
     name = f"{PREFIX}{file.stem}"
     if not file.is_file():
@@ -88,6 +86,7 @@ def load_extension(file: Path) -> None:
     if module_spec is None or module_spec.loader is None:
         raise SpecError(str(file), "is not a Python file", "give a file that ends in .py")
     module = importlib.util.module_from_spec(module_spec)
+    # before the code runs: dataclasses and pickle look a class's module up by name
     sys.modules[name] = module
     vars(module)["__sha256__"] = hashlib.sha256(file.read_bytes()).hexdigest()  # the file may be edited later
     with one_line_failure(file, "fix the extension"):
@@ -98,9 +97,11 @@ def failure_of_extension(error: BaseException) -> SpecError | None:
     """Describe in one line an error raised by an extension: file, line and part; None if no extension raised it."""
     files = {
         file: name
+        # a copy: another thread may import meanwhile
         for name, module in list(sys.modules.items())
         if name.startswith(PREFIX) and (file := getattr(module, "__file__", None))
     }
+    # the innermost frame in an extension; frames below it are in libraries that it calls
     trace, last = error.__traceback__, None
     while trace is not None:
         last = trace if trace.tb_frame.f_code.co_filename in files else last
@@ -118,10 +119,6 @@ def failure_of_extension(error: BaseException) -> SpecError | None:
 def one_line_failure(file: Path, remedy: str) -> Iterator[None]:
     """Report an exception of the user's Python file in one line, with the line of the file that failed.
 
-    Args:
-        file: the file that runs within the block.
-        remedy: remedy for the message.
-
     Raises:
         ArchetypeError: the file fails.
     """
@@ -134,5 +131,6 @@ def one_line_failure(file: Path, remedy: str) -> Iterator[None]:
         while trace is not None:
             line = trace.tb_lineno if trace.tb_frame.f_code.co_filename == str(file) else line
             trace = trace.tb_next
+        # a file that does not compile has no frame
         line = error.lineno or line if isinstance(error, SyntaxError) else line
         raise SpecError(f"{file}:{line}", f"{type(error).__name__}: {error}", remedy) from error

@@ -30,9 +30,8 @@ def load_spec(source: Source) -> ModelSpec:
     """Read a specification.
 
     Args:
-        source: a preset's name, a YAML or JSON file, a run directory, a Hugging Face folder or its config.json, its
-            name on huggingface.co (owner/name or owner/name@revision, whose weights are not fetched), or plain data
-            (a dict).
+        source: a preset's name, a YAML or JSON file, a run directory, a Hugging Face folder or its config.json, a model
+            on huggingface.co (owner/name or owner/name@revision; its weights are not downloaded), or a dict.
 
     Raises:
         ArchetypeError: the source does not exist, or is invalid.
@@ -43,7 +42,7 @@ def load_spec(source: Source) -> ModelSpec:
 
 
 def presets() -> list[str]:
-    """Return the names of all presets, as `archetype list` prints them."""
+    """Return the names of all presets."""
     from archetype.families.index import preset_facts
 
     return list(preset_facts())
@@ -54,7 +53,7 @@ def diff(first: Source, second: Source) -> list[Change]:
 
     Args:
         first: anything that `load_spec` takes.
-        second: likewise.
+        second: anything that `load_spec` takes.
 
     Raises:
         ArchetypeError: a specification is invalid.
@@ -111,7 +110,7 @@ def draw(
 
     Args:
         source: anything that `load_spec` takes.
-        other: a second one to draw next to it, with additions, removals and changes coloured and listed.
+        other: a second architecture, drawn next to it; additions, removals and changes are coloured and listed.
         measure: quantity shown by the bars: parameters, active parameters, FLOPs or bytes of the weights.
         batch: batch size, for FLOPs.
         length: tokens per sequence (default: the context length; of two, the shorter).
@@ -130,6 +129,7 @@ def draw(
 
     specs = [load_spec(item) for item in (source, other) if item is not None]
     length = common_length(specs) if length is None else length
+    # both at one length, so that their bars are comparable
     reports = [cost_report(spec, batch, length, dtype) for spec in specs]
     if aspect is not None and len(specs) == 1:
         return Drawing(draw_in(reports[0], measure, aspect))
@@ -148,7 +148,7 @@ def build(
     Args:
         source: anything that `load_spec` takes.
         seed: seed of the initial weights.
-        device: auto (a GPU where there is one), cpu, cuda, cuda:N, mps, or meta (shapes without storage).
+        device: auto (a GPU if there is one), cpu, cuda, cuda:N, mps, or meta (shapes without storage).
         dtype: type of the weights, such as "bfloat16" or torch.bfloat16.
 
     Raises:
@@ -179,10 +179,10 @@ def load(
     For a type checker, name the class: `archetype.CausalLM.load(folder)` has the same arguments.
 
     Args:
-        folder: a run directory (spec.yaml), a Hugging Face folder (config.json), or the name of a model on
+        folder: a run directory (spec.yaml), a Hugging Face folder (config.json), a GGUF file, or a model on
             huggingface.co, owner/name or owner/name@revision.
         dtype: type of the weights, such as "bfloat16" (default: as stored).
-        device: auto (a GPU where there is one), cpu, cuda, cuda:N or mps.
+        device: auto (a GPU if there is one), cpu, cuda, cuda:N or mps.
         allow_pickle: also read pytorch_model.bin, with an unpickler that can only create tensors.
         overrides: assignments path=value, as for `archetype set`, to the specification of a Hugging Face folder; they
             replace assumptions about a family that is not registered, such as "fused_order=qkv".
@@ -217,15 +217,15 @@ def load(
     )
 
 
-from_pretrained = load  # the name that it has in transformers
+from_pretrained = load  # the name in transformers
 
 
 def tokenizer(folder: str | Path) -> Tokenizer:
     """Open a tokenizer: `.encode(text)`, `.decode(ids)`, `.vocab_size`.
 
     Args:
-        folder: a folder with a tokenizer.json, tokenizer.model or another tokenizer file, such as the folder
-            `tokenizer` of a run; the file; or owner/name or owner/name@revision on huggingface.co.
+        folder: a tokenizer file, such as tokenizer.json or tokenizer.model; a folder with such a file, such as
+            `tokenizer` in a run directory; or owner/name or owner/name@revision on huggingface.co.
 
     Raises:
         DataError: the tokenizer does not exist, or is damaged.
@@ -264,15 +264,13 @@ def evaluate(
     """Evaluate a model on a text, on labelled examples, or on lm-eval tasks; pass exactly one of the three.
 
     Args:
-        model: anything that `load` takes, or what it returned.
-        text: the text, for `.loss` in nats per token, `.perplexity`, `.bits_per_byte` and `.accuracy`.
+        model: a loaded model, or anything that `load` takes.
+        text: a text; the result has `.loss` in nats per token, `.perplexity`, `.bits_per_byte` and `.accuracy`.
         data: labelled examples, as the model's method `evaluate` takes them: texts or images with classes, texts with
             values, or sources with targets.
         tasks: task names, YAML files, or folders of YAML files.
-        settings: for a text, `length`, the tokens per window (default: the model's context), and `stride`, the tokens
-            between the starts of two windows (default: half a window). For pairs, fields of `Beam`, such as
-            num_beams=1. For tasks, `num_fewshot`, the examples before each question, and `limit`, the questions per
-            task.
+        settings: keyword arguments of `CausalLM.score` for a text, of `CausalLM.evaluate_tasks` for tasks, or fields of
+            `Beam` for sources with targets.
 
     Raises:
         ArchetypeError: the model cannot be evaluated this way, or the data are invalid.
@@ -284,6 +282,7 @@ def evaluate(
     from archetype.api.seq2seq_lm import Seq2SeqLM
     from archetype.api.text_classifier import TextClassifier
 
+    # after the arguments are checked, because loading takes long
     lm = load(model) if isinstance(model, str | Path) else model
     if text is not None:
         return lm.expect(CausalLM).score(text, **settings)
@@ -334,7 +333,7 @@ def train(
         vocab_size: vocabulary size of a tokenizer to train.
         overrides: assignments path=value to any field of the recipe; spec.PATH edits the specification.
         seed: seed of weights, data order and dropout.
-        device: auto (a GPU where there is one), cpu, cuda, cuda:N or mps.
+        device: auto (a GPU if there is one), cpu, cuda, cuda:N or mps.
         force: train even if the estimated memory of a step exceeds free memory.
         on_event: called with every step, evaluation, checkpoint and notice.
 
@@ -364,13 +363,16 @@ def train(
         "optimizer.learning_rate": learning_rate,
         "seed": seed,
     }
+    # opened first: its specification and tokenizer become settings of the recipe
     pretrained = None if start_from is None else open_pretrained(Path(start_from))
     budget = Budget.parse({"minutes": minutes})
     chosen, _ = assemble(None if recipe is None else Path(recipe), fields, overrides, budget, pretrained)
     device = resolve_device(device)
     state = setup.start(Path(to), chosen, device, None, force, budget, pretrained)
     interrupted = run(state, on_event, sample)
+    # also after Ctrl-C: the run can be resumed, and its report shows how far it came
     write_report(state.run)
+    # raised only now, after the loop has saved a checkpoint
     if interrupted is not None:
         raise KeyboardInterrupt
     return load(Path(to), device=device)
@@ -389,7 +391,7 @@ def export(
     """Write a model as a folder for other programs, then read it back and compare every tensor.
 
     Args:
-        lm: what `load` returned.
+        lm: a loaded model.
         folder: must not exist, or be empty; nothing is left there if writing fails.
         family: the published format, such as "llama" (default: as loaded, or the first that can express the model).
         shard_bytes: maximal size of a file of weights.
@@ -399,7 +401,7 @@ def export(
         type: type of the weights of a GGUF file, such as "q4_k_m"; norms and vectors are in f32 (default: the model's).
         allow_different_tokens: only warn if llama.cpp or transformers will tokenize some texts differently.
         with_code: for archetype-hf, also write a file with which transformers finds the classes if it is told to trust
-            the folder's code.
+            the folder's code (trust_remote_code); Archetype must be installed there.
 
     Raises:
         CheckpointError: names the field that the format cannot express, or the file that cannot be written.

@@ -29,7 +29,7 @@ class ImageEncoder(LanguageModel):
             files: image files, or .npz files with an array `images` of pixels or of model inputs.
 
         Raises:
-            ArchetypeError: a file is not an image, or nothing describes how pixels become model inputs.
+            ArchetypeError: a file is not an image, or the model has no description of its image preprocessing.
         """
         size, paths = self.model.spec.image_shape, [Path(file) for file in files]
         images = [open_pictures(path, *size, self._processor_of(path)) for path in paths]
@@ -41,13 +41,10 @@ class ImageEncoder(LanguageModel):
         return torch.from_numpy(picture_numbers(data, *size, self.open_image_processor()))
 
     def classify(self, images: Tensor) -> Tensor:
-        """Return class probabilities of images, or the value that a regression head predicts.
+        """Return class probabilities of images, (B, classes), or the values of a regression head, (B, 1).
 
         Args:
             images: (B, channels, height, width), from `images`.
-
-        Returns:
-            Probabilities, (B, classes), or values, (B, 1).
         """
         return generate.classify_pictures(self.model, images)
 
@@ -60,5 +57,5 @@ class ImageEncoder(LanguageModel):
         return evaluation.evaluate_images(self.model, Path(data), self.labels, self._processor_of(Path(data)))
 
     def _processor_of(self, path: Path) -> ImageProcessor | None:
-        # A file of model inputs needs no processor, so that one with unsupported steps does not matter.
+        # model inputs need no processor; opening one would fail if it has unsupported steps
         return self.open_image_processor() if has_pixels(path) else None

@@ -15,8 +15,10 @@ def kind_of(spec: ModelSpec) -> type[LanguageModel]:
     """Return the class with the methods that a model of this specification supports."""
     if spec.reads_images:
         return ImageEncoder
+    # an encoder-decoder without a target head can only classify
     if spec.reads_source:
         return Seq2SeqLM if spec.writes_target else TextClassifier
+    # MegaByte and n-gram models continue texts, but have no vector for each token
     if spec.continues_text:
         return DecoderLM if spec.embeds_tokens else CausalLM
     return TextEncoder if spec.embeds_tokens else LanguageModel

@@ -1,4 +1,4 @@
-"""A model with its tokenizer and the settings of its folder: loaded, moved, packed, saved and inspected."""
+"""A model with its tokenizer and the settings of its folder."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,7 +52,7 @@ class LanguageModel:
     """A model with its tokenizer; each kind of model has a subclass with the methods that it supports.
 
     `archetype.load(folder)` and `LanguageModel(spec, model, ...)` choose the subclass: `CausalLM`, `DecoderLM`,
-    `Seq2SeqLM`, `TextEncoder`, `TextClassifier` or `ImageEncoder`. Code that is type-checked says what it loads:
+    `Seq2SeqLM`, `TextEncoder`, `TextClassifier` or `ImageEncoder`. For a type checker, name the subclass:
     `archetype.CausalLM.load(folder)`.
 
     Attributes:
@@ -62,12 +62,12 @@ class LanguageModel:
         sampling: default sampling settings.
         special: ids of the tokens that start, end and pad a text, from the folder's files.
         family: the published family that it was loaded from; None for a model trained here.
-        labels: names of the classes; empty if they only have indices.
+        labels: class names; empty if the folder has none.
         template: chat template; None for a model that only continues texts.
-        left_out: weights of the folder that this model does not use, such as those of a vision tower; they are written
-            back with it.
+        left_out: weights of the folder that this model does not use, such as those of a vision tower; an export to the
+            same family includes them.
         image_processor: contents of preprocessor_config.json.
-        sentence_files: files of sentence-transformers (modules.json and what it names).
+        sentence_files: files of sentence-transformers (modules.json and the files that it names).
         generation: contents of generation_config.json.
     """
 
@@ -87,14 +87,16 @@ class LanguageModel:
     def __new__(cls, spec: ModelSpec | None = None, *_: Any, **__: Any) -> Self:
         from archetype.api.kinds import kind_of
 
+        # Python then calls __init__, because the subclass is a LanguageModel, too
         kind: type[Any] = kind_of(spec) if cls is LanguageModel and spec is not None else cls
         return object.__new__(kind)  # type: ignore[no-any-return]
 
-    if not TYPE_CHECKING:  # a type checker would accept any name otherwise
+    if not TYPE_CHECKING:  # otherwise a type checker would accept any attribute
 
         def __getattr__(self, name: str) -> Any:
             from archetype.api.kinds import KINDS
 
+            # called only for names that this class does not have: methods of other kinds get a message of their own
             if any(hasattr(kind, name) for kind in KINDS):
                 raise self._wrong_kind()
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -114,7 +116,7 @@ class LanguageModel:
         """Return self as a model of a kind, for a type checker.
 
         Raises:
-            WrongKind: it is of another kind.
+            WrongKind: the model is of another kind.
         """
         if isinstance(self, kind):
             return self
@@ -127,12 +129,7 @@ class LanguageModel:
         return Table(("", ""), [*self._summary().items()], text_columns=2).html()
 
     def to(self, device: str | torch.device | None = None, dtype: str | torch.dtype | None = None) -> Self:
-        """Move the model to a device, or convert its weights to a type; return self.
-
-        Args:
-            device: cpu, cuda, cuda:N or mps (default: unchanged).
-            dtype: such as "bfloat16" or torch.bfloat16 (default: unchanged).
-        """
+        """Move the model to a device, or convert its weights to a type such as "bfloat16"; return self."""
         self.model.to(device=None if device is None else resolve_device(device), dtype=dtype_of(dtype))
         return self
 
@@ -155,8 +152,9 @@ class LanguageModel:
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Ids that end a text: those of the generation settings, else the tokenizer's."""
+        """Ids that end a text: from the generation settings, or else from the tokenizer."""
         eos = self.special.get("eos_token_id")
+        # in generation_config.json, one id or a list
         if eos in (None, []):
             return () if self.tokenizer is None else self.tokenizer.eos
         return tuple(eos) if isinstance(eos, list) else (eos,)
@@ -164,6 +162,7 @@ class LanguageModel:
     @property
     def special_names(self) -> dict[str, str]:
         """Texts of bos_token, eos_token and pad_token, if the model has them."""
+        # the texts that the template prints; a list of EOS ids does not say which token is eos_token
         if self.template is not None and self.template.tokens:
             return dict(self.template.tokens)
         return {} if self.tokenizer is None else special_names(self.tokenizer, self.special.get("pad_token_id"))
@@ -171,11 +170,8 @@ class LanguageModel:
     def save(self, folder: str | Path) -> None:
         """Write a run directory with everything that was loaded.
 
-        Args:
-            folder: must not exist, or be empty.
-
         Raises:
-            CheckpointError: the folder is not empty, or cannot be written.
+            CheckpointError: the folder exists and is not empty, or cannot be written.
         """
         with atomic.new_folder(Path(folder)) as temporary:
             run = Run(temporary)
@@ -193,6 +189,7 @@ class LanguageModel:
             if self.tokenizer is not None:
                 run.tokenizer_folder.mkdir()
                 self.tokenizer.save(run.tokenizer_folder)
+                # refuses to save a tokenizer that would give other ids when it is read again
                 check_saved(self.tokenizer, run.tokenizer_folder, remedy="use the files that it was loaded from")
             if self.template is not None:
                 write_template(self.template, run.tokenizer_folder)
@@ -203,7 +200,7 @@ class LanguageModel:
         return self.special.get("decoder_start_token_id")
 
     def open_image_processor(self) -> ImageProcessor | None:
-        """Return what converts pixels to the model's inputs; None without preprocessor_config.json.
+        """Return the preprocessing of images for this model; None without preprocessor_config.json.
 
         Raises:
             CheckpointError: preprocessor_config.json has a step that is not supported.
@@ -217,7 +214,7 @@ class LanguageModel:
 
         Args:
             text: a text or its token ids; an image (channels, height, width) for an image encoder.
-            target: target of an encoder-decoder (default: what it generates).
+            target: target of an encoder-decoder (default: the target that it generates).
 
         Returns:
             Views: attention, logit lens, residual stream, experts, recurrent states, attributions.
@@ -243,7 +240,7 @@ class LanguageModel:
 
     @property
     def _purpose(self) -> str:
-        """What the model can do, for messages."""
+        # completes "it can ..." in messages
         return "be trained, inspected and saved"
 
     def _wrong_kind(self) -> WrongKind:

@@ -1,4 +1,4 @@
-"""Loading of run directories, Hugging Face folders, GGUF files, adapters, and models of huggingface.co."""
+"""Loading of run directories, Hugging Face folders, GGUF files, PEFT adapters, and models on huggingface.co."""
 
 import logging
 from collections.abc import Sequence
@@ -63,16 +63,13 @@ def load(
     deterministic: bool = False,
     accept_unproved: bool = False,
 ) -> LanguageModel:
-    """Load the model and tokenizer of a run directory, a Hugging Face folder, a GGUF file, or one of huggingface.co.
-
-    An adapter is merged into its model's matrices. Other arguments, errors and warnings as for `archetype.load`.
+    """Load a model with its tokenizer; other arguments, errors and warnings as for `archetype.load`.
 
     Args:
-        folder: holds spec.yaml (a run), config.json (Hugging Face) or adapter_config.json (an adapter of peft, which
-            names its base); a GGUF file, any part of several; or the name of a model on huggingface.co, owner/name or
-            owner/name@revision.
+        folder: also an adapter in PEFT format (adapter_config.json names its base), which is merged into the base's
+            matrices, or a GGUF file (any part of several).
         dtype: type of the weights (default: as stored; float32 for quantized tensors of a GGUF file).
-        mapped: let weights stay memory-mapped files, for callers that read them only once.
+        mapped: keep weights as memory-mapped files, for callers that read them only once.
     """
     if weights is not None:
         check_type(weights)  # refused before anything is read
@@ -88,6 +85,7 @@ def load(
     elif not folder.is_dir():
         raise without_weights(folder)
     elif (folder / "config.json").is_file():
+        # before the weights are read, which may take minutes
         check_proved(folder, overrides, accept_unproved, allow_pickle)
         lm = _load_hf(folder, dtype, device, allow_pickle, overrides, further_tokens)
     elif (folder / ADAPTER_CONFIG).is_file():
@@ -96,8 +94,8 @@ def load(
         cause = "is neither a run directory (spec.yaml) nor a Hugging Face folder (config.json)"
         raise CheckpointError(str(folder), cause, "check the path")
     if further_tokens and getattr(lm.spec, "further_tokens", None) is None:
-        cause = "no layers of this model that predict further tokens are read"
-        raise SpecError("further_tokens", cause, "leave --further-tokens out, or name another draft than self")
+        cause = "the model has no multi-token prediction layers that could be loaded"
+        raise SpecError("further_tokens", cause, "leave out --further-tokens, or use a draft model other than self")
     if weights is not None:
         lm.pack(weights)
     if device.type == "cpu":
@@ -112,7 +110,7 @@ def load(
 
 
 def names_weights(source: str | Path) -> bool:
-    """Return whether this names a folder, a GGUF file or a model of the hub, and not a preset or specification."""
+    """Return whether a name is a folder, a GGUF file or a model on the hub, not a preset or a specification."""
     path = Path(source)
     return path.is_dir() or is_gguf(path) or (not path.is_file() and path.suffix not in SUFFIXES and hub.is_name(path))
 
@@ -160,6 +158,7 @@ def _load_run(folder: Path, dtype: torch.dtype | None, device: torch.device) -> 
     tokenizer = _open_tokenizer(run.tokenizer_folder) if run.tokenizer_folder.is_dir() else None
     file = folder / GENERATION_CONFIG
     sampling, generation = read_generation_config(folder)
+    # a model trained here has no such file; greedy decoding would be the default otherwise
     if not file.is_file():
         sampling = Sampling(temperature=0.8)
     special = special_ids(generation, file)
@@ -191,6 +190,7 @@ def _load_gguf(path: Path, dtype: torch.dtype | None, device: torch.device, over
     read = read_gguf(path, dtype, device, overrides)
     special: dict[str, Any] = dict(read.special)
     if read.tokenizer is not None:
+        # the tokenizer may have several end tokens, the file's field only one
         special["eos_token_id"] = list(read.tokenizer.eos)
     spec, sampling = read.model.spec, Sampling.parse({"temperature": 0.0} | read.sampling)
     return LanguageModel(spec, read.model, read.tokenizer, sampling, special, read.family, template=read.template)
@@ -208,21 +208,24 @@ def _load_peft(
     try:
         lm = load(base, dtype, device, allow_pickle, overrides, accept_unproved=accept_unproved)
     except CheckpointError as error:
+        # a fault inside the base is reported as it is; a missing base is reported at the adapter that names it
         if error.place != str(base):
             raise
         field = f"{folder / ADAPTER_CONFIG}: base_model_name_or_path"
         remedy = "name the model that the adapter was trained on"
         raise CheckpointError(field, f"{base} {error.cause}", remedy) from None
+    # names of the adapter's tensors are those that the base has in its family's format
     model = merge_peft(lm.model, lm.family or family_for(lm.spec), folder)
     return replace(lm, spec=model.spec, model=model)
 
 
 def _base_of(adapter: Path) -> Path:
-    # The path is relative to the working directory or to the folder. The base may be an adapter, too.
+    # The path is relative to the adapter's folder or to the working directory. The base may be an adapter, too.
     folders = [adapter]
     while (folders[-1] / ADAPTER_CONFIG).is_file() and not (folders[-1] / "config.json").is_file():
         base = Path(read_adapter_config(folders[-1]).base)
         base = folders[-1] / base if (folders[-1] / base).is_dir() else base
+        # adapters that name each other would never end
         if any(base.exists() and base.samefile(folder) for folder in folders):
             field = f"{folders[-1] / ADAPTER_CONFIG}: base_model_name_or_path"
             raise CheckpointError(field, "names its own adapter as the base", "name the model that it was trained on")
@@ -241,6 +244,7 @@ def _load_hf(
     family, model = hf_folder.read_model(folder, dtype, device, allow_pickle, overrides, further_tokens)
     config = read_mapping(folder / "config.json")
     sampling, generation = read_generation_config(folder)
+    # generation_config.json takes precedence over config.json, as in transformers
     special = special_ids(config, folder / "config.json") | special_ids(generation, folder / GENERATION_CONFIG)
     tokenizer = _open_tokenizer(folder)
     labels, template = read_labels(config), read_template(folder)
@@ -267,6 +271,7 @@ def _open_tokenizer(folder: Path) -> Tokenizer | None:
     try:
         return open_tokenizer(folder)
     except DataError as error:
+        # the folder has no tokenizer; faults of a tokenizer file name the file instead
         if error.place == str(folder):
             return None
         raise

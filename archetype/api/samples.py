@@ -21,7 +21,7 @@ MAX_SAMPLE = 500  # characters
 def sample(state: TrainState) -> str:
     """Return one line: a continued text, a text with predicted masks, or a source with its target; "" for images.
 
-    The model is in training mode afterwards.
+    Puts the model into training mode.
     """
     if state.tokenizer is None:
         return ""
@@ -37,6 +37,7 @@ def sample(state: TrainState) -> str:
 def _write(lm: LanguageModel, state: TrainState) -> str:
     match state.objective:
         case NextTokenObjective() as objective:
+            # the same prompt at each evaluation, so that samples are comparable
             prompt = _decode(lm, objective.validation_batch(0)[0][0, :PROMPT_TOKENS])
             return prompt + lm.expect(TextGenerator).generate(
                 prompt, max_new_tokens=NEW_TOKENS, temperature=0.8, seed=state.step
@@ -53,11 +54,12 @@ def _write(lm: LanguageModel, state: TrainState) -> str:
 
 @torch.inference_mode()
 def _filled(lm: LanguageModel, objective: MaskedTokenObjective, batch: Batch) -> str:
-    # The first tokens of a text, with the most likely token in brackets at each predicted position.
+    # first tokens of a text; each predicted position shows the most likely token in brackets
     assert lm.tokenizer is not None
     inputs, targets = objective.inputs_and_targets(tuple(tensor[:1].to(lm.model.device) for tensor in batch))
+    # (T,) most likely ids; a vocabulary padded beyond the tokenizer's has logits for ids without a text
     likeliest = lm.model(**inputs).logits[0, :, : lm.tokenizer.vocab_size].argmax(-1)
-    pieces, start = [], 0
+    pieces, start = [], 0  # position after the last prediction
     length = min(MASKED_TOKENS, targets.shape[1])
     for position in (targets[0, :length] != IGNORED).nonzero()[:, 0].tolist():
         pieces += [

@@ -33,13 +33,13 @@ class Seq2SeqLM(TextGenerator):
         """Translate a source text, or several as one batch.
 
         Args:
-            text: a source, or a list of sources.
             beam: fields of `Beam`, such as num_beams=5 or length_penalty=1.0.
 
         Raises:
             ArchetypeError: a setting is out of range, or a source is too long.
         """
         sources = [text] if isinstance(text, str) else text
+        # all items but the last are steps of the search
         *_, targets = self.translations(sources, **beam)
         translated = [target.text for target in targets or ()]
         return translated[0] if isinstance(text, str) else translated
@@ -53,7 +53,7 @@ class Seq2SeqLM(TextGenerator):
         """Translate sources and compare the results with reference targets.
 
         Args:
-            data: the files of source and target lines, or one file of JSON lines with both.
+            data: two files with a source and a target per line, or a file of JSON lines with both.
             beam: fields of `Beam`, such as num_beams=1.
         """
         tokenizer, settings = self._tokenizer(), self.beam(**beam)
@@ -62,7 +62,7 @@ class Seq2SeqLM(TextGenerator):
     def beam(self, **fields: Any) -> Beam:
         """Return the model's default settings of beam search with some fields replaced.
 
-        `max_extra_tokens` replaces the maximal number of tokens in the model's files.
+        `max_extra_tokens` takes precedence over the limit in the model's files.
         """
         rules = {name: getattr(self.sampling, name) for name in LogitsRules.model_fields}
         rules["suppress_tokens"] = (*never_written(self.special), *self.sampling.suppress_tokens)

@@ -23,10 +23,7 @@ class TextClassifier(LanguageModel):
         return "classify texts"
 
     def classify(self, texts: str | list[str]) -> Tensor:
-        """Return class probabilities of texts, or the value that a regression head predicts.
-
-        Returns:
-            Probabilities, (B, classes), or values, (B, 1).
+        """Return class probabilities of texts, (B, classes), or the values of a regression head, (B, 1).
 
         Raises:
             ArchetypeError: the head has no classes, or a text is empty or too long.

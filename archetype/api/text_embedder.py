@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class TextEmbedder(LanguageModel):
-    """Base class of models that compute a vector for each token, which can be pooled into one for a text."""
+    """Base class of models that compute a vector for each token, which can be pooled into a vector for the text."""
 
     model: Encoder | Decoder
 
@@ -39,18 +39,15 @@ class TextEmbedder(LanguageModel):
         normalized: bool | None = None,
         prompt: str | None = None,
     ) -> Float[Tensor, "B D"]:
-        """Embed texts as vectors.
+        """Embed texts as vectors, (B, D).
 
         Args:
-            texts: one text, or several; or the token ids of whole texts.
+            texts: a text, or several; each may be given as all its token ids.
             pooling: "mean" or "max" over a text's tokens, the "first" token through the pooler, or the "last" token
                 (default: the model's sentence embedding head, which gives the vectors of sentence-transformers; without
                 one, the mean for an encoder and the last token, which has seen the whole text, for a decoder).
             normalized: scale vectors to length 1 (default: as the head does, else true).
             prompt: name of the prompt put before each text (default: the model's default prompt).
-
-        Returns:
-            Vectors, (B, D).
 
         Raises:
             ArchetypeError: a text is empty or too long, or the pooling or prompt is unknown.
@@ -85,6 +82,7 @@ class TextEmbedder(LanguageModel):
     ) -> tuple[list[list[int]], ExampleCounts]:
         if pooling is not None and prompt is not None:
             raise SpecError("prompt", "cannot be combined with pooling", "leave out one of them")
+        # prompts and truncation belong to the head, which an explicit pooling bypasses
         settings = None if pooling is not None else self.sentence_settings
         if settings is None and prompt is not None:
             raise SpecError("prompt", "the model has no sentence embedding head, and so no prompts", "leave it out")
@@ -97,7 +95,7 @@ class TextEmbedder(LanguageModel):
         return read_settings(self.sentence_files) if has_head else None
 
     def _sentence_head(self) -> Any:
-        # The folder may describe such a head although the model's head is a classifier.
+        # the folder may describe such a head although the model's head is a classifier
         if self.model.sentence_head is None and (head := read_head(self.sentence_files)) is not None:
             return open_head(self.model, head, self.sentence_files)
         return self.model.sentence_head
@@ -113,10 +111,11 @@ class TextEmbedder(LanguageModel):
             recall_at: values of k for recall@k.
 
         Raises:
-            ArchetypeError: the data are wrong.
+            ArchetypeError: the data are invalid.
         """
         data = read_retrieval(Path(path))
         settings = self.sentence_settings or SentenceSettings()
+        # normalized vectors, so that the dot products of `retrieval_score` are cosine similarities
         queries, num_cut = self._embed(data.queries, normalized=True, prompt=settings.query_prompt)
         documents, num_cut_too = self._embed(data.documents, normalized=True, prompt=settings.document_prompt)
         score = evaluation.retrieval_score(queries, documents, data.relevant, recall_at)
@@ -129,7 +128,7 @@ class TextEmbedder(LanguageModel):
             file: JSON lines, CSV or TSV of text1, text2 and score.
 
         Raises:
-            ArchetypeError: the data are wrong.
+            ArchetypeError: the data are invalid.
         """
         records = read_records(Path(file), SCORED_PAIR, fault=wrong_score)
         (a, num_cut), (b, num_cut_too) = (

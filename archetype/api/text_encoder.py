@@ -13,7 +13,7 @@ from archetype.models.encoder.module import Encoder
 
 
 class TextEncoder(TextEmbedder, TextClassifier):
-    """A model that reads whole texts: it embeds them, and does what its head is for."""
+    """A model that reads whole texts: it embeds them, and fills masks, classifies or answers, depending on its head."""
 
     model: Encoder | Decoder
 
@@ -40,8 +40,7 @@ class TextEncoder(TextEmbedder, TextClassifier):
     def classify_tokens(self, texts: str | list[str]) -> list[list[TokenClass]]:
         """Classify each token of a text (such as named entities), with the probability of its class.
 
-        Returns:
-            The tokens of each text, without special tokens.
+        Special tokens are left out.
 
         Raises:
             ArchetypeError: the model has no token classification head, or a text is empty or too long.
@@ -49,11 +48,7 @@ class TextEncoder(TextEmbedder, TextClassifier):
         return generate.classify_tokens(self.model, self._tokenizer(), texts, self.labels)
 
     def answer(self, question: str, text: str, max_tokens: int = MAX_TOKENS) -> Answer:
-        """Return the most likely span of a text that answers a question.
-
-        Args:
-            text: the text that contains the answer.
-            max_tokens: maximum length of the answer.
+        """Return the most likely span of a text that answers a question; `max_tokens` limits its length.
 
         Raises:
             ArchetypeError: the head does not mark spans, the tokenizer does not support pairs, or the pair is too long.

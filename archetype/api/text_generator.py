@@ -14,7 +14,7 @@ from archetype.settings.generation import Sampling, SamplingFields
 
 MAX_BATCH = 32  # prompts decoded in one batch
 PREFIX_BYTES = 2**28  # prefix cache for prompts with a common beginning
-Draft = LanguageModel | Literal["self"]  # the draft model of speculative decoding, or the model's own further tokens
+Draft = LanguageModel | Literal["self"]  # draft model, or "self" for the model's multi-token prediction layers
 
 
 class TextGenerator(LanguageModel):
@@ -97,20 +97,17 @@ class TextGenerator(LanguageModel):
         engine = self.engine(len(prompts), draft, lookup)
         several = len(prompts) > 1  # messages then number the prompts
         requests = [engine.submit(text, id=n if several else None, **sampling) for n, text in enumerate(prompts, 1)]
+        # events of all requests come interleaved
         index = {request: n for n, request in enumerate(requests)}
         return ((index[event.request], event.text) for event in engine.events() if event.text)
 
     def engine(self, num_prompts: int = 1, draft: Draft | None = None, lookup: bool = False) -> Engine:
-        """Return an engine for a number of prompts.
-
-        Args:
-            num_prompts: prompts to continue; with more than one, common prefixes are cached.
-            draft: as for `generate`.
-            lookup: as for `generate`.
+        """Return an engine for a number of prompts; with more than one, common prefixes are cached.
 
         Raises:
             SpecError: the model does not support speculative decoding with this draft.
         """
+        # a single prompt has no other to share a prefix with
         prefix_bytes = PREFIX_BYTES if num_prompts > 1 else 0
         return Engine(self, min(max(num_prompts, 1), MAX_BATCH), prefix_bytes, draft=draft, lookup=lookup)
 

@@ -13,7 +13,7 @@ from archetype.estimate.rows import num_parameters
 from archetype.models.block.cost import BlockCost
 from archetype.models.build import build_on_meta
 from archetype.models.cost import ModelCost
-from archetype.models.stack.module import place_of
+from archetype.models.stack.module import places_of
 from archetype.models.stack.spec import StackView
 from archetype.spec.kinds import kinds_from_outside
 from archetype.spec.registry import provided
@@ -34,8 +34,9 @@ class ModelsAsBuilt:
         if not kinds_from_outside((block, stack.residual)):
             return [(layers, count())]
         groups: dict[Any, tuple[list[int], BlockCost]] = {}
+        places = places_of(stack)
         for layer in layers:
-            with counted_in(Layer(block.own, place_of(stack, layer))):
+            with counted_in(Layer(block.own, places[layer])):
                 cost = count()
                 indices, _ = groups.setdefault(_counts(cost), ([], cost))
             indices.append(layer)

@@ -18,8 +18,6 @@ T = TypeVar("T")
 class Batches:
     """Batches of windows of `length` + 1 of a text's tokens, reshuffled every epoch; each window occurs once per epoch.
 
-    Batches have no state: batch n depends only on the seed and n, so a resumed run gets the same batches.
-
     Raises:
         DataError: the text is shorter than two windows.
     """
@@ -33,11 +31,12 @@ class Batches:
         if self.windows < 1:
             cause = f"has {len(tokens)} tokens, fewer than the {2 * length + 1} needed for one row"
             raise DataError("text", cause, "give a longer text or a smaller length")
+        # the order of one epoch, kept only to save time: batch n depends on the seed and n, so a resumed run gets the
+        # same batches
         self._epoch: tuple[int, npt.NDArray[np.int64]] | None = None
 
     @property
     def per_epoch(self) -> float:
-        """Batches per epoch."""
         return self.windows / self.batch_size
 
     def batch(self, step: int) -> Tokens:
@@ -53,6 +52,7 @@ class Batches:
     def _order(self, epoch: int) -> npt.NDArray[np.int64]:
         # (windows,) first token of each window, in shuffled order
         if self._epoch is None or self._epoch[0] != epoch:
+            # the offset moves the borders of the windows in each epoch
             generator = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
             offset = generator.integers(self.length)
             self._epoch = (epoch, generator.permutation(self.windows) * self.length + offset)
@@ -60,14 +60,14 @@ class Batches:
 
 
 def windows(tokens: Tokens, length: int) -> Tokens:
-    """Return all complete windows in order, (n, length + 1); a shorter text gives one window of its length."""
+    """Return all complete windows in order, (n, length + 1); a shorter text is one window."""
     length = min(length, len(tokens) - 1)
     count = (len(tokens) - 1) // length
     return np.stack([tokens[i * length : (i + 1) * length + 1] for i in range(count)])
 
 
 class Prefetcher(Generic[T]):
-    """Prefetcher: one thread prepares the batches of the next steps while a step computes.
+    """Thread that prepares the batches of the next steps while a step computes.
 
     `batch` maps a step to its batch, and must depend only on the step.
     """

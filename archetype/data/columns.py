@@ -10,7 +10,7 @@ from archetype.data.skipping import MAX_LIMIT, skipping
 from archetype.data.tables import PARQUET_SUFFIX, Opened, Row, parquet_rows, rows_of
 from archetype.errors import DataError, one_line
 
-MAX_NAME = 60  # characters of a column name; a longer one is taken for data of a file without a header
+MAX_NAME = 60  # characters of a column name; a longer name is data of a file without a header
 MAX_NAMES = 80  # characters of column names in a message
 SAMPLE = 50  # rows read to infer what a column holds
 
@@ -26,10 +26,10 @@ def columns_of(file: Path) -> dict[str, list[Any]]:
 
 
 def first_rows(file: Path) -> Iterator[Row]:
-    """Iterate over the rows of a file without reading it whole."""
     if file.name.endswith(PARQUET_SUFFIX):
         yield from parquet_rows(str(file))
         return
+    # rows are read as they are needed, not the whole file
     with Opened(str(file)) as opened:
         yield from rows_of(opened, str(file))
 
@@ -66,7 +66,6 @@ def text_column(file: Path, option: Callable[[dict[str, list[Any]]], str] = lamb
 
 
 def named(columns: Iterable[str]) -> str:
-    """Join column names for messages."""
     return one_line(", ".join(columns), MAX_NAMES)
 
 

@@ -25,15 +25,12 @@ def fits(fields: Collection[str]) -> bool:
 
 
 def as_messages(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a record in a known format to one with `messages`; other records are returned unchanged.
-
-    Raises:
-        ValueError: the record is malformed.
-    """
+    """Convert a record in a known format to one with `messages`, or raise ValueError; others are returned unchanged."""
     if "messages" in record:
         return {**record, "messages": _turns(record["messages"], "messages")}
     rest = {key: value for key, value in record.items() if key not in FIELDS}
     system = _text(record, "system")
+    # both formats may have the system message outside of the turns
     before = [{"role": "system", "content": system}] if system else []
     if "conversations" in record:
         turns = _turns(record["conversations"], "conversations")
@@ -70,7 +67,7 @@ def _message(turn: Mapping[str, Any], field: str) -> dict[str, Any]:
         raise ValueError(f"{field}: value is not a string: {text!r:.40}")
     rest = {key: value for key, value in turn.items() if key not in KEYS and value is not None}
     message = {"role": ROLES[speaker], "content": text, **rest}
-    if speaker != "function_call":  # whose value is one call or a list of calls, as JSON text
+    if speaker != "function_call":  # the value of function_call is a call or a list of calls, as JSON text
         return message
     calls = _json(text, f"{field}: value")
     calls = calls if isinstance(calls, list) else [calls]

@@ -63,8 +63,7 @@ def conversation_rows(
 ) -> list[Row]:
     """Tokenize a conversation as the model sees it: for each answer, its prompt followed by the answer.
 
-    An answer of weight 0 is context and not a target, as in OpenAI's format. One row holds all answers if each prompt
-    extends the text before it. If not (some templates drop earlier reasoning), the answer begins a new row.
+    An answer of weight 0 is context and not a target, as in OpenAI's format.
 
     Raises:
         DataError: the conversation, called `place`, is malformed or has no answer, or the template fails.
@@ -78,6 +77,8 @@ def conversation_rows(
         if message["role"] != "assistant":
             continue
         prompt, answered = texts(index) or prompt_and_answer(messages[:index], [message], template, tools)
+        # One row holds all answers if each prompt extends the text before it. Some templates drop earlier reasoning:
+        # the answer then begins a new row.
         if not prompt.startswith(row.text):
             rows.append(row)
             row = Row()
@@ -89,10 +90,8 @@ def conversation_rows(
 def _texts(
     messages: Sequence[Message], template: ChatTemplate, tools: Sequence[Mapping[str, Any]] | None
 ) -> Callable[[int], tuple[str, str] | None]:
-    """Return a function from the index of an answer to its prompt and the text including the answer.
-
-    It returns None if both must be rendered separately: the template reorders messages or refuses one of them.
-    """
+    # index of an answer -> (its prompt, the text including the answer), rendered once for all answers; None if both
+    # must be rendered separately, because the template reorders messages or refuses one of them
     last = max(index for index, message in enumerate(messages) if message["role"] == "assistant")
     try:
         prompts, answered = (template.beginnings(messages[: last + 1], prompted, tools) for prompted in (True, False))
@@ -114,17 +113,13 @@ def prompt_and_answer(
     template: ChatTemplate,
     tools: Sequence[Mapping[str, Any]] | None = None,
 ) -> tuple[str, str]:
-    """Return the prompt that an answer is trained on, and the prompt with the answer appended.
-
-    With most templates the rendered conversation starts with the generation prompt. Some (DeepSeek-R1's distills) open
-    a reasoning block in the prompt that finished answers do not show. There, an answer that is rendered in full follows
-    the template's answer header, and an answer whose reasoning the template would drop follows the generation prompt.
-
-    Raises:
-        DataError: the template fails, or does not put the answer after its prompt.
-    """
+    """Return the prompt that an answer is trained on, and the prompt with the answer appended."""
     prompt = template.render(messages, tools=tools)
     answered = template.render([*messages, *answer], False, tools)
+    # With most templates the rendered conversation starts with the generation prompt. Some (DeepSeek-R1's distills)
+    # open a reasoning block in the prompt that finished answers do not show. There, an answer that is rendered in full
+    # follows the template's answer header, and an answer whose reasoning the template would drop follows the generation
+    # prompt.
     if answered.startswith(prompt):
         return prompt, answered
     first, *others = answer
@@ -135,6 +130,7 @@ def prompt_and_answer(
     if others or not prompt.startswith(head):
         cause = "does not render the answer right after its prompt"
         raise DataError("chat template", cause, "fix the template")
+    # such as <think>, which the answer's content may repeat
     opening = prompt[len(head) :]
     for start in (opening, opening.strip()):
         content = content.removeprefix(start)

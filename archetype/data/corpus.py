@@ -34,7 +34,6 @@ class Corpus:
 
     @property
     def bytes_per_token(self) -> float:
-        """Mean UTF-8 bytes per validation token."""
         return self.validation_bytes / len(self.validation)
 
     def first_held_out(self, count: int) -> Tokens:
@@ -42,7 +41,6 @@ class Corpus:
         return self.validation[:count]
 
     def batches(self, batch_size: int, length: int, seed: int) -> Batches:
-        """Return the training batches, windows of `length` + 1 tokens."""
         return Batches(self.training, batch_size, length, seed)
 
     def validation_windows(self, length: int) -> Tokens:
@@ -51,11 +49,7 @@ class Corpus:
 
 
 def corpus(text: str, tokenizer: Tokenizer, validation: float, where: Split) -> Corpus:
-    """Split a text into training and validation parts and tokenize both; `validation` is a fraction of the characters.
-
-    Raises:
-        DataError: the text is too short.
-    """
+    """Split a text into training and validation parts, by a fraction of its characters, and tokenize both."""
     training, held_out = split(text, validation, where)
     tokens, held_out_tokens = encode(tokenizer, training), encode(tokenizer, held_out)
     if len(held_out_tokens) < 2:
@@ -67,6 +61,6 @@ def corpus(text: str, tokenizer: Tokenizer, validation: float, where: Split) -> 
 
 def encode(tokenizer: Tokenizer, text: str, size: int | None = None) -> Tokens:
     """Encode a text, (num_tokens,), in chunks of about `size` characters to bound memory."""
-    is_cut = not any(token in text for token in tokenizer.reaching)  # these match across line breaks
+    is_cut = not any(token in text for token in tokenizer.reaching)  # these tokens match across line breaks
     chunks = cut_at_lines(text, size or CHUNK) if is_cut else [text]
     return np.concatenate([np.array(tokenizer.encode(chunk), dtype=np.int32) for chunk in chunks])

@@ -5,7 +5,7 @@ from dataclasses import astuple, dataclass
 
 @dataclass(frozen=True)
 class ExampleCounts:
-    """How many examples were truncated or left out, and why.
+    """Numbers of examples that were truncated or left out, by reason.
 
     Attributes:
         max_tokens: maximal number of tokens per example; None if nothing is truncated.
@@ -32,18 +32,18 @@ class ExampleCounts:
         return ", ".join([examples, *self.reasons()])
 
     def lines(self, noun: str = "texts") -> list[str]:
-        """Return the line of a report on these examples; no line if every example was used whole."""
+        """Return a line for a report, or no line if every example was used whole."""
         reasons = self.reasons()
         return [f"{noun}: {', '.join(reasons)}"] if reasons else []
 
     def reasons(self) -> list[str]:
         longest = f"{self.max_tokens or 0:,} tokens"
         counts = {
-            f"of all cut to {longest}": self.num_cut,
-            f"of all left out, longer than {longest}": self.num_too_long,
-            "of all left out, without an answer": self.num_unanswered,
-            "of all left out, empty on one side": self.num_empty,
-            f"words left out, without a token in the first {longest}": self.num_words,
+            f"truncated to {longest}": self.num_cut,
+            f"left out (longer than {longest})": self.num_too_long,
+            "left out (no answer within the limit)": self.num_unanswered,
+            "left out (one side is empty)": self.num_empty,
+            f"words left out (no token within the first {longest})": self.num_words,
         }
         return [f"{count:,} {reason}" for reason, count in counts.items() if count]
 

@@ -8,17 +8,14 @@ from archetype.errors import DataError
 Split = Literal["everywhere", "end"]
 NUM_STRETCHES = 32  # more or fewer if stretches would be longer than LONGEST or shorter than SHORTEST
 SHORTEST, LONGEST = 512, 8192  # characters
-GOLDEN = 0.618033988749895  # its multiples modulo 1 are spread evenly and aperiodic, unlike the text perhaps
+GOLDEN = 0.618033988749895  # multiples modulo 1 are even but aperiodic: a text may have periods
 
 
 def split(text: str, fraction: float, where: Split) -> tuple[str, str]:
-    """Split a text into training text and a fraction of its characters for validation.
+    """Split a text into training text and a fraction of its characters for validation; refuse an empty part.
 
     With `where` everywhere, validation text is stretches spread over the text, cut at lines or words if one ends
     nearby; if the text is too short for two stretches, or with end, it is the end of the text.
-
-    Raises:
-        DataError: one of the two parts would be empty.
     """
     training, held_out, done = list[str](), list[str](), 0
     for first, last in _stretches(text, fraction, where):
@@ -32,7 +29,7 @@ def split(text: str, fraction: float, where: Split) -> tuple[str, str]:
 
 
 def held_out_lines(count: int, fraction: float, where: Split) -> set[int]:
-    """Return the indices of the validation lines out of `count`: evenly spread (everywhere), or the last ones (end)."""
+    """Return the indices of the validation lines out of `count`: evenly spread (everywhere), or the last (end)."""
     num_held_out = count - round(count * (1 - fraction))
     if where == "end":
         return set(range(count - num_held_out, count))
@@ -40,7 +37,7 @@ def held_out_lines(count: int, fraction: float, where: Split) -> set[int]:
 
 
 def _stretches(text: str, fraction: float, where: Split) -> Iterator[tuple[int, int]]:
-    """Yield the first and last character (exclusive) of each validation stretch, in order."""
+    # (first, last) characters of each validation stretch, last exclusive
     length = fraction * len(text)
     count = round(length / min(max(length / NUM_STRETCHES, SHORTEST), LONGEST))
     if where == "end" or count < 2:

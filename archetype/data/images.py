@@ -45,11 +45,8 @@ class Images:
         return Images(self.images[indices], self.labels[indices])
 
     def split(self, validation_fraction: float, seed: int) -> tuple["Images", "Images"]:
-        """Split at random into training and validation images, determined by the seed.
-
-        Raises:
-            DataError: one of the two parts would be empty.
-        """
+        """Split at random into training and validation images, determined by the seed; refuse an empty part."""
+        # 2**40: no epoch of `ImageBatches` has this key
         order = np.random.Generator(np.random.Philox(key=[seed, 2**40])).permutation(len(self))
         cut = round(len(self) * (1 - validation_fraction))
         if not 0 < cut < len(self):
@@ -58,7 +55,6 @@ class Images:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of all pixels and labels."""
         return hashlib.sha256(self.images.tobytes() + self.labels.tobytes()).hexdigest()
 
 
@@ -66,7 +62,6 @@ def open_images(path: Path, num_channels: int, size: int, processor: ImageProces
     """Read the labelled images of a .npz file or of a folder's subfolders.
 
     Args:
-        path: the file or folder.
         num_channels: input channels of the model.
         size: input height and width in pixels.
         processor: converts pixels to model inputs; None if the model has none.
@@ -111,11 +106,7 @@ def _check_size(shape: tuple[int, ...], num_channels: int, size: int, place: str
 
 
 def read_images(file: Path, processor: ImageProcessor | None = None) -> Images:
-    """Read `images` and `labels` of a .npz file; `processor` as for `read_pictures`.
-
-    Raises:
-        DataError: names the file and what is missing or has the wrong shape or type.
-    """
+    """Read `images` and `labels` of a .npz file; `processor` and errors as for `read_pictures`."""
     images, labels = read_pictures(file, processor), _array(file, "labels")
     if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]:
         cause = f"has {len(images)} images and labels of {labels.shape} {labels.dtype}"
@@ -127,16 +118,11 @@ def read_images(file: Path, processor: ImageProcessor | None = None) -> Images:
 
 
 def class_names(folder: Path) -> tuple[str, ...]:
-    # the names of the subfolders
     return tuple(sorted(path.name for path in folder.iterdir() if path.is_dir()))
 
 
 def read_image_folder(folder: Path, num_channels: int, size: int, processor: ImageProcessor | None) -> Images:
-    """Read the images of a folder, one subfolder per class, sorted by name; arguments as for `open_images`.
-
-    Raises:
-        DataError: a file is not an image, or there are no images, or too many for memory.
-    """
+    """Read the images of a folder, one subfolder per class, sorted by name; arguments as for `open_images`."""
     classes = class_names(folder)
     files = [
         (file, label)
@@ -147,6 +133,7 @@ def read_image_folder(folder: Path, num_channels: int, size: int, processor: Ima
     if not files:
         cause = f"its {len(classes)} subfolders hold no image ({', '.join(IMAGE_SUFFIXES)})"
         raise DataError(str(folder), cause, "give a subfolder for each class")
+    # refused before any image is decoded; 4 bytes: float32
     if len(files) * num_channels * size**2 * 4 > MAX_ARRAY_BYTES:
         cause = f"its {len(files):,} images take more than {MAX_ARRAY_BYTES >> 20:,} MiB"
         raise DataError(str(folder), cause, "give fewer, or use a model with a smaller input")
@@ -195,11 +182,7 @@ def has_pictures(folder: Path) -> bool:
 
 
 def shape_of_images(path: Path) -> tuple[int, int, int] | None:
-    """Return channels, height and number of classes of a .npz file; None for a folder, whose images are resized.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
+    """Return channels, height and number of classes of a .npz file; None for a folder, whose images are resized."""
     if path.is_dir():
         return None
     images, labels = _array(path, "images"), _array(path, "labels")
@@ -212,6 +195,7 @@ def _array(file: Path, name: str) -> npt.NDArray[Any]:
     # allow_pickle=False: unpickling would run code from the file
     check_regular(file)
     try:
+        # not np.load: the size is checked before the array is unpacked
         with zipfile.ZipFile(file) as arrays, arrays.open(f"{name}.npy") as stored:
             if arrays.getinfo(f"{name}.npy").file_size > MAX_ARRAY_BYTES:
                 cause = f"{name} has more than {MAX_ARRAY_BYTES >> 20:,} MiB unpacked"

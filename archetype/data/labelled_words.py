@@ -30,10 +30,7 @@ def labelled_rows(
     """Tokenize the words of each record as one text with special tokens, truncated to `longest`, with labels.
 
     Returns:
-        The rows with the class indices that `numbers` maps labels to, and how many rows were truncated.
-
-    Raises:
-        DataError: a text has no token.
+        Rows of token ids and class indices, and how many rows were truncated.
     """
     rows, num_cut = [], 0
     num_special = len(tokenizer.add_special_tokens([]))
@@ -50,6 +47,7 @@ def labelled_rows(
         num_cut += len(ids) > longest - num_special
         ids, classes = ids[: longest - num_special], classes[: longest - num_special]
         row = tokenizer.add_special_tokens(ids)
+        # special tokens before the text, which shift the classes
         before = start_of_text(row, ids)
         whole = [NO_CLASS] * before + classes + [NO_CLASS] * (len(row) - before - len(ids))
         rows.append((np.array(row, dtype=np.int32), np.array(whole, dtype=np.int32)))
@@ -57,8 +55,8 @@ def labelled_rows(
 
 
 def ids_of_words(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[int]]:
-    """Return the token ids of each word; joined, they are those of the text if the tokenizer splits at spaces."""
+    """Return the token ids of each word; joined, they are the text's if the tokenizer splits at spaces."""
     spaced = [tokenizer.encode(word if index == 0 else f" {word}") for index, word in enumerate(words)]
-    alone = [tokenizer.encode(word) for word in words]  # for tokenizers that add the space themselves
+    alone = [tokenizer.encode(word) for word in words]  # for tokenizers that add a space before each word
     joined = [id for word in alone for id in word]
     return alone if joined == tokenizer.encode(" ".join(words)) else spaced

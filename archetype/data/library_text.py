@@ -9,18 +9,14 @@ from pathlib import Path
 
 from archetype.errors import DataError
 
-# Not English prose: tests, generated tables, other people's packages.
+# not English prose: tests, generated tables, third-party packages
 LEFT_OUT = {"test", "tests", "idlelib", "site-packages", "dist-packages", "lib2to3", "encodings", "__pycache__"}
 BODIES = ("body", "handlers", "orelse", "finalbody", "cases")  # fields of a statement that hold statements
 SHORTEST = 40  # characters; shorter docstrings and comments say little
 
 
 def library_text() -> str:
-    """Return all docstrings and comments without duplicates, file by file in sorted order.
-
-    Raises:
-        DataError: this Python was installed without the sources of its standard library.
-    """
+    """Return all docstrings and comments without duplicates, file by file in sorted order."""
     root = Path(sysconfig.get_path("stdlib"))
     passages: dict[str, None] = {}  # keeps the order, drops duplicates
     for file in source_files(root):
@@ -31,7 +27,6 @@ def library_text() -> str:
 
 
 def source_files(root: Path) -> list[Path]:
-    """Return the source files of a library whose docstrings are English prose, sorted."""
     files: list[Path] = []
     for folder, subfolders, names in os.walk(root):
         subfolders[:] = [name for name in subfolders if name not in LEFT_OUT]  # pruned in place for os.walk
@@ -46,7 +41,7 @@ def _passages(file: Path) -> Iterator[str]:
             warnings.simplefilter("ignore")  # old escapes in old sources
             tree = ast.parse(source)
     except (OSError, SyntaxError, ValueError):
-        return  # one unreadable file of hundreds is no loss
+        return  # one unreadable file among hundreds does not matter
     statements: list[ast.AST] = [tree]  # breadth first, as in ast.walk, but not into expressions
     for node in statements:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

@@ -9,10 +9,9 @@ WORD = 2**64 - 1
 
 
 class Permutation:
-    """Keyed permutation of 0 ... n - 1: a Feistel network with cycle walking (Black and Rogaway 2002, section 4).
+    """Keyed permutation of 0 ... n - 1 in constant memory: a Feistel network with cycle walking.
 
-    The network permutes the smallest range of 4^k numbers that holds n; an output of n or more goes through it again,
-    fewer than four times on average.
+    Black and Rogaway 2002, section 4.
     """
 
     def __init__(self, n: int, *key: int) -> None:
@@ -22,6 +21,8 @@ class Permutation:
 
     def __call__(self, index: int) -> int:
         image = self._network(index)
+        # The network permutes the smallest range of 4^k numbers that holds n. Outputs of n or more go through it again,
+        # fewer than four times on average.
         while image >= self.n:
             image = self._network(image)
         return image

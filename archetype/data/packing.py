@@ -34,14 +34,14 @@ class PackedRows:
 class PackedStream:
     """Packed rows of one stream of documents; each token is predicted exactly once per epoch.
 
-    An epoch cuts the cyclic stream into rows of `length` predicted tokens, from an offset determined by seed and epoch;
-    the last row continues into tokens of the first, which are not predicted again. Without a seed, rows are in stream
-    order.
+    Without a seed, rows are in stream order.
     """
 
     def __init__(self, stream: TokenStream, length: int, seed: int | None) -> None:
         self.stream, self.length, self.seed = stream, length, seed
-        self.num_rows = -(-stream.num_tokens // length)  # per epoch; the last row may be shorter
+        # An epoch cuts the cyclic stream into rows of `length` predicted tokens, from an offset determined by seed and
+        # epoch. The last row continues into tokens of the first, which are not predicted again.
+        self.num_rows = -(-stream.num_tokens // length)  # per epoch
 
     def rows(self, indices: Sequence[int], with_documents: bool = True) -> PackedRows:
         """Return rows by index, counted over all epochs; document ids are zeros if not requested."""
@@ -49,17 +49,18 @@ class PackedStream:
         tokens = np.stack([self.stream.read(start, self.length + 1) for start in starts])
         ids = np.zeros(tokens.shape, dtype=np.int64)
         if with_documents:
+            # counts the starts of documents up to each token, so that tokens of one document have the same id
             ids = np.stack([self.stream.starts(start, self.length + 1) for start in starts]).cumsum(1)
         return PackedRows(tokens, np.array(num_targets), ids)
 
     def _window(self, epoch: int, index: int) -> tuple[int, int]:
-        """Return the first token of a row, and how many of its tokens are predicted."""
+        # first token of a row, and how many of its tokens are predicted
         offset = 0
         if self.seed is not None:
             index = permutation(self.num_rows, self.seed, epoch)(index)
             offset = permutation(self.stream.num_tokens, self.seed, epoch)(0)
         start = index * self.length
-        return offset + start - 1, min(self.length, self.stream.num_tokens - start)  # the row begins one token earlier
+        return offset + start - 1, min(self.length, self.stream.num_tokens - start)  # - 1: the token before
 
 
 class Documents:
@@ -68,7 +69,7 @@ class Documents:
     Args:
         sources: the tokenized documents of each source.
         fraction: fraction of each source's documents used for validation.
-        weights: relative number of rows of each source (absent: one source).
+        weights: relative number of rows of each source (default: one source).
         separate: whether attention stays within a document.
         max_validation_tokens: maximal number of validation tokens evaluated.
 
@@ -95,6 +96,7 @@ class Documents:
                 cause = f"its {source.num_documents:,} documents split into {counts} for training and validation"
                 remedy = "give more, another validation_fraction, or the separator of documents; or use kind: corpus"
                 raise DataError(place if len(sources) == 1 else f"{place}.parts[{index}]", cause, remedy)
+        # fractions, so that in a cycle of rows (the common denominator) each source has exactly its share
         shares = [weight / sum(weights) for weight in weights]
         self.cycle = math.lcm(*(share.denominator for share in shares))
         if self.cycle > MAX_CYCLE:
@@ -105,7 +107,7 @@ class Documents:
         num_tokens = sum(side.num_tokens for side in self.training)
         num_documents = sum(side.num_documents for side in self.training)
         self.description = f"{num_tokens:,} tokens of {num_documents:,} documents"
-        first_tokens = sum(side.num_documents for side in self.held_out) if separate else 0  # these are not predicted
+        first_tokens = sum(side.num_documents for side in self.held_out) if separate else 0  # not predicted
         num_targets = sum(side.num_tokens for side in self.held_out) - first_tokens
         self.bytes_per_token = sum(side.num_bytes for side in self.held_out) / max(1, num_targets)
 
@@ -115,7 +117,6 @@ class Documents:
         return side.read(0, min(count, side.num_tokens))
 
     def batches(self, batch_size: int, length: int, seed: int) -> "PackedBatches":
-        """Return the training batches, rows of `length` + 1 tokens."""
         return PackedBatches(self, [PackedStream(side, length, seed) for side in self.training], batch_size, seed)
 
     def validation_windows(self, length: int) -> "HeldOutRows":
@@ -127,8 +128,8 @@ class Documents:
 class PackedBatches:
     """Batches of packed rows, determined by seed and step.
 
-    In a cycle of `documents.cycle` rows each source has exactly its count, in an order determined by the seed and the
-    cycle's index; the rows of a source come in the order of its own epochs.
+    In a cycle of `documents.cycle` rows each source has exactly its count; a source's rows come in the order of its own
+    epochs.
     """
 
     def __init__(self, documents: Documents, streams: list[PackedStream], batch_size: int, seed: int) -> None:
@@ -150,9 +151,11 @@ class PackedBatches:
     def place(self, index: int) -> tuple[int, int]:
         """Return the source of a row, and the index of the row in that source."""
         cycle, turn = divmod(index, self.documents.cycle)
+        # each cycle has its own order of sources
         turn = permutation(self.documents.cycle, self.seed, cycle, 1)(turn)
         source = int(np.searchsorted(self.documents.ends, turn, side="right"))
         count = self.documents.counts[source]
+        # rows of the source in all earlier cycles, plus its rows before this turn of the unshuffled cycle
         return source, cycle * count + turn - (int(self.documents.ends[source]) - count)
 
 

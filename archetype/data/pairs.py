@@ -45,24 +45,19 @@ class Pairs:
         return len(self.sources)
 
     def rows(self, indices: npt.NDArray[np.int64]) -> tuple[Rows, Rows]:
-        """Return the padded sources and targets at these indices."""
         return Rows.of([self.sources[i] for i in indices]), Rows.of([self.targets[i] for i in indices])
 
     @property
     def fingerprint(self) -> str:
-        """Hash of all tokens, checked when a run is resumed."""
         digest = hashlib.sha256()
         for text in (*self.sources, *self.targets):
+            # the separator: the same tokens cut elsewhere have another hash
             digest.update(text.tobytes() + b"|")
         return digest.hexdigest()
 
 
 def read_lines(source: str, target: str, place: str) -> tuple[list[str], list[str]]:
-    """Split two parallel texts, called `place` in errors, into lines.
-
-    Raises:
-        DataError: the texts have different numbers of lines.
-    """
+    """Split two parallel texts, called `place` in errors, into lines; refuse different numbers of lines."""
     sources, targets = lines_of(source), lines_of(target)
     if len(sources) != len(targets):
         cause = f"the source has {len(sources)} lines and the target {len(targets)}"
@@ -77,7 +72,7 @@ def without_empty(sources: list[str], targets: list[str]) -> tuple[list[str], li
 
 
 def read_pairs(data: str | Path | tuple[str | Path, str | Path]) -> tuple[list[str], list[str], list[str]]:
-    """Read sources and targets, with file and line of each pair, from two files of lines or one file of records.
+    """Read sources and targets, with file and line of each pair.
 
     Args:
         data: two files of lines, or one file of records with source and target.
@@ -100,11 +95,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def tokenized(sources: list[str], targets: list[str], tokenizer: Tokenizer, longest: int) -> Pairs:
-    """Tokenize pairs, dropping those with a side of more than `longest` tokens, including its end token.
-
-    Raises:
-        DataError: the tokenizer has no end token.
-    """
+    """Tokenize pairs, dropping pairs with a side of more than `longest` tokens, including its end token."""
     end = np.array([end_of_text(tokenizer)], dtype=np.int32)
     pairs: list[tuple[Tokens, Tokens]] = []
     for source, target in zip(sources, targets, strict=True):
@@ -115,11 +106,7 @@ def tokenized(sources: list[str], targets: list[str], tokenizer: Tokenizer, long
 
 
 def end_of_text(tokenizer: Tokenizer) -> int:
-    """Return the end token, which also starts a target.
-
-    Raises:
-        DataError: the tokenizer has no end token.
-    """
+    """Return the end token, which also starts a target; refuse a tokenizer without one."""
     if not tokenizer.eos:
         cause = f"a tokenizer of kind {tokenizer.kind} has no token that ends a text"
         raise DataError("tokenizer", cause, "use byte_bpe")
@@ -137,7 +124,6 @@ class PairBatches:
         self.batch_size, self.per_epoch = self.order.batch_size, self.order.per_epoch
 
     def batch(self, step: int) -> tuple[Rows, Rows]:
-        """Return the padded sources and targets of a step."""
         return self.pairs.rows(self.order.batch(step))
 
 
@@ -163,6 +149,7 @@ class OrderByLength:
         # (num_batches, B) indices of the examples of an epoch
         if self._epoch is None or self._epoch[0] != epoch:
             generator = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
+            # a rest that does not fill a batch is left out; it differs between epochs
             shuffled = generator.permutation(len(self.lengths))[: self.per_epoch * self.batch_size]
             pools = [shuffled[i : i + POOL * self.batch_size] for i in range(0, len(shuffled), POOL * self.batch_size)]
             batches = np.concatenate([pool[np.argsort(self.lengths[pool], kind="stable")] for pool in pools])

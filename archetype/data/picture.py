@@ -41,7 +41,7 @@ def decode_picture(
         with Image.open(io.BytesIO(data)) as opened:
             picture = _with_8_bits(ImageOps.exif_transpose(opened), place)
             if isinstance(picture.info.get("transparency"), bytes):
-                picture = picture.convert("RGBA")  # a palette with transparency, of which PIL warns otherwise
+                picture = picture.convert("RGBA")  # a palette with transparency, about which PIL would warn
             picture = picture.convert("RGB" if picture.mode == "P" else MODES[num_channels])
             if on_white and picture.info.get("transparency") is not None:
                 picture = picture.convert("RGBA")
@@ -53,11 +53,7 @@ def decode_picture(
 
 
 def picture_size(data: bytes) -> tuple[int, int]:
-    """Return width and height of an image from its header, without decoding pixels.
-
-    Raises:
-        DataError: the data are not an image.
-    """
+    """Return width and height of an image from its header, without decoding pixels."""
     from PIL import Image
 
     try:
@@ -72,7 +68,7 @@ def picture_size(data: bytes) -> tuple[int, int]:
 
 
 def _with_8_bits(picture: "Image", place: str) -> "Image":
-    # PIL's own conversion of 16-bit grayscale gives white; keep the higher 8 bits as it does for 16-bit color
+    # PIL converts 16-bit grayscale to white; keep the higher 8 bits, as PIL does for 16-bit color
     from PIL import Image
 
     if picture.mode in ("I", "F"):

@@ -34,7 +34,6 @@ def counter(total: int) -> Callable[[int], None]:
 
 
 def prepared(records: Sequence[T]) -> Iterator[T]:
-    """Iterate over the records, reporting progress."""
     count = counter(len(records))
     for index, record in enumerate(records):
         count(index)

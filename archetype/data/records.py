@@ -23,7 +23,7 @@ class Form(NamedTuple):
     Attributes:
         name: noun with article, for messages.
         types: accepted types of the value.
-        items: accepted types of the items of a list (absent: any).
+        items: accepted types of the items of a list (default: any).
     """
 
     name: str
@@ -31,14 +31,13 @@ class Form(NamedTuple):
     items: tuple[type, ...] = ()
 
     def holds(self, value: Any) -> bool:
-        """Return whether a value has this type; booleans do not count as numbers."""
         if isinstance(value, list) and list in self.types:
             return not self.items or all(_is(item, self.items) for item in value)
         return _is(value, self.types)
 
 
 def _is(value: Any, types: tuple[type, ...]) -> bool:
-    return isinstance(value, types) and not isinstance(value, bool)
+    return isinstance(value, types) and not isinstance(value, bool)  # a bool is an int in Python
 
 
 LABEL = (str, int, float)
@@ -81,7 +80,7 @@ def read_located_records(
     columns: Mapping[str, str] | None = None,
     convert: Callable[[dict[str, Any]], dict[str, Any]] = lambda record: record,
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Like `read_records`, with the file and line of each record."""
+    """Read records as `read_records` does, with the file and line of each."""
     records: list[tuple[str, dict[str, Any]]] = []
     for row in rows(file):
         try:
@@ -90,6 +89,7 @@ def read_located_records(
         except NoColumn as error:
             if columns is not None and error.remedy == RENAME:
                 error = NoColumn(error.place, error.cause, _options(file, fields, columns))
+            # missing in every row of a table, so it is not a bad record that could be skipped
             if file.name.endswith(TABLE_SUFFIXES):
                 raise error from None
             skip(error)
@@ -106,12 +106,12 @@ def _with_fields(
     columns: Mapping[str, str],
     convert: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> dict[str, Any]:
-    """Rename the columns of a row to fields and convert the record."""
     field_of = {column: field for field, column in columns.items()}
     for column in field_of:
         if column not in row.values:
             cause = f"has no column {column!r}; it has {named(row.values)}"
             raise NoColumn(row.place, cause, nearest(column, row.values))
+    # a column that has the name of a renamed field is hidden by the renamed column
     taken = [name for name in row.values if name in field_of or name not in columns]
     values = {field_of.get(name, name): row.values[name] for name in taken}
     try:
@@ -143,11 +143,7 @@ def _checked(
 
 
 def columns_by_field(columns: Sequence[str], fields: Iterable[str]) -> dict[str, str]:
-    """Parse FIELD=COLUMN options to {field: column}; COLUMN without a field is the first field's.
-
-    Raises:
-        SpecError: there is no such field.
-    """
+    """Parse FIELD=COLUMN options to {field: column}; COLUMN without a field is the first field's."""
     fields = list(fields)
     by_field: dict[str, str] = {}
     for option in columns:
@@ -159,7 +155,6 @@ def columns_by_field(columns: Sequence[str], fields: Iterable[str]) -> dict[str,
 
 
 def _options(file: Path, fields: Mapping[str, Form], columns_of_fields: Mapping[str, str]) -> str:
-    """Suggest --column options for a file, inferred from its first rows."""
     present = columns_of(file)
     columns = {name: values for name, values in present.items() if name not in (*fields, *columns_of_fields.values())}
     if has_no_names(columns):
@@ -170,7 +165,7 @@ def _options(file: Path, fields: Mapping[str, Form], columns_of_fields: Mapping[
         fitting = [name for name, values in columns.items() if all(form.holds(value) for value in values)]
         if form.types == (str,):
             fitting = [name for name in fitting if name in text_columns(columns)]
-        else:  # a label has few values
+        else:  # labels have few distinct values
             fitting.sort(key=lambda name: len({str(value) for value in columns[name]}))
         options.append(f"--column {field}={shlex.quote(fitting[0]) if fitting else 'COLUMN'}")
         columns.pop(fitting[0] if fitting else "", None)

@@ -7,7 +7,7 @@ from archetype.data.records import LABEL, Form, read_records
 from archetype.data.text_pairs import TEXT_PAIR, negatives_of, wrong_negatives
 from archetype.errors import DataError
 
-CORPUS, QUERIES = "corpus.jsonl", "queries.jsonl"  # of a folder
+CORPUS, QUERIES = "corpus.jsonl", "queries.jsonl"  # files of a BEIR folder
 JUDGEMENTS = ("qrels/test.tsv", "qrels/dev.tsv", "qrels/train.tsv", "qrels.tsv")
 
 
@@ -24,11 +24,7 @@ class RetrievalData(NamedTuple):
 
 
 def read_retrieval(path: Path) -> RetrievalData:
-    """Read a retrieval task from a BEIR folder, or from a file of pairs: its positives and negatives are the documents.
-
-    Raises:
-        DataError: a file is missing or damaged, or no query has a relevant document.
-    """
+    """Read a retrieval task from a BEIR folder, or from a file of pairs, whose texts are the documents."""
     return _of_folder(path) if path.is_dir() else _of_pairs(path)
 
 
@@ -36,6 +32,7 @@ def _of_pairs(file: Path) -> RetrievalData:
     documents: dict[str, int] = {}
     relevant: dict[str, dict[int, float]] = {}
     for record in read_records(file, TEXT_PAIR, ("negative",), wrong_negatives):
+        # negatives are documents, too, but relevant to no query
         positive, *_ = (
             documents.setdefault(text, len(documents)) for text in (record["positive"], *negatives_of(record))
         )

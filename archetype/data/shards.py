@@ -28,7 +28,7 @@ REMEDY = "remove it to tokenize it again"
 
 
 class ShardRecord(BaseModel, frozen=True):
-    """Manifest entry of a shard: counts, and the SHA-256 of its two files."""
+    """Manifest entry of a shard; `sha256` has the hashes of its two files."""
 
     name: str
     documents: int
@@ -80,7 +80,7 @@ def document_hash(text: str) -> int:
 
 
 def is_held_out(text: str, fraction: float) -> bool:
-    """Return whether a document belongs to the validation fraction."""
+    # the hash, not the order: the same document is on the same side in every run
     return document_hash(text) < int(fraction * 2**64)
 
 
@@ -105,12 +105,12 @@ class ShardWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write the documents added since the last shard."""
+        # no documents since the last shard
         if not self.ends:
             return
         tokens, hashes = np.asarray(self.tokens, dtype=self.dtype), np.asarray(self.hashes)
         ends, sizes = np.asarray(self.ends), np.asarray(self.sizes)
-        order = np.argsort(hashes, kind="stable")  # validation documents, of any fraction, come first
+        order = np.argsort(hashes, kind="stable")  # so that validation documents of any fraction come first
         pieces = np.split(tokens, ends[:-1].astype(np.int64))
         lengths = np.diff(ends, prepend=np.uint64(0))[order]
         documents = np.stack((hashes[order], np.cumsum(lengths), np.cumsum(sizes[order]))).astype("<u8")  # (3, N)
@@ -137,17 +137,13 @@ class Range(NamedTuple):
 
 
 class Shard:
-    """One shard; its files are mapped only during a read, so that memory does not grow with their size."""
+    """One shard; its files are mapped only during a read."""
 
     def __init__(self, folder: Path, record: ShardRecord, dtype: str) -> None:
         self.path, self.record, self.dtype = str(folder / record.name), record, dtype
 
     def check(self) -> None:
-        """Compare both files with their hashes.
-
-        Raises:
-            DataError: names the file that is missing or differs.
-        """
+        """Compare both files with their hashes."""
         sizes = {"tokens": self.record.tokens * np.dtype(self.dtype).itemsize, "documents": self.record.documents * 24}
         for kind, digest in self.record.sha256.items():
             file = Path(f"{self.path}.{kind}")
@@ -171,11 +167,13 @@ class Shard:
         return self._mapped("documents", "<u8").reshape(3, -1)
 
     def _mapped(self, kind: str, dtype: str) -> npt.NDArray[Any]:
-        with open(f"{self.path}.{kind}", "rb", buffering=0) as file:  # noqa: PTH123 - a quarter of a Path's time
+        with open(f"{self.path}.{kind}", "rb", buffering=0) as file:  # noqa: PTH123 - four times as fast as Path.open
+            # unmapped when the array is freed: memory does not grow with the files
             return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype)
 
     def split(self, fraction: float) -> tuple[Range, Range]:
         hashes, ends, sizes = self.documents
+        # hashes are sorted, so validation documents are a prefix
         count = int(np.searchsorted(hashes, np.uint64(int(fraction * 2**64))))  # validation documents
         tokens, size = (int(ends[count - 1]), int(sizes[count - 1])) if count else (0, 0)
         record = self.record
@@ -206,12 +204,12 @@ class TokenStream:
             is_start = np.zeros(last - first, dtype=np.bool_)
             ends = shard.documents[1]
             is_start[ends[slice(*np.searchsorted(ends, (first, last)))].astype(np.int64) - first] = True
-            is_start[0] |= first == 0  # `ends` lacks the start of the first document
+            is_start[0] |= first == 0  # the first document's start is no other document's end
             pieces.append(is_start)
         return np.concatenate(pieces)
 
     def _slices(self, start: int, count: int) -> Iterator[tuple[Shard, int, int]]:
-        """Yield shard, first and last token (exclusive) of each part of these tokens."""
+        # shard, first and last token (exclusive) of each part of these tokens
         while count:
             position = start % self.num_tokens
             index = int(np.searchsorted(self.ends, position, side="right"))
@@ -245,7 +243,7 @@ class TokenizedDocuments:
         return sum(shard.record.documents for shard in self.shards)
 
     def split(self, fraction: float) -> tuple[TokenStream, TokenStream]:
-        """Split into training and validation documents; the latter are those with hashes in the lowest fraction."""
+        """Split into training and validation documents; the latter have hashes in the lowest fraction."""
         sides: Iterator[Any] = zip(*(shard.split(fraction) for shard in self.shards), strict=True)
         training, held_out = (TokenStream(self.shards, list(side)) for side in sides)
         return training, held_out

@@ -23,8 +23,7 @@ class Skipped:
 
     Attributes:
         limit: maximal number of skipped records.
-        records: error of each record, and the number of records it counts as, by place; a place that is read again
-            counts once. A damaged row of a CSV file counts as many records as it spans lines.
+        records: error of each record, and the number of records it counts as, by place.
     """
 
     limit: int
@@ -33,6 +32,7 @@ class Skipped:
 
     def add(self, error: DataError, count: int = 1) -> None:
         """Count a record as skipped; raise its error if that would exceed the limit."""
+        # read again, as for a second pass over the data: counted once
         if error.place in self.records:
             return
         if self.count + count > self.limit:
@@ -43,12 +43,10 @@ class Skipped:
         self.count += count
 
     def named(self) -> tuple[str, ...]:
-        """Return place and cause of the first skipped records."""
         first = islice(self.records.items(), MAX_NAMED)
         return tuple(one_line(f"{location}: {error.cause}", 200) for location, (error, _) in first)
 
     def notes(self) -> tuple[str, ...]:
-        """Return a note for the user; empty if no record was skipped."""
         return (sentence(self.count, self.named()),) if self.count else ()
 
 
@@ -102,7 +100,9 @@ def read_counting(read: Callable[[], T]) -> T:
 
 
 def skip(error: DataError, count: int = 1) -> None:
-    """Skip a bad record, identified by its error's place, if that is allowed; `count` is the number of records lost.
+    """Skip a bad record, identified by its error's place, if that is allowed.
+
+    `count` is the number of records lost: a damaged row of a CSV file counts as many as it spans lines.
 
     Raises:
         DataError: the error itself if skipping is not available; `TooManyBad` if the limit is exceeded.

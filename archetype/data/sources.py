@@ -1,7 +1,6 @@
 """Document sources: text, JSON lines, CSV, TSV and Parquet files and Hugging Face datasets, read in pieces.
 
-A source is the path of a file, hf:NAME or hf:NAME@REVISION:CONFIG:SPLIT for a dataset of the hub, or hf:FOLDER. Pieces
-depend only on the sources, so that any number of processes can read them, in any order.
+A source is the path of a file, hf:NAME or hf:NAME@REVISION:CONFIG:SPLIT for a dataset of the hub, or hf:FOLDER.
 """
 
 import shlex
@@ -63,7 +62,7 @@ class Sources:
     Attributes:
         names: absolute paths of files, and datasets as hf:NAME.
         field: field or column with the text, in files of records and datasets.
-        separator: line between the documents of a text file (None: a file is one document, or several of about
+        separator: line between the documents of a text file (default: a file is one document, or several of about
             `SECTION` bytes).
     """
 
@@ -77,6 +76,7 @@ class Sources:
 
     def pieces(self) -> list[list[Part]]:
         """Group all parts, in order, into pieces of about `PIECE_BYTES`."""
+        # pieces depend only on the sources, so that any number of processes can read them in any order
         pieces: list[list[Part]] = []
         size = PIECE_BYTES
         for name in self.names:
@@ -89,11 +89,7 @@ class Sources:
         return pieces
 
     def documents(self, piece: Sequence[Part]) -> Iterator[str]:
-        """Iterate over the non-empty documents of a piece, in order.
-
-        Raises:
-            DataError: names the source, and the place in it, that cannot be read.
-        """
+        """Iterate over the non-empty documents of a piece, in order; errors name the source and the place in it."""
         for part in piece:
             yield from filter(str.strip, self._documents(part))
 
@@ -110,11 +106,7 @@ class Sources:
 
 
 def expand(names: Sequence[str], suffixes: Sequence[str] = TEXT_SUFFIXES) -> tuple[str, ...]:
-    """Expand folders, by suffix, and patterns such as books/*.txt to absolute paths of files, sorted by name.
-
-    Raises:
-        DataError: a folder or pattern matches no file.
-    """
+    """Expand folders, by suffix, and patterns such as books/*.txt to absolute paths of files, sorted by name."""
     files: list[str] = []
     for name in names:
         path = Path(name).absolute()
@@ -163,6 +155,7 @@ def _parts(name: str) -> Iterator[Part]:
     else:
         size = Path(name).stat().st_size
         if name.endswith((".gz", *CSV_SUFFIXES)) or (name.endswith(RECORD_SUFFIXES) and is_list(name)):
+            # read from the start only: compressed, or rows that a byte offset could split
             yield Part(name, 0, sys.maxsize, size)
             return
         for start in range(0, size, PIECE_BYTES):
@@ -171,10 +164,10 @@ def _parts(name: str) -> Iterator[Part]:
 
 
 def _texts(part: Part, separator: str | None) -> Iterator[str]:
-    """Iterate over the documents that begin in a range of a text file."""
     with Opened(part.source, part.start) as file:
         for offset, data in _sections(file, part) if separator is None else _separated(file, part, separator.encode()):
             if offset == 0:
+                # the beginning tells whether the file is text
                 check_is_text(data, part.source)
             try:
                 text = data.decode()
@@ -187,7 +180,6 @@ def _texts(part: Part, separator: str | None) -> Iterator[str]:
 
 
 def _sections(file: BinaryIO, part: Part) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, bytes) of sections of about `SECTION` bytes, cut at line ends."""
     position = part.start
     block = file.read(SECTION + LOOK_AHEAD)
     while block and position < part.stop:
@@ -200,7 +192,7 @@ def _sections(file: BinaryIO, part: Part) -> Iterator[tuple[int, bytes]]:
 
 
 def _cut(block: bytes, position: int) -> int:
-    """Return the position after the first line end from `position`; if none is near, the next start of a character."""
+    # after the first line end from `position`; if none is near, at the next start of a character
     line_end = block.find(b"\n", position, position + LOOK_AHEAD)
     if line_end >= 0:
         return line_end + 1
@@ -210,7 +202,7 @@ def _cut(block: bytes, position: int) -> int:
 
 
 def _separated(file: BinaryIO, part: Part, separator: bytes) -> Iterator[tuple[int, bytes]]:
-    # yields (offset, bytes) of the document at the start of the file and of those after separators in the range
+    # (offset, bytes) of the documents that begin in the range: at the start of the file, or after a separator
     lines: list[bytes] | None = [] if part.start == 0 else None
     first = size = 0
     for offset, line in _lines(file, part):
@@ -233,11 +225,13 @@ def _separated(file: BinaryIO, part: Part, separator: bytes) -> Iterator[tuple[i
 
 
 def _lines(file: BinaryIO, part: Part) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, line) from the first line that begins in the range to the end of the file."""
+    # (offset, line) from the first line that begins in the range to the end of the file: the caller stops, since its
+    # last document may end behind the range
     offset = part.start
     if offset:
         file.seek(offset - 1)  # at a line end if a line begins at `offset`
         offset -= 1
+        # the rest of a line that began before the range, read in bounded steps
         for rest in iter(partial(file.readline, SECTION), b""):
             offset += len(rest)
             if rest.endswith(b"\n"):
@@ -257,6 +251,7 @@ def _json_lines(part: Part, field: str) -> Iterator[str]:
                 return
             if line.strip():
                 try:
+                    # the line number is counted only for errors, since it needs all bytes before
                     yield _text(Row("", json_object_of_line(line, "")), field)
                 except DataError as error:
                     location = f"{part.source}: line {_line_number(part, offset)}"
@@ -308,11 +303,7 @@ def _rows_of_parquet(part: Part, field: str) -> Iterator[str]:
 
 
 def pinned(name: str) -> str:
-    """Return the name of a hub dataset with its current revision, so that a resumed run reads the same data.
-
-    Raises:
-        DataError: the hub cannot be reached or does not have the dataset.
-    """
+    """Return the name of a hub dataset with its current revision, so that a resumed run reads the same data."""
     text = name.removeprefix(HUGGING_FACE)
     if Path(text).exists():
         return f"{HUGGING_FACE}{Path(text).absolute()}"

@@ -58,11 +58,7 @@ class Opened:
 
 
 def rows(file: Path) -> Iterator[Row]:
-    """Iterate over the rows of a file that fits into memory.
-
-    Raises:
-        DataError: names the place that cannot be read.
-    """
+    """Iterate over the rows of a file that fits into memory."""
     if file.name.endswith(PARQUET_SUFFIX):
         check_regular(file)
         return parquet_rows(str(file))
@@ -92,11 +88,7 @@ def _starts_list(start: bytes) -> bool:
 
 
 def lines_of(file: BinaryIO, place: str) -> Iterator[bytes]:
-    """Iterate over the lines of an open file, including line ends.
-
-    Raises:
-        DataError: a line is longer than `MAX_LINE` bytes.
-    """
+    """Iterate over the lines of an open file, including line ends; refuse lines of more than `MAX_LINE` bytes."""
     while line := file.readline(MAX_LINE + 1):
         if len(line) > MAX_LINE:
             raise DataError(place, f"has a line of more than {MAX_LINE >> 20} MiB", "is it the right file?")
@@ -104,7 +96,7 @@ def lines_of(file: BinaryIO, place: str) -> Iterator[bytes]:
 
 
 def _delimited_rows(file: BinaryIO, name: str) -> Iterator[Row]:
-    # csv.reader may read several lines per row; a row's place is its last line
+    # csv.reader may read several lines per row: a row's place is its last line
     # surrogates mark bytes that are not UTF-8, so that only their row is bad
     lines = (line.decode("utf-8", "surrogateescape") for line in lines_of(file, name))
     first = next(lines, "").removeprefix("\ufeff")
@@ -142,7 +134,7 @@ def _delimited_rows(file: BinaryIO, name: str) -> Iterator[Row]:
 
 def _next(reader: Iterator[list[str]]) -> list[str] | None:
     # csv limits fields to 131,072 characters by default
-    limit = csv.field_size_limit(MAX_LINE)  # global to the process
+    limit = csv.field_size_limit(MAX_LINE)  # global to the process, so it is reset after each row
     try:
         return next(reader, None)
     finally:
@@ -159,11 +151,7 @@ def _rows_of_lines(file: BinaryIO, name: str) -> Iterator[Row]:
 
 
 def json_object_of_line(line: bytes, location: str) -> dict[str, Any]:
-    """Parse the JSON object of a line.
-
-    Raises:
-        DataError: the line is not a JSON object.
-    """
+    """Parse the JSON object of a line."""
     try:
         value = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError:
@@ -174,6 +162,7 @@ def json_object_of_line(line: bytes, location: str) -> dict[str, Any]:
         raise DataError(location, cause, "write one object per line, or give a .csv file") from None
     if not isinstance(value, dict):
         raise DataError(location, "is not a JSON object", "write one object per line, or give a .csv file")
+    # only an escape can give half of a surrogate pair, since the line was valid UTF-8
     if b"\\u" in line:
         check_characters(value, location)
     return value
@@ -217,11 +206,7 @@ def _after_spaces(text: str, position: int) -> int:
 
 
 def check_characters(value: Any, location: str) -> None:
-    """Refuse a JSON value with strings that UTF-8 cannot encode.
-
-    Raises:
-        DataError: a string has a lone surrogate or was not UTF-8.
-    """
+    """Refuse a JSON value with strings that UTF-8 cannot encode: lone surrogates, or bytes that were not UTF-8."""
     text = json.dumps(value, ensure_ascii=False)
     try:
         text.encode()
@@ -233,10 +218,10 @@ def check_characters(value: Any, location: str) -> None:
 
 
 def library(name: str, source: str) -> Any:
-    """Import a library of the extra `datasets`."""
     from importlib import import_module
 
     try:
+        # imported late: it belongs to the extra `datasets`
         return import_module(name)
     except ImportError:
         cause = f"needs the library {name.partition('.')[0]}, which is not installed"
@@ -259,6 +244,7 @@ def parquet_rows(
     """Iterate over the rows of a Parquet file, or of selected row groups and columns."""
     with parquet(source) as file:
         groups = range(file.metadata.num_row_groups) if groups is None else groups
+        # rows before the first group, so that row numbers are the file's
         index = sum(file.metadata.row_group(group).num_rows for group in range(groups[0])) if groups else 0
         batches = file.iter_batches(256, row_groups=groups, columns=columns)
         while True:

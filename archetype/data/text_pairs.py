@@ -11,7 +11,6 @@ SCORED_PAIR = {"text1": Form("a text"), "text2": Form("a text"), "score": Form("
 
 
 def negatives_of(record: Mapping[str, Any]) -> list[str]:
-    """Return the negatives of a record, as a list."""
     negatives = record.get("negative") or []
     return [negatives] if isinstance(negatives, str) else negatives
 

@@ -1,7 +1,6 @@
 """Tokenize documents in parallel processes, into a cache on disk that all runs share.
 
-Run as a program, this module is a worker: it reads indices of pieces from stdin and writes progress and results to
-stdout.
+Run as a program, this module is a worker: it reads indices of pieces from stdin and writes JSON lines to stdout.
 """
 
 import hashlib
@@ -33,11 +32,11 @@ from archetype.io.lock import locked
 from archetype.machine.cpu_info import num_cores
 from archetype.tokenizers import Tokenizer, open_tokenizer
 
-VERSION = 1  # of the shard format and of the division of sources into pieces
+VERSION = 1  # version of the shard format and of the division of sources into pieces
 JOB = "job.json"
-LEAST_BYTES = 2**22  # of text to tokenize before worker processes are started
+LEAST_BYTES = 2**22  # with less text to tokenize, no worker processes are started
 REPORT = 2**20  # characters between progress reports
-CHUNK = 2**16  # characters per call of the tokenizer, which takes a few hundred bytes of memory per token
+CHUNK = 2**16  # characters per call of the tokenizer, which needs a few hundred bytes of memory per token
 Progress = Callable[[int, int], None]  # called with bytes tokenized and bytes in total, both approximate
 Done = tuple[list[ShardRecord], list[BadRecord]]  # result of a piece
 _progress: ContextVar[Progress | None] = ContextVar("progress", default=None)
@@ -63,8 +62,7 @@ def cache_folder(folder: str | None = None) -> Path:
 def tokenized(sources: Sources, tokenizer: Tokenizer, cache: Path, workers: int | None = None) -> TokenizedDocuments:
     """Tokenize all documents, or load them from the cache.
 
-    Pieces finished by an interrupted process are reused; the manifest is written last. Without `workers`, there is one
-    process per core if there is enough text, else only this one.
+    Without `workers`, there is one process per core if there is enough text, else only this one.
 
     Raises:
         DataError: a source cannot be read, holds no text, or has a text that cannot be encoded; or a shard is damaged.
@@ -80,6 +78,7 @@ def tokenized(sources: Sources, tokenizer: Tokenizer, cache: Path, workers: int 
     if _is_whole(folder):
         return _without_bad(TokenizedDocuments(folder))
     atomic.make_folder(folder)
+    # several runs may share the cache: one tokenizes, the others wait
     with locked(folder, doing="tokenizing these data", wait=True):
         if not _is_whole(folder):  # another process may have done it meanwhile
             (folder / MANIFEST).unlink(missing_ok=True)
@@ -95,10 +94,13 @@ def tokenized(sources: Sources, tokenizer: Tokenizer, cache: Path, workers: int 
             shards = [shard for shards, _ in done for shard in shards]
             if not shards:
                 raise DataError(", ".join(sources.names), "holds no text", "choose sources with text")
+            # the folder's name has the stamps of the sources as they were
             if sources.stamps() != stamps:
                 raise DataError(", ".join(sources.names), "changed while it was read", "start again")
             versions = {name: version(name) for name in ("numpy", "tokenizers")}
             bad = [record for _, records in done for record in records]
+            # written last: a folder with a manifest is complete. Pieces that an interrupted process finished are
+            # reused.
             manifest = Manifest(**fields, shards=shards, versions=versions, bad=bad)
             atomic.write_json(folder / MANIFEST, manifest.model_dump())
     return _without_bad(TokenizedDocuments(folder))
@@ -123,7 +125,6 @@ def tokenizer_files(tokenizer: Tokenizer) -> tuple[dict[str, bytes], str]:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Return whether a folder has a manifest and all the files listed in it."""
     if not (folder / MANIFEST).exists():
         return False
     return all(_files_exist(folder, shard.record) for shard in TokenizedDocuments(folder, check=False).shards)
@@ -141,7 +142,6 @@ def _tokenize(
     dtype: str,
     workers: int | None,
 ) -> list[Done]:
-    """Tokenize the pieces that are not finished. Return shards and bad records of all pieces."""
     sizes = [sum(part.num_bytes for part in piece) for piece in pieces]
     records = [_finished(folder, index) for index in range(len(pieces))]
     open_pieces = [index for index, shards in enumerate(records) if shards is None]
@@ -169,7 +169,6 @@ def _tokenize(
 
 
 def _finished(folder: Path, index: int) -> Done | None:
-    """Return the result of a piece finished earlier; None if there is none."""
     file = folder / f"{index:05}.json"
     if not file.exists():
         return None
@@ -178,7 +177,6 @@ def _finished(folder: Path, index: int) -> Done | None:
 
 
 def _done(result: dict[str, Any]) -> Done:
-    """Parse the result of a piece from its file or from a worker's answer."""
     shards = [ShardRecord.model_validate(shard) for shard in result["shards"]]
     return shards, [BadRecord(*bad) for bad in result.get("bad", ())]
 
@@ -194,10 +192,10 @@ def tokenize_piece(
 ) -> Done:
     """Write the shards of a piece, then the file that marks the piece as finished.
 
-    Every document starts with the tokenizer's `bos`, if prompts do, and ends with its first `eos`. `report` is called
-    with the number of characters tokenized since the last call.
+    `report` is called with the number of characters tokenized since the last call.
     """
     writer, size = ShardWriter(folder, f"{index:05}", dtype), 0
+    # a document starts with bos if prompts do, and ends with the first eos
     before = [tokenizer.bos] if tokenizer.adds_bos and tokenizer.bos is not None else []
     with skipping(skipping_limit()) as skipped:
         for text in sources.documents(piece):
@@ -216,10 +214,10 @@ def tokenize_piece(
 
 
 def _in_processes(folder: Path, indices: list[int], workers: int, report: Callable[[int], None]) -> list[Done]:
-    """Tokenize pieces in worker processes, each in the next idle one. Return their results in order."""
     idle: queue.SimpleQueue[subprocess.Popen[str]] = queue.SimpleQueue()
 
     def shards_of(index: int) -> Done:
+        # each piece goes to the next idle process; `map` returns results in order
         process = idle.get()
         try:
             assert process.stdin is not None and process.stdout is not None
@@ -248,7 +246,7 @@ def _in_processes(folder: Path, indices: list[int], workers: int, report: Callab
 
 @contextmanager
 def _processes(folder: Path, count: int) -> Iterator[list[subprocess.Popen[str]]]:
-    # a session of their own, so that Ctrl-C does not reach the workers
+    # in a new session, so that Ctrl-C does not reach the workers: this process ends them
     package = str(Path(__file__).parents[2])
     paths = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
     processes = [
@@ -271,7 +269,7 @@ def _processes(folder: Path, count: int) -> Iterator[list[subprocess.Popen[str]]
 
 
 def _serve(folder: Path) -> None:
-    # answers are JSON lines: progress, shards or an error
+    # one JSON line each: progress in bytes, then shards or an error
     def answer(**values: Any) -> None:
         print(json.dumps(values), flush=True)
 

@@ -1,6 +1,7 @@
 """Assign the rows of a cost report to boxes, each row exactly once."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from archetype.cost.formula import Formula, Symbol, symbol_names
@@ -22,9 +23,19 @@ class ReportCosts:
         further = self.model.further_tokens
         stacks = self.model.stacks if further is None else [*self.model.stacks, further.stack]
         self.stacks = {stack.prefix: stack for stack in stacks}
+        self.in_blocks: dict[str, list[str]] = {_block(stack, group): [] for stack in stacks for group in stack.groups}
+        for module in self.rows:
+            names = module.split(".")
+            for end in range(1, len(names)):  # a group's label, such as 0,2..24, may have dots
+                if (block := ".".join(names[:end])) in self.in_blocks:
+                    self.in_blocks[block].append(".".join(names[end:]))
         parts = [part for stack in stacks for group in stack.groups for part in group.cost.contents.values()]
         formulas = (formula for row in report.rows for formula in row.formulas.values())
         self.symbols = symbol_names(formulas, {symbol for part in parts for symbol in part.symbols})
+
+    def of_group(self, stack: StackCost, group: LayerGroup) -> list[str]:
+        """Return the modules of a group's block that have a row, such as `mixer.q`."""
+        return self.in_blocks[_block(stack, group)]
 
     def take(self, *modules: str) -> Cost:
         """Take the cost of modules outside the blocks."""
@@ -76,17 +87,18 @@ class LayerCosts:
         self, costs: ReportCosts, stack: StackCost, layers: tuple[int, ...], others: Sequence["LayerCosts"] = ()
     ) -> None:
         self.costs, self.stack, self.layers, self.others = costs, stack, layers, others
-        self.selected = selected = set(layers)
+        self.selected = set(layers)
+        counts = Counter(stack.group_of[layer].layers[0] for layer in layers)  # by each group's first layer
         self.groups: list[tuple[LayerGroup, int]] = [
-            (group, count) for group in stack.groups if (count := len(selected.intersection(group.layers)))
+            (stack.group_of[first], count) for first, count in sorted(counts.items())
         ]
         self.block = self.groups[0][0].cost
 
     def modules(self, content: str) -> Iterator[str]:
         seen: dict[str, None] = {}
         for group, _ in self.groups:
-            start = f"{self.stack.prefix}blocks.{group.label}.{content}."
-            seen |= dict.fromkeys(name.removeprefix(start) for name in self.costs.rows if name.startswith(start))
+            names = self.costs.of_group(self.stack, group)
+            seen |= dict.fromkeys(name.removeprefix(f"{content}.") for name in names if name.startswith(f"{content}."))
         yield from seen
 
     def take(self, *modules: str) -> Cost:
@@ -129,8 +141,7 @@ class LayerCosts:
         return sum(blocks[layer].weights_of is None for layer in group.layers if layer in self.selected)
 
     def take_all(self) -> Cost:
-        starts = [f"{self.stack.prefix}blocks.{group.label}." for group, _ in self.groups]
-        names = {name.removeprefix(start) for start in starts for name in self.costs.rows if name.startswith(start)}
+        names = {name for group, _ in self.groups for name in self.costs.of_group(self.stack, group)}
         return self.take(*sorted(names))
 
     def shape(self, module: str) -> str:
@@ -140,3 +151,7 @@ class LayerCosts:
             return " → ".join(map(self.costs.text, sizes[name]))
         formula = self.block.parameters().get(module)
         return self.costs.text(formula) if formula and formula.symbols else ""
+
+
+def _block(stack: StackCost, group: LayerGroup) -> str:
+    return f"{stack.prefix}blocks.{group.label}"

@@ -142,13 +142,9 @@ def _pill(text: str, layers: Sequence[int], stack: StackCost) -> str:
 
 def _sharing(layers: Sequence[int], stack: StackCost) -> str:
     # whose weights or keys the layers use, and which layers use theirs
-    blocks, phrases = stack.stack.layers, []
-    sources = {
-        "weights": [block.weights_of for block in blocks],
-        "keys": [block.mixer.source(layer) for layer, block in enumerate(blocks)],
-    }
-    for name, source_of in sources.items():
-        pairs = [(layer, source) for layer in layers if (source := source_of[layer]) is not None]
+    phrases = []
+    for name, source_of in stack.sharing.items():
+        pairs = [(layer, source_of[layer]) for layer in layers if layer in source_of]
         distances, read = {layer - source for layer, source in pairs}, sorted({source for _, source in pairs})
         if name == "weights" and pairs and len(layers) > 1:
             sets = len(layers) - len(pairs)
@@ -157,7 +153,7 @@ def _sharing(layers: Sequence[int], stack: StackCost) -> str:
             phrases.append(f"{name} of layer {read[0]}")
         elif read:
             phrases.append(f"{name} of the layer before" if distances == {1} else f"{name} of layers {label(read)}")
-        readers = [layer for layer, source in enumerate(source_of) if source in layers and layer not in layers]
+        readers = [layer for layer, source in source_of.items() if source in layers and layer not in layers]
         if readers:
             phrases.append(f"{name} for layer{'s' * (len(readers) > 1)} {label(readers)}")
     return " · ".join(phrases)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from archetype.data.example_counts import ALL_WHOLE, ExampleCounts
 from archetype.table import Table
 
-MAX_COLUMNS = 12  # classes up to which the confusion matrix is printed
+MAX_COLUMNS = 12  # with more classes, the confusion matrix is not printed
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ClassScore:
 
 @dataclass(frozen=True)
 class ClassReport:
-    """Classification report.
+    """Classification report, as scikit-learn's.
 
     Attributes:
         accuracy: fraction of examples with the right class.
@@ -42,7 +42,7 @@ class ClassReport:
         weighted: mean over classes weighted by support.
         confusion: number of examples by true class and predicted class; zeros are left out.
         loss: mean cross-entropy per example, in nats; None without probabilities.
-        examples: how many texts were truncated, and how many words left out.
+        examples: numbers of truncated texts and of words left out.
     """
 
     accuracy: float
@@ -75,7 +75,7 @@ class ValueReport:
     Attributes:
         pearson: Pearson correlation; None if either side is constant.
         spearman: rank correlation with mean ranks for ties; None if either side is constant.
-        examples: how many texts were truncated.
+        examples: number of truncated texts.
     """
 
     mean_squared_error: float
@@ -107,6 +107,7 @@ def class_report(
     for name in sorted(support.keys() | num_predicted.keys()):
         num_right = counts[name, name]
         precision, recall = num_right / max(1, num_predicted[name]), num_right / max(1, support[name])
+        # the harmonic mean, without a case for precision and recall of 0
         f1 = 2 * num_right / (num_predicted[name] + support[name])
         classes[name] = ClassScore(precision, recall, f1, support[name])
     total = len(expected)
@@ -122,7 +123,6 @@ def value_report(
     predicted: Sequence[float],
     examples: ExampleCounts = ALL_WHOLE,
 ) -> ValueReport:
-    """Compare predicted with true values."""
     error = float(((np.asarray(expected) - np.asarray(predicted)) ** 2).mean())
     correlations = correlation(expected, predicted), rank_correlation(expected, predicted)
     return ValueReport(error, *correlations, len(expected), examples)
@@ -131,6 +131,7 @@ def value_report(
 def correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
     """Return the Pearson correlation of two sequences; None if either is constant."""
     a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    # ptp: the range, which is 0 if all values are equal
     return float(np.corrcoef(a, b)[0, 1]) if np.ptp(a) and np.ptp(b) else None
 
 

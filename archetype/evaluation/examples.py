@@ -34,9 +34,8 @@ def evaluate_texts(
 
     Args:
         model: in evaluation mode.
-        tokenizer: the model's own.
         file: JSON lines or CSV with text and label.
-        labels: names of the model's classes (absent: their indices).
+        labels: names of the model's classes (default: their indices).
         start: as for `classify_texts`.
 
     Raises:
@@ -57,12 +56,7 @@ def evaluate_tokens(
 ) -> ClassReport:
     """Evaluate a token classifier on words, each classified at its first token; arguments as for `evaluate_texts`.
 
-    The file has lines {"tokens": [...], "labels": [...]}, as for `train --labelled-tokens`; texts are truncated to the
-    context.
-
-    Raises:
-        SpecError: the model is not a token classifier.
-        DataError: a record is invalid, or a label is not one of the model's classes.
+    The file has lines {"tokens": [...], "labels": [...]}, as for `train --labelled-tokens`.
     """
     names, records = names_of_classes(model, labels), read_records(file, FIELDS, fault=wrong_words)
     class_index = _class_indices(names, {str(label) for record in records for label in record["labels"]}, file)
@@ -75,6 +69,7 @@ def evaluate_tokens(
             is_first = classes != NO_CLASS  # first tokens of words
             expected.append(classes[is_first])
             answers.append(row_logits[: len(classes)][is_first.to(row_logits.device)].float().softmax(-1).cpu())
+    # words whose first token was truncated, or that have no token
     num_words = sum(len(record["labels"]) for record in records) - sum(map(len, expected))
     counts = ExampleCounts(model.spec.context_length, num_cut, num_words=num_words)
     expected_names = [names[predicted] for predicted in torch.cat(expected).tolist()]
@@ -84,13 +79,10 @@ def evaluate_tokens(
 def evaluate_images(
     model: VisionEncoder, path: Path, labels: Sequence[str] = (), processor: ImageProcessor | None = None
 ) -> ClassReport:
-    """Evaluate a model's classes on the images of an .npz file, or of a folder with a subfolder per class.
+    """Evaluate a model's classes on the images of a .npz file, or of a folder with a subfolder per class.
 
-    The labels name the model's classes, and the subfolders (absent: their indices).
-
-    Raises:
-        SpecError: the model has no classes.
-        DataError: the images cannot be read, have another size, or have more classes than the model.
+    Args:
+        labels: names of the model's classes, and of the subfolders (default: indices).
     """
     images = open_images(path, *model.spec.image_shape, processor)
     indices = images.labels.tolist()
@@ -109,6 +101,7 @@ def _report(
     names = tuple(labels) or tuple(map(str, range(answers.shape[1])))
     class_index = _class_indices(names, {*expected}, path)
     targets = torch.tensor([class_index[name] for name in expected], device=answers.device)
+    # mean cross-entropy in nats, from probabilities
     loss = float(-answers.double().gather(1, targets[:, None]).log().mean())
     return class_report(expected, [names[predicted] for predicted in answers.argmax(1).tolist()], loss, counts)
 

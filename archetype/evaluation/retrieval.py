@@ -15,7 +15,7 @@ from archetype.table import Table
 
 DEPTH = 10  # cutoff of MRR@10 and nDCG@10
 RECALL_AT = (1, 10, 100)
-QUERIES_AT_ONCE = 256
+QUERIES_AT_ONCE = 256  # limits the (queries, documents) matrix of similarities
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class RetrievalScore:
         recall: recall@k by k: fraction of the relevant documents among the k nearest.
         mrr: reciprocal rank of the first relevant document, 0 beyond rank 10.
         ndcg: discounted cumulative gain of the 10 nearest documents over that of the ideal order (Järvelin 2002).
-        examples: how many queries and documents were truncated.
+        examples: number of truncated queries and documents.
     """
 
     recall: dict[int, float]
@@ -57,7 +57,7 @@ class SimilarityScore:
     Attributes:
         spearman: rank correlation, with mean ranks for ties; None if either side is constant.
         pearson: linear correlation; None if either side is constant.
-        examples: how many texts were truncated.
+        examples: number of truncated texts.
     """
 
     spearman: float | None
@@ -82,7 +82,9 @@ def retrieval_score(
 ) -> RetrievalScore:
     """Rank all documents for each query by dot product; ties keep the order of the documents.
 
-    `relevant` maps, for each query, document indices to relevance; `recall_at` are the k of recall@k.
+    Args:
+        relevant: for each query, {document index: relevance}.
+        recall_at: values of k for recall@k.
     """
     depth = min(max(DEPTH, *recall_at), len(documents))
     recalls, reciprocals, gains = dict.fromkeys(recall_at, 0.0), 0.0, 0.0
@@ -94,6 +96,7 @@ def retrieval_score(
                 recalls[k] += len(answers.keys() & set(order[:k])) / len(answers)
             hits = [rank for rank, document in enumerate(order[:DEPTH], start=1) if document in answers]
             reciprocals += 1 / hits[0] if hits else 0.0
+            # the best possible order, to which the gain is relative
             ideal = sorted(answers.values(), reverse=True)
             gains += _gain([answers.get(document, 0.0) for document in order]) / _gain(ideal)
     count = len(queries)

@@ -51,7 +51,7 @@ class Score:
 
 
 def together(scores: Sequence[Score]) -> Score:
-    """Combine the scores of several texts, each predicted separately: means over all their tokens."""
+    """Combine the scores of several texts, each scored separately: means over all their tokens."""
     if len(scores) == 1:
         return scores[0]
     losses, is_right = (torch.cat([getattr(part, name) for part in scores]) for name in ("losses", "is_right"))
@@ -70,8 +70,6 @@ def score(
 
     Args:
         model: in evaluation mode.
-        tokenizer: the model's own.
-        text: of any length.
         stride: tokens (default: half of `length`); 1 gives each token the most context, `length` reads each token once.
         length: tokens (default: the model's context, less for a large vocabulary).
 
@@ -92,7 +90,7 @@ def score(
     for start in prepared(range(0, len(ids) - 1, stride)):
         tokens = torch.tensor([ids[start : start + length]], device=model.device)
         targets = torch.tensor(ids[start + 1 : start + length + 1], device=model.device)
-        first = scored - start
+        first = scored - start  # first target of this window that was not scored
         if first < len(targets):
             logits = model(tokens).logits[0, first : len(targets)].float()  # (new tokens, V)
             losses.append(torch.nn.functional.cross_entropy(logits, targets[first:], reduction="none").double().cpu())
@@ -106,8 +104,7 @@ def score(
 def score_continuations(model: CausalModel, pairs: list[tuple[list[int], list[int]]]) -> list[tuple[float, bool]]:
     """Return the log-probability of each continuation, and whether all its tokens are the most likely ones.
 
-    Pairs are (context tokens, continuation tokens); the context is truncated on the left to fit. Batches hold rows of
-    similar lengths; rows that are equal or differ only in their last token are computed once.
+    Pairs are (context tokens, continuation tokens); the context is truncated on the left to fit.
 
     Raises:
         DataError: a context or continuation is empty, or a continuation is longer than the model's context.
@@ -122,8 +119,9 @@ def score_continuations(model: CausalModel, pairs: list[tuple[list[int], list[in
         if len(continuation) > context:
             cause = f"has {len(continuation)} tokens, and the model's context holds {context}"
             raise DataError(location, cause, "shorten it")
-        # the last token is predicted but not read
+        # the last token is predicted but not read: rows that differ only there are computed once
         pairs_of_row.setdefault(tuple([*before, *continuation][-(context + 1) : -1]), []).append(index)
+    # rows of similar lengths, so that batches have little padding
     inputs = sorted(pairs_of_row, key=len)
     max_tokens = min(TOKENS_AT_ONCE, MAX_LOGITS // model.spec.vocab_size)
     results, first = [(0.0, True)] * len(pairs), 0
@@ -136,6 +134,7 @@ def score_continuations(model: CausalModel, pairs: list[tuple[list[int], list[in
         lengths = torch.tensor([len(row) for row in batch], device=model.device)
         for row, logits in zip(inputs[first:last], model(tokens, num_tokens=lengths).logits, strict=True):
             for index in pairs_of_row[row]:
+                # the logits of the last len(targets) positions of the row predict the continuation
                 targets = torch.tensor(pairs[index][1], device=model.device)
                 answer_logits = logits[len(row) - len(targets) : len(row)].float()  # (targets, V)
                 logprobs = answer_logits.log_softmax(-1).gather(1, targets[:, None])

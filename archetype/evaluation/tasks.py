@@ -41,7 +41,6 @@ class TaskScores:
 
     Attributes:
         tasks: {task: {metric: value}}; the metric is followed by a comma and the answer filter if a task has several.
-        num_questions: number of questions of each task.
     """
 
     tasks: dict[str, dict[str, float]]
@@ -62,11 +61,9 @@ class TaskScores:
 def evaluate_tasks(
     lm: Scored, tasks: list[str], num_fewshot: int | None = None, limit: int | None = None
 ) -> TaskScores:
-    """Evaluate a generative model on tasks of lm-eval: names, YAML files, or folders of such files.
+    """Evaluate a generative model on tasks of lm-eval: names, YAML files, or folders of YAML files.
 
     Args:
-        lm: model with its tokenizer.
-        tasks: the tasks.
         num_fewshot: number of examples before each question (default: the task's).
         limit: number of questions of each task (default: all).
 
@@ -99,12 +96,14 @@ def evaluate_tasks(
         if not in_folder:
             raise DataError(folder, "holds no task", "add a YAML file of lm-eval")
         names += in_folder
-    # `simple_evaluate` also runs `git describe`, which prints an error to the user outside of a repository
+    # What follows is lm-eval's `simple_evaluate`, which also runs `git describe` and so prints an error to the user
+    # outside of a repository.
     random.seed(0)
     np.random.seed(SEED)
     torch.manual_seed(SEED)
     loaded = manager.load([*names, *(task for task in tasks if Path(task).is_file())])
     for task in loaded["tasks"].values():
+        # as in `simple_evaluate`: a task that sets 0 examples keeps 0
         default = task.get_config("num_fewshot")
         if default is None or (default and num_fewshot is not None):
             task.set_config(key="num_fewshot", value=num_fewshot or 0)
@@ -159,11 +158,8 @@ def adapter(lm: Scored) -> Any:
             return answers
 
         def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-            """Tokenize context and continuation together and split them where the context's tokens end.
-
-            lm-eval's own adapter fails if a token spans both, or if the context is all spaces. Here the continuation is
-            then tokenized alone, and an empty context becomes the prefix token.
-            """
+            # lm-eval's own adapter fails if a token spans context and continuation, or if the context is all spaces.
+            # Here the continuation is then tokenized alone, and an empty context becomes the prefix token.
             before, after = super()._encode_pair(context, continuation)
             if not after:
                 after = self.tok_encode(context[len(context.rstrip()) :] + continuation, add_special_tokens=False)
@@ -173,6 +169,7 @@ def adapter(lm: Scored) -> Any:
             return score_continuations(model, [(before, continuation) for _, before, continuation in requests])
 
         def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
+            # each token is predicted once, with as much context as fits
             windows = [
                 (index, make_disjoint_window(window))
                 for index, request in enumerate(requests)
@@ -189,12 +186,13 @@ def adapter(lm: Scored) -> Any:
         def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
             prompts = [self.tok_encode(request.args[0]) for request in requests]
             submitted = {}
-            for index in sorted(range(len(prompts)), key=lambda index: len(prompts[index])):  # similar lengths together
+            for index in sorted(range(len(prompts)), key=lambda index: len(prompts[index])):  # batched by length
                 options = normalize_gen_kwargs(requests[index].args[1])
                 settings = sampling_of(options, lm)
                 settings["stop"] += ends
                 settings["seed"] = (lm.sampling.seed + index) % 2**63  # a different seed for each repeat of a question
                 limit = options["max_gen_toks"]
+                # as lm-eval's own adapter, prompts are truncated on the left so that the answer fits
                 room = context - limit if limit < context else max(1, context // 2)
                 submitted[index] = engine.submit(prompts[index][-room:], id=index, continues=False, **settings)
             return [submitted[index].result() for index in range(len(prompts))]

@@ -30,7 +30,7 @@ class TranslationScore:
         accuracy: fraction of these tokens that are the model's most likely ones.
         num_tokens: number of tokens in all targets.
         signature: sacrebleu's signature of the BLEU computation, to be reported with it.
-        examples: how many pairs were left out.
+        examples: number of pairs left out.
     """
 
     bleu: float
@@ -66,16 +66,15 @@ def translation_score(
     settings: Beam,
     start: int | None = None,
 ) -> TranslationScore:
-    """Translate sources and compare the results with reference targets; pairs with an empty side are left out.
+    """Translate sources and compare the results with reference targets.
 
     Args:
         model: in evaluation mode.
-        tokenizer: the model's own.
         sources: source texts; pairs with an empty side are left out.
         targets: reference target of each source.
         places: file and line of each pair, for errors.
-        settings: of the beam search.
-        start: the token that every target starts with (absent: the end token).
+        settings: settings of the beam search.
+        start: the token that every target starts with (default: the end token).
 
     Raises:
         DataError: there are no pairs, a text exceeds the model's context, or sacrebleu is not installed.
@@ -117,10 +116,12 @@ def target_loss(
         if (longest := max(len(ids), len(target_ids) - 1)) > context:
             cause = f"has a side of {longest} tokens and the model's context holds {context}"
             raise DataError(place, cause, "cut it into sentences")
+    # similar lengths together; the order of pairs does not matter for a mean
     pairs.sort(key=lambda pair: max(map(len, pair)))
     total, correct, num_tokens, first = 0.0, 0, 0, 0
     while first < len(pairs):
         last = first + 1
+        # as many pairs as fit into TOKENS_AT_ONCE, padded to the longest, which is the last
         while last < len(pairs) and (last + 1 - first) * max(map(len, pairs[last])) <= TOKENS_AT_ONCE:
             last += 1
         (source, source_lengths), (target, lengths) = (

@@ -28,6 +28,7 @@ def albert(
         num_groups: groups of layers with different weights.
     """
     encoder = bert(num_layers=num_layers * layers_per_group, vocab_size=vocab_size, **design)
+    # layer `index` shares the weights of the first pass of its group
     passes, layers = num_layers // num_groups, list[Block]()
     for index, block in enumerate(encoder.layers):
         group, position = divmod(index, passes * layers_per_group)
@@ -73,6 +74,7 @@ KEYS: tuple[Row, ...] = (
 
 
 def _body(model: Encoder) -> str:
+    # the file has one set of tensors per group and position, the model one per layer that owns its weights
     lines = """
         BASE.embeddings.{word,position,token_type}_embeddings   embedding.{token,position,token_type}
         BASE.embeddings.LayerNorm                       embedding.norm
@@ -94,6 +96,7 @@ NAMES = Names(_body, "predictions.{dense,LayerNorm}", "predictions.decoder", "pr
     "BASE.pooler")
 FAMILY = Family("albert", {
     **presets("Lan 2019, table 1; albert/albert-*-v2 config.json", albert, {
+        # the v2 configurations have `hidden_act: gelu_new`, the paper GELU; and no dropout
         "albert-base": dict(num_layers=12, d_model=768, num_heads=12, activation="gelu_tanh"),
         "albert-large": dict(num_layers=24, d_model=1024, num_heads=16, activation="gelu_tanh"),
         "albert-xlarge": dict(num_layers=24, d_model=2048, num_heads=16, activation="gelu_tanh"),

@@ -59,6 +59,7 @@ def family_as_read(
     ignored = tuple(re.escape(name) for name in reading.left_out)
     copies = TIED
     if isinstance(model, Decoder) and model.further_tokens is not None:
+        # prediction layers that were left out may repeat the model's tables
         copies = TIED | copies_beside(reading.left_out, model)
     return Family(model_type, {}, Format(model_type, architecture, keys, rules, "", ignored, copies), reading)
 
@@ -93,13 +94,12 @@ def with_spec(family: Family, model: ModelSpec) -> Family:
 
 
 def with_dtype(values: Mapping[str, Any], dtype: str) -> dict[str, Any]:
-    """Replace every dtype that a config.json names by that of the weights."""
     nested = {key: with_dtype(value, dtype) for key, value in values.items() if isinstance(value, dict)}
     return {**values, **nested, **{key: dtype for key in DTYPE_KEYS if values.get(key) is not None}}
 
 
 def named_dtype(values: Mapping[str, Any]) -> str | None:
-    """Return the dtype that a config.json names, or None."""
+    # multimodal files name the dtype in their sections
     sections = (values, *(value for value in values.values() if isinstance(value, dict)))
     names = (section.get(key) for section in sections for key in DTYPE_KEYS)
     return next((name for name in names if isinstance(name, str)), None)

@@ -57,6 +57,7 @@ def bert(
 
     `patterns` are cycled over the layers; `model` are further fields of `spec.Encoder`.
     """
+    # the paper gives no eps; 1e-12 is the `layer_norm_eps` of Google's configurations
     norm = LayerNorm(eps=eps)
     block = standard_block(
         wiring=PostNorm(norm=norm),
@@ -100,7 +101,6 @@ class HeadRow:
     spans: bool = True
 
     def read(self, config: Config, values: Values) -> Values:
-        """Return `head`, `pooler` and `pooler_activation`."""
         further = (("ForPreTraining",) if self.pretraining else ()) + ((SPANS,) if self.spans else ())
         dropout = config.rate(self.dropout, values["dropout"])
         match head_named(config, MASKED, TEXTS, TOKENS, *further, BARE):
@@ -123,7 +123,7 @@ class HeadRow:
 
 # Keys shared by all formats of BERT's kind.
 BODY_KEYS: tuple[Row, ...] = (
-    # settings of a pooler that does not exist, and keys of Google's own files
+    # settings of a pooler that does not exist, and keys of Google's files
     ignored("pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head",
         "pooler_type", "directionality", "output_past"),
     Expected("pruned_heads", {}, "pruned heads"),

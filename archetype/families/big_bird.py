@@ -56,6 +56,7 @@ KEYS: tuple[Row, ...] = (
     HeadRow(activation="activation", spans=False),
     Converted(_read_pattern, _write_pattern),
     Key("use_bias", "qkv_bias", True),
+    # multiplies embeddings by sqrt(d_model), as in the original Transformer
     Key("rescale_embeddings", "embedding_scale", False, check=Config.flag, path="embedding.scale",
         decode=lambda scaled, values: values["d_model"] ** 0.5 if scaled else 1.0, encode=lambda scale: scale != 1.0),
 )

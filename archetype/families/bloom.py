@@ -25,6 +25,7 @@ def bloom(*, vocab_size: int = 250_880, context_length: int = 2048, eps: float =
         context_length=context_length,
         activation="gelu_tanh",
         position=Alibi(),
+        # `word_embeddings_layernorm`: a norm after the embedding makes training stable (BigScience 2022, section 3.2)
         model={"embedding": Embedding(norm=norm)},
         **design,
     )

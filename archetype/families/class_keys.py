@@ -50,20 +50,19 @@ def tables(data: Any) -> dict[Release, dict[str, Any]]:
 
 @cache
 def class_keys(release: Release | None = None) -> dict[str, ClassKeys]:
-    """Return the rows of a release (default: the newest) by model type; of an unknown one, the nearest before it."""
     known = tables(json.loads(FILE.read_bytes()))
+    # an unknown release has the rows of the nearest one before it
     rows = known[max(known) if release is None else nearest(known, release)]
     return {name: ClassKeys(tuple(classes), keys) for name, (classes, keys) in rows.items()}
 
 
 @cache
 def releases() -> tuple[Release, ...]:
-    """Return the known releases, oldest first."""
     return tuple(tables(json.loads(FILE.read_bytes())))
 
 
 def nearest(known: Collection[Release], release: Release) -> Release:
-    """Return the newest known release up to this one, or the oldest if all are later."""
+    # the newest up to this one, or the oldest if all are later
     return max((candidate for candidate in known if candidate <= release), default=min(known))
 
 
@@ -71,7 +70,7 @@ def keys_read(values: Mapping[str, Any], model_type: str | None = None) -> Mappi
     """Return the keys that the class of a config.json reads in the newest known release, with their defaults.
 
     Args:
-        model_type: of a sub-model (default: the file's own).
+        model_type: of a sub-model (default: the file's).
 
     Returns:
         None if transformers does not have the model type, or the class in `architectures`.
@@ -119,13 +118,13 @@ def warn_of_releases(values: Mapping[str, Any], place: str, is_registered: bool 
 
 
 def is_later(values: Mapping[str, Any]) -> bool:
-    """Return whether a config.json is of a later release than all known ones, whose class may read more keys."""
+    """Return whether a config.json is of a later release than all known ones; its class may read more keys."""
     return release_of(values.get("transformers_version")) > releases()[-1]
 
 
 def release_of(text: Any) -> Release:
-    """Return (major, minor) of a version; (0, 0) of any other text."""
     match = re.match(r"(\d+)\.(\d+)", str(text))
+    # before all known releases
     return (0, 0) if match is None else (int(match[1]), int(match[2]))
 
 

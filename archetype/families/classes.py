@@ -13,11 +13,7 @@ SPANS, BARE = "ForQuestionAnswering", "Model"
 
 
 def head_named(config: Config, *known: str) -> str:
-    """Return the suffix in `known` of the class that a file names, or the first suffix if it names none.
-
-    Raises:
-        CheckpointError: the class has none of these suffixes.
-    """
+    """Return the suffix in `known` of the class that a file names, or the first suffix if it names none."""
     names = config.get("architectures") or known
     name = str(names[0] if isinstance(names, list | tuple) else names)
     for ending in known:
@@ -28,9 +24,10 @@ def head_named(config: Config, *known: str) -> str:
 
 
 def read_classes(config: Config) -> int:
-    """Return the number of class names, or else `num_labels`, or else 2, transformers' default."""
+    """Return the number of classes of a file."""
     names = config.get("id2label")
     if names is None:
+        # 2: transformers' default
         return config.size("num_labels", 2)
     if not isinstance(names, dict) or not names or set(names) != {str(index) for index in range(len(names))}:
         raise config.error("id2label", "does not map the numbers of all classes to names", "number them from 0")
@@ -38,36 +35,33 @@ def read_classes(config: Config) -> int:
 
 
 def read_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the class names in order; empty if they are transformers' default names."""
     names = config.get("id2label")
     if not isinstance(names, dict):
         return ()
     labels = tuple(str(names.get(str(index))) for index in range(len(names)))
+    # transformers' default names say nothing
     return () if labels == tuple(f"LABEL_{index}" for index in range(len(labels))) else labels
 
 
 def read_pair_classes(config: Config) -> ClassificationHead:
-    """Read the classification head of an encoder-decoder: a tanh layer before the logits (Lewis 2019)."""
     dropout = config.rate("classifier_dropout", 0.0)
+    # a dense layer with tanh before the logits (Lewis 2019)
     return ClassificationHead(
         num_classes=read_classes(config), dropout=dropout, transform=HeadTransform(activation=Tanh())
     )
 
 
 def write_pair_classes(model: Any) -> dict[str, Any]:
-    """Return the keys of such a head; empty for others."""
     classes = write_classes(model)
     return classes | {"classifier_dropout": model.head.dropout} if classes else {}
 
 
 def write_classes(model: Any) -> dict[str, Any]:
-    """Return the keys of a classification head, with default names; empty for others."""
     if not isinstance(model.head, ClassificationHead | TokenClassificationHead):
         return {}
     return names_of_classes(model.head.num_classes)
 
 
 def names_of_classes(num_classes: int) -> dict[str, Any]:
-    """Return the keys of class names, with transformers' default names."""
     names = {str(index): f"LABEL_{index}" for index in range(num_classes)}
     return {"id2label": names, "label2id": {name: int(index) for index, name in names.items()}}

@@ -55,12 +55,10 @@ class Config:
         self.used: set[str] = set()
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the unchecked value, or `default` if the key is missing."""
         self.used.add(key)
         return self.values.get(key, default)
 
     def size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
-        """Return an integer from 1 to `most`."""
         value = self._required(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise self.error(key, f"{value!r} is not a positive whole number", "fix the file")
@@ -69,7 +67,6 @@ class Config:
         return value
 
     def count(self, key: str, default: int) -> int:
-        """Return an integer from 0 to `MAX_SIZE`."""
         return 0 if self.get(key, default) == 0 else self.size(key, default)
 
     def optional_size(self, key: str, default: int | None = None) -> int | None:
@@ -77,24 +74,21 @@ class Config:
         return None if self.get(key, default) is None else self.size(key, default)
 
     def number(self, key: str, default: float | None = None) -> float:
-        """Return a finite number."""
         value = self._required(key, default)
+        # Python reads NaN and Infinity in JSON
         if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e30 or value != value:
             raise self.error(key, f"{value!r} is not a finite number", "fix the file")
         return float(value)
 
     def positive(self, key: str, default: float | None = None) -> float:
-        """Return a finite number above 0."""
         if (value := self.number(key, default)) <= 0:
             raise self.error(key, f"{value} is not positive", "fix the file")
         return value
 
     def optional_positive(self, key: str, default: float | None = None) -> float | None:
-        """Return a finite number above 0 or None; `default` if the key is missing."""
         return None if self.get(key, default) is None else self.positive(key, default)
 
     def rate(self, key: str, default: float) -> float:
-        """Return a number in [0, 1)."""
         if not 0 <= (value := self.number(key, default)) < 1:
             raise self.error(key, f"{value} is not in the range 0 to 1", "fix the file")
         return value
@@ -106,19 +100,16 @@ class Config:
         return value
 
     def activation(self, key: str, default: str) -> Activation:
-        """Return an activation by its published name."""
         name = self._required(key, default)
         if not isinstance(name, str) or name not in ACTIVATIONS:
             raise self.error(key, f"unknown activation {name!r}", f"supported are {', '.join(ACTIVATIONS)}")
         return ACTIVATIONS[name]
 
     def expect(self, key: str, value: Any, meaning: str) -> None:
-        """Refuse any other value of a key; `meaning` explains other values."""
         if (actual := self.get(key, value)) != value:
             raise self.error(key, f"{actual!r} is not supported ({meaning})", f"only {value!r} is")
 
     def section(self, key: str) -> "Config | None":
-        """Return a nested mapping as a `Config`; None if it is missing or null."""
         value = self.get(key)
         if value is None:
             return None
@@ -127,14 +118,11 @@ class Config:
         return Config(value, f"{self.place}: {key}")
 
     def finish(self, ignored: frozenset[str] = BOOKKEEPING, read: Collection[str] | None = None) -> tuple[str, ...]:
-        """Refuse keys that were not read, except those that the class of the file does not read either.
+        """Refuse keys that were not read; return the keys of the file that its class does not read either.
 
         Args:
             ignored: keys without effect.
             read: keys that the class reads (default: all).
-
-        Returns:
-            Keys of the file that the class does not read.
         """
         left = tuple(key for key in self.values if key not in self.used and key not in ignored)
         for key in left:
@@ -143,11 +131,11 @@ class Config:
         return left
 
     def error(self, key: str, cause: str, remedy: str = "") -> CheckpointError:
-        """Return an error at a key."""
         return CheckpointError(f"{self.place}: {key}", cause, remedy)
 
     def _required(self, key: str, default: Any) -> Any:
         value = self.get(key)
+        # null counts as missing, as in transformers
         value = default if value is None else value
         if value is None:
             raise self.error(key, "is missing", "add it")

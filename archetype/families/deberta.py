@@ -38,6 +38,7 @@ KEYS: tuple[Row, ...] = (
     Expected("talking_head", False, "heads that are mixed"),
 )
 NAMES = Names(
+    # without BERT's separate matrices: in_proj fuses queries, keys and values by head
     "\n".join(line for line in BODY.splitlines() if "self.{query" not in line) + """
     BASE.encoder.layer.{i}.attention.self.{q,v}_bias    = blocks.{i}.mixer.{q,v}.bias
     BASE.encoder.layer.{i}.attention.self.{pos,pos_q}_proj   blocks.{i}.mixer.{position_k,position_q}

@@ -63,6 +63,7 @@ def read_directions(config: Config, values: Values) -> tuple[dict[str, bool], in
     if not isinstance(names, list) or not names or not set(names) <= set(DIRECTIONS):
         raise config.error("pos_att_type", f"{names!r} is not supported", f"supported are {', '.join(DIRECTIONS)}")
     longest = config.get("max_relative_positions", -1)
+    # -1 and 0 mean the context length, as in transformers
     longest = config.size("max_relative_positions") if longest not in (None, -1, 0) else values["context_length"]
     return {field: name in names for name, field in DIRECTIONS.items()}, longest
 
@@ -70,6 +71,7 @@ def read_directions(config: Config, values: Values) -> tuple[dict[str, bool], in
 def _read_distances(config: Config, values: Values) -> Values:
     fields, longest = read_directions(config, values)
     buckets = config.get("position_buckets", -1)
+    # without `position_buckets` each distance has its own vector
     logarithmic = buckets not in (None, -1, 0)
     return {
         "num_buckets": config.size("position_buckets") if logarithmic else longest,

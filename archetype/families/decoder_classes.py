@@ -43,12 +43,12 @@ def read_class_head(config: Config) -> ClassHead | None:
     if name.endswith(SPANS):
         return SpanHead()
     if name.endswith(TOKENS):
+        # 0.1: default of transformers' token classification classes
         dropout = 0.1 if config.get("classifier_dropout") is None else config.rate("classifier_dropout", 0.1)
         return TokenClassificationHead(num_classes=read_classes(config), dropout=dropout)
     return None
 
 
 def write_class_head(model: Any) -> dict[str, Any]:
-    """Return the keys of a decoder's classification head."""
     classes = write_classes(model)
     return classes | ({"classifier_dropout": model.head.dropout} if classes and model.head.labels_tokens else {})

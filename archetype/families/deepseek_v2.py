@@ -70,6 +70,7 @@ def deepseek_v2(
         qk_rope_head_dim=qk_rope_head_dim,
         position=position,
         bias=attention_bias,
+        # YaRN's factor applies to all features of a score, not only to the rotated ones: the square of its mscale
         scale=yarn_score_scale(qk_nope_head_dim + qk_rope_head_dim, position.scaling),
         dropout=attention_dropout,
         **({"kv_lora_rank": 512, "v_head_dim": 128} | mixer),
@@ -78,6 +79,7 @@ def deepseek_v2(
         num_experts=num_experts,
         experts_per_token=experts_per_token,
         expert=GatedMLP(d_ff=expert_d_ff, activation=activation),
+        # side by side, shared experts are one expert with their total width
         shared=GatedMLP(d_ff=num_shared_experts * expert_d_ff, activation=activation, bias=mlp_bias),
         router=SoftmaxRouter(scale=router_scale),
         groups=groups,
@@ -93,11 +95,11 @@ def deepseek_v2(
 
 def _read_position(config: Config, values: Values) -> Values:
     position = read_rotary(config, values["qk_rope_head_dim"], values["context_length"])
+    # neighboring features are rotated as pairs; no key of the file says so
     return {"position": position.replace(interleaved=True)}
 
 
 def write_position(model: Decoder) -> dict[str, Any]:
-    """Return `rope_parameters`."""
     mixer = expect_kind(LatentAttention, model.layers[0].mixer, "layers[0].mixer")
     return {"rope_parameters": write_rotary(mixer.position, mixer.qk_rope_head_dim)}
 
@@ -129,7 +131,7 @@ def dense_layers(model: Decoder) -> list[GatedMLP]:
 
 
 def dense_width(model: Decoder) -> int:
-    """Return F of the dense layers; without any, that of the experts, since any value will do."""
+    """Return F of the dense layers; without any, the F of the experts, since any value will do."""
     dense = dense_layers(model)
     return dense[0].width(model.d_model) if dense else expert_width(model)
 

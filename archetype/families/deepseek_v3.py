@@ -54,6 +54,7 @@ def deepseek_v3(
         num_shared_experts=num_shared_experts, num_dense_layers=num_dense_layers, q_lora_rank=q_lora_rank,
         position=position, vocab_size=vocab_size, groups=groups, balance_loss=0.0, **design,
     )
+    # `e_score_correction_bias` balances the experts; it affects only their selection (section 2.1.2)
     router = SigmoidRouter(renormalize=renormalize, scale=router_scale, expert_bias=True)
     return model.replace(layers=tuple(
         block.replace(feedforward=block.feedforward.replace(router=router))
@@ -73,8 +74,9 @@ def _write_position(model: Decoder) -> dict[str, Any]:
 
 
 def _read_groups(config: Config, values: Values) -> Values:
-    # a group's score is the sum of its two best experts; a single group means no groups
+    # a group's score is the sum of its two best experts' scores; a single group means no groups
     num_groups, groups_per_token = config.size("n_group", 8), config.size("topk_group", 4)
+    # groups of a single expert have no second one
     top_k = min(2, max(1, values["num_experts"] // num_groups))
     groups = ExpertGroups(num_groups=num_groups, groups_per_token=groups_per_token, top_k_in_group=top_k)
     return {"groups": None if num_groups == 1 else groups}

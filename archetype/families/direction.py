@@ -22,6 +22,7 @@ def read_direction(config: Config, decoder: Decoder) -> ModelSpec:
         CheckpointError: a layer cannot be bidirectional, or the head classifies by the last token.
     """
     read = keys_read(config.values)
+    # most classes ignore the key
     if (read is not None and KEY not in read) or config.flag(KEY, True):
         return decoder
     if (cause := _one_way(decoder)) is not None:
@@ -52,5 +53,4 @@ def _one_way(model: Decoder | Encoder) -> str | None:
 
 
 def write_direction(model: ModelSpec) -> dict[str, Any]:
-    """Return `is_causal` for an encoder."""
     return {KEY: False} if isinstance(model, Encoder) else {}

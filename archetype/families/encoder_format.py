@@ -74,7 +74,6 @@ class Names:
     interleaved: str = ""
 
     def rules(self, base: str, model: ModelSpec) -> tuple[Rule, ...]:
-        """Return the weight rules of a model."""
         encoder = expect_kind(Encoder, model, "kind")
         head, body = encoder.head, self.body(encoder) if callable(self.body) else self.body
         classifier = self.classifier if head.classifies else self.spans if isinstance(head, SpanHead) else "classifier"
@@ -89,12 +88,12 @@ class Names:
             *weight_rules(table.replace("BASE", base)),
             *weight_rules(self.interleaved.replace("BASE", base), heads=heads),
             rule(f"{self.logits}.weight", "lm_head.weight"),
+            # transformers stores the bias of a tied decoder under another name
             rule(self.tied_bias if head.shares_table else f"{self.logits}.bias", "lm_head.bias"),
         )
 
 
 def architecture(prefix: str, model: ModelSpec) -> str:
-    """Return the transformers class of a model."""
     head = expect_kind(Encoder, model, "kind").head
     for kind, ending in CLASSES.items():
         if isinstance(head, kind):

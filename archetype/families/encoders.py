@@ -42,7 +42,7 @@ def pre_norm(build: Build, embedding_norm: bool = True) -> Build:
 
 
 def in_attention(encoder: Encoder, position: MixerPosition, **attention: Any) -> Encoder:
-    """Set the positions of attention; `attention` are further fields of `spec.Attention`."""
+    # instead of positions added to the embedding
     layers = tuple(block.replace(mixer=block.mixer.replace(position=position, **attention)) for block in encoder.layers)
     return encoder.replace(layers=layers)
 
@@ -77,12 +77,10 @@ def gated(encoder: Encoder, down_bias: bool | None = None) -> Encoder:
 
 
 def without(rows: tuple[Row, ...], *names: str) -> tuple[Row, ...]:
-    """Remove the rows of some keys."""
     return tuple(row for row in rows if getattr(row, "names", getattr(row, "name", None)) not in names)
 
 
 def named(rows: tuple[Row, ...], **names: str) -> tuple[Row, ...]:
-    """Rename keys."""
     return tuple(
         replace(row, names=names.get(row.names, row.names)) if isinstance(row, Key) and isinstance(row.names, str)
         else row for row in rows
@@ -98,11 +96,11 @@ def spelled(names: dict[str, str], further: str) -> str:
 
 
 def norms(attention: str, network: str) -> dict[str, str]:
-    """Return new names of a layer's two norms, for `spelled`."""
     return {"{i}.attention.output.LayerNorm": f"{{i}}.{attention}", "{i}.output.LayerNorm": f"{{i}}.{network}"}
 
 
 MASK_OFFSET = Converted(
+    # fairseq's table also has rows for the padding id and the ids before it
     lambda config, values: {"context_length": values["context_length"] - PADDING - 1},
     lambda model: {"max_position_embeddings": model.context_length + PADDING + 1},
 )
@@ -250,6 +248,7 @@ FORMATS: tuple[Format, ...] = (
     encoder_format("mpnet", "MPNet", "mpnet", mpnet, (
         *without(BODY_KEYS, "type_vocab_size"),
         MASK_OFFSET,
+        # MPNet's class passes 32 to its bucket function, whatever the key says
         Expected("relative_attention_num_buckets", 32, "another number of buckets than in its code"),
         HeadRow(),
     ), MPNET_NAMES),

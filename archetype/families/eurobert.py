@@ -36,7 +36,7 @@ def eurobert(
 ) -> Encoder:
     """Build an encoder of EuroBERT's design, by default with a masked language modelling head.
 
-    That head has a bias iff `mlp_bias`. `head` and `pooling` are as in `spec.Encoder`, `design` as in `llama`.
+    The head has a bias iff `mlp_bias`. `head` and `pooling` are as in `spec.Encoder`, `design` as in `llama`.
     """
     sizes: dict[str, Any] = {"vocab_size": vocab_size, "context_length": context_length}
     decoder = llama(position=position, mlp_bias=mlp_bias, **sizes, **design)

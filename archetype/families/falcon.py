@@ -23,6 +23,7 @@ def falcon(
 
 
 FAMILY = Family("falcon", presets("Almazrouei 2023, section 4; tiiuae/falcon-* config.json", falcon, {
+    # `new_decoder_architecture: false`: one norm for attention and feed-forward part; the larger models have two
     "falcon-7b": dict(num_layers=32, d_model=4544, num_heads=71, num_kv_heads=1, shared_norm=True),
     "falcon-40b": dict(num_layers=60, d_model=8192, num_heads=128, num_kv_heads=8),
     "falcon-180b": dict(num_layers=80, d_model=14_848, num_heads=232, num_kv_heads=8),

@@ -55,7 +55,6 @@ class InferenceReport:
     proof: str = ""
 
     def summary(self, name: str) -> str:
-        """Return the report in one line."""
         text = f"{name} is not a registered family; inferred from {len(self.recognized)} keys, {self.tensors} tensors"
         text += f"; {self.proof or f'not proved: {self._what_counts()}'}"
         for words, items, shown in (
@@ -77,7 +76,6 @@ class InferenceReport:
         return f"sizes and costs depend on {', '.join(fields) if fields else 'nothing that is assumed'}"
 
     def table(self, name: str) -> str:
-        """Return the report with one line per item."""
         lines = (f"  {kind:<14}  {one_line(item)}" for kind, item in self._rows())
         return "\n".join([f"{one_line(name)} is not a registered family", *lines])
 
@@ -110,16 +108,11 @@ class Family:
 
     @property
     def decodes(self) -> bool:
-        """Whether its models are decoders."""
         return self.format.decodes
 
     @property
     def format(self) -> Format:
-        """Published format.
-
-        Raises:
-            CheckpointError: there is none.
-        """
+        # such as families known from a paper only
         if self.published is None:
             raise CheckpointError(self.name, "this family has no published format", "export to another family")
         return self.published

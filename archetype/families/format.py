@@ -85,11 +85,11 @@ class Format:
                 rules = tuple(replace(rule, hf=_with_prefix(rule.hf, self.prefix, names.prefix)) for rule in rules)
             return (*rules, *weight_rules(f"{names.tensors}   classifier"))
         if model.head.is_absent:
+            # the class without a head is the base model itself
             return tuple(replace(rule, hf=rule.hf.removeprefix(self.prefix)) for rule in rules)
         return rules
 
     def architecture_of(self, model: ModelSpec) -> str:
-        """Return the transformers class of a model."""
         model = self._written_as(model)
         if callable(self.architecture):
             return self.architecture(model)
@@ -102,7 +102,6 @@ class Format:
 
     @property
     def decodes(self) -> bool:
-        """Whether its models are decoders."""
         return getattr(self.keys, "kind", None) is Decoder
 
     def _written_as(self, model: ModelSpec) -> ModelSpec:
@@ -130,7 +129,6 @@ class Format:
         return self.class_heads.get(type(model.head)) if isinstance(model, Decoder) else None
 
     def spec_from(self, config: dict[str, Any], place: str = "config.json") -> ModelSpec:
-        """Return the specification that a config.json describes."""
         reader = Config(config, place)
         try:
             model = self.keys.read(reader)
@@ -192,12 +190,10 @@ class Format:
         return model.replace(**{name: getattr(read, name) for name in HEAD_FIELDS})
 
     def lacking(self, model: ModelSpec) -> list[CheckpointError]:
-        """Return an error for every field or part of a specification that this format cannot express."""
         return self._write(model)[1]
 
     def can_compare(self, model: ModelSpec) -> bool:
-        """Return whether a configuration can be written and read back, so that `lacking` lists all differences."""
-        return bool(self._write(model)[0])
+        return bool(self._write(model)[0])  # `lacking` lists all differences only if a configuration could be read back
 
     def _write(self, model: ModelSpec) -> tuple[dict[str, Any], list[CheckpointError]]:
         # config.json, and errors for what it does not express, found by reading it back: a written file is never wrong
@@ -217,6 +213,7 @@ class Format:
                 config = {"architectures": [self.architecture_of(model)], "model_type": self.model_type} | config
                 config |= write_direction(model) if self.decodes else {}
             if isinstance(model, EncoderDecoder):
+                # transformers' generation reads the key
                 config["is_encoder_decoder"] = True
             read_back = self.spec_from(dict(config))
         except CheckpointError as error:
@@ -231,7 +228,6 @@ class Format:
 
 
 def without_head(architecture: str) -> str:
-    """Return the name of the class without a head for that of a class with one."""
     return f"{HEAD.sub('', architecture).removesuffix(BARE)}{BARE}"
 
 
@@ -240,8 +236,6 @@ def _with_prefix(name: str, old: str, new: str) -> str:
 
 
 def without_fields(model: ModelSpec, names: tuple[str, ...]) -> ModelSpec:
-    """Return the specification without the fields of these names, at any depth."""
-
     def stripped(data: Any) -> Any:
         match data:
             case dict():

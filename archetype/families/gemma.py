@@ -21,7 +21,9 @@ def gemma(*, d_model: int, activation: Activation | str = "gelu_tanh", eps: floa
         d_model=d_model,
         activation=activation,
         eps=eps,
+        # norms multiply by 1 + weight: published weights are around 0
         unit_offset=True,
+        # transformers rounds the factor to the dtype of the embedding, sqrt(3072) to 55.5 in bfloat16
         embedding=Embedding(scale=d_model**0.5, round_scale=True),
         **(defaults | design),
     )
@@ -43,7 +45,7 @@ def _read_direction(config: Config, values: Values) -> Values:
 
 
 def gemma_keys(rotary: bool = True, **defaults: Any) -> tuple[Row, ...]:
-    """Return the keys of Gemma-like formats; `defaults` are those of the class in transformers."""
+    """Return the keys of Gemma-like formats; `defaults` override those of transformers' class."""
     common = {"head_dim": 256, "vocab_size": 256_000, "max_position_embeddings": 8192, "tie_word_embeddings": True}
     return (
         *design_keys(rotary=rotary, **(common | defaults)),

@@ -32,8 +32,8 @@ def gemma2(
 ) -> Decoder:
     """Build a decoder of Gemma 2's design; `design` as in `gemma`.
 
-    Scores are divided by the square root of `query_width`. `patterns` are cycled over the layers; by default, layers
-    with a window and with full attention alternate.
+    Scores are divided by the square root of `query_width` (`query_pre_attn_scalar`). `patterns` are cycled over the
+    layers; by default, layers with a window and with full attention alternate.
     """
     return gemma(
         head_dim=head_dim,

@@ -60,6 +60,7 @@ def _read_layers(config: Config, values: Values) -> Values:
     size = config.optional_size("sliding_window", 4096)
     every = config.size("sliding_window_pattern", config.size("_sliding_window_pattern", 6))
     patterns = read_patterns(config, values["num_layers"], size, lambda i: SLIDING if (i + 1) % every else FULL)
+    # only layers with full attention were stretched to the long context (section 2)
     thetas = {FULL: config.positive("rope_theta", 1e6), SLIDING: config.positive("rope_local_base_freq", 1e4)}
     positions = read_positions(config, values["head_dim"], values["context_length"], thetas, scaled=(FULL,))
     return {"patterns": patterns, "position": positions[FULL], "local_position": positions[SLIDING]}
@@ -98,6 +99,7 @@ FAMILY = Family("gemma3_text", {
     **presets("Gemma Team 2025, table 1; text_config of google/gemma-3-* config.json", _gemma3_sees, {
         "gemma3-4b": dict(num_layers=34, d_model=2560, num_heads=8, num_kv_heads=4, d_ff=10_240),
         "gemma3-12b": dict(num_layers=48, d_model=3840, num_heads=16, num_kv_heads=8, d_ff=15_360),
+        # as in gemma2-27b, query_width is d_model / num_heads
         "gemma3-27b": dict(num_layers=62, d_model=5376, num_heads=32, num_kv_heads=16, d_ff=21_504, head_dim=128,
             query_width=168),
     }),

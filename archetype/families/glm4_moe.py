@@ -20,8 +20,10 @@ def glm4_moe(
     """Build a decoder of GLM-4.5's design: dense layers, then layers with experts, one of them shared; see `llama`."""
     settings: dict[str, Any] = {
         "num_kv_heads": 8, "head_dim": 128, "vocab_size": 151_552, "context_length": 131_072,
+        # `partial_rotary_factor: 0.5`
         "position": Rotary(theta=1_000_000.0, dim=64),
         "attention_bias": ProjectionBiases(q=True, k=True, v=True),
+        # `use_qk_norm`: only the larger model
         "attention": {"qk_norm": RMSNorm(eps=1e-5) if qk_norm else NoNorm()},
     }
     sparse = with_experts(
@@ -31,6 +33,7 @@ def glm4_moe(
         shared=GatedMLP(d_ff=expert_d_ff, activation="silu"),
         router=SigmoidRouter(renormalize=True, scale=router_scale, expert_bias=True),
     )
+    # `first_k_dense_replace`: the first layers have no experts
     dense = sparse.layers[0].replace(feedforward=GatedMLP(d_ff=d_ff, activation="silu"))
     return sparse.replace(layers=(*[dense] * num_dense_layers, *sparse.layers[num_dense_layers:]))
 

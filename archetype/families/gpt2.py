@@ -56,6 +56,7 @@ KEYS = ConfigTable(gpt2, (
     Key("n_inner", "d_ff", lambda values: 4 * values["d_model"]),
     Key("activation_function", "activation", "gelu_new"),
     Key("layer_norm_epsilon", "eps", 1e-5, path="block.wiring.norm.eps"),
+    # false: scores are not divided by sqrt(head_dim)
     Key("scale_attn_weights", "scale", True, check=Config.flag, decode=lambda scaled, _: None if scaled else 1.0,
         encode=lambda scale: scale is None),
     Key("tie_word_embeddings", "tied", True),
@@ -97,5 +98,6 @@ PRESETS = {
 }
 
 FORMAT = Format(model_type="gpt2", architecture="GPT2LMHeadModel", keys=KEYS, rules=RULES, prefix="transformer.",
+    # the causal mask, which older transformers stored as a buffer
     ignored=(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)",), class_heads=OF_GPT)
 FAMILY = Family("gpt2", PRESETS, FORMAT)

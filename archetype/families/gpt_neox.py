@@ -15,6 +15,7 @@ def gpt_neox(
 ) -> Decoder:
     """Build a decoder of GPT-NeoX's design; `design` as in `standard_decoder`."""
     norm = LayerNorm()
+    # `rotary_pct: 0.25`
     position = Rotary(dim=d_model // num_heads // 4)
     sizes: dict[str, Any] = {"d_model": d_model, "num_heads": num_heads, "vocab_size": vocab_size}
     return standard_decoder(
@@ -23,6 +24,8 @@ def gpt_neox(
     )
 
 
+# vocabularies are padded to a multiple of 128 times the degree of model parallelism (GPT-NeoX's
+# `make_vocab_size_divisible_by`), so larger models have more tokens
 FAMILY = Family("gpt_neox", {
     **presets("Biderman 2023, table 1; EleutherAI/pythia-* config.json", gpt_neox, {
         "pythia-70m": dict(num_layers=6, d_model=512, num_heads=8),

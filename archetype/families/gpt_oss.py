@@ -52,6 +52,7 @@ def gpt_oss(
     """
     sizes: dict[str, Any] = {"head_dim": head_dim, "vocab_size": vocab_size, "context_length": context_length}
     model = llama(
+        # the dense parts of `llama` are replaced by experts below
         d_ff=d_ff, patterns=patterns or (Window(size=window), Full()), position=position,
         attention_bias=attention_bias, attention={"sinks": True}, activation=Swish(beta=beta), **sizes, **design,
     )
@@ -59,6 +60,7 @@ def gpt_oss(
         num_experts=num_experts,
         experts_per_token=experts_per_token,
         expert=GatedMLP(d_ff=d_ff, activation=Swish(beta=beta), bias=True, limit=limit, unit_offset=True),
+        # the softmax is over the selected experts only, so their weights sum to one
         router=SoftmaxRouter(renormalize=True, bias=True),
         balance_loss=balance_loss,
     )
@@ -71,7 +73,7 @@ def _read_windows(config: Config, values: Values) -> Values:
 
 
 def _read_position(config: Config, values: Values) -> Values:
-    # a file without a section on positions means those of the published models
+    # a file without a section on positions has the positions of the published models
     if rotary_section(config) is not None:
         return {}
     return {"position": LONG.replace(theta=config.positive("rope_theta", LONG.theta))}

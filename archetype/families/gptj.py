@@ -23,6 +23,7 @@ def gptj(
     )
     sizes = {"d_model": d_model, "vocab_size": vocab_size, "context_length": 2048}
     model = decoder((block,), num_layers=num_layers, norm=norm, tied=False, std=0.02, name=name, **sizes)
+    # an untied head with a bias, which is rare: `lm_head.bias` is in the published file
     return model.replace(head=LanguageModelHead(bias=True))
 
 

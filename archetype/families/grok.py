@@ -14,9 +14,12 @@ def grok(*, num_layers: int, d_model: int, num_heads: int, num_kv_heads: int, d_
     dense = llama(
         num_layers=num_layers, d_model=d_model, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=128,
         d_ff=d_ff, activation="gelu_tanh", sandwich=True, attention={"softcap": 30.0}, vocab_size=131_072,
+        # `embedding_multiplier_scale=78.38367176906169`, the root of 6144
         context_length=8192, embedding=Embedding(scale=d_model**0.5), name=name,
     )
+    # the weights of the two experts come from the softmax over all eight, without renormalization
     model = with_experts(dense, num_experts=8, experts_per_token=2, router=SoftmaxRouter())
+    # `output_multiplier_scale=0.5773502691896257`
     return model.replace(head=LanguageModelHead(tied=True, scale=3**-0.5))
 
 

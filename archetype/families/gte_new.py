@@ -37,6 +37,7 @@ def _write_positions(model: Encoder) -> dict[str, Any]:
     rotary = expect_kind(Rotary, attention.position, "layers[0].mixer.position")
     written: dict[str, Any] = {"position_embedding_type": "rope", "rope_theta": rotary.theta, "rope_scaling": None}
     if isinstance(rotary.scaling, LinearScaling):
+        # inverse of `_read_positions`; rounded, since a power and its root differ in the last bits
         factor = round(rotary.scaling.factor ** (attention.sizes(model.d_model).head_dim / 2), DIGITS)
         written |= {"rope_theta": rotary.theta / factor, "rope_scaling": {"type": "ntk", "factor": factor}}
     return written

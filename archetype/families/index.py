@@ -12,8 +12,6 @@ FILE = Path(__file__).with_name("presets.json")
 
 
 class PresetFacts(NamedTuple):
-    """Entry of a preset in the index."""
-
     family: str
     kind: str
     parameters: int
@@ -22,12 +20,11 @@ class PresetFacts(NamedTuple):
 
 @cache
 def preset_facts() -> dict[str, PresetFacts]:
-    """Return the entry of every preset by name, from the file."""
+    # from the file, so that no family is imported
     return {name: PresetFacts(*facts) for name, facts in json.loads(FILE.read_bytes()).items()}
 
 
 def count_presets() -> dict[str, PresetFacts]:
-    """Compute the entries from the presets."""
     from archetype.estimate.report import total_parameters
     from archetype.families.registry import presets
 

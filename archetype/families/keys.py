@@ -49,7 +49,6 @@ def width(path: str) -> Callable[[Any], Any]:
 
 
 def head_sizes(name: str) -> Path:
-    """Return a path to a size of the first layer's attention, with defaults filled in."""
     return lambda model: getattr(value_at(model, "block.mixer").sizes(model.d_model), name)
 
 
@@ -100,7 +99,7 @@ class Row(Protocol):
     """Row of a table: reads arguments from the keys of a file, and writes keys of a specification."""
 
     def read(self, config: Config, values: Values) -> Values:
-        """Return the arguments of the row, given those of earlier rows in `values`."""
+        """Return the arguments of the row, given the arguments of earlier rows in `values`."""
 
     def write(self, model: Any) -> dict[str, Any]:
         """Return the keys of the row for a specification."""
@@ -139,15 +138,14 @@ class Key:
 
     @property
     def shared(self) -> Argument:
-        """Usual check, path and encoding of the argument."""
         return ARGUMENTS.get(self.argument, Argument(Config.size, f"block.mixer.{self.argument}"))
 
     def read(self, config: Config, values: Values) -> Values:
-        """Return the checked value of the argument."""
         default, first = self.default, self.spellings[0]
         if self.null is not UNSET and first in config.values and config.values[first] is None:
             default = self.null
         value, check = default(values) if callable(default) else default, self.check or self.shared.check
+        # each spelling overrides the value of the later ones, which become its default
         for name in reversed(self.spellings):
             value = check(config, name, value)
         return {self.argument: value if self.decode is None else self.decode(value, values)}
@@ -171,7 +169,6 @@ class Expected:
     path: Path | None = None
 
     def read(self, config: Config, values: Values) -> Values:
-        """Check the value; set no arguments."""
         config.expect(self.name, self.value(values) if callable(self.value) else self.value, self.meaning)
         return {}
 
@@ -195,7 +192,6 @@ class Ignored:
 
 
 def ignored(*names: str, path: Path | None = None) -> Ignored:
-    """Return an `Ignored` row."""
     return Ignored(names, path)
 
 
@@ -209,7 +205,7 @@ class Converted:
 
 @dataclass(frozen=True)
 class Section:
-    """Key whose value is a nested mapping with its own rows."""
+    """Key with a nested mapping, read and written by a table of rows."""
 
     name: str
     rows: tuple[Row, ...]
@@ -225,15 +221,13 @@ class Section:
 
 
 def read_rows(rows: tuple[Row, ...], config: Config, values: Values) -> Values:
-    """Return the arguments that the rows set, given those in `values`; later rows have precedence."""
     arguments: Values = {}
     for row in rows:
-        arguments |= row.read(config, values | arguments)
+        arguments |= row.read(config, values | arguments)  # arguments) | later rows have precedence
     return arguments
 
 
 def write_rows(rows: tuple[Row, ...], model: Any) -> dict[str, Any]:
-    """Return the keys that the rows write; later rows have precedence."""
     return {name: value for row in rows for name, value in row.write(model).items()}
 
 
@@ -263,15 +257,12 @@ class ConfigTable:
     parts: Mapping[str, type[Spec]] = field(default_factory=dict)
 
     def read(self, config: Config) -> ModelSpec:
-        """Return the specification that a config.json describes."""
         return self.build(**read_rows(self.rows, config, {}))
 
     def write(self, model: ModelSpec) -> dict[str, Any]:
-        """Return the keys of a specification; `misfits` must be empty."""
         return write_rows(self.rows, model)
 
     def misfits(self, model: ModelSpec) -> list[CheckpointError]:
-        """Return an error for every part of a kind that the format does not have."""
         if not isinstance(model, self.kind):
             return [wrong_kind(self.kind, model, "kind")]
         parts = ((path, kind, value_at(model, path)) for path, kind in self.parts.items())
@@ -292,18 +283,13 @@ Part = TypeVar("Part", bound=Spec)
 
 
 def expect_kind(kind: type[Part], part: Spec, place: str) -> Part:
-    """Return `part` if it has the only kind that a format supports.
-
-    Raises:
-        CheckpointError: it has another kind.
-    """
+    """Return `part` if it has the only kind that a format supports; otherwise raise a CheckpointError."""
     if isinstance(part, kind):
         return part
     raise wrong_kind(kind, part, place)
 
 
 def wrong_kind(kind: type[Spec], part: Spec, place: str) -> CheckpointError:
-    """Return the error for a part whose kind the format does not support."""
     names = kind.model_fields["kind"].default, type(part).model_fields["kind"].default
     cause = f"only kind {names[0]} can be written, not {names[1]}"
     return CheckpointError(place, cause, "change the specification or export to another family")

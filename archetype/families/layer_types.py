@@ -28,10 +28,10 @@ def read_patterns(
 
 
 def write_patterns(model: Decoder | Encoder) -> dict[str, Any]:
-    """Return `layer_types` and the window size; None without windows."""
     patterns = [block.mixer.pattern for block in model.layers if isinstance(block.mixer, Attention)]
     widths = [pattern.size for pattern in patterns if isinstance(pattern, Window)]
     types = [SLIDING if isinstance(pattern, Window) else FULL for pattern in patterns]
+    # one key for all windows; `Format` refuses models whose windows differ
     return {"sliding_window": widths[0] if widths else None, "layer_types": types}
 
 
@@ -43,7 +43,6 @@ def read_positions(
     Args:
         config: has `rope_parameters` by type, or a `rope_scaling` of older files.
         head_dim: width of a head, which is rotated completely.
-        context_length: in tokens.
         thetas: default of each type.
         scaled: types to which `rope_scaling` applies.
     """
@@ -60,7 +59,6 @@ def read_positions(
 
 
 def write_positions(model: Decoder | Encoder) -> dict[str, Any]:
-    """Return the keys of `write_patterns`, and `rope_parameters` by layer type."""
     mixers = [expect_kind(Attention, block.mixer, "layers[*].mixer") for block in model.layers]
     windows, sections = write_patterns(model), {}
     for mixer, kind in zip(mixers, windows["layer_types"], strict=True):

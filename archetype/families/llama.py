@@ -52,8 +52,6 @@ def llama(
 ) -> Decoder:
     """Build a decoder of Llama's design, with the settings in which its descendants differ.
 
-    Sizes are as in `spec.Attention`, `spec.GatedMLP` and `spec.Decoder`.
-
     Args:
         patterns: cycled over the layers.
         unit_offset: whether norms multiply by 1 + weight.
@@ -66,6 +64,7 @@ def llama(
         attention_bias = ALL_BIASES if attention_bias else ProjectionBiases()
     mixer = Attention(
         num_heads=num_heads,
+        # defaults are left out, so that equal models have equal specifications
         num_kv_heads=None if num_kv_heads == num_heads else num_kv_heads,
         head_dim=None if head_dim is not None and head_dim * num_heads == d_model else head_dim,
         bias=attention_bias,
@@ -114,7 +113,7 @@ def design_keys(
 ) -> tuple[Row, ...]:
     """Return the keys of Llama-like formats; `theta` and `defaults` are those of the class in transformers.
 
-    `feedforward` is the path of the part with the inner width. Without `rotary`, the format adds its own positions.
+    `feedforward` is the path of the part with the inner width. Without `rotary`, the format adds a row of positions.
     """
     rows: tuple[Row, ...] = (
         Key("hidden_size", "d_model", 4096),
@@ -173,6 +172,7 @@ def _llama3(**sizes: Any) -> Decoder:
 
 
 def _llama31(factor: float, **sizes: Any) -> Decoder:
+    # `rope_scaling` of the configurations; the paper gives only theta
     bands = {"low_frequency_factor": 1.0, "high_frequency_factor": 4.0, "original_context_length": 8192}
     position = Rotary(theta=500_000.0, scaling=Llama3Scaling(factor=factor, **bands))
     return _llama3(context_length=131_072, position=position, **sizes)

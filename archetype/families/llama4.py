@@ -23,7 +23,7 @@ def llama4(
     """Build a text decoder of Llama 4's design.
 
     Args:
-        experts_every: every so many layers have experts; the others are dense.
+        experts_every: interval of layers with experts (`interleave_moe_layer_step`); the others are dense.
         qk_norm: whether queries and keys are normalized after rotation.
     """
     sizes: dict[str, Any] = {"vocab_size": 202_048, "context_length": context_length, "name": name}
@@ -31,11 +31,15 @@ def llama4(
         num_layers=48, d_model=5120, num_heads=40, num_kv_heads=8, head_dim=128, d_ff=16_384,
         position=Rotary(theta=500_000.0, interleaved=True, scaling=scaling), **sizes,
     )
+    # `attention_chunk_size` 8192; `use_qk_norm` divides by the root mean square, without weights
     rotates = {"qk_norm": RMSNorm(eps=1e-5, weight=False) if qk_norm else NoNorm(), "qk_norm_after_rope": qk_norm,
                "pattern": Chunked(size=8192)}
+    # `no_rope_layers`; without positions, queries are scaled by the logarithm of their position
+    # (`attn_temperature_tuning`)
     whole = {"position": NoPosition(), "pattern": Full(), "query_scale": QueryScale(beta=0.1, length=8192, offset=1)}
     expert = GatedMLP(d_ff=8192, activation="silu")
     experts = MixtureOfExperts(
+        # a sigmoid of the router's score multiplies the input of an expert, not its output
         num_experts=num_experts, experts_per_token=1, expert=expert, shared=expert, weighs="inputs",
         router=SigmoidRouter(),
     )
@@ -48,7 +52,7 @@ def llama4(
     ))
 
 
-# Published files are inferred from their tensors, as those of unregistered families.
+# Published files are inferred from their tensors, like files of unregistered families.
 FAMILY = Family("llama4", presets("Meta 2025; meta-llama/Llama-4-* config.json, the part that reads text", llama4, {
     "llama-4-scout": dict(num_experts=16, experts_every=1, qk_norm=True, scaling=LONG, context_length=10_485_760),
     "llama-4-maverick": dict(num_experts=128, experts_every=2, qk_norm=False, scaling=NoScaling(),

@@ -43,7 +43,7 @@ def mamba(
 
 
 def unless_automatic(rank: int | None, values: Values) -> int | None:
-    """Return the rank, or None if it is the default for the width."""
+    # the default, written as "auto" in the authors' program
     return None if rank == -(-values["d_model"] // 16) else rank
 
 
@@ -57,7 +57,7 @@ STATE_SPACE = (  # keys shared by Mamba and Mamba-2
     Key("use_bias", "bias", False, check=Config.flag),
     Key("time_step_min", "dt_min", 0.001, check=Config.positive),
     Key("time_step_max", "dt_max", 0.1, check=Config.positive),
-    # Archetype's own key, which transformers keeps but does not read
+    # a key of Archetype, which transformers keeps but does not read
     Key("max_position_embeddings", "context_length", TRAINED),
     Key("layer_norm_epsilon", "eps", 1e-5),
     Key("initializer_range", "std", 0.1),

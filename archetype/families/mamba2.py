@@ -20,8 +20,8 @@ def mamba2(*, vocab_size: int = 50_288, eps: float = 1e-5, **design: Any) -> Dec
 
 
 def write_limits(model: Any) -> dict[str, Any]:
-    """Return the limits of step sizes; empty without limits."""
     mixer = model.layers[0].mixer
+    # how transformers writes infinity, which JSON does not have
     largest = {"__float__": "Infinity"} if mixer.dt_limit_max is None else mixer.dt_limit_max
     return {"time_step_limit": [mixer.dt_limit_min, largest]} if mixer.limits_steps else {}
 

@@ -51,7 +51,7 @@ def marian(
     std: float = 0.02,
     **sizes: Any,
 ) -> EncoderDecoder:
-    """Build an encoder-decoder with biases everywhere; sizes of the decoder default to those of the encoder."""
+    """Build an encoder-decoder with biases everywhere; sizes of the decoder default to the encoder's."""
 
     def block(heads: int, width: int) -> Block:
         return standard_block(
@@ -71,6 +71,7 @@ def marian(
         embedding=PairEmbedding(
             shared=shared,
             scale=d_model**0.5 if scaled else 1.0,
+            # all sines before all cosines, as in Marian's program
             position=Sinusoidal(interleaved=False),
             dropout=dropout,
         ),
@@ -88,6 +89,7 @@ def _read_vocabularies(config: Config, values: Values) -> Values:
     target_size = check_width(config, "decoder_vocab_size", vocab_size)
     if shared:
         return {"vocab_size": vocab_size, "shared": True}
+    # with separate vocabularies, `vocab_size` is the source's
     source_size = None if target_size == vocab_size else vocab_size
     return {"vocab_size": target_size, "source_vocab_size": source_size, "shared": False}
 
@@ -127,7 +129,7 @@ PAIR_PARTS: dict[str, type[Spec]] = {
     "decoder.block.feedforward": MLP,
 }
 KEYS = ConfigTable(marian, (
-    # keys of Marian's own program: post-norm, sinusoidal positions, and a bias of the logits
+    # keys of Marian's program: post-norm, sinusoidal positions, and a bias of the logits
     *(Expected(name, False, "another design") for name in (
         "normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits", "tie_encoder_decoder"
     )),
@@ -148,12 +150,12 @@ PAIR_LAYERS = """
 
 
 def rules(model: ModelSpec) -> tuple[Rule, ...]:
-    """Return the weight rules, with a shared token table or one per side."""
     pair = expect_kind(EncoderDecoder, model, "kind")
     return (
         rule("model.shared.weight" if pair.embedding.is_shared else TARGET, "embedding.token.weight"),
         rule(SOURCE, "source_embedding.token.weight"),
         *weight_rules(PAIR_LAYERS),
+        # a buffer of shape (1, V) in transformers
         rule("final_logits_bias", "lm_head.bias", shape=(1, pair.vocab_size)),
     )
 

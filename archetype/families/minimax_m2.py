@@ -16,6 +16,7 @@ def minimax_m2(
     norm = RMSNorm(eps=1e-6)
     dense = llama(
         num_layers=num_layers, d_model=d_model, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=128,
+        # `rotary_dim: 64` of 128; `qk_norm_type: per_layer` normalizes all heads together
         d_ff=expert_d_ff, eps=1e-6, attention={"qk_norm": norm, "qk_norm_over": "all"},
         position=Rotary(theta=5_000_000.0, dim=64), vocab_size=200_064, context_length=196_608, name=name,
     )

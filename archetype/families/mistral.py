@@ -20,7 +20,6 @@ def mistral(*, window: int | None = 4096, context_length: int = 32_768, **design
 
 
 def window_size(model: Decoder) -> int | None:
-    """Return the window size of the first layer; None without a window."""
     mixer = expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer")
     return mixer.pattern.size if isinstance(mixer.pattern, Window) else None
 

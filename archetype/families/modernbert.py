@@ -64,9 +64,6 @@ def modernbert(
 ) -> Encoder:
     """Build an encoder of ModernBERT's design, by default with a masked language modelling head.
 
-    The embedding ends with a norm, so the first attention has none. Sizes are as in `spec.Attention`, `spec.GatedMLP`
-    and `spec.Encoder`.
-
     Args:
         patterns: cycled over the layers.
         position: of layers with full attention.
@@ -88,6 +85,7 @@ def modernbert(
         network = GatedMLP(d_ff=d_ff, activation=activation, bias=mlp_bias)
         return Block(wiring=PreNorm(norm=norm), mixer=mixer, feedforward=network)
 
+    # the embedding ends with a norm, so the first attention has none (`attn_norm` is an identity in layer 0)
     first, *others = cycle(num_layers, *map(block, patterns))
     first = first.replace(wiring=PreNorm(norm=norm, mixer_norm=NoNorm()))
     return Encoder(

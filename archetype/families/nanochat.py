@@ -17,6 +17,7 @@ def nanochat(*, num_layers: int, name: str = "") -> Decoder:
     block = Block(
         wiring=PreNorm(norm=norm),
         mixer=Attention(
+            # gpt.py rotates by the negative angle, and normalizes queries and keys after it
             num_heads=d_model // 128, qk_norm=norm, qk_norm_after_rope=True, position=Rotary(reversed=True)
         ),
         feedforward=MLP(d_ff=4 * d_model, activation="relu2"),

@@ -27,6 +27,7 @@ def olmo2(
     norm = RMSNorm(eps=eps)
     sizes: dict[str, Any] = {"vocab_size": vocab_size, "context_length": context_length}
     model = llama(position=position, eps=eps, attention={"qk_norm": norm, "qk_norm_over": "all"}, **sizes, **design)
+    # norms follow attention and feed-forward part, inside the residual branch
     wiring = OutputNorm(norm=norm)
     return model.replace(layers=tuple(block.replace(wiring=wiring) for block in model.layers))
 

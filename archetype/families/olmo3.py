@@ -9,6 +9,7 @@ from archetype.parts.pattern.spec import Full, Window
 from archetype.parts.position.spec import Rotary, YarnScaling
 
 LOCAL = Rotary(theta=500_000.0)
+# attention_factor is YaRN's 0.1 ln 8 + 1, which the file writes out
 LONG = LOCAL.replace(scaling=YarnScaling(factor=8.0, original_context_length=8192, attention_factor=1.2079441541679836))
 
 

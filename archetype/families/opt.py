@@ -22,6 +22,7 @@ def opt(*, vocab_size: int = 50_272, context_length: int = 2048, **design: Any) 
 
 def narrow_opt(*, width: int, **design: Any) -> Decoder:
     """Build OPT-350M: `opt` with post-norm and embedding tables of a smaller `width`."""
+    # `do_layer_norm_before: false` and `word_embed_proj_dim: 512`, in this size only
     model = opt(wiring=PostNorm(norm=LayerNorm()), **design)
     embedding = model.embedding.replace(width=width, project_first=True)
     transform = HeadTransform(activation=NoActivation(), bias=False, width=width)

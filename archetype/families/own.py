@@ -1,4 +1,4 @@
-"""Archetype's own format: config.json contains a specification, which `archetype.hf` builds for transformers.
+"""Archetype's format: config.json contains a specification, which `archetype.hf` builds for transformers.
 
 It expresses every specification. Tensors keep their names, after the prefixes of the classes in `archetype.hf`.
 """
@@ -50,7 +50,6 @@ def read_own_spec(spec: Mapping[str, Any], extensions: Sequence[Mapping[str, Any
 
 
 def architecture_of(model: ModelSpec) -> str:
-    """Return the class in `archetype.hf` for a model."""
     if model.continues_text:
         return "ArchetypeForCausalLM"
     if model.reads_source:
@@ -65,10 +64,9 @@ def architecture_of(model: ModelSpec) -> str:
 
 
 class SpecificationKeys:
-    """Keys of such a config.json: the specification."""
+    """Keys of a config.json in this format: the specification."""
 
     def read(self, config: Config) -> ModelSpec:
-        """Return the specification in the file."""
         data, extensions = config.get("spec"), config.get("extensions") or []
         config.get("tie_word_embeddings")  # a tied head has no weights in this format
         if not isinstance(data, dict) or not isinstance(extensions, list):
@@ -76,7 +74,6 @@ class SpecificationKeys:
         return read_own_spec(data, extensions)
 
     def write(self, model: ModelSpec) -> dict[str, Any]:
-        """Return the specification as plain data."""
         return {"spec": model.dump(), "is_encoder_decoder": model.reads_source}
 
     def misfits(self, model: ModelSpec) -> list[CheckpointError]:
@@ -87,7 +84,7 @@ class OwnFormat(Format):
     """Format that expresses every specification."""
 
     def rules_for(self, model: ModelSpec) -> tuple[Rule, ...]:
-        # without a head, the names are those of the backbone's class
+        # without a head, the class is the backbone, whose names lack the prefix
         is_bare = model.without_sentence_head().head.is_absent
         return (replace(RULES[-1], hf="network.{name}"),) if is_bare else RULES
 

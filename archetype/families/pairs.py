@@ -55,11 +55,11 @@ def transformer_pair(
         norm_first: whether the decoder's norm precedes the addition of positions.
         pre_norm: pre-norm, with a norm after the last layer of each side.
         logits_bias: whether the logits have a bias.
-        head: (default: language modelling).
     """
     pair = marian(**design)
     placed: dict[str, Any] = {"position": position, "norm": NORM if embedding_norm else NoNorm()}
     table = expect_kind(PairEmbedding, pair.embedding, "embedding").replace(**placed, norm_first=norm_first)
+    # parameters besides the token table are separate for each side
     if position.limits_length or embedding_norm:
         table = table.replace(source=Embedding(scale=table.scale, dropout=table.dropout, **placed))
     pair = pair.replace(embedding=table, head=head or LanguageModelHead(tied=True, bias=logits_bias))
@@ -111,7 +111,6 @@ M2M_KEYS: tuple[Row, ...] = (
 
 
 def rules(model: ModelSpec) -> tuple[Rule, ...]:
-    """Return the weight rules, with a shared token table, and positions and norms for each side."""
     pair = expect_kind(EncoderDecoder, model, "kind")
     return (
         rule("model.shared.weight", "embedding.token.weight"),
@@ -158,6 +157,7 @@ FORMATS: tuple[Format, ...] = (
     pair_format("pegasus", "Pegasus",
         partial(transformer_pair, position=Sinusoidal(interleaved=False), pre_norm=True)),
     pair_format("blenderbot", "Blenderbot", partial(transformer_pair, position=Learned(), pre_norm=True)),
+    # only its decoder normalizes before it adds positions
     pair_format("blenderbot-small", "BlenderbotSmall",
         partial(transformer_pair, position=Learned(), embedding_norm=True, norm_first=True)),
     pair_format("m2m_100", "M2M100", m2m, M2M_KEYS),

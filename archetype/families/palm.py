@@ -17,6 +17,7 @@ def palm(*, num_layers: int, d_model: int, num_heads: int, name: str = "") -> De
     block = Block(
         wiring=ParallelResidual(norm=norm, shared_norm=True),
         mixer=Attention(num_heads=num_heads, num_kv_heads=1, head_dim=256, position=Rotary()),
+        # three matrices of width 4 D, where others shrink a gated part to 8/3 D
         feedforward=GatedMLP(d_ff=4 * d_model, activation="silu"),
     )
     sizes = {"d_model": d_model, "vocab_size": 256_000, "context_length": 2048}

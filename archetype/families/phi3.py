@@ -33,7 +33,9 @@ KEYS = ConfigTable(phi3, (
     Expected("attention_bias", False, "biases"),
     *design_keys(rotary=False, vocab_size=32_064, hidden_size=3072, intermediate_size=8192,
         max_position_embeddings=4096, rms_norm_eps=1e-5),
+    # transformers switches to the long factors beyond 4,096 tokens, and then computes the whole sequence again
     rotary_keys(10_000.0, whole=False, trained=4096, rereads=True),
+    # read by `rotary_keys`; written for models without LongRoPE too
     ignored("original_max_position_embeddings", path=_trained),
     Key("sliding_window", "window", check=Config.optional_size, path=window_size),
     Key("hidden_act", "activation", "silu"),

@@ -17,7 +17,7 @@ from archetype.models.decoder.spec import Decoder
 from archetype.models.further_tokens.spec import FurtherTokens
 from archetype.spec.errors import inside
 
-# Tensors in such a layer that duplicate a table of the model, and the duplicated parameters.
+# Tensors of a prediction layer that duplicate a table of the model, and the duplicated parameters.
 TABLES = (
     (re.compile(r".*\.\d+\.embed_tokens\.weight"), "embedding.token.weight"),
     (re.compile(r".*\.\d+\.shared_head\.head\.weight"), "lm_head.weight"),
@@ -26,7 +26,7 @@ TABLES = (
 
 @dataclass(frozen=True)
 class Spelling:
-    """Tensor names of such layers.
+    """Tensor names of prediction layers.
 
     Attributes:
         projection: pattern of the projection's name; group 1 is the prefix of all names of the layer, group 2 its
@@ -66,10 +66,7 @@ class Predictions(NamedTuple):
 
 
 def read_predictions(names: Collection[str], rules: Sequence[Rule], model: Decoder) -> Predictions:
-    """Read the prediction layers of a file.
-
-    Args:
-        rules: of the model without these layers.
+    """Read the prediction layers of a file; `rules` are of the model without these layers.
 
     Raises:
         CheckpointError: there are none, or one is unlike all layers of the model.
@@ -87,6 +84,7 @@ def read_predictions(names: Collection[str], rules: Sequence[Rule], model: Decod
         for name in layer_names:
             if re.fullmatch(projection, name):
                 projected = f"further_tokens.projections.{index}.weight"
+                # the model's projection reads the hidden vector first (DeepSeek-AI 2024b, equation 21)
                 further.append(replace(rule(name, projected), swapped=spelling.embedding_first))
             elif (param := inner.get(name.removeprefix(prefix))) is not None:
                 further.append(rule(name, f"further_tokens.{param}"))
@@ -111,7 +109,7 @@ REMEDY = "load it without further_tokens"
 
 
 def copies_beside(names: Iterable[str], model: Decoder) -> dict[str, str]:
-    """Return {tensor: parameter} for the tensors that duplicate a table of the model."""
+    # a tied model has no table of the head
     tied = model.head.shares_table
     repeated = {name: param for name in names for pattern, param in TABLES if pattern.fullmatch(name)}
     return {name: TABLES[0][1] if tied else param for name, param in repeated.items()}

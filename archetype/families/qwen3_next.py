@@ -19,6 +19,7 @@ def qwen3_next(*, num_layers: int, d_model: int, num_heads: int, num_kv_heads: i
         num_layers=num_layers, d_model=d_model, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=256,
         d_ff=512, eps=eps, unit_offset=True,
         attention={"qk_norm": RMSNorm(eps=eps, unit_offset=True), "gate": OutputGate()},
+        # `partial_rotary_factor: 0.25`
         position=Rotary(theta=10_000_000.0, dim=64), vocab_size=151_936, context_length=262_144, name=name,
     )
     model = with_experts(
@@ -26,6 +27,7 @@ def qwen3_next(*, num_layers: int, d_model: int, num_heads: int, num_kv_heads: i
         router=SoftmaxRouter(renormalize=True), balance_loss=0.001,
     )
     delta = model.layers[0].replace(mixer=GatedDeltaNet(num_heads=32, num_key_heads=16, eps=eps))
+    # `full_attention_interval: 4`
     layers = tuple(block if layer % 4 == 3 else delta for layer, block in enumerate(model.layers))
     return model.replace(layers=layers)
 

@@ -20,7 +20,7 @@ NAMES = (
     "deepseek_v3", "mamba2", "gpt_neox", "gptj", "opt", "falcon", "palm", "roberta", "albert", "switch", "grok",
     "glm4_moe", "minimax_m2", "qwen3_next", "olmo3", "nanochat", "llama4", "gopher", "modernbert", "deberta",
 )
-# Other modules: those with a table of several families, which differ little from the ones above, and those whose name
+# Other modules: tables of several families that differ little from the families above, and modules whose name
 # is not the model type.
 SPELLINGS = {
     "pairs": (
@@ -86,18 +86,16 @@ def register_family(family: Family) -> Family:
 
 @cache
 def published() -> dict[str, Family]:
-    """Return the families with a published format, by `model_type`."""
     return {family.published.model_type: family for family in FAMILIES.values() if family.published is not None}
 
 
 def designs() -> list[str]:
-    """Return the model types of families with presets; the others are variants of these."""
+    # the others are variants of these
     return [model_type for model_type, family in published().items() if family.presets]
 
 
 @cache
 def presets() -> dict[str, tuple[Family, Preset]]:
-    """Return every preset with its family."""
     return {name: (family, preset) for family in FAMILIES.values() for name, preset in family.presets.items()}
 
 
@@ -107,6 +105,7 @@ def preset(name: str) -> ModelSpec:
     Raises:
         SpecError: there is no such preset; names the closest.
     """
+    # from the index, which imports only the preset's family
     if name in preset_facts():
         return FAMILIES[preset_facts()[name].family].presets[name].make()
     known = presets()  # includes presets that presets.json lacks
@@ -135,6 +134,7 @@ def family_of(config: dict[str, object], place: str = "config.json") -> Family |
     if family is None or family.published is None:
         return None
     names = config.get("architectures")
+    # such as the decoder of an encoder-decoder, saved as a causal model
     alone = config.get("is_decoder") is True and config.get("is_encoder_decoder") is not True
     alone = alone or (isinstance(names, list) and str(names[:1]).endswith("ForCausalLM']"))
     return None if alone and not family.decodes else family
@@ -155,6 +155,7 @@ def family_for(model: ModelSpec) -> Family:
         errors = family.format.lacking(model)
         if not errors:
             return family
+        # a format of another kind of model is no candidate for the closest
         if errors[0].place != "kind":
             lacking[family.name] = errors
     where = model.name or "the specification"

@@ -54,17 +54,14 @@ def read_rotary(
         section.finish(frozenset())
         if isinstance(scaling, LongRopeScaling):
             scaling = scaling.replace(rereads=rereads)
+    # a proportional scaling has the fraction as its share
     is_whole = fraction == 1.0 or isinstance(scaling, ProportionalScaling)
     dim = None if is_whole else int(head_dim * fraction)
     return Rotary(theta=theta, dim=dim, scaling=scaling)
 
 
 def rotary_section(config: Config) -> Config | None:
-    """Return the section on rotary positions, under either name; None without one.
-
-    Raises:
-        CheckpointError: the two sections differ.
-    """
+    """Return the section on rotary positions, under either name; None without one, and refuse two that differ."""
     both = (config.section(key) for key in SECTIONS)
     sections = [section for section in both if section is not None and section.values]
     if len(sections) == len(SECTIONS) and sections[0].values != sections[1].values:
@@ -73,7 +70,6 @@ def rotary_section(config: Config) -> Config | None:
 
 
 def write_rotary(rotary: Rotary, head_dim: int) -> dict[str, Any]:
-    """Return `rope_parameters` as written by transformers 5."""
     parameters: dict[str, Any] = {"rope_theta": rotary.theta} | _written_scaling(rotary.scaling)
     if rotary.dim is not None and rotary.dim != head_dim:
         parameters["partial_rotary_factor"] = rotary.dim / head_dim
@@ -119,6 +115,7 @@ def _read_longrope(section: Config, trained: int, context_length: int) -> LongRo
         if not isinstance(factors, list):
             raise section.error(name, f"{factors!r} is not a list of numbers", "fix the file")
     factor = section.positive("factor", context_length / trained)
+    # LongRoPE's attention factor (Ding 2024), which transformers computes if the file has none
     usual = math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 and trained > 1 else 1.0
     return LongRopeScaling(
         short_factors=lists["short_factor"],
@@ -132,6 +129,7 @@ def _read_yarn(section: Config, trained: int, context_length: int) -> YarnScalin
     optional = {
         name: section.positive(name)
         for name in ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor")
+        # transformers takes null and 0 for missing
         if section.get(name) not in (None, 0)
     }
     return YarnScaling(

@@ -15,8 +15,8 @@ class Rule:
     """Tensor of a file and its parameters, concatenated along the first axis.
 
     Attributes:
-        hf: name in the file; `{i}` is the index of a layer, `{e}` that of an expert, `{name}` the rest of the name of
-            any parameter that no earlier rule covers.
+        hf: name in the file; `{i}` is the index of a layer, `{e}` the index of an expert, `{name}` the rest of the name
+            of any parameter that no earlier rule covers.
         params: names of the model's parameters; `{i}` is the index of a layer.
         transposed: whether the file stores matrices as (inputs, outputs) instead of (outputs, inputs).
         expert: index of the expert, if the file has one tensor per expert and the model one parameter for all.
@@ -46,7 +46,6 @@ class Rule:
 
 
 def rule(hf: str, *params: str, transposed: bool = False, heads: int = 1, shape: tuple[int, ...] | None = None) -> Rule:
-    """Return a `Rule`."""
     return Rule(hf, params, transposed, heads=heads, shape=shape)
 
 
@@ -59,14 +58,11 @@ def weight_rules(table: str, transposed: bool = False, heads: int = 1) -> tuple[
         model.layers.{i}.self_attn.{q,k,v,o}_proj   blocks.{i}.mixer.{q,k,v,o}
         transformer.h.{i}.attn.c_attn               blocks.{i}.mixer.{q,k,v}
         backbone.layers.{i}.mixer.{A_log,D}       = blocks.{i}.mixer.{A_log,D}
-
-    Args:
-        transposed: as in `Rule`.
-        heads: as in `Rule`.
     """
     rules = []
     for hf, *equals, param in filter(None, map(str.split, table.splitlines())):
         for suffix in ("",) if equals else (".weight", ".bias"):
+            # a bias has no orientation
             is_transposed = transposed and suffix == ".weight"
             names = _alternatives(hf + suffix, param + suffix)
             rules += [Rule(name, params, is_transposed, heads=heads) for name, params in names]
@@ -84,10 +80,7 @@ def _alternatives(hf: str, param: str) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def for_model(rules: Iterable[Rule], num_layers: int, shapes: Mapping[str, tuple[int, ...]]) -> list[Rule]:
-    """Return the rules of one model, for all its layers, experts and parameters.
-
-    Args:
-        shapes: of its parameters.
+    """Return the rules of one model, given the shapes of its parameters, for all its layers, experts and parameters.
 
     Raises:
         CheckpointError: a parameter has no rule or more than one.
@@ -119,11 +112,7 @@ def _for_each_name(template: Rule, shapes: Mapping[str, tuple[int, ...]]) -> Ite
 
 
 def check_all_used(rules: list[Rule], tensors: Iterable[str], ignored: Iterable[str]) -> None:
-    """Check that rules and tensors of a file match.
-
-    Raises:
-        CheckpointError: names the missing tensors, or those that no rule uses.
-    """
+    """Refuse a file that lacks tensors of the rules, or has tensors that no rule uses."""
     present, used = set(tensors), {r.hf for r in rules}
     patterns = [re.compile(pattern) for pattern in ignored]
     missing = sorted(used - present)

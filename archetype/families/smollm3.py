@@ -29,6 +29,7 @@ def smollm3(
     sizes: dict[str, Any] = {"vocab_size": vocab_size, "context_length": context_length}
     model = llama(num_layers=num_layers, position=position, eps=eps, tied=tied, **sizes, **design)
     layers = list(model.layers)
+    # `no_rope_layer_interval: 4`
     for layer in range(3, num_layers, 4) if without_rope is None else without_rope:
         layers[layer] = layers[layer].replace(mixer=layers[layer].mixer.replace(position=NoPosition()))
     return model.replace(layers=tuple(layers))

@@ -95,9 +95,7 @@ def standard_decoder(
         d_ff: inner width (default: 4 * d_model).
         patterns: cycled over the layers.
         wiring: of each block (default: pre-norm).
-        tied: whether the head uses the embedding's table.
         model: further fields of `spec.Decoder`.
-        context_length: in tokens.
         block: further arguments of `standard_block`.
     """
     wiring, width = wiring or PreNorm(norm=norm), d_ff or 4 * d_model

@@ -17,6 +17,7 @@ def switch(*, num_experts: int, balance_loss: float = 0.01, **design: Any) -> En
     def with_experts(stack: Stack) -> Stack:
         sizes = {"num_experts": num_experts, "experts_per_token": 1}
         settings = {"router": SoftmaxRouter(), "balance_loss": balance_loss}
+        # the first layer, which has the table of relative positions, stays dense: experts are in layers 1, 3, ...
         sparse = stack.layers[1].replace(
             feedforward=MixtureOfExperts(expert=stack.layers[1].feedforward, **sizes, **settings)
         )

@@ -54,8 +54,10 @@ def t5(
     `tied`) divides the input of the head by sqrt(d_model). `head` replaces the language modelling head.
     """
     norm = RMSNorm(eps=eps)
+    # scale 1: T5 draws the query matrix with a smaller variance instead of dividing scores
     cross = Attention(num_heads=num_heads, head_dim=head_dim, scale=1.0, dropout=dropout)
     network = GatedMLP if gated else MLP
+    # no biases, and norms without a mean (Raffel 2019, section 2.1)
     source = Block(
         wiring=PreNorm(norm=norm),
         mixer=cross.replace(position=RelativeBias(num_buckets=num_buckets, max_distance=max_distance)),
@@ -68,6 +70,7 @@ def t5(
         embedding=PairEmbedding(dropout=dropout),
         encoder=Stack(layers=repeat(num_layers, source), final_norm=norm),
         decoder=Stack(layers=target, final_norm=norm),
+        # a tied table is scaled for embeddings, so the head's input is divided by sqrt(d_model)
         head=head or LanguageModelHead(tied=tied, scale=d_model**-0.5 if (tied if scaled is None else scaled) else 1.0),
         initialization=NormalInitialization(std=std),
         **({"vocab_size": 32_128, "context_length": 512} | sizes),
@@ -149,8 +152,6 @@ def rules(model: ModelSpec) -> tuple[Rule, ...]:
 
 
 def t5_format(model_type: str, name: str, keys: ConfigTable) -> Format:
-    """Build the format of a model type whose classes begin with `name`."""
-
     def architecture(model: ModelSpec) -> str:
         has_classes = expect_kind(EncoderDecoder, model, "kind").head.classifies
         return f"{name}{TEXTS if has_classes else 'ForConditionalGeneration'}"

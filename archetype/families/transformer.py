@@ -30,8 +30,8 @@ def transformer(
 ) -> EncoderDecoder:
     """Build an encoder-decoder with `num_layers` on each side and one table for source, target and logits.
 
-    Attention has no biases (section 3.2.2), feed-forward parts have (equation 2). The paper does not give eps; 1e-6 is
-    that of the authors' tensor2tensor.
+    Attention has no biases (section 3.2.2), feed-forward parts do (equation 2). The paper does not give eps; 1e-6 is
+    the default of the authors' tensor2tensor.
     """
     wiring = PostNorm(norm=LayerNorm(eps=eps))
     attention = Attention(num_heads=num_heads)

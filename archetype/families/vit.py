@@ -47,8 +47,8 @@ def vit(
 ) -> VisionEncoder:
     """Build an encoder of image patches, without a head if `num_classes` is None.
 
-    `eps` is that of the published configurations (the authors' code has 1e-6); `model` are further fields of
-    `spec.VisionEncoder`.
+    `eps` defaults to the value of the published configurations (the authors' code has 1e-6); `model` are further fields
+    of `spec.VisionEncoder`.
     """
     norm = LayerNorm(eps=eps)
     block = standard_block(
@@ -95,12 +95,12 @@ class HeadRow:
     pooled: bool = True
 
     def read(self, config: Config, values: Values) -> Values:
-        """Return `num_classes` and whether there is a pooler."""
         names = config.get("architectures") or ["ForImageClassification"]
         name = str(names[0]) if isinstance(names, list) else str(names)
         if not name.endswith(("ForImageClassification", "Model")):
             raise config.error("architectures", f"the head of {name} is not supported", "use a classification model")
         bare = name.endswith("Model")
+        # the classifier reads the class token, without the pooler
         return {"num_classes": None if bare else read_classes(config), "pooler": bare and self.pooled}
 
     def write(self, model: Any) -> dict[str, Any]:
@@ -165,6 +165,7 @@ def vit_format(
         return f"{name}Model" if bare else f"{name}ForImageClassification"
 
     table, left_out = ConfigTable(build, keys, VisionEncoder, PARTS), rf"({base}\.)?pooler\..*"
+    # only used in masked image modelling
     mask = rf"{base}\.embeddings\.mask_token"
     return Format(model_type, architecture, table, partial(_rules, base), f"{base}.", (left_out, mask))
 

@@ -37,6 +37,7 @@ class ArchetypePreTrainedModel(PreTrainedModel):
 
     def _draw(self, module: nn.Module, name: str, tensor: Tensor) -> None:
         # a tensor's generator is seeded by its name, so that the order of calls does not matter
+        # set in __dict__: nn.Module would register the modules as submodules
         if "_places" not in self.__dict__:
             self.__dict__["_places"] = {child: name.removeprefix("network.") for name, child in self.named_modules()}
             self.__dict__["_seed"] = int(torch.randint(2**31, ()))
@@ -52,11 +53,12 @@ class ArchetypePreTrainedModel(PreTrainedModel):
 
         Args:
             new_num_tokens: size of the vocabulary (default: unchanged).
-            pad_to_multiple_of: round the size up to a multiple of it (default: 1).
+            pad_to_multiple_of: round the size up to a multiple (default: 1).
             mean_resizing: set new rows to the mean of the others instead of initializing them.
         """
         size, step = new_num_tokens or self.config.vocab_size, pad_to_multiple_of or 1
         self.config.vocab_size = -(-size // step) * step
+        # a model of the new size without memory: its shapes show which tensors have one row per token
         with torch.device("meta"):
             resized = type(self)(self.config)
         for name, shaped in resized.named_parameters():
@@ -81,11 +83,7 @@ class ArchetypePreTrainedModel(PreTrainedModel):
     def activation_checkpointing_enable(
         self, activation_checkpointing_kwargs: Any = None, every_n_layers: int = 1, offload: bool = False
     ) -> None:
-        """Recompute the activations of all blocks in the backward pass.
-
-        Raises:
-            SpecError: some blocks only, or offloading, are requested.
-        """
+        """Recompute the activations of all blocks in the backward pass; refuse `every_n_layers` and `offload`."""
         if every_n_layers != 1 or offload:
             name = "offload" if offload else "every_n_layers"
             raise SpecError(name, "is not supported by models of type archetype", "recompute all blocks")
@@ -95,30 +93,23 @@ class ArchetypePreTrainedModel(PreTrainedModel):
         recompute_blocks(self, "none")
 
     def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Any = None, **others: Any) -> None:
-        """Call `activation_checkpointing_enable`, of which this is the older name."""
-        self.activation_checkpointing_enable(gradient_checkpointing_kwargs, **others)
+        self.activation_checkpointing_enable(gradient_checkpointing_kwargs, **others)  # the older name
 
     gradient_checkpointing_disable = activation_checkpointing_disable
 
     @property
     def is_gradient_checkpointing(self) -> bool:
-        """Whether activations are recomputed."""
         return any(getattr(module, "num_recomputed", 0) for module in self.modules())
 
 
 def refuse(arguments: dict[str, Any]) -> None:
-    """Refuse arguments of other transformers models.
-
-    Raises:
-        SpecError: names the first argument that is set.
-    """
+    """Refuse the first argument of other transformers models that is set."""
     for name, value in arguments.items():
         if name not in HARMLESS and value is not None and value is not False:
             raise SpecError(name, "is not an argument of models of type archetype", "leave it out")
 
 
 def check_kind(model: ArchetypePreTrainedModel, fits: bool, does: str) -> None:
-    """Raise SpecError if a specification does not fit the transformers class."""
     if not fits:
         spec = model.architecture
         cause = f"a model of kind {spec.kind} with the head {spec.head.kind} does not {does}"

@@ -29,7 +29,7 @@ class ArchetypeCache(Cache):
         seen: columns read so far, including padding.
     """
 
-    is_compileable = False
+    is_compileable = False  # its capacity grows
 
     def __init__(self, capacity: int | None = None) -> None:
         super().__init__(layers=[])
@@ -37,10 +37,9 @@ class ArchetypeCache(Cache):
         self.state: State | None = None
 
     def with_room(self, length: int, largest: int, new_state: Callable[[int], State]) -> State:
-        """Return the state with room for new tokens, allocating or enlarging it if necessary.
+        """Return the state with room for `length` new columns, allocating or enlarging it if necessary.
 
         Args:
-            length: new columns.
             largest: context length of the model.
             new_state: allocates an empty state of a given capacity.
 
@@ -51,6 +50,7 @@ class ArchetypeCache(Cache):
         if self.state is None:
             self.state = new_state(min(largest, max(needed, self.capacity or LEAST)))
         elif needed > self.state.capacity and self.state.capacity < largest:
+            # doubled, so that a long generation copies its state a few times only
             larger = new_state(min(largest, max(needed, 2 * self.state.capacity)))
             larger.insert(torch.arange(len(self.state.lengths), device=self.state.lengths.device), self.state)
             self.state = larger
@@ -60,11 +60,9 @@ class ArchetypeCache(Cache):
         return self.state
 
     def commit(self, state: State | None, length: int) -> None:
-        """Store the state after reading `length` more columns."""
         self.state, self.seen = state, self.seen + length
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return the number of columns read so far."""
         return self.seen
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
@@ -82,11 +80,9 @@ class ArchetypeCache(Cache):
         return 0 if self.state is None else len(self.state.lengths)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Reorder the sequences of the batch, for beam search."""
         self.batch_select_indices(beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep the sequences with these indices, in this order."""
         if self.state is not None:
             self.state = self.state.select(indices.to(self.state.lengths.device))
 
@@ -118,6 +114,7 @@ class ArchetypeCache(Cache):
         if not self.is_croppable:
             cause = "tokens cannot be removed from recurrent layers, windows, or sequences of different lengths"
             raise SpecError(NAME, cause, "generate without a draft model, or one sequence at a time")
+        # the tensors keep the removed tokens beyond `lengths`, where the next ones overwrite them
         lengths = torch.full_like(self.state.lengths, length)
         self.state, self.seen = State(lengths, self.state.layers, self.state.capacity), length
 
@@ -129,22 +126,14 @@ class ArchetypeCache(Cache):
 
 
 def cache_by_either_name(cache: Any, older: Any) -> Any:
-    """Return the cache from `cache`, or from its name before transformers 5.24.
-
-    Raises:
-        SpecError: both are given.
-    """
+    """Return the cache from `cache`, or from its name before transformers 5.24; refuse both."""
     if cache is not None and older is not None:
         raise SpecError(OLDER, "and cache are two names of the same argument", f"pass only {NAME}")
     return older if cache is None else cache
 
 
 def cache_of(value: Any, use_cache: bool) -> ArchetypeCache | None:
-    """Return the given cache, or a new one if there is none and `use_cache` is set.
-
-    Raises:
-        SpecError: the cache has another class.
-    """
+    """Return the given cache, or a new one if there is none and `use_cache` is set; refuse other classes."""
     if value is None:
         return ArchetypeCache() if use_cache else None
     if not isinstance(value, ArchetypeCache):

@@ -16,13 +16,6 @@ OF_LOSS = ("num_items_in_batch", "shift_labels", "ignore_index")  # arguments of
 
 
 class ArchetypeForCausalLM(Generating, ArchetypePreTrainedModel, GenerationMixin):
-    """Causal language model of any kind.
-
-    Attributes:
-        model: backbone.
-        lm_head: computes logits; if tied, it multiplies by the token table.
-    """
-
     def __init__(self, config: ArchetypeConfig) -> None:
         super().__init__(config)
         check_kind(self, config.architecture.continues_text, "continue a text")
@@ -50,20 +43,17 @@ class ArchetypeForCausalLM(Generating, ArchetypePreTrainedModel, GenerationMixin
 
         Args:
             input_ids: (B, T), padded on either side.
-            attention_mask: 1 at tokens, 0 at padding, including earlier columns.
+            attention_mask: (B, past + T), 1 at tokens, 0 at padding.
             position_ids: within each sequence; where they restart, a new document begins, which is attended separately.
             past_key_values: name of `cache` before transformers 5.24.
             labels: (B, T), the same tokens; -100 where no loss is computed.
             use_cache: whether to return a cache; never in training.
-            output_hidden_states: whether to return the input of each block.
             logits_to_keep: number of last positions, or indices of positions, with logits (0: all).
             token_type_ids: must be zeros.
-            inputs_embeds: not supported.
-            output_attentions: not supported.
             others: arguments of the loss, such as `num_items_in_batch`, which divides the sum.
 
         Raises:
-            SpecError: an argument is not supported.
+            SpecError: an argument is not supported, such as `inputs_embeds` and `output_attentions`.
         """
         of_loss = {name: others.pop(name) for name in OF_LOSS if name in others}
         refuse(others | {"inputs_embeds": inputs_embeds, "output_attentions": output_attentions})
@@ -77,7 +67,8 @@ class ArchetypeForCausalLM(Generating, ArchetypePreTrainedModel, GenerationMixin
             cached and labels is None,
             output_hidden_states,
         )
-        hidden = result.hidden
+        hidden = result.hidden  # (B, T, D)
+        # slice(-0, None) is all positions
         positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(hidden[:, positions], self.model.network.token_table)  # (B, T or fewer, V)
         loss: Tensor | None = None

@@ -17,7 +17,7 @@ from archetype.nn.context import ForwardContext
 
 
 class _Classifier(ArchetypePreTrainedModel):
-    """Base of the classification models. A head of another kind or number of classes is replaced by a new one."""
+    """Base of the classification models."""
 
     of_tokens = of_images = False
 
@@ -27,6 +27,7 @@ class _Classifier(ArchetypePreTrainedModel):
         check_kind(self, spec.reads_images == self.of_images, f"read {'images' if self.of_images else 'texts'}")
         fits = head.has_classes and head.labels_tokens == self.of_tokens
         if not fits or getattr(head, "num_classes") != config.num_labels:  # noqa: B009
+            # a head of another kind or number of classes is replaced by a new one, as in transformers
             config.describe(spec.with_class_head(config.num_labels, self.of_tokens))
         self.model = ArchetypeModel(config, keeps_head=True)
         self.classifier: Any = self.model.take_head()
@@ -38,7 +39,7 @@ class _Classifier(ArchetypePreTrainedModel):
         hidden = result.output.hidden
         context = ForwardContext.of(hidden, num_tokens=result.rows.num_tokens)
         logits: Tensor = self.model.network.class_logits(hidden, context, self.classifier)
-        return result.rows.restored(logits) if self.of_tokens else logits
+        return result.rows.restored(logits) if self.of_tokens else logits  # tokens at their original columns
 
     def loss(self, logits: Tensor, labels: Tensor | None, arguments: dict[str, Any]) -> Tensor | None:
         """Return transformers' loss, which depends on `problem_type` or on the shape and type of the labels."""

@@ -16,7 +16,7 @@ class ArchetypeConfig(PretrainedConfig):
     """config.json of a folder whose model is described by a specification.
 
     Attributes:
-        spec: specification as plain data; the constructor accepts whatever `archetype.load_spec` does.
+        spec: specification as plain data; the constructor accepts anything that `archetype.load_spec` does.
         extensions: required extension files, by name and hash; none is ever run automatically.
         use_cache: whether a causal model returns a cache by default.
     """
@@ -42,7 +42,6 @@ class ArchetypeConfig(PretrainedConfig):
         super().__post_init__(**kwargs)
 
     def describe(self, spec: ModelSpec) -> None:
-        """Replace the specification."""
         self.spec = spec.dump()
         self.extensions = [extension.model_dump(mode="json") for extension in extensions_of([spec])]
         self.is_encoder_decoder = spec.reads_source
@@ -51,16 +50,12 @@ class ArchetypeConfig(PretrainedConfig):
 
     @property
     def architecture(self) -> ModelSpec:
-        """Specification.
-
-        Raises:
-            SpecError: it is missing.
-        """
         if self.spec is None:
-            raise SpecError("spec", "is missing", "pass ArchetypeConfig(spec=...) whatever archetype.load_spec accepts")
+            raise SpecError("spec", "is missing", "pass spec=..., anything that archetype.load_spec accepts")
         return self._architecture
 
     def to_dict(self) -> dict[str, Any]:
+        # the parsed specification repeats `spec`, and is not JSON
         return {name: value for name, value in super().to_dict().items() if name != "_architecture"}
 
     @property
@@ -74,7 +69,7 @@ class ArchetypeConfig(PretrainedConfig):
 
     @property
     def hidden_size(self) -> int:
-        """Width of the vectors that the head reads."""
+        # of the last stack, whose vectors the head reads
         return self.architecture.stacks[-1].d_model if self.architecture.stacks else 0
 
     @property

@@ -35,12 +35,12 @@ class Generating:
         Args:
             input_ids: (B, T), all tokens so far; padding counts, as in transformers' Phi-3.
             next_sequence_length: number of last tokens to read (default: all).
-            kwargs: arguments of the pass; the cache is emptied if the sequence is read again.
         """
         cache = kwargs.get(NAME)
         if isinstance(cache, ArchetypeCache) and any(
             0 < cache.seen <= length < input_ids.shape[1] for length in self.architecture.rereads_past
         ):
+            # cached keys were rotated with the frequencies of the shorter length
             cache.reset()
             next_sequence_length = None
         prepared: dict[str, Any] = super().prepare_inputs_for_generation(  # type: ignore[misc]
@@ -50,4 +50,5 @@ class Generating:
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
+        # otherwise `generate` creates a DynamicCache
         return False

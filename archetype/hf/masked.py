@@ -21,7 +21,7 @@ class ArchetypeForMaskedLM(ArchetypePreTrainedModel):
     def forward(
         self, input_ids: Tensor | None = None, labels: Tensor | None = None, **arguments: Any
     ) -> MaskedLMOutput:
-        """Return logits (B, T, V), and the mean loss of labels other than -100.
+        """Return logits (B, T, V), and the mean loss of the labels other than -100.
 
         Args:
             input_ids: (B, T), padded on either side.
@@ -30,7 +30,7 @@ class ArchetypeForMaskedLM(ArchetypePreTrainedModel):
         """
         items = arguments.pop("num_items_in_batch", None)
         result = self.model.run(input_ids, **arguments)
-        logits = self.lm_head(result.hidden, self.model.network.token_table)
+        logits = self.lm_head(result.hidden, self.model.network.token_table)  # (B, T, V)
         loss: Tensor | None = None
         if labels is not None:
             loss = self.loss_function(logits, labels, vocab_size=logits.shape[-1], num_items_in_batch=items)

@@ -21,7 +21,7 @@ class ArchetypeModel(ArchetypePreTrainedModel):
         keeps_head: keep the head for `take_head`.
 
     Attributes:
-        network: Archetype's own module, without its head.
+        network: Archetype's module, without its head.
     """
 
     network: Any
@@ -29,13 +29,13 @@ class ArchetypeModel(ArchetypePreTrainedModel):
     def __init__(self, config: ArchetypeConfig, keeps_head: bool = False) -> None:
         super().__init__(config)
         self.network = module_class(config.architecture)(config.architecture)
+        # modules that accelerate keeps on one device
         self._no_split_modules = sorted({type(block).__name__ for block in blocks_of(self.network)})
         if not keeps_head:
             self.take_head()
         self.post_init()
 
     def take_head(self) -> nn.Module | None:
-        """Remove the head from the network, and return it."""
         network = self.network
         head: nn.Module | None = network.classifier if network.lm_head is None else network.lm_head
         network.lm_head = network.classifier = network.sentence_head = None
@@ -52,7 +52,7 @@ class ArchetypeModel(ArchetypePreTrainedModel):
         names = ("embedding", "local_embedding")
         tables = [module for name in names if hasattr(module := getattr(self.network, name, None), "token")]
         if not tables:
-            # transformers expects this exception
+            # transformers expects this exception for models without tokens
             raise NotImplementedError("an image model has no token embedding")
         return tables[0]
 

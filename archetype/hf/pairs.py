@@ -42,7 +42,7 @@ class SourceEncoder(nn.Module):
         self.network = network
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **others: Any) -> SourceOutput:
-        """Return the vectors at the columns of their tokens."""
+        """Return the vectors at the columns of their tokens, (B, S, D)."""
         rows = Rows.of(attention_mask, input_ids.shape[1])
         source = rows.moved(input_ids)
         vectors, bridge = self.network.encode(source, ForwardContext.of(source, num_tokens=rows.num_tokens))
@@ -105,6 +105,7 @@ class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixi
         output: Output
         if cache is None and input_ids is not None and encoder_outputs is None:
             source = Rows.of(attention_mask, input_ids.shape[1])
+            # source and target in one pass, as in training; a cache is not filled
             output = network(
                 target,
                 None,
@@ -125,7 +126,7 @@ class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixi
             output = network(target, state, rows.num_tokens, with_logits=False)
             cache.commit(output.state, target.shape[1])
         assert output.hidden is not None
-        logits = self.lm_head(rows.restored(output.hidden), network.token_table)
+        logits = self.lm_head(rows.restored(output.hidden), network.token_table)  # (B, T, V)
         loss: Tensor | None = None
         if labels is not None:
             sum_or_mean = "mean" if items is None else "sum"
@@ -133,12 +134,11 @@ class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixi
             loss = loss if items is None else loss / items
             if output.aux_loss is not None and self.training:
                 loss = loss + output.aux_loss
-        hidden = None if encoder_outputs is None else encoder_outputs.last_hidden_state
+        hidden = None if encoder_outputs is None else encoder_outputs.last_hidden_state  # (B, S, D)
         cache_output = {NAME: cache if leaves_cache else None}
         return Seq2SeqLMOutput(loss=loss, logits=logits, encoder_last_hidden_state=hidden, **cache_output)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Return the decoder's input tokens, for transformers' collators."""
         return self._after_start(labels)
 
     def _after_start(self, labels: Tensor | None) -> Tensor:

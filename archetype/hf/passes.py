@@ -33,7 +33,7 @@ class Pass:
 
     @property
     def hidden(self) -> Vectors:
-        """Vectors that the head reads, at the original columns of their tokens."""
+        """Vectors that the head reads, (B, T, D), at the original columns of their tokens."""
         assert self.output.hidden is not None
         return self.rows.restored(self.output.hidden)
 
@@ -52,7 +52,6 @@ def read_images(network: Any, pixel_values: Tensor | None) -> Pass:
 def read_whole(
     network: Any, tokens: Tensor, mask: Tensor | None, position_ids: Tensor | None, types: Tensor | None
 ) -> Pass:
-    """Run an encoder on sequences that may be padded anywhere."""
     rows = Rows.of(mask, tokens.shape[1])
     if position_ids is not None:
         check_positions(position_ids, rows, None)
@@ -98,7 +97,6 @@ def documents_of(position_ids: Tensor | None) -> Tensor | None:
 
 
 def check_positions(position_ids: Tensor, rows: Rows, lengths: Lengths | None) -> None:
-    """Raise SpecError if positions are not the indices of tokens in their sequences."""
     steps = torch.arange(position_ids.shape[1], device=position_ids.device).expand_as(position_ids)
     positions = rows.restored(steps if lengths is None else steps + lengths[:, None])
     differs = positions != position_ids
@@ -116,6 +114,7 @@ def block_inputs(network: nn.Module, is_asked: bool) -> Iterator[list[Vectors]]:
     def see(module: nn.Module, inputs: tuple[Any, ...]) -> None:
         seen.append(inputs[0])
 
+    # a block that several layers share is hooked once, and called several times
     handles = [block.register_forward_pre_hook(see) for block in dict.fromkeys(blocks_of(network)) if is_asked]
     try:
         yield seen

@@ -22,11 +22,10 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, mask: Tensor | None, length: int) -> Self:
-        """Return the rows of the last T columns of a mask.
+        """Return the rows of the last `length` (T) columns of a mask.
 
         Args:
             mask: (B, S) with S >= T, 1 at tokens; None without padding.
-            length: T, the number of new columns.
 
         Raises:
             SpecError: the mask is not two-dimensional, or has fewer than T columns.
@@ -36,10 +35,10 @@ class Rows(NamedTuple):
         if mask.dim() != 2 or mask.shape[1] < length:
             cause = f"has shape {tuple(mask.shape)} for {length} tokens"
             raise SpecError("attention_mask", cause, "use (batch, tokens), 1 at tokens and 0 at padding")
-        is_token = mask[:, mask.shape[1] - length :] != 0
+        is_token = mask[:, mask.shape[1] - length :] != 0  # (B, T), without the columns in the cache
         if bool(is_token.all()):
             return cls(None, None)
-        counts = is_token.sum(1)
+        counts = is_token.sum(1)  # (B,)
         is_in_order = is_token == (torch.arange(length, device=mask.device) < counts[:, None])
         # a stable sort moves tokens to the front and keeps their order
         order = None if bool(is_in_order.all()) else is_token.int().argsort(dim=1, descending=True, stable=True)
@@ -58,7 +57,6 @@ class Rows(NamedTuple):
 
         Args:
             lengths: (B,), tokens read before (default: 0).
-            shape: (B, T).
         """
         steps = torch.arange(shape[1], device=None if self.order is None else self.order.device).expand(shape)
         steps = self.restored(steps.contiguous())

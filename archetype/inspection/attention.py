@@ -24,12 +24,11 @@ STATISTICS = ("entropy", "distance", "previous", "first", "induction")
 
 
 def attention_paths(trace: Trace) -> list[str]:
-    """Return the paths of attention parts, such as a layer's mixer or its cross-attention."""
     return [path for path, shown in shown_parts(trace.model).items() if shown.attention is not None]
 
 
 def attention_path(trace: Trace, layer: int | str) -> str:
-    """Return the path of a layer's attention, given the layer's number or path, or the part's own path.
+    """Return the path of a layer's attention, given the layer's number or path, or the part's path.
 
     Raises:
         SpecError: there is no attention.
@@ -70,15 +69,17 @@ def head_statistics(weights: Float[Tensor, "H T S"], ids: Tensor | None = None) 
     length, keys = weights.shape[1:]  # T, S
     queries, key_positions = torch.arange(length, device=weights.device), torch.arange(keys, device=weights.device)
     undefined = weights.new_full(weights.shape[:1], torch.nan)
+    # the smallest normal number instead of 0: 0 * log(tiny) is 0, as in the definition of entropy
     logs = weights.clamp(min=torch.finfo(weights.dtype).tiny).log_()
     statistics = {"entropy": -logs.mul_(weights).sum(-1).mean(-1), "first": weights[..., 0].mean(-1)}
     if ids is None:
         return statistics | dict.fromkeys(("distance", "previous", "induction"), undefined)
     statistics["distance"] = (weights * (queries[:, None] - key_positions).abs()).sum(-1).mean(-1)
+    # (H, T - 1): query t, key t - 1
     statistics["previous"] = weights.diagonal(-1, 1, 2).mean(-1) if length > 1 else undefined
     before = (ids[:, None] == ids) & (key_positions < queries[:, None])  # (T, S): the same token, earlier
     after = nn.functional.pad(before[:, :-1], (1, 0))  # the position after it
-    induced = (weights * after).sum(-1)[:, after.any(-1)]
+    induced = (weights * after).sum(-1)[:, after.any(-1)]  # (H, queries with an earlier occurrence)
     statistics["induction"] = induced.mean(-1) if induced.shape[1] else undefined
     return statistics
 
@@ -89,9 +90,6 @@ class AttentionHead(View):
 
     Attributes:
         path: path of the attention part.
-        head: index of the head.
-        queries: query tokens.
-        keys: key tokens.
         scores: before masking.
         masked: with biases, and -inf for masked pairs.
         weights: after the softmax.
@@ -228,7 +226,6 @@ def attention_view(trace: Trace, layer: int | str | None = None, head: int | Non
     """Return the view of all heads, of one layer's heads, or of one head.
 
     Args:
-        trace: the traced pass.
         layer: number or path of a layer (default: all layers with attention).
         head: index of a head; needs a layer.
 
@@ -276,7 +273,7 @@ def _of_heads(trace: Trace, path: str, weights: Float[Tensor, "H T S"], masked: 
 
 
 def _pooled(weights: Float[Tensor, "H T S"]) -> Float[Tensor, "H rows columns"]:
-    """Max-pool maps to at most `POOLED` cells per side."""
+    # at most `POOLED` cells per side; the maximum, so that single sharp weights stay visible
     height, width = (min(POOLED, size) for size in weights.shape[1:])
     if weights.shape[1] % height == 0:  # pooling queries by a plain maximum first is faster
         weights = weights.unflatten(1, (height, -1)).amax(2)
@@ -295,11 +292,12 @@ def _tokens(trace: Trace, path: str, weights: Tensor) -> tuple[tuple[str, ...], 
 
 
 def _ids(trace: Trace, path: str, weights: Tensor) -> Tensor | None:
-    """Return the ids of tokens that attend to each other; positions for a stack that reads patches."""
+    # queries and keys are different tokens, so distances and repetitions have no meaning
     if path.endswith(".cross"):
         return None
     ids = trace.inputs.arguments.get("source") if path.startswith("encoder.") else trace.inputs.ids
     length = weights.shape[1]
+    # a stack that reads patches compares positions
     return ids[0] if ids is not None and ids.shape[1] == length else torch.arange(length, device=weights.device)
 
 

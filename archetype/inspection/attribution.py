@@ -38,15 +38,7 @@ class Contribution:
 
 @dataclass
 class AttributionView(View):
-    """One logit, and the contributions that sum to it.
-
-    Attributes:
-        position: position in the sequence.
-        token: id of the token.
-        name: name of the token.
-        logit: before a softcap.
-        contributions: in the order of layers.
-    """
+    """One logit, before a softcap, and the contributions that sum to it, in the order of layers."""
 
     position: int
     token: int
@@ -92,7 +84,6 @@ def attribution_view(
     """Attribute a token's logit to the parts, with the statistics of the final norm held fixed.
 
     Args:
-        trace: the traced pass.
         name: returns the name of a token.
         token: its id (default: the likeliest).
         position: position of the answer; negative from the end.
@@ -120,7 +111,7 @@ def attribution_view(
     row, bias = _row(model.lm_head, model.embedding.token.weight, token)
 
     def part(label: str, kind: str, x: Tensor) -> Contribution:
-        return Contribution(label, kind, float(final(x.double()) @ row))
+        return Contribution(label, kind, float(final(x.double()) @ row))  # x (D,)
 
     parts = [part("embedding", "embedding", trace[points[0]][0, position])]
     reinjected = stacks(model)[stack].reinjected
@@ -141,6 +132,7 @@ def attribution_view(
             scale: float = module_at(model, path).residual_scale  # type: ignore[assignment]
             for head, y in enumerate(heads[:, position].double() * scale):
                 parts.append(part(f"layer {index} head {head}", content, y))
+            # heads are split before the output bias, which belongs to none of them
             if module_at(model, f"{path}.mixer.o").bias is not None:
                 rest = x[0, position].double() - heads[:, position].double().sum(0) * scale
                 parts.append(part(f"layer {index} bias of o", "bias", rest))
@@ -149,7 +141,7 @@ def attribution_view(
 
 
 def frozen_norm(trace: Trace, path: str, x: Float[Tensor, "D"]) -> FrozenNorm:
-    """Linearize a norm at a vector with its statistics held fixed, in float64.
+    """Linearize a norm at a vector (D,) with its statistics held fixed, in float64.
 
     Raises:
         SpecError: the norm is an extension that does not define this.
@@ -171,10 +163,11 @@ def _row(head: LanguageModelHead, embedding: Any, token: int) -> tuple[Float[Ten
 
 
 def _by_head(trace: Trace, path: str) -> Float[Tensor, "H T D"] | None:
-    """Return each head's contribution without the output bias; None if heads are not simply added."""
     block = module_at(trace.model, path)
     weight = getattr(getattr(block.mixer, "o", None), "weight", None)
+    # a norm after the content mixes the heads, and a quantized matrix has no weights to split
     if block.added or f"{path}.mixer.heads" not in trace or not isinstance(weight, Tensor):
         return None
     heads = trace[f"{path}.mixer.heads"][0]  # (H, T, P)
+    # o's columns by head: (D, H, P); without the output bias
     return torch.einsum("htp,dhp->htd", heads, weight.to(heads.dtype).unflatten(1, (heads.shape[0], -1)))

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 @dataclass
 class ExpertsView(View):
-    """Routings of a model's mixtures of experts, and the routed tokens."""
-
     routings: list[Routing]
     tokens: tuple[str, ...]
 
@@ -29,6 +27,7 @@ class ExpertsView(View):
         rows = []
         for routing in self.routings:
             load = "  ".join(f"{value:.0%}" for value in routing.load.tolist())
+            # the largest load relative to the mean load 1 / E
             entropy, imbalance = float(routing.entropy.mean()), len(routing.load) * float(routing.load.max())
             rows.append((routing.path, load, f"{entropy:.3f}", f"{imbalance:.2f}"))
         return Table(("mixture", "load of each expert", "router entropy", "max / mean load"), rows, text_columns=2)
@@ -66,6 +65,7 @@ class ExpertsView(View):
             )
             figures.title(left, f"{routing.path}: weight of each expert", 9)
             right.barh(range(len(routing.load)), routing.load.tolist(), color=figures.COLORS["feedforward"], height=0.7)
+            # load of even routing
             right.axvline(1 / len(routing.load), color=figures.INK, linewidth=0.8, linestyle=":")
             figures.plain(right)
             figures.title(right, "load", 9)
@@ -75,7 +75,6 @@ class ExpertsView(View):
 
 
 def mixture_paths(trace: Trace) -> list[str]:
-    """Return the paths of parts that route tokens to experts."""
     return [path for path, shown in shown_parts(trace.model).items() if shown.routing is not None]
 
 

@@ -28,12 +28,11 @@ def new_figure(width: float, height: float) -> "Figure":
 
 
 def title(axes: "Axes", text: str, size: float = 10) -> None:
-    """Set a left-aligned title without interpreting markup."""
+    # tokens may contain $, which matplotlib would read as math
     axes.set_title(one_line(text), loc="left", fontsize=size, color=INK, parse_math=False)
 
 
 def plain(axes: "Axes", grid: bool = False) -> None:
-    """Style axes with thin lines and without a frame."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
@@ -71,6 +70,7 @@ def heat_map(
         for y, row in enumerate(texts):
             for x, text in enumerate(row):
                 red, green, blue, _ = palette(image.norm(shown[y, x]))
+                # perceived brightness (ITU-R BT.601) decides the color of the text
                 dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.55
                 axes.text(
                     x,
@@ -87,7 +87,6 @@ def heat_map(
 
 
 def color_bar(figure: "Figure", image: Any, axes: Any, text: str) -> None:
-    """Add the color legend of a heat map."""
     bar = figure.colorbar(image, ax=axes, fraction=0.03, pad=0.015, aspect=30)
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=7, length=2, width=0.5, colors=INK)
@@ -95,7 +94,6 @@ def color_bar(figure: "Figure", image: Any, axes: Any, text: str) -> None:
 
 
 def label(token: str, limit: int = MAX_LABEL) -> str:
-    """Shorten a token for a figure."""
     line = one_line(token)
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 

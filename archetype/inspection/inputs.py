@@ -43,8 +43,7 @@ def inputs_of(
     """Return the inputs of a text, encoded as in generation, translation and classification.
 
     Args:
-        model: the model.
-        tokenizer: its tokenizer; without one, texts are given as token ids.
+        tokenizer: without one, texts are given as token ids.
         text: a text, token ids, rows of ids (B, T), or an image (C, H, W) for a vision encoder.
         target: target text of an encoder-decoder (default: greedy generation, or the source if it classifies).
         start: token that starts targets (default: the end token).
@@ -55,7 +54,7 @@ def inputs_of(
     if isinstance(model, VisionEncoder):
         return _image(model, text)
     if target is not None and not model.spec.reads_source:
-        raise DataError("target", "is for encoder-decoders only", "leave it out")
+        raise DataError("target", "applies to encoder-decoders only", "leave it out")
     ids = _ids(model, tokenizer, text, "text")
     if not isinstance(model, EncoderDecoder):
         return Inputs({"tokens": ids}, _names(tokenizer, ids), ids=ids)
@@ -83,6 +82,7 @@ def _pair(tokenizer: Tokenizer | None, source: Tensor, target: Tensor) -> Inputs
 def _ids(model: Model, tokenizer: Tokenizer | None, text: Text, field: str) -> Tensor:
     if isinstance(text, str):
         tokenizer = _needed(tokenizer)
+        # sources end with the end token, as in translation
         if model.spec.reads_source and not isinstance(model, Encoder):
             text = [*tokenizer.encode(text), end_of_text(tokenizer)]
         else:
@@ -96,7 +96,7 @@ def _ids(model: Model, tokenizer: Tokenizer | None, text: Text, field: str) -> T
     assert not isinstance(model, VisionEncoder)
     size = model.spec.input_vocab_size if field == "text" else model.spec.vocab_size
     if int(ids.min()) < 0 or int(ids.max()) >= size:
-        raise DataError(field, f"has an id outside 0 to {size - 1}", "use the model's own tokenizer")
+        raise DataError(field, f"has an id outside 0 to {size - 1}", "use the model's tokenizer")
     return ids
 
 
@@ -120,5 +120,5 @@ def token_name(tokenizer: Tokenizer | None, id: int) -> str:
 
 def _needed(tokenizer: Tokenizer | None) -> Tokenizer:
     if tokenizer is None:
-        raise DataError("tokenizer", "the model's folder has none", "give token ids instead of a text")
+        raise DataError("tokenizer", "the model's folder has no tokenizer", "give token ids instead of a text")
     return tokenizer

@@ -85,7 +85,7 @@ class Inspection(View):
         if head is not None and name != "attention":
             raise SpecError("head", f"the view {name} has no heads", "use the view attention")
         if layer is not None and name in ("summary", "lens", "residual"):
-            raise SpecError("layer", f"the view {name} has all layers", "leave it out")
+            raise SpecError("layer", f"the view {name} always shows all layers", "leave it out")
         match name:
             case "summary":
                 return self
@@ -101,11 +101,10 @@ class Inspection(View):
                 return self.recurrent(layer)
             case "attribution":
                 return self.attribution(layer=layer)
-        raise SpecError("view", f"there is no {name}", nearest(name, VIEWS))
+        raise SpecError("view", f"there is no view {name}", nearest(name, VIEWS))
 
     @property
     def views(self) -> list[str]:
-        """Views that this model has."""
         return [name for name in VIEWS if self._try(name) is not None]
 
     @property
@@ -116,9 +115,8 @@ class Inspection(View):
         return 0.0 if plain is None or self.trace.logits is None else float((plain - self.trace.logits).abs().max())
 
     def name(self, id: int) -> str:
-        """Return the name of a token or class for display."""
         if self.trace.logits is not None and self.trace.logits.dim() == 2:
-            return self.labels[id] if id < len(self.labels) else str(id)
+            return self.labels[id] if id < len(self.labels) else str(id)  # logits (B, Y) are of classes
         return token_name(self.tokenizer, id)
 
     def table(self) -> Table:
@@ -134,6 +132,7 @@ class Inspection(View):
             if isinstance(lens, LensView) and answering_stack(self.trace) == main_stack(self.trace):
                 best = zip(lens.names[index][-1][:3], lens.log_probabilities[index, -1].exp().tolist(), strict=False)
                 answer = "  ".join(f"{name} {value:.1%}" for name, value in best)
+            # row 0 is the embedding, to which no layer has added
             norms = ("" if index == 0 else _number(values[index - 1]) for values in residual.added.values())
             entropy = entropies.get(index - 1)
             cells = (_number(residual.norms[index]), *norms, "" if entropy is None else f"{entropy:.3f}")
@@ -151,13 +150,12 @@ class Inspection(View):
         return data | {"views": [*views], "answers": self._best()} | views
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all recorded activations by name, and the logits."""
         logits = self.trace.logits
         return {**self.trace.activations, **({} if logits is None else {"logits": logits})}
 
     def draw(self) -> "Figure":
-        """Draw the lens and the residual stream side by side."""
         residual, lens = self._try("residual"), self._try("lens")
+        # n-gram models have no stack
         if not isinstance(residual, ResidualView):
             return self.recurrent().draw()
         if not isinstance(lens, LensView):
@@ -214,4 +212,4 @@ class Inspection(View):
 
 def _number(values: Tensor) -> str:
     mean = float(values.mean())
-    return "" if mean != mean else f"{mean:.3f}"
+    return "" if mean != mean else f"{mean:.3f}"  # empty for NaN

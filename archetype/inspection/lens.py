@@ -66,9 +66,10 @@ def read_out(trace: Trace, x: Float[Tensor, "B T ... D"]) -> Float[Tensor, "B T 
         if model.lm_head is None:
             return model.class_logits(y, ForwardContext.of(x))[:, None]
         return model.lm_head(y, model.embedding.token.weight)  # type: ignore[no-any-return]
-    if isinstance(model, MegaByte):  # position t is predicted at the slot of byte t + 1
+    if isinstance(model, MegaByte):  # byte t + 1 is predicted at its own slot
+        # x is (B M, J, D): the slots of patches, one after the other, are the bytes of the text
         batch, length = trace.inputs.arguments["tokens"].shape
-        y = model.local_model.final_norm(x, ForwardContext.of(x)).reshape(batch, -1, x.shape[2])
+        y = model.local_model.final_norm(x, ForwardContext.of(x)).reshape(batch, -1, x.shape[2])  # (B, M J, D)
         return model.lm_head(y[:, 1 : length + 1].contiguous(), model.local_embedding.token.weight)  # type: ignore[no-any-return]
     assert isinstance(model, Decoder | Encoder | VisionEncoder)
     context = ForwardContext.of(x)
@@ -87,8 +88,7 @@ class LensView(View):
     Attributes:
         layers: the embedding and each layer.
         tokens: tokens of the positions; a single one for a classifier.
-        answers: ids of the likeliest tokens or classes.
-        names: their names.
+        answers: ids of the likeliest tokens or classes, with their names.
         log_probabilities: of the answers, in nats.
         ranks: rank of the true next token (for an encoder, of the token itself), from 0; -1 if unknown.
         kl: KL divergence of the layer's distribution from the model's, in nats.
@@ -105,8 +105,8 @@ class LensView(View):
     entropy: Float[Tensor, "layers T"]
 
     def table(self) -> Table:
-        """Tabulate the last position's predictions by layer."""
         rows = []
+        # at the last position
         for index, layer in enumerate(self.layers):
             probabilities = self.log_probabilities[index, -1].exp().tolist()
             answers = zip(self.names[index][-1], probabilities, strict=True)
@@ -169,7 +169,6 @@ def lens_view(trace: Trace, name: Name, top: int = 5) -> LensView:
     """Return the predictions of each layer at each position of the first row.
 
     Args:
-        trace: the traced pass.
         name: returns the name of a token or class.
         top: number of answers per position.
 
@@ -193,6 +192,7 @@ def lens_layers(trace: Trace, top: int = 5) -> Iterator[LensLayer]:
         if isinstance(trace.model, Encoder):
             targets = ids[0]
         else:
+            # the last position has no next token
             targets[:-1] = ids[0, 1:]
     for point in points.values():
         logp = read_out(trace, trace[point])[0].float().log_softmax(-1)  # (T, V)

@@ -26,14 +26,12 @@ class SharedBlocks:
         self.layers = {block: paths for block, paths in self.layers.items() if len(paths) > 1}
 
     def names(self, name: str) -> list[str]:
-        """Return the names of a module's activation, one for each call in a pass."""
         for block, paths in self.layers.items():
             if f"{name}.".startswith(f"{block}."):
-                return [path + name.removeprefix(block) for path in paths]
+                return [path + name.removeprefix(block) for path in paths]  # one name for each call in a pass
         return [name]
 
     def module_path(self, path: str) -> str:
-        """Return the path of the module that computes a layer or a part of it."""
         for block, paths in self.layers.items():
             for layer in paths:
                 if f"{path}.".startswith(f"{layer}."):
@@ -42,12 +40,10 @@ class SharedBlocks:
 
 
 def module_at(model: Model, path: str) -> nn.Module:
-    """Return the module that computes a layer or part, which layers may share."""
     return model.get_submodule(SharedBlocks(model).module_path(path))
 
 
 def activation_shapes(model: Model) -> dict[str, str]:
-    """Return {activation: shape in letters}."""
     shared = SharedBlocks(model)
     return {name: shape for module_name, shape in _module_shapes(model).items() for name in shared.names(module_name)}
 
@@ -85,12 +81,10 @@ def _default_module_names(model: Model) -> Iterator[str]:
 
 
 def stacks(model: Model) -> dict[str, Stack]:
-    """Return {path: stack}: one, or two for an encoder-decoder or MegaByte."""
     return {path: module for path, module in model.named_modules() if isinstance(module, Stack)}
 
 
 def layers(model: Model) -> dict[str, nn.Module]:
-    """Return {path: layer} of all stacks."""
     return {
         f"{join(path, 'blocks')}.{index}": block
         for path, stack in stacks(model).items()
@@ -130,5 +124,4 @@ def layer_path(model: Model, layer: int | str) -> str:
 
 
 def join(path: str, name: str) -> str:
-    """Join a module's path, empty for the model itself, and an activation's name."""
-    return f"{path}.{name}" if path else name
+    return f"{path}.{name}" if path else name  # the model itself has an empty path

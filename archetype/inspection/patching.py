@@ -30,7 +30,7 @@ class PatchingView(View):
         layers: paths of the layers.
         tokens: tokens of the clean and of the corrupt text.
         answers: answers to the clean and to the corrupt text.
-        clean: logit of the clean answer minus that of the corrupt one, for the clean text.
+        clean: logit of the clean answer minus the logit of the corrupt one, for the clean text.
         corrupt: the same difference for the corrupt text.
         effects: restored fraction of that difference: 0 none, 1 all.
     """
@@ -79,7 +79,6 @@ def patching_view(clean: Trace, corrupt: Inputs, name: Any, part: str = "out") -
     """Patch each clean activation of a part of each layer into the corrupt pass.
 
     Args:
-        clean: trace of the clean text.
         corrupt: text with as many tokens and another answer.
         name: returns the name of a token.
         part: "out" for the residual stream after each layer, or "mixer.out", "feedforward.out".
@@ -109,6 +108,7 @@ def patching_view(clean: Trace, corrupt: Inputs, name: Any, part: str = "out") -
     effects = torch.zeros(len(paths), length)
     for layer, path in enumerate(paths):
         source = clean[f"{path}.{part}"]
+        # one pass patches up to ROWS positions, each in another copy of the corrupt text
         for positions in torch.arange(length).split(ROWS):
             copies = {key: value.expand(len(positions), *value.shape[1:]) for key, value in corrupt.arguments.items()}
 

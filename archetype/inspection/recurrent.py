@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 @dataclass
 class RecurrentView(View):
-    """Series of all parts by path and name, with the tokens of the positions."""
-
     series: list[Series]
     tokens: tuple[str, ...]
 
@@ -96,11 +94,6 @@ def recurrent_parts(trace: Trace, layer: int | str | None = None) -> Iterator[li
 
 
 def view_of_series(trace: Trace, series: list[Series]) -> RecurrentView:
-    """Return the view of these series.
-
-    Raises:
-        SpecError: there are none.
-    """
     if not series:
         raise SpecError("recurrent", "the only memory is keys and values", "use the view attention")
     tokens = next(
@@ -111,12 +104,10 @@ def view_of_series(trace: Trace, series: list[Series]) -> RecurrentView:
 
 
 def has_recurrent_view(trace: Trace) -> bool:
-    """Return whether a part has a memory other than keys and values."""
     return shown_parts(trace.model)[""].series is not None or bool(recurrent_paths(trace))
 
 
 def recurrent_paths(trace: Trace) -> list[str]:
-    """Return the paths of parts with a memory other than keys and values."""
     parts = {path: shown for path, shown in shown_parts(trace.model).items() if path}
     return [path for path, shown in parts.items() if shown.series is not None or _state_before(trace, path) is not None]
 
@@ -127,11 +118,9 @@ def _shown(trace: Trace, path: str) -> Iterable[Series]:
 
 
 def state_norms(trace: Trace, path: str) -> dict[str, Float[Tensor, "B T"]]:
-    """Return the norm of each tensor of a mixer's state after every position, processed token by token.
-
-    Keys and values do not count as state; bidirectional parts have none.
-    """
+    """Return the norm of each tensor of a mixer's state after every position, processed token by token."""
     norms: dict[str, list[Tensor]] = {}
+    # none for keys and values, and for bidirectional parts
     for tensors in states(trace, path):
         for name, tensor in tensors.items():
             norms.setdefault(name, []).append(tensor.float().flatten(1).norm(dim=1))  # (B,)
@@ -143,6 +132,7 @@ def states(trace: Trace, path: str) -> Iterator[dict[str, Tensor]]:
     if (state := _state_before(trace, path)) is None:
         return
     module, x, call = module_at(trace.model, path), trace[f"{path}.in"], trace.calls[path].context
+    # what earlier layers of this pass left for later ones, such as keys and values
     left = {} if call is None else {layer: value for layer, value in call.left.items() if isinstance(value, Tensor)}
     first_row = torch.arange(x.shape[0], device=x.device)
     for position in range(x.shape[1]):
@@ -154,8 +144,8 @@ def states(trace: Trace, path: str) -> Iterator[dict[str, Tensor]]:
 
 
 def _state_before(trace: Trace, path: str) -> LayerState | None:
-    """Return the state before the pass; None for keys and values, and for bidirectional parts."""
     module: Any = module_at(trace.model, path)
+    # a bidirectional part reads the whole text before its first output
     if getattr(module, "directions", 1) > 1 or not hasattr(module, "new_state"):
         return None
     if isinstance(module.new_state(1, 1, trace.model.dtype, trace.model.device), KVCache | IndexedKVCache):

@@ -35,17 +35,13 @@ def added_by(trace: Trace, path: str) -> dict[str, Tensor] | None:
     parts = {content: trace[f"{path}.{content}{block.added}.out"] * block.residual_scale for content in present}
     before, after = trace[f"{path}.in"], trace[f"{path}.out"]
     difference = (before + sum(parts.values()) - after).abs().max()
-    # an extension may override the wiring it derives from
+    # checked, since an extension may override the wiring that it derives from
     scale = max(float(x.abs().max()) for x in (before, after, *parts.values()))
     return parts if float(difference) <= TOLERANCE.get(after.dtype, 3e-2) * scale else None
 
 
 def main_stack(trace: Trace) -> str:
-    """Return the path of the decoder, of MegaByte's global model, or of the only stack.
-
-    Raises:
-        SpecError: the model has no stack.
-    """
+    """Return the path of the decoder, of MegaByte's global model, or of the only stack."""
     paths = stacks(trace.model)
     if not paths:
         kind = trace.model.spec.kind
@@ -106,7 +102,6 @@ class ResidualView(View):
         return figure
 
     def draw_on(self, axes: "Axes") -> None:
-        """Draw means over positions by layer: the stream and what is added to it."""
         depth = range(1, len(self.layers))
         axes.plot(
             range(len(self.layers)), self.norms.mean(1).tolist(), color=figures.INK, linewidth=1.6, label="stream"
@@ -131,7 +126,6 @@ def residual_view(trace: Trace, stack: str | None = None) -> ResidualView:
     """Return norms in the residual stream of the first row.
 
     Args:
-        trace: the traced pass.
         stack: path, such as "encoder" (default: the decoder, MegaByte's global model, or the only stack).
 
     Raises:
@@ -142,6 +136,7 @@ def residual_view(trace: Trace, stack: str | None = None) -> ResidualView:
         raise SpecError("stack", f"there is no {stack!r}", f"use one of {', '.join(stacks(trace.model))}")
     points = residual_names(trace, stack)
     wiring = stacks(trace.model)[stack].residual
+    # (T, D) each, also of several residual streams
     after = [leave(wiring, trace[name])[0].float() for name in points.values()]
     norms = torch.stack([x.norm(dim=-1) for x in after])
     names = [name.removesuffix(".out") for name in [*points.values()][1:]]
@@ -154,6 +149,7 @@ def residual_view(trace: Trace, stack: str | None = None) -> ResidualView:
         for content in contents:
             output = trace[f"{name}.{content}.out"][0].float() if f"{name}.{content}.out" in trace else None
             part = None if parts is None or content not in parts else parts[content][0].float()
+            # without a sum, the norm of what the content returns
             size = part if part is not None else output
             added[content].append(undefined if size is None else size.norm(dim=-1))
             shares[content].append(undefined if part is None else (part * x).sum(-1) / x.square().sum(-1))

@@ -45,10 +45,8 @@ class Trace:
     """Activations of a pass.
 
     Attributes:
-        model: the model.
-        inputs: inputs of the pass.
         logits: (B, T, V) for tokens, (B, Y) for classes; None for a model without a head.
-        activations: activations by name.
+        activations: by name.
         calls: contexts and states, by module.
     """
 
@@ -83,8 +81,6 @@ class Tracer:
     """Forward pass to be computed; `set`, `ablate` and `record` change it and return it.
 
     Args:
-        model: the model.
-        inputs: inputs of the pass.
         loaded: the model with its tokenizer, needed for `generate`.
     """
 
@@ -136,7 +132,7 @@ class Tracer:
         )
 
     def record(self, *patterns: str) -> "Tracer":
-        """Record further activations, besides each layer's vectors and probes.
+        """Record further activations, in addition to each layer's vectors and probes.
 
         Args:
             patterns: names, with * as wildcard ("blocks.*.mixer.q.out").
@@ -174,6 +170,7 @@ class Tracer:
 
         model = self._observed(reach, self._recorded, trace)
         trace.logits = model(**self.inputs.arguments).logits
+        # a change that no pass reached would otherwise go unnoticed
         for name in self._changes:
             base, _, call = name.partition(":")
             if calls[base] < int(call or 1):
@@ -184,7 +181,7 @@ class Tracer:
         """Generate text after the prompt with these changes in every pass.
 
         Changes without positions apply to all passes, including those for generated tokens; so do open-ended slices
-        from their start on. Other positions refer to the prompt. Without changes the passes are those of the engine.
+        from their start on. Other positions refer to the prompt. Without changes the engine's passes are used.
 
         Args:
             sampling: fields of `Sampling`.
@@ -209,6 +206,7 @@ class Tracer:
             return x
 
         def begin(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            # a pass of a generation begins where the state ends
             tokens, state = args[0], args[1] if len(args) > 1 else kwargs.get("state")
             self._end = tokens.shape[1] + (int(state.lengths[0]) if state is not None else 0)
 
@@ -240,11 +238,8 @@ class Tracer:
     def _observed(
         self, reach: Callable[[str, Tensor], Tensor], recorded: AbstractSet[str], trace: Trace | None
     ) -> Model:
-        """Return a copy of the model, with the same tensors, in which `reach` sees and may replace activations.
-
-        Only recorded or changed activations reach it. Hooks and observer are on the copy, so that other threads, and a
-        change that itself calls the model, compute as usual.
-        """
+        # a copy that shares the tensors: hooks and observer are on the copy, so that other threads, and a change that
+        # calls the model, compute as usual
         tensors = (
             value
             for module in self.model.modules()
@@ -305,7 +300,6 @@ class Tracer:
         return x if any(not len(index) for index in indices.values()) else _replaced(name, x, value, indices)
 
     def _indices(self, name: str, x: Tensor, positions: Indices, heads: Indices) -> dict[int, Tensor]:
-        """Return the indices to change, by axis."""
         letters = _letters(self.shapes[name.partition(":")[0]], x.dim())
         result = {}
         for kind, selection, names in (("positions", positions, "TSMN"), ("heads", heads, "HK")):
@@ -314,13 +308,15 @@ class Tracer:
             axis = next((axis for axis, letter in enumerate(letters) if letter in names), None)
             if axis is None:
                 raise SpecError(name, f"its shape ({' '.join(letters)}) has no {kind}", f"leave out {kind}")
+            # axis N joins the positions of all rows, so every row has the indices, shifted
             rows = len(next(iter(self.inputs.arguments.values()))) if letters[axis] == "N" else 1
             size = x.shape[axis] // rows
             generates = kind == "positions" and self._end is not None
             indices = _resolved(name, kind, selection, len(self.inputs.tokens) if generates else size)
+            # an open-ended slice also covers the tokens to be generated
             if generates and isinstance(selection, slice) and selection.stop is None and (selection.start or 0) >= 0:
                 indices = torch.arange(selection.start or 0, self.model.spec.context_length, selection.step or 1)
-            if generates and self._end is not None:  # a pass covers the end of what is read so far
+            if generates and self._end is not None:  # a pass covers the last `size` positions of the text read so far
                 indices = indices - (self._end - size)
                 indices = indices[(indices >= 0) & (indices < size)]
             result[axis] = (indices + size * torch.arange(rows)[:, None]).flatten().to(x.device)
@@ -328,11 +324,6 @@ class Tracer:
 
 
 def _resolved(name: str, kind: str, selection: int | Sequence[int] | slice, size: int) -> Tensor:
-    """Convert positions or heads to indices from 0.
-
-    Raises:
-        SpecError: one does not exist.
-    """
     index = [selection] if isinstance(selection, int) else selection
     index = index if isinstance(index, slice) else list(index)
     try:
@@ -349,6 +340,7 @@ def _letters(shape: str, dims: int) -> list[str]:
 
 def _replaced(name: str, x: Tensor, value: Tensor | float | Change, indices: dict[int, Tensor]) -> Tensor:
     try:
+        # open mesh: one index tensor per axis, shaped to broadcast
         index = tuple(
             indices.get(axis, torch.arange(size, device=x.device)).view(-1, *[1] * (x.dim() - axis - 1))
             for axis, size in enumerate(x.shape)

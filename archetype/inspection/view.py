@@ -67,6 +67,7 @@ def save_figure(figure: "Figure", file: Path) -> None:
     from matplotlib import rc_context
 
     kind = file.suffix[1:]
+    # without date and random ids, equal figures give equal files
     metadata: dict[str, Any] = {"Date": None} if kind == "svg" else {}
     write: Callable[[Path], None] = lambda temporary: figure.savefig(temporary, format=kind, metadata=metadata)  # noqa: E731
     with warnings.catch_warnings(), rc_context({"svg.hashsalt": "archetype"}):

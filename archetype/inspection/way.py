@@ -29,7 +29,7 @@ class Station(NamedTuple):
     """Values of a box at the position.
 
     Attributes:
-        box: id in the diagram, or that of a container for the joint result of its boxes.
+        box: id of a box in the diagram, or of a container for the joint result of its boxes.
         layer: layer in a stack; None outside layers.
         name: activation, or `PATH.weights`, or `PATH.state.NAME`.
         values: values at the position; attention weights (H, S) are NaN for masked pairs.
@@ -55,9 +55,6 @@ def way(model: Model, inputs: Inputs, position: int, source: int = 0) -> Iterato
     """Trace a pass, and yield a token's stations from input to output, layer by layer.
 
     Args:
-        model: the model.
-        inputs: inputs of the pass.
-        position: position of the token.
         source: position of the source's token, if the model reads a source.
 
     Raises:
@@ -78,10 +75,10 @@ def way(model: Model, inputs: Inputs, position: int, source: int = 0) -> Iterato
 
 
 def _ordered(scene: Scene, trace: Trace) -> Iterator[tuple[str, int | None]]:
-    """Yield the ids of boxes, and of the contents around them, in the order of computation."""
     ids = [box.id for box in scene.boxes if box.kind not in ("tap", "layer")]
     contents = {container.id for container in scene.containers if container.kind in ("mixer", "cross", "feedforward")}
-    for index, id in reversed([*enumerate(ids)]):  # put a content after its last box
+    # in the order of computation: a content, whose values no single box shows, follows its boxes
+    for index, id in reversed([*enumerate(ids)]):  # from the end, so that the first hit is its last box
         content = next((content_id for content_id in contents if id.startswith(f"{content_id}.")), None)
         if content is not None:
             ids.insert(index + 1, content)
@@ -119,7 +116,6 @@ class _Finder:
             yield Station(id, layer, *result)
 
     def _of_content(self, id: str, path: str, layer: int | None) -> Iterator[Station]:
-        """Yield weights and results that no box shows, and the state after the position."""
         inside = [name for name in self.shown if name == path or name.startswith(f"{path}.")]
         for part in inside:
             if part in self.attending and f"{part}.weights" not in self.seen:
@@ -137,7 +133,6 @@ class _Finder:
             yield Station(id, layer, *result)
 
     def _result(self, box: Box, layer: int | None) -> tuple[str, Tensor] | None:
-        """Return name and values of a box's result."""
         path = _at_layer(box.id, layer)
         name, trace = _at_layer(box.gives, layer), self.trace
         part, _, last = name.rpartition(".")
@@ -156,8 +151,8 @@ class _Finder:
         return next((result for candidate in names if (result := self._values(candidate, box.id))), None)
 
     def _sum(self, after: Box | None, path: str, layer: int | None) -> tuple[str, Tensor] | None:
-        """Return a sum of the stream: its layer's output, the first layer's input, or the following norm's input."""
         block, next_block = IN_BLOCK.fullmatch(path), None if after is None else IN_BLOCK.fullmatch(after.id)
+        # the sum is its layer's output, the first layer's input, or the input of the norm that follows
         if block is not None and (next_block is None or next_block[3] in ("in", "out") or next_block[1] != block[1]):
             return self._values(f"{block[1]}.{block[2]}.out", path)
         if block is None and next_block is not None:
@@ -166,7 +161,6 @@ class _Finder:
         return self._values(f"{_at_layer(after.id, layer)}.in", path) if after is not None and is_norm else None
 
     def _values(self, name: str, box: str) -> tuple[str, Tensor] | None:
-        """Return a recorded activation at the position; None if it is missing or has no such position."""
         if name not in self.trace:
             return None
         shape = self.shapes[name.partition(":")[0]].split()
@@ -201,13 +195,11 @@ def _following(scene: Scene) -> dict[str, Box]:
 
 
 def _at_layer(id: str, layer: int | None) -> str:
-    """Return the path of a box in one of its layers."""
     match = IN_BLOCK.fullmatch(id)
     return id if match is None or layer is None else f"{match[1]}.{layer}.{match[3]}"
 
 
 def _at(x: Tensor, shape: list[str], where: StackPosition) -> Tensor | None:
-    """Index a tensor at a position, whatever its axes; None if it has no such position."""
     letters = [*"BT"[-(x.dim() - 1) :], *shape[1:]] if shape[0] == "..." else shape
     if x.dim() > 3 and shape[0] == "..." and where.row:  # bytes of each patch of each row
         x, letters = x.flatten(0, -3), ["B", "T", *shape[1:]]
@@ -218,6 +210,7 @@ def _at(x: Tensor, shape: list[str], where: StackPosition) -> Tensor | None:
         if letter == "N":
             index[axis] = where.flat
         elif letter in ("T", "S", "M"):
+            # an axis of another length counts something else, such as patches or the source
             if where.length not in (None, x.shape[axis]) or not 0 <= where.offset < x.shape[axis]:
                 return None
             index[axis] = where.offset

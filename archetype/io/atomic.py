@@ -1,7 +1,6 @@
 """Atomic writes: a file or folder appears complete under its name, or not at all.
 
-Temporary name, write, flush, fsync, rename, fsync of the folder. A failed write removes its temporary files and is
-reported in one line. Files left by a killed process are removed when the same target is written again.
+A failed write removes its temporary files; a killed process leaves them until the same target is written again.
 """
 
 import errno
@@ -33,12 +32,10 @@ SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")  # in numpy's error, 
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Replace a file's contents."""
     write_with(path, lambda temporary: temporary.write_bytes(data))
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Replace a file's contents with a JSON object."""
     write_bytes(path, (json.dumps(data, indent=2) + "\n").encode())
 
 
@@ -55,19 +52,20 @@ def write_with(path: Path, write: Callable[[Path], object]) -> None:
     with _temporary_folder(path) as folder:
         temporary = folder / path.name
         write(temporary)
+        # mkdtemp makes the folder and its files private; give the file the usual mode
         temporary.chmod(0o666 & ~_umask())
+        # data before the rename, so that a crash never leaves the new name with partial data ...
         _sync(temporary)
         temporary.replace(path)
+        # ... and the folder after it, so that the rename itself survives a crash
         _sync(path.parent)
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add one line to a log."""
     append_bytes(path, f"{line}\n".encode())
 
 
 def append_bytes(path: Path, data: bytes) -> None:
-    """Add bytes to a file."""
     with system_errors(path), open(path, "ab", opener=open_at_once) as file:
         file.write(data)
 
@@ -76,7 +74,7 @@ def make_folder(path: Path) -> None:
     """Create a folder and its parents, and check that it can be written to."""
     with system_errors(path):
         path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
+        with tempfile.TemporaryFile(dir=path):  # mode bits are not reliable for every user and file system
             pass
 
 
@@ -97,6 +95,7 @@ def new_folder(path: Path) -> Iterator[Path]:
             _sync(file)
         _sync(temporary)
         if path.exists():
+            # an empty folder, by `check_absent`; Windows cannot rename onto it
             path.rmdir()
         temporary.replace(path)
         _sync(path.parent)
@@ -160,13 +159,12 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove the temporary files of interrupted writes from a folder that no other process writes to."""
     for path in folder.glob(".*.partial"):
+        # without asking for locks: no other process may write to this folder
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def check_absent(path: Path) -> None:
-    """Refuse a path that exists, unless it is an empty folder."""
     with system_errors(path):
         if path.is_dir() and not any(path.iterdir()):
             return
@@ -187,7 +185,7 @@ def system_errors(path: Path) -> Iterator[None]:
 
 
 def refused(path: Path, error: Exception) -> CheckpointError:
-    """Return the error for a path that cannot be written."""
+    # errors of Rust libraries and of numpy carry the code in their text, or not at all
     code = getattr(error, "errno", None)
     if code is None and (match := IN_TEXT.search(str(error))):
         code = int(match[1])
@@ -210,6 +208,7 @@ def _sync(path: Path) -> None:
 
 
 def _umask() -> int:
+    # the mask can only be read by setting it
     mask = os.umask(0)
     os.umask(mask)
     return mask

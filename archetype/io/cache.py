@@ -10,7 +10,7 @@ from archetype.errors import Notice
 
 
 def cache_folder() -> Path:
-    """Return `archetype` in XDG_CACHE_HOME or ~/.cache, or a temporary folder if that cannot be written to.
+    """Return `archetype` in XDG_CACHE_HOME or ~/.cache, or a temporary folder if that is not writable.
 
     Warns:
         Notice: names the temporary folder, once.

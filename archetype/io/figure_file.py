@@ -13,28 +13,20 @@ ENDINGS = (".png", ".pdf", ".svg")
 
 
 def check_ending(path: Path) -> None:
-    """Refuse a file name whose suffix is not a figure format.
-
-    Raises:
-        SpecError: the suffix is unknown.
-    """
     if path.suffix not in ENDINGS:
         raise SpecError(str(path), f"unknown suffix {path.suffix!r}", f"use {', '.join(ENDINGS)}")
 
 
 def figure_bytes(figure: "Figure", ending: str) -> bytes:
-    """Return the contents of a figure's file; equal figures give equal bytes.
-
-    Args:
-        ending: suffix of the file, one of `ENDINGS`.
-    """
+    """Return the contents of a figure's file in the format of the suffix `ending`; equal figures give equal bytes."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.backends.backend_pdf import FigureCanvasPdf
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     stream = BytesIO()
-    with rc_context({"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "archetype"}):  # 42: TrueType
+    # 42: TrueType fonts, whose text can be searched; the salt makes ids of SVG elements reproducible
+    with rc_context({"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "archetype"}):
         if ending == ".pdf":
             FigureCanvasPdf(figure).print_pdf(stream, metadata={"CreationDate": None})
         elif ending == ".svg":

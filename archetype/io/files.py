@@ -23,17 +23,14 @@ DAMAGED = "is the file complete? download or save it again"
 
 
 def read_bytes(path: Path, limit: int = MAX_FILE_BYTES, error: type[ArchetypeError] = DataError) -> bytes:
-    """Read a regular file.
-
-    Args:
-        limit: maximum size in bytes.
-        error: class of the errors raised.
+    """Read a regular file of at most `limit` bytes.
 
     Raises:
-        ArchetypeError: the file cannot be read, is not a regular file, or is too large.
+        ArchetypeError: of class `error`; the file cannot be read, is not a regular file, or is too large.
     """
     try:
         with open(path, "rb", opener=open_at_once) as file:
+            # of the open file, which cannot be replaced between the check and the read
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise error(str(path), "is not a regular file", "copy its contents to a file")
@@ -70,12 +67,12 @@ def json_value(data: bytes, place: str, error: type[ArchetypeError] = DataError,
     Args:
         data: UTF-8, with or without a byte-order mark.
         place: name of the source in errors.
-        error: class of the errors raised.
         remedy: for a damaged file.
 
     Raises:
-        ArchetypeError: the data are not JSON (with line and column), or have too many items.
+        ArchetypeError: of class `error`; the data are not JSON (with line and column), or have too many items.
     """
+    # counted before parsing, since a small file of brackets can need gigabytes as Python objects
     if sum(data.count(mark) for mark in b"[{,:") > MAX_JSON_ITEMS:
         raise error(place, f"has more than {MAX_JSON_ITEMS:,} items", "is it the right file?")
     try:
@@ -85,6 +82,7 @@ def json_value(data: bytes, place: str, error: type[ArchetypeError] = DataError,
     except json.JSONDecodeError as problem:
         raise error(f"{place}:{problem.lineno}:{problem.colno}", f"is not JSON: {problem.msg}", remedy) from None
     except (ValueError, RecursionError) as problem:
+        # Python refuses to parse a very long number, without naming its position
         if match := LONG_NUMBER.search(data):
             before = data[: match.start()]
             place = f"{place}:{before.count(10) + 1}:{len(before) - before.rfind(10)}"
@@ -93,7 +91,6 @@ def json_value(data: bytes, place: str, error: type[ArchetypeError] = DataError,
 
 
 def json_object(data: bytes, place: str, error: type[ArchetypeError] = DataError) -> dict[str, Any]:
-    """Parse a JSON object; arguments and errors as for `json_value`."""
     value = json_value(data, place, error)
     if not isinstance(value, dict):
         raise error(place, "is not a JSON object", DAMAGED)
@@ -101,5 +98,4 @@ def json_object(data: bytes, place: str, error: type[ArchetypeError] = DataError
 
 
 def read_json(path: Path, limit: int = MAX_FILE_BYTES, error: type[ArchetypeError] = DataError) -> dict[str, Any]:
-    """Read a JSON object from a file; arguments and errors as for `read_bytes` and `json_value`."""
     return json_object(read_bytes(path, limit, error), str(path), error)

@@ -28,7 +28,7 @@ def is_name(source: str | Path) -> bool:
 
 
 def local(folder: Path, allow_pickle: bool = False, patterns: list[str] = PATTERNS) -> Path:
-    """Return the folder if it exists; otherwise download the model of this name from the hub."""
+    # a local folder has precedence over a name on the hub
     if folder.exists() or not is_name(folder):
         return folder
     return download(folder.as_posix(), [*patterns, *PICKLE_PATTERNS] if allow_pickle else patterns)
@@ -76,9 +76,6 @@ def download(name: str, patterns: list[str]) -> Path:
 
 def header(name: str) -> Header:
     """Read the headers of a model's safetensors from the cache, or from the first bytes of each file on the hub.
-
-    Args:
-        name: as for `download`.
 
     Raises:
         CheckpointError: the model has no safetensors, or the hub cannot be reached.
@@ -130,10 +127,7 @@ def _parts(name: str) -> tuple[str, str | None]:
 
 
 def data_set_revision(name: str) -> str:
-    """Return the current commit of a data set on the hub.
-
-    Args:
-        name: owner/name, or the name alone.
+    """Return the current commit of a data set (owner/name, or a name without owner) on the hub.
 
     Raises:
         DataError: the data set does not exist, or the hub cannot be reached.

@@ -24,7 +24,7 @@ class Destination:
     Attributes:
         repository: owner/name.
         revision: branch, created if it does not exist (default: main).
-        private: whether the repository is private (default: unchanged; of a new repository, as set for the account).
+        private: visibility (default: unchanged; a new repository follows the account's setting).
     """
 
     repository: str
@@ -74,7 +74,6 @@ def send(folder: Path, to: Destination, message: str) -> str:
 
     Args:
         to: created if it does not exist.
-        message: of the commit.
 
     Raises:
         CheckpointError: the account may not write there, the repository has another visibility, or the network fails.
@@ -83,8 +82,10 @@ def send(folder: Path, to: Destination, message: str) -> str:
 
     api = HfApi()
     with _hub_errors(to.repository):
+        # `private` has no effect on an existing repository
         api.create_repo(to.repository, private=to.private, exist_ok=True)
         _check_privacy(api, to)
+        # pull requests (refs/pr/1) exist already, and cannot be created as branches
         if to.revision not in (None, "main") and not str(to.revision).startswith("refs/"):
             api.create_branch(to.repository, branch=str(to.revision), exist_ok=True)
         commit = api.upload_folder(

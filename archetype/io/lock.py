@@ -19,11 +19,9 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def locked(folder: Path, name: str = FILE, doing: str = "training this run", wait: bool = False) -> Iterator[None]:
-    """Hold a lock within the block.
+    """Hold the lock file `name` in a folder within the block.
 
     Args:
-        folder: of the lock file, such as a run directory.
-        name: of the lock file.
         doing: the protected activity, for messages.
         wait: wait until the lock is free.
 
@@ -49,6 +47,7 @@ def _open(file: Path, doing: str, wait: bool) -> int:
         try:
             _lock(descriptor)
         except OSError as error:
+            # the owner writes its process id into the file, below
             owner = os.read(descriptor, 20).decode(errors="replace")
             if error.errno in HELD:
                 os.close(descriptor)
@@ -57,6 +56,7 @@ def _open(file: Path, doing: str, wait: bool) -> int:
                     continue
                 cause = f"another process{f' ({owner})' if owner else ''} is {doing}"
                 raise CheckpointError(str(file.parent), cause, "wait for it, or stop it") from None
+            # go on without a lock: some network file systems have none
             log.warning("%s: this file system has no locks: %s", file, error.strerror)
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), file.stat()):
@@ -67,10 +67,7 @@ def _open(file: Path, doing: str, wait: bool) -> int:
 
 
 def try_to_lock(folder: Path, wait: bool = False) -> int | None:
-    """Lock an existing folder.
-
-    Args:
-        wait: wait until the lock is free.
+    """Lock an existing folder; wait until the lock is free if `wait` is set.
 
     Returns:
         A descriptor whose closing releases the lock; None if another process holds it, or locking is unsupported.

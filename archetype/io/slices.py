@@ -34,21 +34,15 @@ class Slices:
             raise CheckpointError(str(folder), "contains no slices of tensors", "restore the checkpoint")
 
     def keys(self) -> list[str]:
-        """Return the names of all tensors."""
         return [*self._slices]
 
     def get_slice(self, name: str) -> SimpleNamespace:
-        """Return an object with the method of a safetensors slice that is used here."""
         return SimpleNamespace(get_shape=lambda: self._shape(name))
 
     def get_tensor(self, name: str) -> Tensor:
-        """Assemble a tensor from its slices.
-
-        Raises:
-            CheckpointError: a slice is missing.
-        """
         shape, slices = self._shape(name), self._slices[name]
         parts = [(offsets, handle.get_tensor(name)) for offsets, handle in slices]
+        # a tensor in a single slice needs no copy
         if len(parts) == 1 and list(parts[0][1].shape) == shape:
             complete: Tensor = parts[0][1]
             return complete
@@ -62,6 +56,7 @@ class Slices:
         return tensor
 
     def _shape(self, name: str) -> list[int]:
+        # the shape of the whole is not stored: it is the largest end of a slice along each axis
         ends = [
             [first + size for first, size in zip(offsets, handle.get_slice(name).get_shape(), strict=True)]
             for offsets, handle in self._slices[name]

@@ -71,7 +71,6 @@ class Tensors:
 
     @classmethod
     def single(cls, file: Path) -> "Tensors":
-        """Open all tensors of one file."""
         handle = _open(file)
         return cls({file: handle}, dict.fromkeys(handle.keys(), file))
 
@@ -90,24 +89,19 @@ class Tensors:
         return cls(handles, where)
 
     def names(self) -> list[str]:
-        """Return the names of all tensors."""
         return list(self._where)
 
     def header(self) -> files.Header:
-        """Return the type and shape of every tensor without reading the data."""
         slices = {name: self._files[file].get_slice(name) for name, file in self._where.items()}
         return {name: files.TensorHeader(entry.get_dtype(), tuple(entry.get_shape())) for name, entry in slices.items()}
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return a tensor's shape without reading its data."""
         return tuple(self._files[self._where[name]].get_slice(name).get_shape())
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return all shapes by name."""
         return {name: self.shape(name) for name in self.names()}
 
     def dtype(self, name: str) -> torch.dtype:
-        """Return the dtype of a weight without reading its data."""
         return self.mapped(name).dtype
 
     def mapped(self, name: str) -> Tensor:
@@ -121,11 +115,8 @@ class Tensors:
 
     @contextmanager
     def copied(self, name: str, of_weights: bool = True) -> Iterator[Tensor]:
-        """Yield a tensor to copy from within the block; its pages are released afterwards.
-
-        Args:
-            of_weights: refuse types that weights cannot have.
-        """
+        """Yield a tensor to copy from within the block; `of_weights` refuses types that weights cannot have."""
+        # a separate mapping, whose pages the system can drop when the block ends
         handle = _open(self._where[name])
         yield self._read(name, handle) if of_weights else handle.get_tensor(name)
         del handle
@@ -160,10 +151,8 @@ class Selected(Mapping[str, Tensor]):
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
-    """Allocate an uninitialised tensor (default: on the CPU) whose memory returns to the system when it is freed.
-
-    The heap of the C library may keep freed memory.
-    """
+    """Allocate an uninitialised tensor (default: on the CPU) whose memory returns to the system when it is freed."""
+    # the heap of the C library may keep freed memory; an anonymous mapping never does
     size = prod(shape) * dtype.itemsize
     if size < MAPPED_BYTES or device not in (None, torch.device("cpu")):
         return torch.empty(shape, dtype=dtype, device=device)
@@ -172,12 +161,10 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | Non
 
 
 def save(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file atomically."""
-
     def write(temporary: Path) -> None:
         try:
             save_file({name: t.detach().contiguous() for name, t in tensors.items()}, temporary, {"format": "pt"})
-        except SafetensorError as error:  # safetensors wraps the system's error in its own type, as text
+        except SafetensorError as error:  # with the system's error as its text
             raise atomic.refused(path, error) from None
 
     atomic.write_with(path, write)
@@ -201,11 +188,9 @@ class _Pickle(dict[str, Tensor]):
         super().__init__(tensors)
 
     def get_tensor(self, name: str) -> Tensor:
-        """Return a tensor without its gradient function."""
-        return self[name].detach()
+        return self[name].detach()  # a pickled parameter may require a gradient
 
     def get_slice(self, name: str) -> SimpleNamespace:
-        """Return an object with the methods of a safetensors slice that are used here."""
         tensor = self[name]
         dtype = PICKLED_TYPES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
         return SimpleNamespace(get_shape=lambda: list(tensor.shape), get_dtype=lambda: dtype)

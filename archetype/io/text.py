@@ -49,15 +49,7 @@ def read_data(path: Path) -> bytes:
 
 
 def check_is_text(data: bytes, place: str) -> None:
-    """Refuse UTF-16, compressed files and Parquet, recognised by their first bytes.
-
-    Args:
-        data: first bytes of the file, or all.
-        place: name of the file in errors.
-
-    Raises:
-        DataError: the file has one of these formats.
-    """
+    """Refuse UTF-16, compressed files and Parquet, recognized by the first bytes of `data`."""
     start = data[:MARK]
     for mark, (cause, remedy) in NOT_TEXT.items():
         if start.startswith(mark) and not _is_ascii_text(mark, data):
@@ -70,7 +62,6 @@ def _is_ascii_text(mark: bytes, data: bytes) -> bool:
 
 
 def decode_text(data: bytes, place: str) -> str:
-    """Decode UTF-8; `place` names the source in errors."""
     try:
         return data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
@@ -80,10 +71,8 @@ def decode_text(data: bytes, place: str) -> str:
 
 
 def cut_at_lines(text: str, size: int) -> Iterator[str]:
-    """Yield parts of at least `size` characters, split at line ends between two words, where pre-tokenizers split.
-
-    SentencePiece has no pre-tokenizer and puts its leading space before each part, so one token per part may differ.
-    """
+    """Yield parts of at least `size` characters, split at line ends between two words, where pre-tokenizers split."""
+    # SentencePiece has no pre-tokenizer and puts a space before each part, so one token per part may differ
     start = 0
     while start < len(text):
         line_end = LINE_END.search(text, start + size)
@@ -93,6 +82,7 @@ def cut_at_lines(text: str, size: int) -> Iterator[str]:
 
 
 def _unpacked(data: bytes, path: Path) -> bytes:
+    # a small file of zeros would otherwise decompress to gigabytes
     limit = min(MAX_TEXT_BYTES, MAX_RATIO * (len(data) + PIECE))
     text = bytearray()
     try:

@@ -71,7 +71,6 @@ def chosen(config: Path, is_there: Callable[[str], bool], names: Sequence[str] =
 
 
 def has_weights(folder: Path) -> bool:
-    """Return whether a folder has a checkpoint, including pickles."""
     return chosen(folder / "config.json", lambda name: (folder / name).is_file(), NAMES) is not None
 
 
@@ -99,7 +98,6 @@ def unread_set(folder: Path) -> str | None:
 
 
 def is_index(file: Path) -> bool:
-    """Return whether a file is an index of shards."""
     return file.name.endswith(".index.json")
 
 
@@ -109,6 +107,7 @@ def weight_map(index: Path) -> dict[str, str]:
     if not isinstance(names, dict) or not all(isinstance(shard, str) for shard in names.values()):
         raise CheckpointError(str(index), "its weight_map is not a mapping of names", "download it again")
     for name, shard in names.items():
+        # "\\" is a separator on Windows only, but an index is read on every system
         if shard in ("", "..") or PurePosixPath(shard).name != shard or "\\" in shard:
             cause = f"{shard!r} points outside the model's folder"
             raise CheckpointError(f"{index}: weight_map: {name}", cause, "do not trust this checkpoint")
@@ -126,11 +125,7 @@ def listed(index: Path) -> dict[str, Path]:
 
 
 def header(folder: Path) -> Header:
-    """Return type and shape of every tensor of a safetensors checkpoint, reading only the headers.
-
-    Raises:
-        CheckpointError: there are no safetensors, or a header is damaged.
-    """
+    """Return type and shape of every tensor of a safetensors checkpoint, reading only the headers."""
     file = find(folder)
     shards = sorted(set(listed(file).values())) if is_index(file) else [file]
     return {name: tensor for shard in shards for name, tensor in file_header(shard).items()}

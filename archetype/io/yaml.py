@@ -80,11 +80,13 @@ class _Builder:
                     self._begin(_Collection(values, event))
                 case "SequenceEndEvent" | "MappingEndEvent":
                     collection = self.open.pop()
+                    # merged when the mapping ends, since << may follow other keys
                     values = _merged(collection) if MERGE in collection.values else collection.values
                     self._add(collection.event, values, collection.event.anchor, collection.size)
                 case "AliasEvent":
                     if event.anchor not in self.anchors:
                         raise _error(event, f"found undefined alias {event.anchor!r}")
+                    # an alias counts all its items: nested aliases grow exponentially ("billion laughs")
                     self._add(event, *self.anchors[event.anchor][:1], None, self.anchors[event.anchor][1])
         if len(root.values) > 1:
             raise ValueError("it has several documents")
@@ -122,11 +124,11 @@ class _Collection:
     values: Any
     event: Any
     key: Any = UNSET  # of a mapping: the key whose value is next
-    size: int = 1  # number of items; those of an alias count at each use
+    size: int = 1  # number of items; an alias counts its items at each use
 
 
 def _merged(collection: _Collection) -> Any:
-    # the merge key << of YAML 1.1: the mapping's own keys win
+    # the merge key << of YAML 1.1: keys of the mapping have precedence
     if isinstance(collection.values, list):
         return collection.values
     sources = collection.values.pop(MERGE)
@@ -165,11 +167,7 @@ def _error(event: Any, problem: str) -> Exception:
 
 
 def with_schema_line(text: str, kind: str) -> str:
-    """Prepend the comment that leads editors to the JSON Schema, if the schema has a URL.
-
-    Args:
-        kind: specification, recipe or experiment.
-    """
+    """Prepend the comment that leads editors to the JSON Schema of a kind of document, if the schema has a URL."""
     address = schema_url(kind)
     return f"# yaml-language-server: $schema={address}\n{text}" if address else text
 
@@ -180,7 +178,7 @@ def mapping_to_yaml(data: Any) -> str:
 
 
 def flow(value: Any) -> str:
-    """Format any value as YAML on one line."""
+    # PyYAML ends a bare scalar with the document marker "..."
     return _dumped(value, flow_style=True, width=10**6).removesuffix("...\n").rstrip("\n")
 
 
@@ -203,6 +201,7 @@ def _dumped(data: Any, flow_style: bool | None, width: int) -> str:
 
 
 def _plain(value: float | None) -> str:
+    # JSON's spelling of numbers, except for the values that JSON does not have
     text = json.dumps(value)
     return {"NaN": ".nan", "Infinity": ".inf", "-Infinity": "-.inf"}.get(text, text)
 

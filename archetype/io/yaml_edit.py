@@ -28,6 +28,7 @@ def edited(text: str, before: Any, after: Any, short: Any) -> str:
     import yaml
 
     root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    # from the end, so that earlier positions stay valid
     edits = sorted({*_edits(text, root, None, before, after, short)}, reverse=True)
     for start, end, replacement in edits:
         text = text[:start] + replacement + text[end:]
@@ -48,6 +49,7 @@ def _edits(text: str, node: Any, key: Any, before: Any, after: Any, short: Any) 
             yield from _edits(text, child, None, *values)
     else:
         value = short
+        # a part without settings is written as its kind
         if node.id == "scalar" and isinstance(value, dict) and value.keys() == {"kind"}:
             value = value["kind"]
         line = flow(value)

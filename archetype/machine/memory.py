@@ -1,13 +1,12 @@
 """Free memory of a device, and peak memory of this process."""
 
-import ctypes
 import math
-import os
 import platform
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import torch
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -33,37 +32,28 @@ def free_memory(device: torch.device) -> int | None:
         return torch.cuda.mem_get_info(device)[0] + unused
     if device.type == "mps":
         return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
+    if device.type != "cpu":
+        return None
     try:
-        if device.type != "cpu":
-            return None
-        if platform.system() == "Linux":
-            return int(min(_available(), *_rooms_of_groups(), _room_of_process()))
-        if platform.system() == "Windows":
-            return _available_on_windows()
-        # macOS: all memory, since most of what is in use is a cache that the system gives up
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (OSError, ValueError, KeyError, AttributeError):
+        return int(min(psutil.virtual_memory().available, *_rooms_of_groups(), _room_of_process()))
+    except (OSError, ValueError, KeyError):
         return None
 
 
-def _available() -> int:
-    values = dict(re.findall(r"^(\w+): +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE))
-    return int(values["MemAvailable"]) * 1024
-
-
 def _room_of_process() -> float:
-    # what `ulimit -v` still allows this process to map
+    # address space that `ulimit -v` leaves to this process
+    if platform.system() != "Linux":
+        return math.inf
     import resource
 
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    return math.inf if limit == resource.RLIM_INFINITY else limit - mapped
+    return math.inf if limit == resource.RLIM_INFINITY else limit - psutil.Process().memory_info().vms
 
 
 def _rooms_of_groups() -> Iterator[float]:
     # what the limit of each control group (of a container, for example) of this process leaves
-    yield float("inf")
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
+    groups = Path("/proc/self/cgroup")
+    for line in groups.read_text().splitlines() if groups.is_file() else ():
         _, controllers, path = line.split(":", 2)
         if controllers in ("", "memory"):
             root = CGROUPS / controllers
@@ -79,12 +69,3 @@ def _room(folder: Path, names: dict[str, str]) -> float:
     # the system gives up cached files before it enforces the limit
     cached = re.search(r"^inactive_file (\d+)$", (folder / "memory.stat").read_text(), re.MULTILINE)
     return int(text) - int(used.read_text()) + (int(cached[1]) if cached else 0)
-
-
-def _available_on_windows() -> int:
-    # MEMORYSTATUSEX: two 32-bit fields, of which the first is the size (64), then 64-bit fields; the second of these is
-    # ullAvailPhys
-    status = (ctypes.c_uint64 * 8)(64)
-    kernel: ctypes.CDLL = ctypes.windll.kernel32  # type: ignore[attr-defined]
-    kernel.GlobalMemoryStatusEx(ctypes.byref(status))
-    return int(status[2])

@@ -1,4 +1,4 @@
-"""Building a model from its specification, on any device."""
+"""Build a model from its specification, on any device."""
 
 import os
 from collections.abc import Callable
@@ -25,9 +25,8 @@ GenerativeModel = CausalModel | EncoderDecoder
 
 
 def build_on_meta(model: ModelSpec) -> Model:
-    """Build the model on the meta device, which allocates no weights."""
     with torch.device("meta"):
-        return cast(Model, module_class(model)(model))
+        return cast(Model, module_class(model)(model))  # allocates no weights
 
 
 def build(
@@ -45,6 +44,7 @@ def build(
     if device.type == "cpu":
         check_fits_memory(model_on_meta, model.name or "the specification")
         library()  # load or compile the kernels before any step is timed
+    # `to_empty` would do the same, with `torch.empty_like` (see below)
     replaced: Callable[[Callable[[Tensor], Tensor]], Model] = model_on_meta._apply
     built = replaced(lambda tensor: _empty_like(tensor, device))
     initialize(built, model.initialization, model.num_layers, seed)
@@ -57,16 +57,11 @@ def _empty_like(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def check_fits_memory(model: nn.Module, name: str) -> None:
-    """Raise an error before allocation if the weights exceed this machine's memory.
-
-    Args:
-        model: model on the meta device.
-        name: name of the model in the message.
-    """
+    """Raise an error before allocation if the weights of a model on the meta device exceed this machine's memory."""
     if not hasattr(os, "sysconf"):  # Windows does not provide it
         return
     needed = sum(parameter.nbytes for parameter in model.parameters())
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > available:
         cause = f"its weights take {needed / 2**30:,.1f} GiB and this machine has {available / 2**30:,.1f} GiB"
-        raise SpecError(name, cause, "use a smaller one, or device='meta' to count it")
+        raise SpecError(name, cause, "use a smaller model, or device='meta' to count parameters")

@@ -1,7 +1,7 @@
-"""The cost of whole models: embedding, head, and the work of each stack in each phase.
+"""Cost of whole models: embedding, head, and the work of each stack in each phase.
 
-A source is as long as its target unless `Work.source` is set.
-Models that do not generate (encoders) have only the phase `forward`.
+A source is as long as its target unless `Work.source` is set. Encoders, which do not generate, have only the phase
+`forward`.
 """
 
 from abc import ABC, abstractmethod
@@ -34,12 +34,10 @@ class ModelCost(ABC):
 
     @property
     def decoding_stacks(self) -> list[StackCost]:
-        """The stacks that keep a state during decoding."""
         return self.stacks if self.generates else []
 
     @property
     def state_names(self) -> list[str]:
-        """Names of the states, one per kind of content."""
         blocks = [group.cost for stack in self.decoding_stacks for group in stack.groups]
         contents = [content for block in blocks for content in block.contents.values() if content.state(1)]
         return list(dict.fromkeys(content.state_name for content in contents))
@@ -49,7 +47,6 @@ class ModelCost(ABC):
         """Return the parameters of the modules before the stacks."""
 
     def head_parameters(self) -> Counts:
-        """Return the parameters of the modules after the stacks."""
         return self.head.parameters()
 
     def stack_work(self, work: Work) -> dict[str, Work]:
@@ -57,7 +54,6 @@ class ModelCost(ABC):
         return {stack.prefix: work._replace(causal=stack.stack.causal) for stack in self.stacks}
 
     def flops(self, work: Work) -> Counts:
-        """Return the FLOPs of the modules outside the stacks."""
         return self.head.flops(work)
 
     def state(self, length: int, source: int | None = None) -> tuple[int, int]:
@@ -70,7 +66,6 @@ class ModelCost(ABC):
         return 0, 0
 
     def state_parts(self, length: int, source: int) -> list[StatePart]:
-        """Return the parts of the state of one sequence; arguments as for `archetype.estimate.state.state_parts`."""
         return [part for stack in self.decoding_stacks for part in stack.state_parts(length, source)]
 
     @abstractmethod
@@ -86,12 +81,7 @@ class EmbeddedModel(Protocol):
 
 
 class EmbeddedModelCost(ModelCost):
-    """Cost of a model whose stacks read embeddings of tokens or patches.
-
-    Args:
-        model: specification, an `EmbeddedModel`.
-        vocab_size: rows of the embedding table; zero for patches.
-    """
+    """Cost of a model with stacks that read embeddings of tokens or patches (`vocab_size` 0)."""
 
     def __init__(self, model: ModelSpec, vocab_size: int) -> None:
         super().__init__(model)
@@ -123,5 +113,6 @@ def model_cost(model: ModelSpec) -> ModelCost:
         name = type(model).__name__
         raise SpecError("cost", f"no ModelCost is registered for {name}", f"write one, with @cost_of({name})")
     counted = cast(ModelCost, cost(model))
+    # a part of an extension may be counted by its cost class otherwise than its module is built
     check_as_built(counted)
     return counted

@@ -1,4 +1,4 @@
-"""Default diagram of kinds of models without their own."""
+"""Default diagram of kinds of models that have none."""
 
 from collections.abc import Callable
 
@@ -10,5 +10,5 @@ from archetype.roles.drawing import Blocks, Stream, Streams, streams_of
 
 @streams_of(ModelSpec)
 def unknown(model: ModelSpec, cost: ModelCost, text: Callable[[Formula], str]) -> Streams:
-    """Draw each stack separately; the connections between them are unknown."""
+    # one stream per stack; the connections between stacks are unknown
     return Streams(tuple(Stream((Blocks(stack.prefix),)) for stack in cost.stacks))

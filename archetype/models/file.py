@@ -16,7 +16,6 @@ __all__ = ["edited", "json_schema", "parse", "read"]
 
 
 def read(file: Path) -> ModelSpec:
-    """Read the specification in a .yaml, .yml or .json file."""
     try:
         return parse(read_mapping(file))
     except SpecError as error:
@@ -24,11 +23,7 @@ def read(file: Path) -> ModelSpec:
 
 
 def edited(text: str, before: ModelSpec, after: ModelSpec) -> str | None:
-    """Edit a YAML text to describe another specification, keeping its comments; None if no edit does.
-
-    Args:
-        text: YAML that describes `before`.
-    """
+    """Edit a YAML text that describes `before` to describe `after`, keeping its comments; None if no edit does."""
     candidates = []
     for each_layer in (False, True):  # a file may repeat its layers or list each
         old, new = (spec.dump(full=True, each_layer=each_layer) for spec in (before, after))
@@ -37,16 +32,15 @@ def edited(text: str, before: ModelSpec, after: ModelSpec) -> str | None:
             if parse(yaml_value(candidate, "")) == after:
                 candidates.append(candidate)
     lines = set(text.splitlines())
+    # the edit that keeps the most lines
     return max(candidates, key=lambda candidate: len(lines & {*candidate.splitlines()}), default=None)
 
 
 def parse(data: Any) -> ModelSpec:
-    """Validate plain data and return the specification."""
     if not isinstance(data, dict):
         raise SpecError("", f"a specification is a mapping, not {type(data).__name__}", "write it as key: value lines")
     return cast(ModelSpec, ModelSpec.parse_kind(data, default="decoder"))
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of specification files, for editors."""
     return document_schema("specification", TypeAdapter(AnyModel).json_schema(mode="validation"))

@@ -1,7 +1,7 @@
 """Initial distributions of weights, with their sources.
 
 Each tensor is drawn from a generator seeded by the model's seed and the tensor's name: adding a part to an architecture
-does not change the numbers of the others. A module with its own distributions (a recurrence, a state space model)
+does not change the numbers of the others. A module with special distributions (a recurrence, a state space model)
 draws them in `init_tensor(name, tensor, generator)` and returns True for tensors that it has drawn.
 """
 
@@ -42,7 +42,6 @@ class OwnTensor(NamedTuple):
 
 
 def own_tensors(model: nn.Module) -> Iterator[OwnTensor]:
-    """Yield all parameters and buffers."""
     for path, module in model.named_modules():
         tensors = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
         for own_name, tensor in tensors.items():
@@ -57,7 +56,6 @@ def initialize(model: nn.Module, scheme: Initialization, num_layers: int, seed: 
 
 
 def initialize_tensor(owned: OwnTensor, scheme: Initialization, num_layers: int, seed: int) -> None:
-    """Draw one tensor in place."""
     module, own_name, name, tensor = owned
     generator, own_way = generator_for(seed, name, tensor.device), getattr(module, "init_tensor", None)
     if callable(own_way) and own_way(own_name, tensor, generator):
@@ -73,7 +71,6 @@ def initialize_tensor(owned: OwnTensor, scheme: Initialization, num_layers: int,
 def init_weight(
     weight: Tensor, name: str, scheme: Initialization, num_layers: int, generator: torch.Generator | None
 ) -> None:
-    """Draw one matrix, or a stack of matrices, in place."""
     match scheme:
         case NormalInitialization(std=std):
             weight.normal_(0.0, std, generator=generator)
@@ -82,6 +79,7 @@ def init_weight(
             shrink = 1 / math.sqrt(2 * num_layers) if name.endswith(RESIDUAL_OUTPUTS) else 1.0
             weight.normal_(0.0, std * shrink, generator=generator)
         case XavierInitialization():
+            # variance 1 / d_model, whatever the vocabulary (Vaswani 2017)
             if "embedding." in name:
                 weight.normal_(0.0, weight.shape[-1] ** -0.5, generator=generator)
             else:

@@ -61,11 +61,9 @@ class BaseModel(nn.Module):
         num_tokens: Lengths | None = None,
         document_ids: Tokens | None = None,
     ) -> ForwardContext:
-        """Return the context of a pass by this model's observer and kernels; arguments as for `ForwardContext.of`."""
         return ForwardContext.of(tokens, lengths, num_tokens, document_ids, self.observer, self.kernels)
 
     def add_head(self, head: Head, vocab_size: int, features: int) -> None:
-        """Build the head for input vectors of `features` features, and store it by its type of output."""
         module = build_head(head, vocab_size, features)
         self.classifier = module if head.has_classes else None
         self.sentence_head = module if head.embeds else None

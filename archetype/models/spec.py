@@ -119,7 +119,6 @@ class ModelSpec(Part):
         """Return the model with a new classification head as in transformers (with a pooler for encoders).
 
         Args:
-            num_classes: number of classes, Y.
             of_tokens: whether to classify tokens instead of texts.
         """
         raise NotImplementedError

@@ -2,22 +2,39 @@
 #pragma once
 #include "product.h"
 
-// Prefetch `width` numbers of n rows into L2.
-template <class T> static inline void fetch_rows(const T* p, long stride, long n, long width) {
-    for (long row = 0; row < n; row++)
-        for (long i = 0; i < width; i += 64 / (long)sizeof(T)) __builtin_prefetch(p + row * stride + i, 0, 2);
+constexpr long SPAN = 128;    // slots whose scores are computed before their values are added
+constexpr long TOGETHER = 32;  // queries of one key head that read its cache together
+
+// Read 2 W numbers of a row (n may be less) as two vectors. Of bfloat16, these are the even and the odd numbers: a 32-bit lane holds one of
+// each, which a shift and a mask turn into float32.
+static inline void load_two(const float* p, long n, floats (&v)[2]) {
+    v[0] = n >= W ? load(p) : load_part(p, n);
+    v[1] = n >= 2 * W ? load(p + W) : n > W ? load_part(p + W, n - W) : floats{};
 }
 
-// The products of one query with W consecutive keys, a lane of the result for each key.
+static inline void load_two(const bfloat16* p, long n, floats (&v)[2]) {
+    words pairs{};
+    if (n >= 2 * W) memcpy(&pairs, p, sizeof pairs);
+    else memcpy(&pairs, p, n * sizeof *p);
+    v[0] = (floats)(pairs << 16), v[1] = (floats)(pairs & 0xffff0000);
+}
+
+// Index of number i of a row in the order of load_two, and the length of a row of n numbers, padded to whole pairs of vectors.
+template <class T> static inline long place_of(long i) {
+    return sizeof(T) == sizeof(float) ? i : i / (2 * W) * (2 * W) + i % 2 * W + i % (2 * W) / 2;
+}
+static inline long padded(long n) { return (n + 2 * W - 1) / (2 * W) * (2 * W); }
+
+// The products of one query, padded and in the order of load_two, with W consecutive keys of P numbers; a lane of the result for each key.
 template <class T> static inline floats dot_keys(const T* keys, long stride, const float* q, long P) {
     floats sums[W] = {};
-    for (long i = 0; i + W <= P; i += W) {
-        floats vector = load(q + i);
-        for (int j = 0; j < W; j++) sums[j] = multiply_add(vector, load(keys + j * stride + i), sums[j]);
-    }
-    if (long n = P % W) {
-        floats vector = load_part(q + P - n, n);
-        for (int j = 0; j < W; j++) sums[j] = multiply_add(vector, load_part(keys + j * stride + P - n, n), sums[j]);
+    for (long i = 0; i < P; i += 2 * W) {
+        const floats vectors[2] = {load(q + i), load(q + i + W)};
+        for (int j = 0; j < W; j++) {
+            floats key[2];
+            load_two(keys + j * stride + i, P - i, key);
+            sums[j] = multiply_add(vectors[1], key[1], multiply_add(vectors[0], key[0], sums[j]));
+        }
     }
     return sums_of(sums);
 }
@@ -34,170 +51,293 @@ static inline floats dot_keys(const bfloat16* keys, long stride, const bfloat16*
 }
 #endif
 
-// scores[s] += scale q k_s for n keys. Prefetches what is `ahead` numbers behind each key, unless that is 0.
-template <class T, class X>
-static void add_scores(const T* keys, long stride, long ahead, const X* q, long P, long n, float scale, float* scores) {
-    long s = 0;
-    for (; s + W <= n; s += W) {
-        if (ahead) fetch_rows(keys + s * stride + ahead, stride, W, P);
-        store(scores + s, load(scores + s) + scale * dot_keys(keys + s * stride, stride, q, P));
-    }
-    for (; s < n; s++) scores[s] += scale * dot(keys + s * stride, q, P);
-}
-
-// y[0 .. CHUNK W - 1] = sum over s of weights[s] v_s. Prefetches what is `ahead` numbers behind each value, unless that is 0.
-template <int CHUNK> static inline void mix(const float* values, long stride, long ahead, const float* weights, long n, float* y) {
-    floats sums[CHUNK] = {};
-    for (long s = 0; s < n; s++) {
-        if (ahead) fetch_rows(values + s * stride + ahead, 0, 1, CHUNK * W);
-        for (int i = 0; i < CHUNK; i++) sums[i] = multiply_add(splat(weights[s]), load(values + s * stride + i * W), sums[i]);
-    }
-    memcpy(y, sums, sizeof sums);
-}
-
-// The same for bfloat16. A 32-bit lane holds an even and an odd number, which are summed separately: a shift and a mask make them float32.
-template <int CHUNK> static inline void mix(const bfloat16* values, long stride, long ahead, const float* weights, long n, float* y) {
-    floats sums[2][CHUNK] = {};  // of even and of odd slots, so that an addition need not wait for the one before
-    const auto add = [&](long s, floats(&totals)[CHUNK]) {
-        if (ahead) fetch_rows(values + s * stride + ahead, 0, 1, CHUNK * W);
-        for (int i = 0; i < CHUNK; i += 2) {
-            words pairs;
-            memcpy(&pairs, values + s * stride + i * W, sizeof pairs);
-            totals[i] = multiply_add(splat(weights[s]), (floats)(pairs << 16), totals[i]);
-            totals[i + 1] = multiply_add(splat(weights[s]), (floats)(pairs & 0xffff0000), totals[i + 1]);
+// n slots of a cache buffer, of `width` numbers each. `left` slots of this head are still to be read; then follows the head at `next`
+// (null: none).
+template <class T> struct Places {
+    const T *rows, *next;
+    long stride, width, n, left;
+    // Prefetch into L2 what will be read SPAN slots after these.
+    void fetch_ahead_of(long first, long last) const {
+        for (long row = first + SPAN; row < last + SPAN; row++) {
+            const T* const p = row < left ? rows + row * stride : next + (row - left) * stride;
+            for (long i = 0; (row < left || next) && i < width; i += 64 / (long)sizeof(T)) __builtin_prefetch(p + i, 0, 2);
         }
-    };
-    for (long s = 0; s < n; s++) s % 2 ? add(s, sums[1]) : add(s, sums[0]);
-    for (int i = 0; i < CHUNK; i++) {
-        const floats total = sums[0][i] + sums[1][i];
-        for (int lane = 0; lane < W; lane++) y[(i - i % 2) * W + 2 * lane + i % 2] = total[lane];  // even and odd features interleaved
+    }
+};
+
+// scores (N, SPAN) += scale q k for n keys and N queries, ldq numbers apart. With several queries, each key is converted to float32 once.
+template <class T, class X> static void add_scores(const Places<T>& keys, const X* q, long ldq, long N, float scale, float* scores) {
+    constexpr bool WIDENS = sizeof(T) < sizeof(X);
+    const long P = keys.width, ldw = padded(P);
+    float* const wide = scratch<float>(3, 2 * W * ldw);
+    T* const last = (T*)(wide + W * ldw);
+    for (long s = 0; s < keys.n; s += W) {
+        const T* rows = keys.rows + s * keys.stride;
+        long ld = keys.stride;
+        keys.fetch_ahead_of(s, s + W);
+        if (keys.n - s < W) {  // fewer than W keys are left: copy them next to zeros
+            memset(last, 0, W * P * sizeof(T));
+            for (long row = 0; row < keys.n - s; row++) memcpy(last + row * P, rows + row * ld, P * sizeof(T));
+            rows = last, ld = P;
+        }
+        for (long row = 0; WIDENS && N > 1 && row < W; row++)
+            for (long i = 0; i < P; i += 2 * W) {
+                floats v[2];
+                load_two(rows + row * ld + i, P - i, v);
+                store(wide + row * ldw + i, v[0]), store(wide + row * ldw + i + W, v[1]);
+            }
+        for (long m = 0; m < N; m++) {
+            float* const y = scores + m * SPAN + s;
+            if (WIDENS && N > 1) store(y, load(y) + scale * dot_keys(wide, ldw, (const float*)q + m * ldq, ldw));
+            else store(y, load(y) + scale * dot_keys(rows, ld, q + m * ldq, P));
+        }
     }
 }
 
-// y = sum of weights[s] v_s.
-template <class T> static void mix_values(const T* values, long stride, long ahead, const float* weights, long Q, long n, float* y) {
-    long c = 0;
-    for (; c + 8 * W <= Q; c += 8 * W) mix<8>(values + c, stride, ahead, weights, n, y + c);
-    for (; c + 4 * W <= Q; c += 4 * W) mix<4>(values + c, stride, ahead, weights, n, y + c);
-    for (; c + 2 * W <= Q; c += 2 * W) mix<2>(values + c, stride, ahead, weights, n, y + c);
-    for (; c < Q; c += W) {
-        const long lanes = std::min<long>(W, Q - c);
-        floats total = {};
+// y (N, ldy) += weights (N, SPAN) v of n slots, for N queries and 2 C vectors of each value, of which `left` numbers remain.
+template <int N, int C, class T>
+static inline void mix(const T* values, long stride, long left, const float* weights, long n, float* y, long ldy) {
+    floats sums[N][2 * C];
+    for (int m = 0; m < N; m++)
+        for (int c = 0; c < 2 * C; c++) sums[m][c] = load(y + m * ldy + c * W);
+    for (long s = 0; s < n; s++) {
+        floats lanes[C][2];
+        for (int c = 0; c < C; c++) load_two(values + s * stride + 2 * c * W, left - 2 * c * W, lanes[c]);
+        for (int m = 0; m < N; m++) {
+            const floats weight = splat(weights[m * SPAN + s]);
+            for (int c = 0; c < 2 * C; c++) sums[m][c] = multiply_add(weight, lanes[c / 2][c % 2], sums[m][c]);
+        }
+    }
+    for (int m = 0; m < N; m++)
+        for (int c = 0; c < 2 * C; c++) store(y + m * ldy + c * W, sums[m][c]);
+}
+
+template <int N, int C, class T>
+static void mix_queries(const T* values, long stride, long left, const float* weights, long queries, long n, float* y, long ldy) {
+    for (; queries >= N; queries -= N, weights += N * SPAN, y += N * ldy) mix<N, C>(values, stride, left, weights, n, y, ldy);
+    if constexpr (N > 1)
+        if (queries) mix_queries<N - 1, C>(values, stride, left, weights, queries, n, y, ldy);
+}
+
+// y (N, padded) += weights (N, SPAN) v.
+template <class T> static void add_values(const Places<T>& values, const float* weights, long N, float* y) {
+    constexpr int QUERIES = W < 16 ? 4 : 6, C = W < 16 ? 1 : 2;  // the sums of a tile fit into registers
+    constexpr long STEP = 32;  // slots between two prefetches
+    const long Q = values.width, ldy = padded(Q);
+    for (long s = 0; s < values.n; s += STEP) {
+        const T* rows = values.rows + s * values.stride;
+        const long n = std::min(STEP, values.n - s);
+        values.fetch_ahead_of(s, s + n);
+        long c = 0;
+        for (; c + C * 2 * W <= Q; c += C * 2 * W) mix_queries<QUERIES, C>(rows + c, values.stride, Q - c, weights + s, N, n, y + c, ldy);
+        for (; c < Q; c += 2 * W) mix_queries<QUERIES, 1>(rows + c, values.stride, Q - c, weights + s, N, n, y + c, ldy);
+    }
+}
+
+// Online softmax of one query (Milakov & Gimelshein 2018, algorithm 3).
+struct Running {
+    long start, end;  // slots that the query sees
+    float largest;  // score so far
+    floats total;  // sum of the weights exp(score - largest) so far, lane by lane
+
+    // Replace the scores of n slots from `first` on by weights. If a score is larger than all before, scale down y and `total`, which are
+    // sums relative to the largest score.
+    void weigh(float* scores, long first, long n, float* y, long ldy) {
         for (long s = 0; s < n; s++)
-            total += weights[s] * (lanes == W ? load(values + s * stride + c) : load_part(values + s * stride + c, lanes));
-        memcpy(y + c, &total, lanes * sizeof(float));
+            if (first + s < start || first + s >= end) scores[s] = -INFINITY;
+        for (long s = n; s % W; s++) scores[s] = -INFINITY;  // up to whole vectors
+        floats lanes = splat(-INFINITY);
+        for (long s = 0; s < n; s += W) lanes = choose(load(scores + s) > lanes, load(scores + s), lanes);
+        float top = largest;
+        for (int i = 0; i < W; i++) top = std::max(top, lanes[i]);
+        if (top > largest) {
+            const float factor = std::exp(largest - top);
+            for (long i = 0; i < ldy; i += W) store(y + i, load(y + i) * factor);
+            total *= factor, largest = top;
+        }
+        for (long s = 0; s < n; s += W) {
+            const floats weights = top > -INFINITY ? exp(load(scores + s) - top) : floats{};
+            store(scores + s, weights);
+            total += weights;
+        }
     }
-}
+};
 
-// Softmax of n scores in place. A sink takes part in the normalization, but is not a result.
-static void softmax(float* row, long n, const float* sink) {
+// Join the results of several parts of the slots: sums of values (Q numbers) relative to the part's largest score, this score, and the sum
+// of weights. A sink takes part in the normalization, but has no value.
+static void join(const float* parts, long count, long stride, const float* sink, long Q, float* y) {
     float largest = sink ? *sink : -INFINITY;
-    long s = 0;
-    if (n >= W) {
-        floats lanes = load(row);
-        for (s = W; s + W <= n; s += W) lanes = choose(load(row + s) > lanes, load(row + s), lanes);
-        for (int i = 0; i < W; i++) largest = std::max(largest, lanes[i]);
-    }
-    for (; s < n; s++) largest = std::max(largest, row[s]);
+    for (long part = 0; part < count; part++) largest = std::max(largest, parts[part * stride + Q]);
+    std::fill(y, y + Q, 0.0f);
+    if (largest == -INFINITY) return;  // no keys: 0
     float total = sink ? std::exp(*sink - largest) : 0;
-    floats totals = {};
-    for (s = 0; s + W <= n; s += W) {
-        floats weights = exp(load(row + s) - largest);
-        store(row + s, weights);
-        totals += weights;
+    for (long part = 0; part < count; part++, parts += stride) {
+        const float factor = std::exp(parts[Q] - largest);
+        total += factor * parts[Q + 1];
+        for (long i = 0; i < Q; i++) y[i] += factor * parts[i];
     }
-    for (; s < n; s++) total += row[s] = std::exp(row[s] - largest);
-    total += sum(totals);
-    const float inverse = total > 0 ? 1 / total : 0;  // 0 if there are no keys
-    for (s = 0; s < n; s++) row[s] *= inverse;
+    for (long i = 0; i < Q; i++) y[i] /= total;
 }
 
 // softmax(scale q k^T) v over the slots of a cache that each query sees. Slot s of a full cache holds position s; slot s of a ring holds
 // the newest position p with p mod S = s. With q2 and keys2, scores are scale (q k^T + q2 keys2^T), as in latent attention.
 struct AttendArguments {
-    void* y;                                                       // B H T Q
-    const void* q;                                                 // B H T P
-    const void* keys;                                              // B K S P
-    const void* values;                                            // B K S Q
-    Optional<int64_t> positions;                                   // of the queries, B T; null: each sees all slots
-    Optional<float> slopes;                                        // H, of ALiBi
-    Optional<float> sinks;                                         // H, logits that take a share of the weights
-    Optional<void> mask;                                           // B H T S: whether a pair is allowed, or a number added to its score
-    Optional<void> q2, keys2;                                      // B H T P2, B K S P2
-    int64_t batch, heads, key_heads, queries;                      // B H K T
-    int64_t places, features, value_features, features2;           // S P Q P2
-    int64_t q_strides[3], q2_strides[3];                           // b h t
+    void* y;  // B H T Q; with several parts, B H T parts (Q + 2) for join_parts
+    const void* q;  // B H T P
+    const void* keys;  // B K S P
+    const void* values;  // B K S Q
+    Optional<int64_t> positions;  // of the queries, B T; null: each sees all slots
+    Optional<float> slopes;  // H, of ALiBi
+    Optional<float> sinks;  // H, logits that take a share of the weights
+    Optional<void> mask;  // B H T S: whether a pair is allowed, or a number added to its score
+    Optional<void> q2, keys2;  // B H T P2, B K S P2
+    int64_t batch, heads, key_heads, queries;  // B H K T
+    int64_t places, features, value_features, features2;  // S P Q P2
+    int64_t q_strides[3], q2_strides[3];  // b h t
     int64_t keys_strides[3], keys2_strides[3], values_strides[3];  // b k s
-    int64_t positions_strides[2], y_strides[3], mask_strides[4];   // b t, b h t, b h t s
-    int64_t window;                                                // positions that a query sees, itself included; 0: all
+    int64_t positions_strides[2], y_strides[3], mask_strides[4];  // b t, b h t, b h t s
+    int64_t window;  // positions that a query sees, itself included; 0: all
+    int64_t part;  // slots that one thread sums; S or more: a single part
     double scale;
     double softcap;  // c of c tanh(score / c); 0: none
     Float q_type, cache_type, y_type;
     Type mask_type;
-    bool is_ring;         // the buffers are rings, whose slots are all within the window
+    bool is_ring;  // the buffers are rings, whose slots are all within the window
     bool is_by_distance;  // the mask is that of a query in the last slot, and depends only on the distance
     FIELDS(y, q, keys, values, positions, slopes, sinks, mask, q2, keys2, batch, heads, key_heads, queries, places, features,
            value_features, features2, q_strides, q2_strides, keys_strides, keys2_strides, values_strides, positions_strides, y_strides,
-           mask_strides, window, scale, softcap, q_type, cache_type, y_type, mask_type, is_ring, is_by_distance)
+           mask_strides, window, part, scale, softcap, q_type, cache_type, y_type, mask_type, is_ring, is_by_distance)
 };
 
 static inline bool is_complete(const AttendArguments& a) {
-    return (a.features2 == 0 || (a.q2 && a.keys2)) && a.key_heads && a.heads % a.key_heads == 0;
+    return (a.features2 == 0 || (a.q2 && a.keys2)) && a.key_heads && a.heads % a.key_heads == 0 && a.part > 0 && a.part % SPAN == 0;
+}
+
+// Apply softcap, ALiBi and mask to the scores of one query for n slots from `first` on.
+static void adjust_scores(const AttendArguments& a, long b, long h, long t, long position, long first, long n, float* scores) {
+    const int64_t* sm = a.mask_strides;
+    const float* slopes = a.slopes;
+    const float softcap = a.softcap;
+    // The mask by distance is that of a query in the last slot, so it is shifted by this query's distance from there.
+    const long column = a.is_by_distance ? first + a.places - 1 - position : first;
+    for (long s = 0; s < n; s++) {
+        if (softcap > 0) scores[s] = softcap * std::tanh(scores[s] / softcap);
+        if (slopes) scores[s] -= slopes[h] * (position - first - s);
+        if (a.mask) {
+            const float m = get(a.mask, a.mask_type, b * sm[0] + h * sm[1] + t * sm[2] + (column + s) * sm[3]);
+            // Finite instead of -infinity: a query whose keys are all masked gets equal weights.
+            scores[s] = a.mask_type == BOOL ? (m != 0 ? scores[s] : -1e30f) : std::max(scores[s] + m, -1e30f);
+        }
+    }
+}
+
+// Copy a query in the order in which dot_keys reads keys of type T.
+template <class T> static void copy_query(const void* q, int type, long start, long P, float* y) {
+    float* const buffer = scratch<float>(3, P);
+    const float* numbers = as_floats(q, type, start, 1, P, buffer);
+    std::fill(y, y + padded(P), 0.0f);
+    for (long i = 0; i < P; i++) y[place_of<T>(i)] = numbers[i];
+}
+
+template <class T> static void copy_query(const void* q, int, long start, long P, bfloat16* y) {
+    memcpy(y, (const bfloat16*)q + start, P * sizeof *y);
+}
+
+// N of the T G queries of key head k, from number `query` on, over one part of the slots. T is the data type of the cache, and X the
+// data type in which queries are multiplied.
+template <class T, class X>
+static void attend_part(const AttendArguments& a, const Worker& worker, long b, long k, long query, long N, long part) {
+    const long G = a.heads / a.key_heads, S = a.places, P = a.features, P2 = a.features2, Q = a.value_features;
+    const long ldq = padded(P), ldq2 = padded(P2), ldy = padded(Q);
+    const int64_t *sq = a.q_strides, *sq2 = a.q2_strides, *sk = a.keys_strides, *sk2 = a.keys2_strides, *sv = a.values_strides;
+    const int64_t *sp = a.positions_strides, *sy = a.y_strides;
+    X *const q = scratch<X>(0, N * (ldq + ldq2)), *const q2 = q + N * ldq;
+    float *const scores = scratch<float>(1, N * SPAN), *const y = scratch<float>(2, N * ldy + Q + 2), *const record = y + N * ldy;
+    Running running[TOGETHER];
+    long positions[TOGETHER], low = S, high = 0;
+    for (long m = 0; m < N; m++) {
+        const long t = (query + m) / G, h = k * G + (query + m) % G;
+        const long position = positions[m] = a.positions ? a.positions[b * sp[0] + t * sp[1]] : S - 1;
+        if (!worker.is_index(position, a.is_ring ? INT64_MAX : S)) return;
+        const long end = std::min(S, position + 1);  // all slots of a ring that is full, else the slots filled so far
+        const long start = a.window && !a.is_ring ? std::max(0L, position - a.window + 1) : 0;
+        running[m] = Running{start, end, -INFINITY, floats{}};
+        low = std::min(low, start), high = std::max(high, end);
+        copy_query<T>(a.q, a.q_type, b * sq[0] + h * sq[1] + t * sq[2], P, q + m * ldq);
+        if (P2) copy_query<T>(a.q2, a.q_type, b * sq2[0] + h * sq2[1] + t * sq2[2], P2, q2 + m * ldq2);
+    }
+    std::fill(y, y + N * ldy, 0.0f);
+    // Vectors and spans begin at fixed slots, and slots that a query does not see have weight 0, so that its sums have the same order
+    // whatever other queries are computed with it.
+    const long begin = std::max(low / W * W, part * a.part), stop = std::min(high, (part + 1) * a.part);
+    for (long first = begin, after; first < stop; first = after) {
+        after = std::min(first / SPAN * SPAN + SPAN, stop);
+        const long n = after - first;
+        const auto places = [&](const void* buffer, const int64_t* of, long width) {
+            const T* const head = (const T*)buffer + b * of[0] + k * of[1];
+            const long further =
+                k + 1 < a.key_heads ? of[1] : of[0] - k * of[1];  // to the next head, or the first head of the next sequence
+            const bool is_last = k + 1 == a.key_heads && b + 1 == a.batch;
+            return Places<T>{head + first * of[2], is_last ? nullptr : head + further + begin * of[2], of[2], width, n, high - first};
+        };
+        std::fill(scores, scores + N * SPAN, 0.0f);
+        add_scores(places(a.keys, sk, P), q, ldq, N, a.scale, scores);
+        if (P2) add_scores(places(a.keys2, sk2, P2), q2, ldq2, N, a.scale, scores);
+        for (long m = 0; m < N; m++) {
+            if (a.softcap > 0 || a.slopes || a.mask)
+                adjust_scores(a, b, k * G + (query + m) % G, (query + m) / G, positions[m], first, n, scores + m * SPAN);
+            running[m].weigh(scores + m * SPAN, first, n, y + m * ldy, ldy);
+        }
+        add_values(places(a.values, sv, Q), scores, N, y);
+    }
+    for (long m = 0; m < N; m++) {
+        const long t = (query + m) / G, h = k * G + (query + m) % G;
+        for (long i = 0; i < Q; i++) record[i] = y[m * ldy + place_of<T>(i)];  // back to the order of the features
+        record[Q] = running[m].largest, record[Q + 1] = sum(running[m].total);
+        if (S > a.part) {
+            const long parts = (S + a.part - 1) / a.part;
+            memcpy((float*)a.y + (((b * a.heads + h) * a.queries + t) * parts + part) * (Q + 2), record, (Q + 2) * sizeof(float));
+        } else {
+            join(record, 1, 0, a.sinks ? a.sinks + h : nullptr, Q, y + m * ldy);
+            put_all(a.y, a.y_type, b * sy[0] + h * sy[1] + t * sy[2], 1, Q, y + m * ldy);
+        }
+    }
 }
 
 static void attend(const AttendArguments& a, const Worker& worker) {
-    const long B = a.batch, H = a.heads, K = a.key_heads, T = a.queries, S = a.places, P = a.features, Q = a.value_features,
-               P2 = a.features2;
-    const long G = H / K, window = a.window;
-    const int64_t *sq = a.q_strides, *sq2 = a.q2_strides, *sk = a.keys_strides, *sk2 = a.keys2_strides, *sv = a.values_strides;
-    const int64_t *sp = a.positions_strides, *sy = a.y_strides, *sm = a.mask_strides;
-    const Type q_type = a.q_type, cache_type = a.cache_type, mask_type = a.mask_type;
-    const float scale = a.scale, softcap = a.softcap, *slopes = a.slopes, *sinks = a.sinks;
-    share(worker, B * T * H, 1, [&](long first, long last) {
-        float *q = scratch<float>(0, std::max(P, P2)), *scores = scratch<float>(1, S), *y = scratch<float>(2, Q);
-        // All queries of one key head follow each other, so that its keys are read from memory once.
-        for (long item = first; item < last; item++) {
-            const long b = item / (T * H), k = item / (T * G) % K, t = item / G % T, h = k * G + item % G;
-            const long position = a.positions ? a.positions[b * sp[0] + t * sp[1]] : S - 1;
-            if (!worker.is_index(position, a.is_ring ? INT64_MAX : S)) return;
-            // Slots from `start` to `end` are visible. Of a ring, they are the slots filled so far: all of them once it is full.
-            const long end = std::min(S, position + 1);
-            const long start = window && !a.is_ring ? std::max(0L, position - window + 1) : 0, n = std::max(0L, end - start);
-            // Shifted by the distance of this query from the last slot, for which the mask was made.
-            const long mask_start = a.is_by_distance ? start + S - 1 - position : start;
-            const long values = b * sv[0] + k * sv[1] + start * sv[2];
-            std::fill(scores, scores + n, 0.0f);
-            // The first query of a key head prefetches the next head, the next sequence if this is the last head, or else what follows.
-            const auto ahead = [&](const int64_t* strides) -> long {
-                if (item % (T * G)) return 0;
-                return k + 1 < K ? strides[1] : b + 1 < B ? strides[0] - k * strides[1] : 2 * W * strides[2];
-            };
-            const auto add_products = [&](const void* queries, long query, const void* keys, long key, const int64_t* strides, long size) {
+    const long K = a.key_heads, R = a.queries * (a.heads / K), groups = (R + TOGETHER - 1) / TOGETHER;
+    const long parts = (a.places + a.part - 1) / a.part;
+    share(worker, a.batch * K * groups * parts, 1, [&](long item, long) {
+        const long part = item % parts, query = item / parts % groups * TOGETHER, k = item / parts / groups % K,
+                   b = item / parts / groups / K;
+        const long N = std::min(TOGETHER, R - query);
 #if defined(HAS_PAIRS)
-                if (q_type == BFLOAT16 && cache_type == BFLOAT16)
-                    return add_scores((const bfloat16*)keys + key, strides[2], ahead(strides), (const bfloat16*)queries + query, size, n,
-                                      scale, scores);
+        if (a.q_type == BFLOAT16 && a.cache_type == BFLOAT16) return attend_part<bfloat16, bfloat16>(a, worker, b, k, query, N, part);
 #endif
-                const float* vector = as_floats(queries, q_type, query, 1, size, q);
-                if (cache_type == FLOAT32) add_scores((const float*)keys + key, strides[2], ahead(strides), vector, size, n, scale, scores);
-                else add_scores((const bfloat16*)keys + key, strides[2], ahead(strides), vector, size, n, scale, scores);
-            };
-            add_products(a.q, b * sq[0] + h * sq[1] + t * sq[2], a.keys, b * sk[0] + k * sk[1] + start * sk[2], sk, P);
-            if (P2) add_products(a.q2, b * sq2[0] + h * sq2[1] + t * sq2[2], a.keys2, b * sk2[0] + k * sk2[1] + start * sk2[2], sk2, P2);
-            for (long s = 0; s < n && (softcap > 0 || slopes || a.mask); s++) {
-                if (softcap > 0) scores[s] = softcap * std::tanh(scores[s] / softcap);
-                if (slopes) scores[s] -= slopes[h] * (position - start - s);
-                if (a.mask) {
-                    float m = get(a.mask, mask_type, b * sm[0] + h * sm[1] + t * sm[2] + (mask_start + s) * sm[3]);
-                    // Finite instead of -infinity: a query whose keys are all masked gets equal weights instead of NaN.
-                    scores[s] = mask_type == BOOL ? (m != 0 ? scores[s] : -1e30f) : std::max(scores[s] + m, -1e30f);
-                }
-            }
-            softmax(scores, n, sinks ? sinks + h : nullptr);
-            if (cache_type == FLOAT32) mix_values((const float*)a.values + values, sv[2], ahead(sv), scores, Q, n, y);
-            else mix_values((const bfloat16*)a.values + values, sv[2], ahead(sv), scores, Q, n, y);
-            put_all(a.y, a.y_type, b * sy[0] + h * sy[1] + t * sy[2], 1, Q, y);
-        }
+        if (a.cache_type == FLOAT32) attend_part<float, float>(a, worker, b, k, query, N, part);
+        else attend_part<bfloat16, float>(a, worker, b, k, query, N, part);
+    });
+}
+
+// The results of queries whose slots were summed in several parts.
+struct JoinPartsArguments {
+    void* y;  // B H T Q
+    const float* parts;  // B H T parts (Q + 2)
+    Optional<float> sinks;  // H
+    int64_t batch, heads, queries, count, features;  // B H T parts Q
+    int64_t y_strides[3];  // b h t
+    Float y_type;
+    FIELDS(y, parts, sinks, batch, heads, queries, count, features, y_strides, y_type)
+};
+
+static void join_parts(const JoinPartsArguments& a, const Worker& worker) {
+    const long H = a.heads, T = a.queries, Q = a.features, stride = Q + 2;
+    const int64_t* sy = a.y_strides;
+    share(worker, a.batch * H * T, 1, [&](long item, long) {
+        const long t = item % T, h = item / T % H, b = item / T / H;
+        float* y = scratch<float>(0, Q);
+        join(a.parts + item * a.count * stride, a.count, stride, a.sinks ? a.sinks + h : nullptr, Q, y);
+        put_all(a.y, a.y_type, b * sy[0] + h * sy[1] + t * sy[2], 1, Q, y);
     });
 }
 

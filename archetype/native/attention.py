@@ -6,9 +6,12 @@ from torch import Tensor
 from archetype.native.arguments import FLOATS, TYPES
 from archetype.native.kernels import Kernels, without_context
 from archetype.native.library import library
-from archetype.native.operations import Append, Attend, CopyPlaces
+from archetype.native.operations import Append, Attend, CopyPlaces, JoinParts
 from archetype.native.products import too_many
 from archetype.native.translations import SERIAL
+
+# Positions that one thread sums; the results of such parts are joined in one order, whatever the number of threads.
+PART = 2048
 
 
 def append(kernels: Kernels, new: Tensor, buffer: Tensor, positions: Tensor) -> Tensor | None:
@@ -121,21 +124,30 @@ def attend(
         return None
     if (mask is not None and mask.dtype not in TYPES) or not keys.shape[2]:
         return None
+    value_features = values.shape[3]
     # (B, H, T, Q) in the layout (B, T, H, Q), so that merging the heads is a view
-    y = torch.empty(batch, length, heads, values.shape[3], dtype=q.dtype).transpose(1, 2)
+    y = torch.empty(batch, length, heads, value_features, dtype=q.dtype).transpose(1, 2)
+    num_parts = -(-keys.shape[2] // PART)
+    parts = torch.empty(batch, heads, length, num_parts, value_features + 2) if num_parts > 1 else None
     q2, keys2 = second or (None, None)
     masks = (0,) * 4 if mask is None else mask.expand(batch, heads, length, keys.shape[2]).stride()
     entry = Attend(
-        y=y, q=q, keys=keys, values=values, positions=positions, slopes=slopes, sinks=sinks, mask=mask, q2=q2,
-        keys2=keys2, batch=batch, heads=heads, key_heads=keys.shape[1], queries=length, places=keys.shape[2],
-        features=features, value_features=values.shape[3], features2=0 if q2 is None else q2.shape[3],
-        q_strides=_strides(q), q2_strides=_strides(q2), keys_strides=_strides(keys), keys2_strides=_strides(keys2),
-        values_strides=_strides(values), positions_strides=_strides_of_positions(positions), y_strides=_strides(y),
-        mask_strides=masks, window=window, scale=scale, softcap=softcap or 0.0, q_type=q.dtype, cache_type=keys.dtype,
-        y_type=y.dtype, mask_type=(q if mask is None else mask).dtype, is_ring=is_ring,
-        is_by_distance=distances is not None,
+        y=y if parts is None else parts, q=q, keys=keys, values=values, positions=positions, slopes=slopes, sinks=sinks,
+        mask=mask, q2=q2, keys2=keys2, batch=batch, heads=heads, key_heads=keys.shape[1], queries=length,
+        places=keys.shape[2], features=features, value_features=value_features,
+        features2=0 if q2 is None else q2.shape[3], q_strides=_strides(q), q2_strides=_strides(q2),
+        keys_strides=_strides(keys), keys2_strides=_strides(keys2), values_strides=_strides(values),
+        positions_strides=_strides_of_positions(positions), y_strides=_strides(y), mask_strides=masks, window=window,
+        part=PART, scale=scale, softcap=softcap or 0.0, q_type=q.dtype, cache_type=keys.dtype, y_type=y.dtype,
+        mask_type=(q if mask is None else mask).dtype, is_ring=is_ring, is_by_distance=distances is not None,
     )  # fmt: skip
     kernels.emit(entry)
+    if parts is not None:
+        joined = JoinParts(
+            y=y, parts=parts, sinks=sinks, batch=batch, heads=heads, queries=length, count=num_parts,
+            features=value_features, y_strides=_strides(y), y_type=y.dtype,
+        )  # fmt: skip
+        kernels.emit(joined)
     return y
 
 

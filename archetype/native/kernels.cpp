@@ -25,6 +25,7 @@ static const Operation operations[] = {
     OPERATION(product),
     OPERATION(batched_product),
     OPERATION(attend),
+    OPERATION(join_parts),
     OPERATION(append),
     OPERATION(copy_places),
     OPERATION(pointwise),

@@ -101,6 +101,7 @@ class Attend(Arguments):
     y_strides: Sizes3
     mask_strides: Sizes4
     window: Size
+    part: Size
     scale: Number
     softcap: Number
     q_type: Float
@@ -109,6 +110,22 @@ class Attend(Arguments):
     mask_type: Type
     is_ring: Flag
     is_by_distance: Flag
+
+
+@operation
+class JoinParts(Arguments):
+    """The results of attention over a cache from those over parts of its places."""
+
+    y: Written
+    parts: Read
+    sinks: Optional
+    batch: Size
+    heads: Size
+    queries: Size
+    count: Size
+    features: Size
+    y_strides: Sizes3
+    y_type: Float
 
 
 @operation

@@ -34,7 +34,6 @@ class Checkpoint:
 
     @property
     def step(self) -> int:
-        """Optimizer steps taken."""
         return int(self.manifest["step"])
 
     @property
@@ -44,7 +43,6 @@ class Checkpoint:
 
     @property
     def average_file(self) -> Path | None:
-        """Moving average of the parameters; None if the run has none."""
         return self.folder / AVERAGE if AVERAGE in self.manifest["files"] else None
 
     def optimizer(self) -> Iterator[tuple[str, Tensor]]:
@@ -66,7 +64,6 @@ def write(
     """Write a checkpoint atomically, and remove all but the `keep` newest.
 
     Args:
-        checkpoints: the run's folder of checkpoints.
         provenance: further fields of the manifest: fingerprints of specification and data, versions.
         average: moving average of the weights.
     """
@@ -92,7 +89,9 @@ def write_with(
             shutil.rmtree(folder)
     atomic.remove_unfinished(checkpoints)
     with atomic.new_folder(folder) as temporary:
+        # hashed as written: a later difference is damage
         files = {name: _identity(temporary / name) for name in fill(temporary)}
+        # the manifest is written last and contains a hash of itself
         manifest = {"step": step, "files": files} | provenance
         atomic.write_json(temporary / MANIFEST, manifest | {"sha256": _seal(manifest)})
     remove_older(checkpoints, keep)
@@ -100,9 +99,10 @@ def write_with(
 
 
 def remove_older(checkpoints: Path, keep: int) -> None:
-    """Remove all but the `keep` newest checkpoints; a kill leaves no partial checkpoint under its name."""
+    """Remove all but the `keep` newest checkpoints."""
     for old in _folders(checkpoints)[:-keep]:
         with suppress(OSError):
+            # renamed first: a kill leaves no partial checkpoint under its name
             shutil.rmtree(old.rename(old.with_name(f".{old.name}.removed.partial")))
 
 
@@ -110,7 +110,6 @@ def latest(checkpoints: Path, on_damage: Callable[[str], None] = log.warning) ->
     """Return the newest undamaged checkpoint; None if there are no checkpoints.
 
     Args:
-        checkpoints: the run's folder of checkpoints.
         on_damage: called with one line about damaged checkpoints and their replacement.
 
     Raises:
@@ -124,7 +123,7 @@ def latest(checkpoints: Path, on_damage: Callable[[str], None] = log.warning) ->
             damages.append(error)
             continue
         if damages:
-            on_damage(f"{damages[0].place}: {damages[0].cause}; going on from {folder.name}, the one before")
+            on_damage(f"{damages[0].place}: {damages[0].cause}; resuming from the earlier {folder.name}")
         return checkpoint
     if damages:
         raise damages[0]
@@ -135,6 +134,7 @@ def set_aside(checkpoints: Path, step: int) -> None:
     """Rename damaged checkpoints after `step`, so that the run can resume from `step`."""
     for folder in _folders(checkpoints):
         if int(folder.name[5:]) > step:
+            # an earlier damaged checkpoint of the same step
             shutil.rmtree(folder.with_suffix(".damaged"), ignore_errors=True)
             folder.rename(folder.with_suffix(".damaged"))
 
@@ -161,7 +161,7 @@ def opened(folder: Path) -> Checkpoint:
         except OSError as error:
             raise _damaged(folder, name, f"cannot be read: {error.strerror}") from None
         if not is_whole:
-            raise _damaged(folder, name, "is not what was saved")
+            raise _damaged(folder, name, "is damaged: it differs from the manifest")
     return Checkpoint(folder, manifest)
 
 
@@ -174,7 +174,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
 
 
 def _seal(manifest: dict[str, Any]) -> str:
-    """Hash all fields of the manifest."""
+    # sorted keys: the hash does not depend on the order in which fields were added or read
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
@@ -183,7 +183,7 @@ def _damaged(folder: Path, name: str, cause: str) -> CheckpointError:
 
 
 def _folders(checkpoints: Path) -> list[Path]:
-    """Return checkpoint folders, oldest first."""
+    # oldest first; names of damaged and removed checkpoints do not match
     folders = [path for path in checkpoints.glob("step-*") if path.name[5:].isdecimal() and path.is_dir()]
     return sorted(folders, key=lambda path: int(path.name[5:]))
 

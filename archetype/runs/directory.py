@@ -32,11 +32,11 @@ from archetype.weights.packed_file import install_packed
 
 
 class AdaptedModel(Spec):
-    """The fields of adapter.yaml; the adapter's tensors stand among the weights beside the model's own.
+    """Contents of adapter.yaml; the adapter's tensors are saved with the model's weights.
 
     Attributes:
-        adapter: its kind and sizes.
-        base: the model that it was put around, as it was named.
+        adapter: kind and sizes of the adapter.
+        base: name of the pretrained model, as the user gave it.
     """
 
     adapter: Annotated[Adapter, ByKind(Adapter)]
@@ -44,24 +44,19 @@ class AdaptedModel(Spec):
 
 
 class Run:
-    """The paths of a run directory.
+    """Paths of a run directory.
 
     Attributes:
-        spec_file: the architecture.
-        recipe_file: how it was trained.
-        tokenizer_folder: the tokenizer's files.
-        sentence_folder: the files of sentence-transformers, which say how texts become vectors.
-        weights_file: the finished weights.
-        left_out_file: weights of the folder that was imported which this model has no use for.
-        metrics_file: one JSON object a line.
-        loss_picture: the loss curve.
-        checkpoints: the folder that a resumed run starts from.
-        provenance_file: recipe and data that the run began with, to tell whether they are still the same.
-        trackers_file: the ids of this run at the trackers that its recipe names.
-        report_file: all that is known of the run, as a page that needs nothing else.
-        best_folder: a run directory with the weights that had the lowest held-out loss.
-        adapter_file: the adapter of the model, where it has one.
-        prepared_file: what the objective computed before the first step, such as a reference's log-probabilities.
+        sentence_folder: files of sentence-transformers, such as prompts and truncation.
+        weights_file: final weights.
+        left_out_file: weights of the imported folder that this model does not use.
+        metrics_file: one JSON object per line.
+        provenance_file: recipe and data at the start of the run, compared when it is resumed.
+        trackers_file: ids of this run at its trackers.
+        report_file: the report as one self-contained page.
+        best_folder: a run directory with the weights that had the lowest validation loss.
+        adapter_file: present if the model has an adapter.
+        prepared_file: tensors that the objective computed before the first step, such as reference log-probabilities.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -84,16 +79,12 @@ class Run:
 
     @property
     def exists(self) -> bool:
-        """Return whether this folder is a run directory."""
+        # the specification is what makes a folder a run directory
         return self.spec_file.is_file()
 
 
 def read_run_spec(run: Run) -> ModelSpec:
-    """Read the specification of a run.
-
-    Raises:
-        CheckpointError: the specification names parts of an extension that is not loaded.
-    """
+    """Read the specification of a run; extensions that it needs must be loaded."""
     check_extensions(run.folder)
     return read(run.spec_file)
 
@@ -110,6 +101,7 @@ def read_run_model(
     """Load a run's model from its final weights or newest undamaged checkpoint; merge its adapter by default."""
     model = build_on_meta(read_run_spec(run))
     if (adapted := read_adapter(run)) is not None:
+        # before the weights are read: the adapter's tensors are among them
         adapters.install(model, adapted.adapter)
     fill_from(model, weights_of(run), dtype, device)
     if merged:
@@ -128,15 +120,15 @@ def read_adapter(run: Run) -> AdaptedModel | None:
 
 
 def write_adapter(run: Run, adapted: AdaptedModel) -> None:
-    """Write all fields of adapter.yaml."""
     atomic.write_bytes(run.adapter_file, mapping_to_yaml(adapted.dump(full=True)).encode())
 
 
 def weights_of(run: Run) -> Path:
-    """Return the weights file of a run that finished, or was interrupted after a checkpoint."""
+    """Return the weights file of a run that finished, or that was interrupted after a checkpoint."""
     if run.weights_file.is_file():
         return run.weights_file
     if (checkpoint := latest(run.checkpoints)) is not None:
+        # with a moving average, the average is the run's model
         return checkpoint.average_file or checkpoint.weights_file
     raise CheckpointError(str(run.folder), "has no weights yet", "train it further with `archetype train --resume`")
 
@@ -145,10 +137,12 @@ def fill_from(model: Model, file: Path, dtype: torch.dtype | None = None, device
     """Fill a model on the meta device from a file with Archetype's parameter names."""
     try:
         tensors = Tensors.single(file)
+        # matrices of few bits replace parameters of the model; the other tensors are read by name
         packed = install_packed(model, tensors, dtype, device)
         names = [name for name in model.state_dict() if not any(re.fullmatch(pattern, name) for pattern in packed)]
         load_tensors(model, tensors, [Rule(name, (name,)) for name in names], packed, dtype, device)
     except CheckpointError as error:
+        # errors of a tensor name only the tensor
         raise error if error.place == str(file) else error.at(str(file)) from None
 
 
@@ -161,7 +155,7 @@ def write_best(run: Run, model: Model, instead: Mapping[str, Tensor] = MappingPr
     """Write the best weights as a run directory inside the run directory."""
     best = Run(run.best_folder)
     if best.exists:
-        if (run.folder / EXTENSIONS).is_file():  # those that the run has been resumed with
+        if (run.folder / EXTENSIONS).is_file():  # the run may have been resumed with other extensions
             atomic.write_bytes(best.folder / EXTENSIONS, (run.folder / EXTENSIONS).read_bytes())
         write_weights(best, model, instead)
         return
@@ -169,6 +163,7 @@ def write_best(run: Run, model: Model, instead: Mapping[str, Tensor] = MappingPr
         for path in run.folder.iterdir():
             if path in (run.tokenizer_folder, run.sentence_folder):
                 shutil.copytree(path, temporary / path.name)
+            # all that loading needs, without the records of this training
             elif path.suffix in (".yaml", ".json", ".jinja") and path not in (run.provenance_file, run.trackers_file):
                 shutil.copyfile(path, temporary / path.name)
         write_weights(Run(temporary), model, instead)

@@ -23,11 +23,7 @@ def write_extensions(folder: Path, specs: Iterable[Spec | None]) -> None:
 
 
 def read_extensions(folder: Path) -> list[Extension]:
-    """Read the extensions recorded in a folder.
-
-    Raises:
-        CheckpointError: the record is damaged.
-    """
+    """Read the extensions recorded in a folder."""
     file = folder / FILE
     check_regular(file, CheckpointError)
     if not file.exists():
@@ -57,11 +53,7 @@ def check_extensions(folder: Path) -> None:
 
 
 def refuse_changes(folder: Path) -> None:
-    """Check that the recorded extensions are loaded and unchanged.
-
-    Raises:
-        CheckpointError: an extension is missing, or its file has changed.
-    """
+    """Check that the recorded extensions are loaded and unchanged; raise a CheckpointError otherwise."""
     for extension in read_extensions(folder):
         if change := extension.change():
             raise CheckpointError(str(folder), change, "restore it, or give --allow-changes")

@@ -1,4 +1,4 @@
-"""Runs in a folder and their metrics, also during training. This module does not import torch."""
+"""Runs in a folder and their metrics, also of runs in progress. This module does not import torch."""
 
 import math
 import os
@@ -18,18 +18,16 @@ from archetype.spec.edit import ABSENT, changes_of
 Axis = Literal["step", "tokens", "seconds"]
 AXES: tuple[Axis, ...] = ("step", "tokens", "seconds")
 PIECE = 2**24  # bytes per read
-MAX_LINE_BYTES = 2**13
-NOT_MEASURED = ("step", "sample", "skipped", "peak_flops")
+MAX_LINE_BYTES = 2**13  # a longer line is not a line of metrics
+NOT_MEASURED = ("step", "sample", "skipped", "peak_flops")  # fields without a curve
 UNTOLD = ("version", "data.text")  # recipe fields that are ignored when runs are compared
 
 
 def run_folders(folder: Path) -> dict[str, Path]:
-    """Return the run directories up to two levels below a folder, by relative path.
-
-    Links that lead out of the folder are not followed.
-    """
+    """Return the run directories up to two levels below a folder, by relative path."""
     root = folder.resolve()
     recipes = (file.parent for depth in ("", "*/", "*/*/") for file in folder.glob(f"{depth}recipe.yaml"))
+    # links that lead out of the folder are not followed; `best` is part of its run
     inside = (path for path in sorted({*recipes}) if path.name != "best" and path.resolve().is_relative_to(root))
     return {path.relative_to(folder).as_posix(): path for path in inside if (path / "spec.yaml").is_file()}
 
@@ -52,8 +50,11 @@ def differences_of_runs(recipes: Sequence[dict[str, Any]]) -> list[dict[str, Any
 def is_training(folder: Path) -> bool:
     """Return whether a running process holds the lock of a run."""
     try:
+        # the lock file holds the process id of its owner; a lock may remain after a crash
         owner = int((folder / ".lock").read_text()[:20])
+        # signal 0 only checks that the process exists
         os.kill(owner, 0)
+    # the process exists, but belongs to another user
     except PermissionError:
         return True
     except (OSError, ValueError, OverflowError):
@@ -63,16 +64,17 @@ def is_training(folder: Path) -> bool:
 
 @dataclass
 class Series:
-    """Time series of one metric: its values, and the coordinate of each on every axis."""
+    """Time series of one metric: values, and their positions on every axis."""
 
     values: "array[float]" = field(default_factory=lambda: array("d"))
     places: "dict[Axis, array[float]]" = field(default_factory=lambda: {axis: array("d") for axis in AXES})
     _average: "MovingAverage | None" = None
 
     def averages(self, smoothing: float) -> "array[float]":
-        """Return the moving average after each value; earlier averages are reused."""
+        """Return the moving average after each value."""
         if self._average is None or self._average.smoothing != smoothing:
             self._average = MovingAverage(smoothing)
+        # computed only for values that were added since the last call
         return self._average.of(self.values)
 
 
@@ -81,7 +83,7 @@ class MovingAverage:
     """Exponential moving average of the finite values, with Adam's bias correction.
 
     Attributes:
-        smoothing: the share of the average that each value keeps.
+        smoothing: weight of the old average at each step.
     """
 
     smoothing: float
@@ -90,7 +92,7 @@ class MovingAverage:
     _weight: float = 0.0
 
     def of(self, values: "array[float]") -> "array[float]":
-        """The average after each of some values, of which the first were the same before."""
+        """Return the average after each value; only values beyond those of the last call are added."""
         keep, add, sum_, weight = self.smoothing, 1 - self.smoothing, self._sum, self._weight
         for value in values[len(self._averages) :]:
             if math.isfinite(value):
@@ -102,7 +104,7 @@ class MovingAverage:
 
 
 class Buckets(NamedTuple):
-    """Buckets of neighbouring values: coordinate of the last, minimum, maximum, mean and moving average."""
+    """Buckets of neighbouring values: position of the last, minimum, maximum, mean and moving average."""
 
     x: list[float]
     min: list[float | None]
@@ -112,17 +114,14 @@ class Buckets(NamedTuple):
 
 
 class MetricsFile:
-    """Metrics of a run, read incrementally.
-
-    Args:
-        file: one JSON object a line, to which a run adds.
+    """Metrics of a run, read incrementally from a file of JSON lines that a run may still append to.
 
     Attributes:
-        version: of the file; another one once a resumed run has measured some steps anew.
-        series: by name, in the order in which they first stand.
-        samples: (step, text) of what the model wrote.
-        step: the newest.
-        peak_flops: the most that matrix products of the run's type reach; 0 where nothing says.
+        version: changes if the file was replaced, as by a resumed run that takes some steps again.
+        series: series by name, in the order of their first lines.
+        samples: (step, generated text).
+        step: newest step.
+        peak_flops: measured peak FLOP/s of matrix products in the run's type; 0 if unknown.
     """
 
     def __init__(self, file: Path) -> None:
@@ -138,16 +137,13 @@ class MetricsFile:
         self._tokens = self._seconds = 0.0
 
     def refresh(self) -> None:
-        """Read new lines, or the whole file if it was replaced.
-
-        Raises:
-            DataError: it cannot be read, or is too large.
-        """
+        """Read new lines, or the whole file if it was replaced."""
         check_regular(self.file)
         try:
             status = self.file.stat()
         except FileNotFoundError:
             status = None
+        # a resumed run replaces the file, so it has another inode or is shorter
         if status is None or status.st_ino != self._inode or status.st_size < self._offset:
             self.version += self._inode >= 0
             self._inode = -1 if status is None else status.st_ino
@@ -160,13 +156,15 @@ class MetricsFile:
             stream.seek(self._offset)
             while piece := stream.read(PIECE):
                 self._offset += len(piece)
+                # the last line may be incomplete: it waits for the next read
                 *lines, self._rest = (self._rest + piece).split(b"\n")
+                # a rest that is already too long is replaced by a byte that makes its line invalid
                 self._rest = self._rest if len(self._rest) <= MAX_LINE_BYTES else b"-"
                 for line in lines:
                     self._add(line)
 
     def _add(self, line: bytes) -> None:
-        """Add the numbers of one line; one that is not of metrics is left out."""
+        # adds the numbers of one line; lines without metrics are ignored
         try:
             values = from_json(line) if len(line) <= MAX_LINE_BYTES else None
         except ValueError:
@@ -184,9 +182,11 @@ class MetricsFile:
         self.peak_flops = numbers.get("peak_flops", self.peak_flops)
         count, rate = numbers.get("num_targets", 0.0), numbers.get("per_second", 0.0)
         self._tokens += count
+        # time in steps: predictions over predictions per second
         self._seconds += count / rate if rate > 0 else 0.0
         here = {"step": float(self.step), "tokens": self._tokens, "seconds": self._seconds}
         for name, value in numbers.items():
+            # the loss of a skipped step may not be finite
             if name in NOT_MEASURED or (name == "loss" and values.get("skipped")):
                 continue
             if (series := self.series.get(name)) is None:
@@ -210,19 +210,18 @@ def downsampled(series: Series, axis: Axis, after: int, last: int, points: int, 
     """Downsample a curve to at most `points` points; the moving average is computed over all values.
 
     Args:
-        series: all values.
-        axis: horizontal axis.
         after: only values of later steps; the average still includes all earlier values.
         last: only values up to this step.
-        smoothing: weight of the old average at each step, with Adam's bias correction.
+        smoothing: weight of the old average at each step.
     """
     start, stop = (bisect_right(series.places["step"], step) for step in (after, last))
     if start == stop:
         return Buckets([], [], [], [], [])
-    import numpy as np  # not for those who only list runs
+    import numpy as np  # imported late: listing runs does not need it
 
-    size = -(-(stop - start) // points)
+    size = -(-(stop - start) // points)  # values per bucket
     ends = [min(first + size, stop) - 1 for first in range(start, stop, size)]
+    # (buckets, size), the last row filled up with NaN, which all statistics ignore
     rows = np.full((len(ends), size), np.nan)
     rows.reshape(-1)[: stop - start] = series.values[start:stop]
     rows[~np.isfinite(rows)] = np.nan

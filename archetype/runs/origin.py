@@ -1,8 +1,4 @@
-"""Origin of an imported run: what an export needs besides weights, tokenizer and template, as plain JSON.
-
-The record has the family and the class names and, for a family that is not registered, config.json, the specification
-inferred from it and the name of every tensor.
-"""
+"""Origin of an imported run: what an export needs besides weights, tokenizer and template, as plain JSON."""
 
 import warnings
 from pathlib import Path
@@ -24,16 +20,16 @@ FILE = "origin.json"
 
 
 class Origin(BaseModel):
-    """The contents of the file.
+    """Contents of origin.json; fields that are not needed are empty.
 
     Attributes:
-        family: registered, or the `model_type` of one that is not.
-        labels: the names of the classes, in their order.
-        config: config.json of a family that is not registered.
-        spec: the specification that was read.
-        rules: the place of every tensor.
-        reading: what the inference rests on.
-        image_processor: preprocessor_config.json, how others prepare pictures for the model.
+        family: a registered family, or the `model_type` of another one.
+        labels: class names, in the order of their ids.
+        config: config.json, if the family is not registered.
+        spec: the specification inferred from `config`.
+        rules: name and layout of every tensor.
+        reading: assumptions of the inference.
+        image_processor: contents of preprocessor_config.json.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -47,16 +43,17 @@ class Origin(BaseModel):
     image_processor: dict[str, Any] | None = None
 
     def open_family(self) -> Family | None:
-        """The family; None where the model was trained here, or the family is not registered.
+        """Return the family; None if the model was trained here, or the family is not registered.
 
         Warns:
-            UnknownFamily: it is not: the family of an extension that is not loaded, or of a later version.
+            UnknownFamily: the family belongs to an extension that is not loaded, or to a later version.
         """
         if self.family is None:
             return None
+        # a registered family needs only its name
         if self.config is None or self.spec is None or self.reading is None:
             if (family := FAMILIES.get(self.family)) is None:
-                cause = f"{self.family}, the family that this model was read as, is not registered"
+                cause = f"this model was imported as {self.family}, a family that is not registered"
                 warnings.warn(UnknownFamily(f"{cause}; give --extension FILE to write its format"), stacklevel=2)
             return family
         return family_as_read(self.family, self.config, parse(self.spec), self.rules, self.reading)
@@ -71,6 +68,7 @@ def write_origin(
 ) -> None:
     """Write the origin of a run, if it has one."""
     origin = Origin(family=family.name if family else None, labels=labels, image_processor=image_processor)
+    # a family that is not registered is stored whole: what was read, and how every tensor was found
     if family is not None and family.published is not None and isinstance(keys := family.format.keys, KeysAsRead):
         origin = origin.model_copy(
             update={
@@ -80,23 +78,21 @@ def write_origin(
                 "reading": family.reading,
             }
         )
+    # a model that was trained here has no origin, and no file
     if data := origin.model_dump(mode="json", exclude_defaults=True):
         data["rules"] = [_without_defaults(rule) for rule in data.get("rules", ())]
         atomic.write_json(folder / FILE, {key: value for key, value in data.items() if value})
 
 
 def read_origin(folder: Path) -> Origin:
-    """Read the origin of a run; empty if it has none.
-
-    Raises:
-        CheckpointError: the file is damaged.
-    """
+    """Read the origin of a run; empty if it has none."""
     file = folder / FILE
     check_regular(file, CheckpointError)
     if not file.exists():
         return Origin()
     try:
         origin = Origin.model_validate(read_mapping(file))
+        # its damage is found now, not at the export
         origin.open_family()
     except ArchetypeError as error:
         damage = error.errors[0] if isinstance(error, SpecErrors) else error

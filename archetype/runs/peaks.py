@@ -18,11 +18,11 @@ from archetype.native.library import library
 from archetype.native.products import max_rows, product, tile_product
 from archetype.weights.quantized import GROUP, QuantizedMatrix
 
-NUM_TRIES = 3  # of each path; the best counts
+NUM_TRIES = 3  # runs of each implementation; the best counts
 READ_BYTES = 2**28  # more than a cache holds
-SIDE = 1536  # of the matrices that are multiplied
-LAUNCHES = 1000  # of products of one number
-GPU_FACTOR = 5  # by which a GPU's matrices are larger in each direction, so that starting a product costs nothing
+SIDE = 1536  # rows and columns of the multiplied matrices
+LAUNCHES = 1000  # 1 x 1 products per measurement
+GPU_FACTOR = 5  # a GPU's matrices have so many times the side, so that launch overhead is negligible
 BITS = {"int8": 8, "int4": 4}
 Way = tuple[int, Callable[[], object]]  # bytes or FLOPs of one call, and the call
 
@@ -81,18 +81,20 @@ def product_peak(device: torch.device, dtype: torch.dtype, weights: str | None =
 
 
 def _processor_products(a: Tensor, b: Tensor, weights: str | None) -> dict[str, Way]:
-    """Return the matrix products available on a CPU besides torch.mm."""
     side, ways = len(a), dict[str, Way]()
+    # implementations on a CPU besides torch.mm
     onednn, is_half = torch.backends.mkldnn.is_available(), a.dtype == torch.bfloat16
     if onednn and (not is_half or torch.ops.mkldnn._is_mkldnn_bf16_supported()):
         ways["oneDNN"] = (2 * side**3, lambda: torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], ""))
     if library() is None:
         return ways
+    # these kernels are for few rows, as in decoding
     few = a[: max_rows(a.dtype)]
     ways["native kernels"] = (2 * side**2 * len(few), lambda: product(FUSED, few, b))
     if is_half and tile_product(FUSED, a, b, None) is not None:
         ways["native tiles"] = (2 * side**3, lambda: tile_product(FUSED, a, b, None))
     if weights in BITS:
+        # 0x77: any codes will do, since the time does not depend on values
         quants = torch.full((side, side * BITS[weights] // 8), 0x77, dtype=torch.uint8)
         matrix = QuantizedMatrix(quants, torch.ones(side, side // GROUP, dtype=torch.float16), side, a.dtype)
         ways[f"native {weights} kernels"] = (2 * side**2 * len(few), lambda: matrix.product(few))
@@ -100,13 +102,10 @@ def _processor_products(a: Tensor, b: Tensor, weights: str | None) -> dict[str, 
 
 
 def read_peak(device: torch.device, tries: int = NUM_TRIES) -> tuple[Peak, int]:
-    """Measure the memory bandwidth (bytes/s) of a large buffer; also return its page size in bytes.
-
-    The buffer uses huge pages if the system supports them. It is copied, summed, and multiplied by a vector, each
-    `tries` times after a warm-up.
-    """
+    """Measure the memory bandwidth (bytes/s) of a large buffer; also return its page size in bytes."""
     size = READ_BYTES if device.type == "cpu" else GPU_FACTOR * READ_BYTES
     floats = torch.empty(size // 4, device=device)
+    # huge pages if the system supports them, as loaded weights have
     if device.type == "cpu" and hasattr(mmap, "MADV_HUGEPAGE"):
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         memory.madvise(mmap.MADV_HUGEPAGE)
@@ -125,7 +124,7 @@ def read_peak(device: torch.device, tries: int = NUM_TRIES) -> tuple[Peak, int]:
 
 
 def _page_bytes(address: int, size: int) -> int:
-    """Return the page size that backs most of a block of memory; the system's default if unknown."""
+    # Linux lists the huge pages behind each mapping; elsewhere the system's default is reported
     file, huge, inside = Path("/proc/self/smaps"), 0, False
     for line in file.read_text().splitlines() if file.exists() else []:
         if address_range := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
@@ -133,17 +132,16 @@ def _page_bytes(address: int, size: int) -> int:
         elif inside and line.startswith("AnonHugePages:"):
             huge = 1024 * int(line.split()[1])
     sizes = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
+    # if most of the block is backed by huge pages
     return int(sizes.read_text()) if 2 * huge > size and sizes.exists() else mmap.PAGESIZE
 
 
 @torch.inference_mode()
 def _fastest(ways: Mapping[str, Way], device: torch.device, tries: int = NUM_TRIES) -> Peak:
-    """Return the best of `tries` runs of each implementation, after a warm-up."""
     return max(Peak(work / _seconds(call, device, tries), name) for name, (work, call) in ways.items())
 
 
 def _seconds(call: Callable[[], object], device: torch.device, tries: int) -> float:
-    """Return the shortest of `tries` calls, after a warm-up."""
     times = []
     for _ in range(tries + 1):
         started = time.perf_counter()
@@ -151,4 +149,5 @@ def _seconds(call: Callable[[], object], device: torch.device, tries: int) -> fl
         if device.type != "cpu":
             torch.accelerator.synchronize(device)
         times.append(time.perf_counter() - started)
+    # the first call is a warm-up
     return min(times[1:])

@@ -1,4 +1,4 @@
-"""Build the arms of an experiment part: each is a model, a recipe and a metric, matched to the control."""
+"""Arms of an experiment part: each is a model, a recipe and a metric, matched to the control."""
 
 import json
 import math
@@ -30,11 +30,7 @@ class Arm:
     """Arm of an experiment part.
 
     Attributes:
-        name: in the experiment file.
-        spec: the model.
         recipe: includes model, data and steps, but not the seed.
-        metric: what is measured.
-        data: training and test data.
         seed_offset: added to every seed.
         solved: one line on the size that was solved for to match the control.
     """
@@ -49,7 +45,6 @@ class Arm:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens a run is trained on."""
         return self.recipe.steps * self.recipe.batch_size * row_length(self.recipe, self.spec)
 
     def changed(self, values: Mapping[str, Any]) -> "Arm":
@@ -61,7 +56,7 @@ class Arm:
 
 
 def row_length(recipe: Recipe, spec: ModelSpec) -> int:
-    """Return the sequence length of training rows; for synthetic data that of the longest example."""
+    """Return the sequence length of training rows (synthetic data: the longest example)."""
     if isinstance(recipe.data, SyntheticData):
         return recipe.data.row_length
     return recipe.sequence_length or spec.context_length
@@ -79,10 +74,7 @@ def build_arms(
     """Build all arms of a part and match them to the first.
 
     Args:
-        base: model that all arms modify.
-        changes: by name of the arm.
-        recipe: shared by all arms.
-        data: shared by all arms.
+        changes: by name of the arm; the first arm is the control.
         tokens: of each run (default: from the recipe's steps).
         matched: quantities that must agree.
 
@@ -93,6 +85,7 @@ def build_arms(
     arms: list[Arm] = []
     for name, change in changes.items():
         try:
+            # each arm changes the base, not the control
             arms.append(_arm(name, base, change, recipe, data, metric, tokens))
         except ArchetypeError as error:
             raise error.at(f"arms.{name}") from None
@@ -119,6 +112,7 @@ def _arm(
     metric: Metric,
     tokens: int | None,
 ) -> Arm:
+    # a change without a prefix is a field of the model
     parts: dict[str, dict[str, Any]] = {"recipe.": {}, "data.": {}, "metric.": {}, "": {}}
     others: dict[str, Any] = {"spec": base, "seed_offset": 0}
     for path, value in change.items():
@@ -130,10 +124,12 @@ def _arm(
     if clash := [path for path in parts["recipe."] if path.partition(".")[0] in NOT_OURS]:
         raise SpecError(f"recipe.{clash[0]}", "is the same for all arms", "leave it out")
     spec = assign(open_spec(others["spec"]), _assignments(parts[""]))
+    # deep copy: `put` changes nested mappings, which all arms share
     values: dict[str, Any] = json.loads(json.dumps(dict(recipe)))
     put(values, _assignments(parts["recipe."]))
     values["data"] = data.recipe | parts["data."]
     parsed = Recipe.parse(values | {"spec": spec.dump(), "dtype": values.get("dtype", "float32")})
+    # rounded up, so that no arm trains on fewer tokens
     steps = parsed.steps if tokens is None else math.ceil(tokens / (parsed.batch_size * row_length(parsed, spec)))
     settings: dict[str, Any] = {"steps": steps}
     if "evaluate_every" not in values:
@@ -143,6 +139,7 @@ def _arm(
     if "checkpoint_every" not in values:
         settings["checkpoint_every"] = max(1, steps // NUM_CHECKPOINTS)
     schedule = parsed.schedule
+    # a share of the steps, since the number of steps depends on the mode
     if isinstance(schedule, WarmUp) and "warmup_steps" not in (values.get("schedule") or {}):
         settings["schedule"] = schedule.replace(warmup_steps=round(steps * WARMUP_SHARE))
     changed = metric.dump()
@@ -153,11 +150,6 @@ def _arm(
 
 
 def _check_metric(metric: Metric, is_text: bool) -> None:
-    """Refuse window settings for synthetic data and data settings for text.
-
-    Raises:
-        SpecError: names the setting.
-    """
     of_windows = [name for name in ("length", "positions", "skip") if getattr(metric, name)]
     if not is_text and of_windows:
         raise SpecError(f"metric.{of_windows[0]}", "needs text, but the data are generated examples", "leave it out")
@@ -168,11 +160,12 @@ def _check_metric(metric: Metric, is_text: bool) -> None:
 
 
 def _assignments(values: Mapping[str, Any]) -> list[str]:
-    """Format changes like `archetype set PATH=VALUE` (JSON is valid YAML)."""
+    # `archetype set PATH=VALUE` reads values as YAML, of which JSON is a subset
     return [f"{path}={json.dumps(value)}" for path, value in values.items()]
 
 
 def _matched(arm: Arm, control: Arm, matched: Match) -> Arm:
+    # one size for all arms, or one per arm
     free = matched.free if isinstance(matched.free, str | None) else matched.free.get(arm.name)
     if free is None:
         return arm
@@ -185,7 +178,7 @@ def _matched(arm: Arm, control: Arm, matched: Match) -> Arm:
 
 
 def quantities(arm: Arm) -> dict[str, float]:
-    """Return the quantities reported for every arm: parameters, FLOPs per token, bytes of state and tokens."""
+    """Return the quantities reported for every arm; FLOPs are per token, the state is in bytes."""
     length = row_length(arm.recipe, arm.spec)
     report = cost_report(arm.spec, batch=1, length=length, dtype="float32")
     parameters = report.parameters
@@ -204,26 +197,28 @@ def _check_matched(arms: Sequence[Arm], matched: Match) -> None:
     control, *others = (quantities(arm) for arm in arms)
     limits = {"params": "non_embedding", "flops": "flops_per_token", "state": "state_bytes"}
     for arm, values in zip(arms[1:], others, strict=True):
+        # with equal batch sizes only the row length can differ; other batch sizes round to other token counts
         if values["tokens"] != control["tokens"] and arm.recipe.batch_size == arms[0].recipe.batch_size:
-            raise SpecError(f"arms.{arm.name}", "trains on another number of tokens", "give it the same row length")
+            raise SpecError(f"arms.{arm.name}", "trains on a different number of tokens", "use the same row length")
         for field, name in limits.items():
             share: float | None = getattr(matched, field)
+            # a control without state (0 bytes) must not divide by zero
             off = abs(values[name] - control[name]) / max(1.0, control[name])
             if share is not None and off > share:
                 cause = f"{name} are {values[name]:,.0f} and the control's {control[name]:,.0f}, {off:.2%} apart"
-                raise SpecError(f"arms.{arm.name}", cause, f"name a size in match.free, or allow more in match.{field}")
+                raise SpecError(f"arms.{arm.name}", cause, f"name a size in match.free, or raise match.{field}")
 
 
 def check_grid(arm: Arm, grid: Mapping[str, Sequence[Any]]) -> None:
-    """Check that every path and value of a grid is valid.
+    """Check every path and value of a grid.
 
     Raises:
-        SpecError: names the invalid one.
+        SpecError: names the invalid path.
     """
     for path, values in grid.items():
         field = path.partition(".")[0]
         if field not in Recipe.model_fields:
-            raise SpecError(f"tune.grid.{path}", "is no field of a recipe", nearest(field, Recipe.model_fields))
+            raise SpecError(f"tune.grid.{path}", "is not a recipe field", nearest(field, Recipe.model_fields))
         if field in NOT_OURS and not path.startswith(("spec.", "data.")):
             raise SpecError(f"tune.grid.{path}", "is the same for all trials", "leave it out")
         for value in values:

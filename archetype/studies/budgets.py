@@ -27,15 +27,14 @@ def equal_budgets(
     """Compare the validation loss of all arms at equal tokens and equal forward FLOPs.
 
     Args:
-        arms: by name.
         results: by arm, in the order of seeds.
-        control: arm that the others are compared with.
-        others: arms to compare.
+        others: arms to compare with the control.
 
     Returns:
         For each budget its name, amount, losses by arm (means over seeds) and paired differences with 95 % intervals;
             empty if the arms share no budget, or a run diverged.
     """
+    # a diverged run has no loss to compare
     if any(result.has_diverged for many in results.values() for result in many):
         return []
     rows = []
@@ -44,11 +43,14 @@ def equal_budgets(
         runs = [curve for many in curves.values() for curve in many]
         if not all(runs):
             return []
+        # the largest budget that every run reaches while its learning rate is constant
         amount = min(curve[-1][0] for curve in runs)
+        # a run's first evaluation comes later: interpolation would extrapolate
         if amount < max(curve[0][0] for curve in runs):
             continue
         losses = {name: [_at(curve, amount) for curve in many] for name, many in curves.items()}
         means = {name: statistics.mean(many) for name, many in losses.items()}
+        # paired by seed
         differences = {
             other: list(paired_interval([b - a for a, b in zip(losses[control], losses[other], strict=True)]))
             for other in others
@@ -58,7 +60,7 @@ def equal_budgets(
 
 
 def budget_rows(comparison: Mapping[str, Any], others: Sequence[str]) -> list[list[str]]:
-    """Return table rows of all arms' losses at equal tokens and FLOPs, with differences and intervals."""
+    """Return table rows of the losses at equal budgets, with differences and intervals."""
     rows = []
     for row in comparison["budgets"]:
         losses = [f"{row['losses'][arm]:.4f}" for arm in comparison["values"]]
@@ -74,7 +76,7 @@ def _cost_of_step(arm: Arm, budget: str) -> float:
 
 
 def _curves(arm: Arm, results: Sequence[RunResult], cost: float) -> list[Curve]:
-    """Return the (budget spent, validation loss) of each run while the learning rate is at its peak."""
+    # only evaluations at the peak learning rate; step n trains with the rate of index n - 1
     rate, steps = arm.recipe.schedule.learning_rate, arm.recipe.steps
     return [
         [(step * cost, loss) for step, loss in result.validation if rate(1.0, step - 1, steps) == 1.0]
@@ -83,6 +85,5 @@ def _curves(arm: Arm, results: Sequence[RunResult], cost: float) -> list[Curve]:
 
 
 def _at(curve: Curve, amount: float) -> float:
-    """Return the loss at a budget, interpolating linearly between evaluations."""
     spent, losses = np.asarray(curve).T
-    return float(np.interp(amount, spent, losses))
+    return float(np.interp(amount, spent, losses))  # linear between evaluations

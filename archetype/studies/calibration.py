@@ -27,11 +27,7 @@ def calibration_file() -> Path:
 
 
 def check_is_calibration(experiment: Experiment) -> None:
-    """Refuse an experiment without the parts of a calibration.
-
-    Raises:
-        SpecError: names the missing part.
-    """
+    """Refuse an experiment without the parts of a calibration."""
     ids = {part.id for part in experiment.parts}
     if missing := [name for name in MUST_GIVE if name not in ids]:
         raise SpecError("parts", f"a calibration needs the parts {', '.join(MUST_GIVE)}", f"add {missing[0]}")
@@ -40,12 +36,13 @@ def check_is_calibration(experiment: Experiment) -> None:
 def machine_key() -> str:
     """Return a hash of the processor, its features, the system and the version of torch."""
     device = torch.device("cpu")
+    # what changes the order of sums, and with it the numbers of a run
     about = {name: value for name, value in description(device).items() if name in ("processor", "flags", "system")}
     return hashlib.sha256(json.dumps([about, versions()["torch"]]).encode()).hexdigest()[:16]
 
 
 def write_calibration(store: Store, experiment: Experiment, verdicts: dict[str, str], deviation: float) -> bool:
-    """Save the result of a calibration on this machine; return whether both parts gave the required verdict.
+    """Save a calibration of this machine; return whether both parts gave the required verdict.
 
     Args:
         verdicts: by part.
@@ -67,6 +64,5 @@ def write_calibration(store: Store, experiment: Experiment, verdicts: dict[str, 
 
 
 def read_calibration(store: Store) -> dict[str, Any] | None:
-    """Return the last calibration on this machine; None if there is none."""
     file = store.folder / f"calibration-{machine_key()}.json"
     return read_json(file) if file.is_file() else None

@@ -38,12 +38,7 @@ MIN_STEPS, MAX_EPOCHS = 50, 4  # beyond four epochs a text adds little (Muennigh
 
 @dataclass(frozen=True)
 class ChosenExperiment:
-    """Generated experiment file with an explanation of its choices.
-
-    Attributes:
-        file: in the store.
-        reasons: what was chosen and why, by topic.
-    """
+    """Generated experiment file with the reasons for its choices, by topic."""
 
     file: Path
     reasons: Mapping[str, str]
@@ -61,7 +56,7 @@ def choose_experiment(
 
     Args:
         sources: specifications, as for every command.
-        data: a text file, a folder of them, or the name of a corpus.
+        data: a text file, a folder of text files, or the name of a corpus.
         minutes: budget for all runs together.
         workers: parallel processes.
 
@@ -70,9 +65,11 @@ def choose_experiment(
     """
     specs = {name: _comparable(source) for name, source in zip(_names(sources), sources, strict=True)}
     if len(specs) < 2:
-        raise SpecError("MODEL...", "names one model only", "name another to compare it with")
+        raise SpecError("MODEL...", "names only one model", "name another model to compare it with")
     data = str(Path(data).absolute()) if Path(data).exists() else data
+    # one step of tokens for now; the number is chosen below, from the measured speed of these arms
     study = TrainedStudy(_part(specs, data, TOKENS_PER_STEP), "full", data_folder, store)
+    # without the number of tokens: it depends on the measured speed, and would start a new file each time
     settings = f"{fingerprint(study.part)} {study.data[0].sha256} {minutes:g} {workers}"
     digest = hashlib.sha256(settings.encode()).hexdigest()[:8]
     file = store.folder / "experiments" / f"{'-'.join(specs)[:60]}-{digest}.yaml"
@@ -92,27 +89,25 @@ def _names(sources: Sequence[str]) -> list[str]:
     names: list[str] = []
     for source in sources:
         path = Path(source)
+        # files and folders by their name, presets and hub models by theirs
         name = path.stem if path.is_file() else path.resolve().name if path.is_dir() else source.replace("/", "-")
+        # arms need distinct names
         names.append(name if name not in names else f"{name}-{len(names) + 1}")
     return names
 
 
 def _comparable(source: str) -> ModelSpec:
-    """Return a source's specification with bytes as its vocabulary.
-
-    Raises:
-        SpecError: it does not predict the next token, or is an experiment.
-    """
     data: Any = source
     if Path(source).is_file() and Path(source).suffix in (".yaml", ".yml", ".json"):
         data = read_mapping(Path(source))
         if "parts" in data:
             raise SpecError(source, "is an experiment, not a model", f"use `archetype compare run {source}`")
     is_open = leaves_vocabulary_open(data)
+    # a file may leave the size of the vocabulary open until its tokenizer is known
     spec = open_spec({"vocab_size": BYTES, **data} if is_open else source)
     if not spec.is_causal or spec.reads_source or spec.reads_images or not hasattr(spec, "vocab_size"):
-        remedy = "write an experiment file with data of its kind; see docs/guide/studies.md"
-        raise SpecError(source, "does not continue text, byte by byte", remedy)
+        remedy = "write an experiment file with suitable data; see docs/guide/studies.md"
+        raise SpecError(source, "does not predict the next byte of a text", remedy)
     return spec.replace(vocab_size=BYTES)
 
 
@@ -142,27 +137,24 @@ def _part(specs: Mapping[str, ModelSpec], data: str, tokens: int) -> TrainedPart
 
 
 def _runs(study: TrainedStudy) -> int:
-    """Return the number of runs per arm: trials, pairs and spare runs for a longer grid."""
+    # trials, pairs, and spare runs for a longer grid
     return len(RATES) + study.num_seeds + SPARE_RUNS
 
 
 def _tokens(study: TrainedStudy, minutes: float, workers: int) -> tuple[int, str]:
-    """Return the tokens per run that time and text allow, and the reason.
-
-    Raises:
-        SpecError: the time is too short for any model to learn.
-    """
+    """Return the tokens per run that time and text allow, and the reason."""
     arms = [*study.arms.values()]
     times = [time_of_run(arm, study.store) for arm in arms]
-    # as many evaluations as a full run, but few steps
+    # all phases other than steps: as many evaluations as in a full run, but few steps
     whole = [arm.recipe.replace(steps=NUM_EVALUATIONS, evaluate_every=1) for arm in arms]
     fixed = sum(time.load * (time.of(run) - run.steps * time.step) for time, run in zip(times, whole, strict=True))
     rest, seconds = _runs(study) * fixed, _runs(study) * sum(time.load * time.step for time in times)
     at_once = min(workers, num_cores())
+    # CPU seconds in the budget without the fixed phases, over the seconds that one more step of every run takes
     steps = max(minutes * 60 * at_once - rest, 0.0) / seconds
     if steps < MIN_STEPS:
-        cause = f"{minutes:g} leave {steps:.0f} steps to each of {_runs(study) * len(arms)} runs"
-        raise SpecError("--minutes", cause, f"give {math.ceil((rest + MIN_STEPS * seconds) / 60 / at_once)} or more")
+        cause = f"{minutes:g} minutes leave {steps:.0f} steps for each of {_runs(study) * len(arms)} runs"
+        raise SpecError("--minutes", cause, f"use {math.ceil((rest + MIN_STEPS * seconds) / 60 / at_once)} or more")
     by_time = steps * tokens_per_step(arms[0])
     by_text = MAX_EPOCHS * (study.store.folder / arms[0].data.recipe["text"][0]).stat().st_size
     if by_time > by_text:
@@ -172,12 +164,11 @@ def _tokens(study: TrainedStudy, minutes: float, workers: int) -> tuple[int, str
 
 
 def tokens_per_step(arm: Arm) -> int:
-    """Return the tokens per training step of an arm."""
     return arm.tokens // arm.recipe.steps
 
 
 def _rounded(tokens: float) -> int:
-    """Round down to two digits, since the measured time is no more precise."""
+    # two digits: the measured time is not more precise
     unit = 10 ** max(0, int(math.log10(tokens)) - 1)
     return max(1, int(tokens // unit * unit))
 
@@ -187,12 +178,12 @@ def _reasons(study: TrainedStudy, part: TrainedPart, tokens: str) -> dict[str, s
     assert part.tune is not None
     rates = ", ".join(f"{rate:g}" for rate in part.tune.grid["optimizer.learning_rate"])
     reasons = {
-        "control": f"{control}, the first; against it {', '.join(others)}, as they are: nothing is matched",
-        "data": f"{study.data[0].name}, byte by byte, so that all models read the same tokens",
+        "control": f"{control}, the first model; compared with it as they are: {', '.join(others)}",
+        "data": f"{study.data[0].name}, as bytes, so that all models read the same tokens",
         "tokens": tokens,
-        "rates": f"{rates}: the usual one of {control}, a third and three times of it, tried alike on every model",
-        "seeds": f"{part.seeds} pairs: with fewer no sign-flip test reaches 0.05",
-        "margin": f"{MARGIN} of {control}: what differs by less counts as no difference",
+        "rates": f"{rates}: the default of {control}, a third and three times of it, tried on every model",
+        "seeds": f"{part.seeds} pairs; with fewer pairs a sign-flip test cannot reach p < 0.05",
+        "margin": f"{MARGIN} of {control}; smaller differences count as no difference",
     }
     calibration = read_calibration(study.store)
     if not (calibration and calibration["passed"]):

@@ -14,12 +14,13 @@ def find_claims(folder: Path | None = None) -> dict[int, Path]:
     """Return the experiment files of all claims by number.
 
     Args:
-        folder: of the files (default: `claims` in the working directory, else in this package's checkout).
+        folder: default `claims` in the working directory, else in this package's checkout.
 
     Raises:
         SpecError: the folder has no claims.
     """
     if folder is None:
+        # claims are part of the repository, but not of the installed package
         claims = _numbered(CLAIMS) or _numbered(CHECKOUT)
         cause = "are not part of the installed package"
         remedy = f"run this in a clone of {REPOSITORY or 'its repository'}"
@@ -33,9 +34,6 @@ def find_claims(folder: Path | None = None) -> dict[int, Path]:
 
 def claim_file(number: int, folder: Path | None = None) -> Path:
     """Return the experiment file of one claim.
-
-    Args:
-        folder: as in `find_claims`.
 
     Raises:
         SpecError: the folder has no claim of this number.

@@ -37,12 +37,11 @@ class StudyData:
     """Prepared data of a study.
 
     Attributes:
-        name: in the experiment file.
         sha256: of all data, and of the tokenizer's files.
         recipe: the `data` of a recipe, with paths relative to the store.
         test: path of the test text relative to the store; empty for synthetic data.
-        baseline: of predicting unigram frequencies of the training text: `validation_loss` and (test) `loss` in nats
-            per token; for synthetic data loss and accuracy of guessing.
+        baseline: `validation_loss` and (test) `loss` in nats per token of predicting the unigram frequencies of the
+            training text; for synthetic data, loss and accuracy of guessing.
     """
 
     name: str
@@ -66,7 +65,7 @@ def prepare(source: str | dict[str, Any], folder: Path, store: Path, where: Spli
     if isinstance(source, dict) and not is_text(source):
         data = _parsed(source)
         if not isinstance(data, SyntheticData):
-            cause = f"data of kind {data.kind} are not for studies"
+            cause = f"data of kind {data.kind} cannot be used in studies"
             raise DataError("data", cause, f"name a corpus, or one of {', '.join(SyntheticData.names())}")
         digest = hashlib.sha256(json.dumps(data.dump(full=True), sort_keys=True).encode()).hexdigest()
         return StudyData(data.kind, digest, data.dump(), "", data.baseline())
@@ -77,7 +76,7 @@ def prepare(source: str | dict[str, Any], folder: Path, store: Path, where: Spli
     data = _parsed(recipe)
     assert isinstance(data, TextData)
     digest = hashlib.sha256(text.encode()).hexdigest()
-    if data.split != "end":  # a corpus with its end held out has the hash of its text
+    if data.split != "end":  # only other splits enter the hash, so that hashes of earlier reports stay valid
         digest = hashlib.sha256(f"{digest} {data.split}".encode()).hexdigest()
     corpus = Path("corpora") / digest[:16]
     if not (store / corpus / "test.txt").is_file():
@@ -96,11 +95,12 @@ def _parsed(data: dict[str, Any]) -> Data:
 
 
 def _trained_tokenizer(recipe: dict[str, Any], store: Path, corpus: Path) -> dict[str, Any]:
-    """Train the tokenizer once for all runs and return its path; return {} if its kind learns no vocabulary."""
+    """Train the tokenizer once for all runs and return its path; {} if its kind learns no vocabulary."""
     kind, size = str(recipe["tokenizer"]), recipe.get("vocab_size")
     if not tokenizer_class(kind).learns_vocabulary:
         return {}
     data = _parsed(recipe | {"text": [str(store / corpus / "train.txt")]})
+    # other settings that the tokenizer depends on
     others = [getattr(data, "lowercase", False), data.validation_fraction]
     known = "" if others == [False, HELD_OUT] else f"-{hashlib.sha256(json.dumps(others).encode()).hexdigest()[:8]}"
     name = corpus / f"tokenizer-{kind}-{size}{known}"
@@ -113,17 +113,17 @@ def _trained_tokenizer(recipe: dict[str, Any], store: Path, corpus: Path) -> dic
 
 
 def absolute_data(data: Data, store: Path) -> Data:
-    """Return the data of a recipe with absolute instead of store-relative paths."""
+    """Return the data of a recipe with absolute paths."""
     paths: dict[str, Any] = {"text": tuple(str(store / name) for name in getattr(data, "text", ()))}
     tokenizer = getattr(data, "tokenizer", "")
     if (store / tokenizer).is_dir():
-        # the saved tokenizer includes them
+        # the saved tokenizer already contains vocabulary size and lower-casing
         paths |= {"tokenizer": str(store / tokenizer), "vocab_size": None, "lowercase": False}
     return data.replace(**paths) if paths["text"] else data
 
 
 def _library(store: Path) -> str:
-    """Return the English text in Python's standard library, extracted once."""
+    # extracted once for each Python: another version has other docstrings
     of_this_python = hashlib.sha256(f"{sys.version} {sys.prefix}".encode()).hexdigest()[:16]
     file = store / "corpora" / f"{LIBRARY}-{of_this_python}.txt"
     if not file.is_file():
@@ -146,7 +146,6 @@ def _read(name: str, folder: Path) -> str:
 
 
 def _baseline(recipe: dict[str, Any], digest: str, store: Path, corpus: Path) -> dict[str, float]:
-    """Return the loss of predicting smoothed unigram frequencies of the training text, on validation and test."""
     data = _parsed(recipe)
     of_files = "" if corpus.name == digest[:16] else f"-{digest[:8]}"  # distinguishes tokenizers
     about = store / corpus / f"guess-{fingerprint(data)}{of_files}.json"
@@ -156,6 +155,7 @@ def _baseline(recipe: dict[str, Any], digest: str, store: Path, corpus: Path) ->
         tokenizer = build_tokenizer(data, {"train.txt": learned, "test.txt": test})
         assert tokenizer is not None and isinstance(data, TextData)
         train, validation = split(learned, data.validation_fraction, data.split)
+        # unigram frequencies of the training text; plus one, so that no test token has probability zero
         counts = np.bincount(encode(tokenizer, train), minlength=tokenizer.vocab_size) + 1
         nats = -np.log(counts / counts.sum())
         losses = (float(np.mean(nats[encode(tokenizer, text)])) for text in (validation, test))
@@ -166,7 +166,7 @@ def _baseline(recipe: dict[str, Any], digest: str, store: Path, corpus: Path) ->
 def _write_parts(folder: Path, text: str, name: str, where: Split) -> None:
     train, test = split(text, 1 - sum(PARTS), where)
     if len(test) < 1000:
-        raise DataError(name, f"has {len(text):,} characters, of which a twentieth is too little to judge", "take more")
+        raise DataError(name, f"has {len(text):,} characters, too few for a test on 5 % of them", "use more")
     atomic.make_folder(folder)
     atomic.write_bytes(folder / "train.txt", train.encode())
     atomic.write_bytes(folder / "test.txt", test.encode())

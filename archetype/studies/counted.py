@@ -8,10 +8,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 
 def counted_flops(run: Callable[[], object]) -> int:
-    """Return the FLOPs of all matrix products in a call.
-
-    Attention uses the math backend, since the counter does not see inside the CPU kernel.
-    """
+    """Return the FLOPs of all matrix products in a call."""
+    # the counter sees the matrix products of the math backend, but not inside the CPU's fused attention kernel
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         run()
     return int(counter.get_total_flops())

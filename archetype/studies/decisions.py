@@ -61,6 +61,7 @@ class Decision(Part):
         """Build a verdict with the figures common to all rules."""
         differences = evidence.differences
         effect, pairs = statistics.paired_interval(differences), len(differences)
+        # the 90 % interval lies inside the margin exactly if both one-sided tests pass at 5 %
         wide = statistics.paired_interval(differences, 0.9)
         deviation = float(np.std(differences, ddof=1)) if pairs > 1 else math.inf
         detectable = statistics.minimal_detectable_effect(deviation, pairs) if deviation < math.inf else math.inf
@@ -70,6 +71,7 @@ class Decision(Part):
             result, reason = NOT_SHOWN, f"inconclusive: p is {adjusted_p:.2g} after Holm's correction"
         elif is_shown:
             result, reason = name, f"the mean of {pairs} pairs is {effect.mean:+.4g}"
+        # `at_least` claims a difference, and its margin is the claimed number
         elif is_equivalent and pairs > 1 and self.kind != "at_least":
             result, reason = NO_DIFFERENCE, f"the interval of 90 % lies within +-{margin:.3g}"
         elif is_reversed:
@@ -109,16 +111,15 @@ class Difference(Decision):
     margin: MarginText = "1%"
 
     def sign(self, evidence: Evidence) -> int:
-        """Return the sign of the claimed difference."""
+        # sign of (other arm - control) if the claim holds
         return -1 if (self.side == "better") == evidence.lower_is_better else 1
 
     def p_value(self, evidence: Evidence) -> float:
-        """Return the p-value of the two-sided paired t-test."""
         return statistics.paired_t_p(evidence.differences)
 
     def judge(self, evidence: Evidence, adjusted_p: float) -> Verdict:
-        """Decide whether the 95 % interval excludes zero on the claimed side."""
         interval, sign = statistics.paired_interval(evidence.differences), self.sign(evidence)
+        # ends of the interval, positive in the claimed direction
         near, far = sorted((sign * interval.low, sign * interval.high))
         agrees = statistics.sign_flip_p(evidence.differences) < ALPHA
         half = (far - near) / 2
@@ -131,7 +132,7 @@ class Difference(Decision):
 
 @part
 class Equivalence(Decision):
-    """The other arm is as good: two one-sided tests within +- margin, whose 90 % interval lies inside it.
+    """The other arm is as good: the 90 % interval lies within +- margin, so both one-sided tests pass.
 
     Attributes:
         margin: a number, or a share of the control's mean.
@@ -141,11 +142,9 @@ class Equivalence(Decision):
     margin: MarginText = "1%"
 
     def p_value(self, evidence: Evidence) -> float:
-        """Return the larger p-value of two one-sided tests."""
         return statistics.equivalence_p(evidence.differences, self.margin_of(evidence))
 
     def judge(self, evidence: Evidence, adjusted_p: float) -> Verdict:
-        """Decide whether the 90 % interval lies within the margin."""
         margin, interval = self.margin_of(evidence), statistics.paired_interval(evidence.differences, 0.9)
         is_within = -margin < interval.low and interval.high < margin
         is_beyond = interval.low > margin or interval.high < -margin
@@ -155,10 +154,10 @@ class Equivalence(Decision):
 
 @part
 class AtLeast(Decision):
-    """The difference is at least a number: its 95 % interval lies beyond it.
+    """The difference (other arm - control) is at least a number: its 95 % interval lies beyond it.
 
     Attributes:
-        than: the number, for other arm minus control; or a share of the control's mean.
+        than: the number, in the metric's unit or as a share of the control's mean.
         side: whether the difference is above the number, or below its negative.
     """
 
@@ -167,22 +166,19 @@ class AtLeast(Decision):
     side: Literal["above", "below"] = "above"
 
     def threshold(self, evidence: Evidence) -> float:
-        """Return the claimed number with its sign."""
         return read_margin(self.than).of(float(np.mean(evidence.control))) * (1 if self.side == "above" else -1)
 
     def margin_of(self, evidence: Evidence) -> float:
-        """Return the claimed number."""
         return abs(self.threshold(evidence))
 
     def p_value(self, evidence: Evidence) -> float:
-        """Return the p-value of the two-sided paired t-test against the number."""
         return statistics.paired_t_p(evidence.differences, self.threshold(evidence))
 
     def judge(self, evidence: Evidence, adjusted_p: float) -> Verdict:
-        """Decide whether the interval lies beyond the number."""
         threshold, interval = self.threshold(evidence), statistics.paired_interval(evidence.differences)
         is_above = self.side == "above"
         is_shown = interval.low > threshold if is_above else interval.high < threshold
+        # the permutation test must agree, as in `Difference`
         is_shown &= statistics.sign_flip_p([d - threshold for d in evidence.differences]) < ALPHA
         is_reversed = interval.high < threshold if is_above else interval.low > threshold
         end = interval.low if is_above else interval.high
@@ -193,7 +189,7 @@ class AtLeast(Decision):
 
 @part
 class Within(Decision):
-    """The other arm's own value lies between two numbers: its 95 % interval over seeds is inside them.
+    """The other arm's value lies between two numbers: its 95 % interval over seeds is inside them.
 
     Attributes:
         low: lower bound.
@@ -205,12 +201,11 @@ class Within(Decision):
     high: Finite
 
     def p_value(self, evidence: Evidence) -> float:
-        """Return the p-value of two one-sided tests against the bounds."""
+        # equivalence to the middle of the bounds, with half their distance as margin
         middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2
         return statistics.equivalence_p([value - middle for value in evidence.treated], half)
 
     def judge(self, evidence: Evidence, adjusted_p: float) -> Verdict:
-        """Decide whether the interval lies between the bounds."""
         interval, claimed = statistics.paired_interval(evidence.treated), f"[{self.low:g}, {self.high:g}]"
         if self.low <= interval.low and interval.high <= self.high:
             result, reason = SHOWN, f"the mean is {interval.mean:.4g}"
@@ -242,17 +237,16 @@ class SlopeBetween(Decision):
     high: Finite
 
     def fit(self, evidence: Evidence) -> statistics.Slope:
-        """Return the slope over all arms that have an x."""
+        # (seed, arm)
         repeats = list(zip(*(evidence.by_arm[name] for name in self.x), strict=True))
         return statistics.log_slope(list(self.x.values()), repeats)
 
     def p_value(self, evidence: Evidence) -> float:
-        """Return 0 or 1, since a bootstrap interval decides."""
         fit = self.fit(evidence)
+        # a bootstrap interval decides, not a test
         return 0.0 if self.low <= fit.low and fit.high <= self.high else 1.0
 
     def judge(self, evidence: Evidence, adjusted_p: float) -> Verdict:
-        """Decide whether the whole interval lies between the bounds."""
         fit = self.fit(evidence)
         effect = Interval(fit.slope, fit.low, fit.high)
         claimed = f"[{self.low:g}, {self.high:g}]"
@@ -272,11 +266,9 @@ class Identity(Decision):
     kind: Literal["identity"] = "identity"
 
     def p_value(self, evidence: Evidence) -> float:
-        """Return 0 or 1, since nothing is random."""
         return 0.0 if not any(evidence.differences) else 1.0
 
     def judge(self, evidence: Evidence, adjusted_p: float) -> Verdict:
-        """Decide whether no seed differs."""
         effect = statistics.paired_interval(evidence.differences)
         num_different = sum(difference != 0 for difference in evidence.differences)
         reason = f"{num_different} of {len(evidence.differences)} seeds differ"

@@ -26,12 +26,11 @@ class Margin:
     is_share: bool
 
     def of(self, control: float) -> float:
-        """Return the margin in the metric's unit."""
         return self.value * abs(control) if self.is_share else self.value
 
 
 def read_margin(value: "float | str") -> Margin:
-    """Parse a margin: 1% is a share, 0.02 a number."""
+    # "1%" is a share, 0.02 a number
     return Margin(float(value[:-1]) / 100, True) if isinstance(value, str) else Margin(value, False)
 
 
@@ -49,16 +48,14 @@ MarginText = Annotated[Positive | Annotated[str, Field(pattern=PERCENT)], Before
 
 @dataclass(frozen=True)
 class Evidence:
-    """Values of the two arms that a decision is about.
+    """Values of the two arms that a decision is about, by seed.
 
     Attributes:
-        control: by seed.
-        treated: of the other arm, by seed.
-        lower_is_better: direction of the metric.
+        treated: of the arm that is compared with the control.
         tuning_is_interior: whether no arm's best trial is at the edge of the grid.
         failed_control: why the control failed; empty if it did not.
         unmeasured: pairs left out because a run has no finite value; empty if there are none.
-        by_arm: values of all arms by seed, for slopes.
+        by_arm: values of all arms, for slopes.
     """
 
     control: tuple[float, ...]
@@ -81,7 +78,6 @@ class Verdict:
 
     Attributes:
         verdict: shown, no difference shown, or not shown at this scale.
-        reason: in one line.
         effect: mean paired difference, or slope, with its 95 % interval.
         interval90: the 90 % interval, used for equivalence.
         margin: smallest difference of interest, in the metric's unit.
@@ -91,7 +87,6 @@ class Verdict:
         detectable: smallest true effect that this many pairs detect with 80 % power.
         deviation: standard deviation of the paired differences.
         better_share: fraction of all pairs of seeds in which the other arm is better.
-        would_change: what would have changed the verdict.
     """
 
     verdict: str

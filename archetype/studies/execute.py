@@ -60,9 +60,11 @@ def execute(store: Store, key: str, parent: int | None = None, look: Callable[[]
         return state_of(folder) or "pending"
     try:
         with locked(folder, LOCK, "training this run"), one_thread():
+            # another process may have completed the run before this one got the lock
             if not store.is_complete(key):
                 _train_and_measure(store, folder, parent, look)
     except CheckpointError as error:
+        # another process holds the lock, and makes the run
         if "another process" not in error.cause:
             set_state(folder, "failed", {"error": str(error)})
     except ArchetypeError as error:
@@ -71,8 +73,8 @@ def execute(store: Store, key: str, parent: int | None = None, look: Callable[[]
 
 
 def _is_made_elsewhere(store: Store, key: str) -> bool:
-    """Return whether another host, whose file lock may be invisible here, has a recent heartbeat on this run."""
     folder = store.run_folder(key)
+    # on a network file system the lock of another host may be invisible here, so its heartbeat decides
     host = heartbeat(folder).get("host")
     is_other = host is not None and host != socket.gethostname()
     return state_of(folder) == "running" and is_other and store.seconds_of_silence(key) < SECONDS_OF_SILENCE
@@ -83,6 +85,7 @@ def _train_and_measure(store: Store, folder: Path, parent: int | None, look: Cal
     device = resolve_device(request["device"])
     run, started = Run(folder / "run"), clock()
     with Heartbeat(folder) as beats:
+        # a finished run may lack only metrics that another study requested later
         if state_of(folder) != "done":
             before = _spent_before(folder)
             about = _train(store, folder, run, request, device, parent, beats, look, started)
@@ -95,7 +98,6 @@ def _train_and_measure(store: Store, folder: Path, parent: int | None, look: Cal
 
 
 def _spent_before(folder: Path) -> Spent | None:
-    """Return the time spent on a run in earlier attempts; None if it was not recorded."""
     spent = read_json(folder / f"state.{state_of(folder) or 'pending'}").get("spent")
     return Spent(**spent) if spent else None
 
@@ -111,7 +113,6 @@ def _train(
     look: Callable[[], None],
     started: Spent,
 ) -> dict[str, Any]:
-    """Train to the end, resuming if possible, and return the record of the run."""
     recipe = Recipe.parse(request["recipe"])
     recipe = recipe.replace(data=absolute_data(recipe.data, store.folder))
     atomic.remove_unfinished(folder)
@@ -119,6 +120,7 @@ def _train(
     beats.steps = recipe.steps
 
     def on_event(event: Event) -> None:
+        # an orphan is adopted by another process: the parent was killed before it could end its workers
         if parent is not None and os.getppid() != parent:
             os.kill(os.getpid(), signal.SIGTERM)  # the handler saves the run
         if isinstance(event, Step):
@@ -135,6 +137,7 @@ def _train(
             )
             interrupted = loop.run(state, on_event)
         except DataError as error:
+            # divergence is a result of the run, not a failure
             if not error.cause.startswith(DIVERGED):
                 raise
             _keep_diverged(state)
@@ -146,7 +149,7 @@ def _train(
 
 
 def _keep_diverged(state: TrainState) -> None:
-    """Evaluate and write the last weights with finite loss and gradient, so that a diverged run is measured too."""
+    # the last weights with finite loss and gradient, so that a diverged run is measured too
     evaluation = evaluate(state.model, state.objective, state.recipe.dtype, rows=state.recipe.micro_batch_size)
     assert evaluation is not None
     metrics.append(state.run.metrics_file, metrics.Evaluated(state.step, evaluation, on_all=True))
@@ -154,29 +157,27 @@ def _keep_diverged(state: TrainState) -> None:
 
 
 def _count_attempt(folder: Path, run: Run) -> None:
-    """Count attempts at this step, and give up on a run whose process keeps ending.
-
-    Raises:
-        DataError: there were too many attempts.
-    """
+    """Count attempts at this step; raise a DataError if the process of the run keeps ending."""
     state = state_of(folder) or "pending"
     known, step = read_json(folder / f"state.{state}"), checkpoints.newest_step(run.checkpoints) or 0
     spent = {"spent": known["spent"]} if "spent" in known else {}
+    # a run that is still "running" when it is taken over was killed; a later checkpoint resets the count
     again = state == "running" and known.get("step") == step
     attempts = known.get("attempts", 0) + 1 if again else 1
     if attempts > MAX_ATTEMPTS:
         cause = f"its process has ended {MAX_ATTEMPTS} times at step {step}"
-        raise DataError(str(folder), cause, "look at its memory; `archetype compare run` tries again")
+        raise DataError(str(folder), cause, "check its memory; `archetype compare run` tries again")
     set_state(folder, "running", {"attempts": attempts, "step": step} | spent)
 
 
 def _about(run: Run, request: dict[str, Any]) -> dict[str, Any]:
-    """Return the results of a trained run; losses that are not finite become null."""
+    """Return the results of a trained run; losses that are not finite become null, since JSON has no infinities."""
     lines, began = metrics.read(run.metrics_file), read_provenance(run)
     steps = [line for line in lines if "loss" in line]
     evaluated = [line for line in lines if "validation_loss" in line]
     last = evaluated[-1] if evaluated else {}
     train_loss = final_loss(lines)
+    # the loop gives up after this many skipped steps in a row
     is_aborted = len(steps) >= loop.MAX_SKIPPED and all(line["skipped"] for line in steps[-loop.MAX_SKIPPED :])
     first = next((line["loss"] for line in steps if not line["skipped"]), math.nan)
     has_risen = train_loss is None or has_diverged(train_loss, first, began.guessing_loss if began else None)
@@ -187,6 +188,7 @@ def _about(run: Run, request: dict[str, Any]) -> dict[str, Any]:
         "validation_loss": _number(last.get("validation_loss")),
         "validation_accuracy": last.get("validation_accuracy"),
         "steps": steps[-1]["step"] if steps else 0,
+        # training time without evaluations and checkpoints
         "seconds": sum(line["num_targets"] / line["per_second"] for line in steps),
         "predictions": sum(line["num_targets"] for line in steps),
         "environment": environment(),
@@ -212,6 +214,7 @@ def _measure_all(store: Store, folder: Path, run: Run, request: dict[str, Any], 
 
 
 def _drop_what_is_not_needed(run: Run) -> None:
+    # a finished run needs its weights, metrics and recipe only
     for folder in (run.checkpoints, run.best_folder):
         shutil.rmtree(folder, ignore_errors=True)
     for file in run.folder.rglob("events.out.tfevents*"):

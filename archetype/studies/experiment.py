@@ -28,10 +28,10 @@ class Experiment(Spec):
         version: of the file format.
         claim: number among the 25 claims of the source documents.
         title: in a few words.
-        sentence: the claim of the documents in our own words.
+        sentence: the claim of the documents in our words.
         headline: note shown whatever the verdict.
         split: where a text's validation and test parts come from: everywhere in it, or its end.
-        parts: each has its own outcome.
+        parts: each has a separate outcome.
         is_calibration: whether it calibrates the machine, which other verdicts require.
     """
 
@@ -51,7 +51,7 @@ class Experiment(Spec):
         for index, part in enumerate(parts if isinstance(parts, list | tuple) else ()):
             if isinstance(part, dict) and str(part.get("type")) not in TYPES:
                 kind = part.get("type")
-                cause = "is missing" if kind is None else f"there is no type {cut(kind)} of part"
+                cause = "is missing" if kind is None else f"there is no part type {cut(kind)}"
                 invalid(f"parts[{index}].type", cause, nearest(str(kind), TYPES))
         return data
 
@@ -60,20 +60,19 @@ class Experiment(Spec):
         ids = [part.id for part in self.parts]
         for index, name in enumerate(ids):
             if not NAME.fullmatch(name):
-                invalid(f"parts[{index}].id", f"{cut(name)} is no id", "use small letters, digits, - and _")
+                invalid(f"parts[{index}].id", f"{cut(name)} is not a valid id", "use a-z, 0-9, - and _")
             if name in ids[:index]:
-                invalid(f"parts[{index}].id", f"{name} is there twice", "give each part an id of its own")
+                invalid(f"parts[{index}].id", f"{name} occurs twice", "give each part its own id")
         return self
 
     @model_validator(mode="after")
     def _check_split(self) -> "Experiment":
         if self.split == "end" and not self.reads_text:
-            invalid("split", "is of texts, and no part has one as its data", "leave it out")
+            invalid("split", "applies to text data, and no part has any", "leave it out")
         return self
 
     @property
     def reads_text(self) -> bool:
-        """Whether a part uses text data."""
         trained = [part for part in self.parts if isinstance(part, TrainedPart | ScalingLawPart)]
         return any(is_text(source) for part in trained for source in part.data)
 
@@ -91,7 +90,7 @@ class Experiment(Spec):
     def hash(self) -> str:
         """Hash of everything fixed before the runs, including the models and recipes the file names.
 
-        The default `split` is hashed and the end is not, as in the reports of this repository.
+        A text's split is hashed unless it is `end`, so that the reports of this repository keep their hashes.
         """
         other = fingerprint(self.replace(split=type(self).model_fields["split"].default))
         if self.split == "end" or not self.reads_text:
@@ -134,7 +133,6 @@ def put_files_in_place(part: dict[str, Any], folder: Path) -> None:
 
 
 def _in_place(name: Any, folder: Path) -> Any:
-    """Return the contents of a file of this name; the name itself if there is none."""
     with suppress(OSError, ValueError):  # the text may be too long for a path, or contain NUL
         if isinstance(name, str) and (folder / name).is_file():
             return read_mapping(folder / name)

@@ -1,4 +1,4 @@
-"""Extend a report in full mode by further corpora and sizes, with the report's tuned arms and a few seeds."""
+"""Extend a report in full mode by more corpora and sizes, with the report's tuned arms and a few seeds."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -63,8 +63,6 @@ class Effect(BaseModel):
 
 
 class ReportedTest(BaseModel):
-    """Test of one arm against the control."""
-
     arm: str
     verdict: str
     reason: str
@@ -84,8 +82,6 @@ class SeedLosses(BaseModel):
 
 
 class ReportedComparison(BaseModel):
-    """Results on one corpus and size."""
-
     name: str
     curves: dict[str, Band]
     losses: dict[str, SeedLosses] = {}  # pydantic copies it
@@ -113,16 +109,14 @@ class ReportedPart(AnyPart):
 
     @property
     def decided_on(self) -> str:
-        """Corpus of the deciding comparison."""
+        # the first comparison decides
         return self.comparisons[0].name
 
     @property
     def others(self) -> set[str]:
-        """Names of the further comparisons."""
         return {comparison.name for comparison in self.comparisons[1:]}
 
     def trials(self) -> Trials | None:
-        """Return the trials as in a study; None if nothing was tuned."""
         best = {name: arm.best for name, arm in self.tuning.arms.items()}
         return Trials(self.tuning.paths, {}, best, self.tuning.is_interior) if best else None
 
@@ -130,11 +124,11 @@ class ReportedPart(AnyPart):
 class ReportExtension:
     """Runs of `extended` mode that a report in full mode lacks.
 
-    The report's own runs may have been made on another machine.
+    The report's runs may have been made on another machine.
 
     Args:
         file: the JSON of the report.
-        corpora: added to those of the experiment.
+        corpora: added to the corpora of the experiment.
 
     Raises:
         ArchetypeError: the file is not a report in full mode, there is nothing to add, a corpus is missing, or this
@@ -146,7 +140,7 @@ class ReportExtension:
         experiment, parts = _trained_parts(file, self.report)
         calibration = read_calibration(store)
         if not (calibration and calibration["passed"]):
-            cause = "this machine has not shown what it can tell apart"
+            cause = "this machine is not calibrated, so it cannot give verdicts"
             raise DataError(str(file), cause, "run `archetype compare calibrate` first")
         self.studies: dict[str, TrainedStudy] = {}
         self.trials: dict[str, Trials] = {}
@@ -154,18 +148,18 @@ class ReportExtension:
         for part, reported in parts:
             data = part.data + tuple(_another(part.data[0], name) for name in corpora if is_text(part.data[0]))
             study = TrainedStudy(part.replace(data=data), "extended", data_folder, store, experiment.split)
+            # parts with a single corpus and size have nothing to add
             if len(study.sources) + len(study.mode.sizes) > 1:
                 self.studies[part.id], self.reported[part.id] = study, reported
                 self.trials[part.id] = trials = reported.trials() or study.trials()[0]
                 are_whole = all(len(point) == len(trials.paths) for point in trials.best.values())
                 if trials.best.keys() != study.arms.keys() or not are_whole:
-                    cause = f"the trials of {part.id} are not those of its arms"
+                    cause = f"the trials of {part.id} do not match its arms"
                     raise DataError(str(file), cause, WRITE_ANEW)
         if not self.studies:
-            raise DataError(str(file), "its parts name no other corpus and no other size", "name one with --corpus")
+            raise DataError(str(file), "its parts name no further corpus or size", "name a corpus with --corpus")
 
     def needed(self) -> list[RunRequest]:
-        """Return the missing runs."""
         return [
             request
             for name, study in self.studies.items()
@@ -173,16 +167,14 @@ class ReportExtension:
         ]
 
     def run(self, engine: Engine, say: Say = lambda line: None, progress: Progress = lambda done, total: None) -> None:
-        """Make the missing runs."""
         make_needed(self.needed, self.store, engine, say, progress)
 
     def outcome(self) -> dict[str, Any]:
-        """Return the report with the further comparisons; a part that one of them contradicts is not shown."""
+        """Return the report with the added comparisons; a part that one of them contradicts is not shown."""
         parts = [part | self._extended(part) if part["id"] in self.studies else part for part in self.report["parts"]]
         return self.report | {"mode": "extended", "verdict": whole_verdict(parts), "parts": parts}
 
     def _extended(self, part: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of a part that the further comparisons change."""
         name = part["id"]
         study, trials, reported = self.studies[name], self.trials[name], self.reported[name]
         others, first = study.others(trials, reported.others), reported.decided_on
@@ -201,11 +193,13 @@ class ReportExtension:
                     "verdict": verdict,
                     "reason": reason,
                     "is_supported": is_supported,
+                    # plain data as reported, since the parsed test has only the fields that are needed here
                     "effect": before["effect"],
                 }
             )
         results = [result for comparison in others for result in comparison.all_results()]
         added = cost(results)
+        # named in the report, since they were chosen after the verdict
         late = [name for name in self.corpora if name in {comparison.name for comparison in others}]
         limits = [limit for limit in reported.limits if limit != one_corpus(first)]
         changed = {
@@ -239,16 +233,17 @@ def _trained_parts(file: Path, data: Mapping[str, Any]) -> tuple[Experiment, lis
         ]
     except ValidationError as error:
         field, (cause, _) = path(error.errors()[0]["loc"]), in_words(error.errors()[0])
-        raise DataError(str(file), f"is no report in full mode: {field} {cause}", WRITE_ANEW) from None
+        raise DataError(str(file), f"is not a report in full mode: {field} {cause}", WRITE_ANEW) from None
     experiment = Experiment.parse(report.experiment)
+    # an edited report, or one of another version of the file format
     if experiment.hash != report.hash:
         cause = f"its experiment has the hash {experiment.hash}, not {report.hash}"
-        raise DataError(str(file), cause, "make the report anew with `archetype compare run`")
+        raise DataError(str(file), cause, "make the report again with `archetype compare run`")
     reported = {part.id: part for part in were_run}
     trained = [part for part in experiment.parts if isinstance(part, TrainedPart)]
     return experiment, [(part, reported[part.id]) for part in trained if part.id in reported]
 
 
 def _another(source: str | Mapping[str, Any], name: str) -> str | dict[str, Any]:
-    """Return a corpus with the other corpus's data settings, such as its tokenizer."""
+    # the added corpus keeps the other data settings, such as the tokenizer
     return name if isinstance(source, str) else {**source, "text": name}

@@ -8,12 +8,7 @@ from torch import Tensor
 
 
 class Line(NamedTuple):
-    """Least-squares line.
-
-    Args:
-        intercept: at x = 0.
-        r_squared: share of the variance of y that the line explains.
-    """
+    """Least-squares line; `r_squared` is the share of the variance of y that it explains."""
 
     slope: float
     intercept: float
@@ -30,12 +25,10 @@ class Law(NamedTuple):
     b: float
 
     def loss(self, parameters: float, tokens: float) -> float:
-        """Return the loss for a number of parameters and training tokens."""
         return float(self.E + self.A / parameters**self.a + self.B / tokens**self.b)
 
 
 def line(x: Sequence[float], y: Sequence[float]) -> Line:
-    """Fit the least-squares line through points."""
     across, up = (torch.tensor(values, dtype=torch.float64) for values in (x, y))
     centred = across - across.mean()
     slope = (centred @ up / (centred @ centred)).item()
@@ -50,27 +43,28 @@ def power_law(x: Sequence[float], y: Sequence[float]) -> Line:
 
 
 def median(values: Tensor) -> Tensor:
-    """Return the median over the last axis, averaging the middle two of an even number."""
+    """Return the median over the last axis."""
+    # averages the middle two of an even number, of which torch.median returns the lower
     return values.quantile(0.5, dim=-1)
 
 
 def bootstrap(
     values: Sequence[float], statistic: Callable[[Tensor], Tensor] = median, level: float = 0.95, draws: int = 4000
 ) -> tuple[float, float]:
-    """Return the bootstrap interval of a statistic (Efron 1979).
+    """Return the bootstrap interval of a statistic over repeats (Efron 1979).
 
     Args:
-        values: one per repeat.
         statistic: reduces the last axis.
         draws: number of resamples.
     """
+    # fixed, so that a report has the same interval each time it is made
     generator = torch.Generator().manual_seed(0)
     repeats = torch.tensor(values, dtype=torch.float64)
+    # (draws, N) -> (draws,)
     drawn = statistic(repeats[torch.randint(len(repeats), (draws, len(repeats)), generator=generator)])
     low, high = drawn.quantile(torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)).tolist()
     return low, high
 
 
 def mean_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
-    """Return the bootstrap interval of the mean."""
     return bootstrap(values, lambda drawn: drawn.mean(-1), level)

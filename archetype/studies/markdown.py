@@ -17,7 +17,6 @@ th { font-weight: 500; opacity: 0.75 } svg { width: 100%; height: auto }
 
 
 def markdown_table(headings: Sequence[Any], rows: Iterable[Sequence[Any]]) -> str:
-    """Return a Markdown table."""
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join(f"| {' | '.join(str(cell).replace('|', '/') for cell in line)} |" for line in lines)
 
@@ -26,7 +25,7 @@ def html_page(title: str, text: str, pictures: Mapping[str, str]) -> str:
     """Return a report as a self-contained HTML page.
 
     Args:
-        text: Markdown as used in reports.
+        text: Markdown, limited to the constructs that reports use.
         pictures: SVG by file name, inserted into the page.
     """
     body = "\n".join(_blocks(text, pictures))
@@ -58,7 +57,6 @@ def _blocks(text: str, pictures: Mapping[str, str]) -> Iterator[str]:
 
 
 def _kind(line: str) -> str:
-    """Return the kind of block a line belongs to; empty between blocks."""
     starts = {"| ": "table", "- ": "items", "![": "picture", "> ": "quote"}
     if re.match(r"#+ ", line):
         return "heading"

@@ -47,11 +47,9 @@ class Measured:
 
 
 def measure(run: Run, metric: Metric, test: Path | None, device: torch.device) -> Measured:
-    """Measure a metric of a run.
+    """Measure a metric of a finished run.
 
     Args:
-        run: finished.
-        metric: what is measured.
         test: text to measure on (default: examples of the run's synthetic data).
 
     Raises:
@@ -61,6 +59,7 @@ def measure(run: Run, metric: Metric, test: Path | None, device: torch.device) -
     value = _value(run, model, metric, test)
     if metric.minus is None:
         return value
+    # the same metric with some fields changed, measured on the same run
     data = metric.replace(minus=None).dump()
     put(data, [f"{path}={json.dumps(changed)}" for path, changed in metric.minus.items()])
     return Measured(value.value - _value(run, model, Metric.parse(data), test).value, value.loss)
@@ -78,16 +77,17 @@ def _value(run: Run, model: Model, metric: Metric, test: Path | None) -> Measure
         summed = scored.is_right if _kind(metric) == "accuracy" else scored.losses
         return _of_passages(values[_kind(metric)], scored.loss, summed)
     if _kind(metric) == "accuracy":
-        raise DataError("metric.name", "accuracy is not measured by position", "use test.loss")
+        raise DataError("metric.name", "accuracy cannot be measured by position", "use test.loss")
     ids = encode(tokenizer, text)
     losses = position_losses(model, ids, metric)
     loss = float(losses.mean())
+    # mean nats per token -> bits per byte of the whole text
     in_bits = loss / math.log(2) * len(ids) / len(text.encode())
     return _of_passages(in_bits if _kind(metric) == "bits_per_byte" else loss, loss, losses)
 
 
 def _of_passages(value: float, loss: float, summed: torch.Tensor) -> Measured:
-    """Return a text's measurement with sums per passage, scaled so that their ratio to `answers` gives the value.
+    """Return a text's measurement with sums per passage; sum(correct) / sum(answers) equals `value`.
 
     Args:
         summed: quantity summed, by token (N,).
@@ -104,7 +104,7 @@ def _kind(metric: Metric) -> str:
 
 @torch.inference_mode()
 def position_losses(model: Model, ids: Tokens, metric: Metric) -> torch.Tensor:
-    """Return the loss of every token that counts, in nats, (N,); each is predicted at `positions` of a window.
+    """Return the loss in nats of every token that counts, (N,); each is predicted at `positions` of a window.
 
     Windows are placed so that every token after the first `skip` counts once. Metrics with other positions and the same
     `skip` therefore use the same tokens.
@@ -115,15 +115,16 @@ def position_losses(model: Model, ids: Tokens, metric: Metric) -> torch.Tensor:
         raise DataError(
             "metric.positions", f"{last} is beyond the context of {model.spec.context_length}", "shorten it"
         )
+    # a window begins `first` tokens before the first token that it counts
     width, start = last - first, max(metric.skip, first)
     starts = range(start, len(ids) - width, width)
     if not starts:
         raise DataError("metric", "the test text is shorter than one window", "use a longer text or fewer positions")
-    windows = torch.stack([torch.from_numpy(ids[at - first : at + width + 1]).long() for at in starts])
+    windows = torch.stack([torch.from_numpy(ids[at - first : at + width + 1]).long() for at in starts])  # (N, last + 1)
     losses = []
     for batch in windows.split(max(1, TOKENS_AT_ONCE // last)):
         batch = batch.to(model.device)
-        logits = model(batch[:, :-1]).logits[:, first:].float()
+        logits = model(batch[:, :-1]).logits[:, first:].float()  # (B, width, V)
         losses.append(
             torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, first + 1 :].flatten(), reduction="none")
         )
@@ -131,7 +132,6 @@ def position_losses(model: Model, ids: Tokens, metric: Metric) -> torch.Tensor:
 
 
 def _of_drawn_examples(model: Model, data: SyntheticData, metric: Metric) -> Measured:
-    """Measure loss or accuracy on examples of the task, possibly longer or more distant ones."""
     data = data.replace(held_out_seed=TEST_SEED, **metric.data)
     objective = SyntheticObjective(data, 64, 0)
     evaluation = evaluate(model, objective, "float32")
@@ -143,15 +143,16 @@ def _of_drawn_examples(model: Model, data: SyntheticData, metric: Metric) -> Mea
         case "loss":
             return Measured(evaluation.loss, evaluation.loss)
         case "bits_per_parameter" if isinstance(data, Facts):
+            # a fact has two answers; the loss (nats per answer) is what the model does not know of them
             stored = data.bits - 2 * data.num_facts * evaluation.loss / math.log(2)
             return Measured(stored / sum(parameter.numel() for parameter in model.parameters()), evaluation.loss)
         case kind:
-            raise DataError("metric.name", f"test.{kind} is for other data than {data.kind}", "use test.loss")
+            raise DataError("metric.name", f"test.{kind} cannot be measured on {data.kind} data", "use test.loss")
 
 
 @torch.inference_mode()
 def right_answers(model: Model, objective: SyntheticObjective) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return, for every held-out example, its correct answers and its number of answers."""
+    """Return the number of correct answers and of all answers, for every held-out example."""
     correct: list[int] = []
     answers: list[int] = []
     for index in range(objective.num_validation_batches):

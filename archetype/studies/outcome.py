@@ -20,23 +20,12 @@ class Control:
 
     @property
     def is_seen(self) -> bool:
-        """Whether the check detected the mistake."""
         return self.error > self.must_exceed
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Line of a chart; curves with equal axes share a chart.
-
-    Args:
-        label: of the line.
-        x: values on the horizontal axis.
-        y: values on the vertical axis.
-        x_name: of the horizontal axis, with its unit.
-        y_name: of the vertical axis, with its unit.
-        log_x: whether the horizontal axis is logarithmic.
-        log_y: whether the vertical axis is logarithmic.
-    """
+    """Line of a chart; curves with equal axes share a chart. Names of axes include the unit."""
 
     label: str
     x: tuple[float, ...]
@@ -63,9 +52,6 @@ class Outcome:
     Args:
         holds: whether the claim holds within the tolerances fixed beforehand.
         sentence: the finding with its numbers; if the claim does not hold, what holds instead.
-        values: all numbers by name.
-        controls: deliberate mistakes.
-        curves: to be drawn.
     """
 
     holds: bool

@@ -1,4 +1,4 @@
-"""Write an overview of all reports in a folder, with surprises first."""
+"""Overview of all reports in a folder, with surprises first."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ OVERVIEW = "overview"
 
 
 def write_overview(folder: Path) -> None:
-    """Write the overview of all reports in a folder as Markdown and JSON, claims first."""
+    # the folder holds reports of studies and of searches, and this overview
     reports = [json.loads(file.read_text(encoding="utf-8")) for file in folder.glob("*.json")]
     outcomes = [report for report in reports if "experiment" in report]
     searches = [
@@ -40,7 +40,6 @@ def write_overview(folder: Path) -> None:
 
 
 def overview_rows(outcomes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return one row per study with the fields that the overview shows."""
     return [
         {
             "claim": o["claim"], "title": o["title"], "sentence": o["sentence"], "headline": o["headline"],
@@ -59,7 +58,6 @@ def overview_rows(outcomes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def overview_text(outcomes: Sequence[dict[str, Any]]) -> str:
-    """Return one line per part of each claim, for a terminal."""
     rows = [
         [str(outcome["claim"] or ""), part["id"], part["verdict"], one_line(part["reason"], 100)]
         for outcome in outcomes
@@ -71,9 +69,9 @@ def overview_text(outcomes: Sequence[dict[str, Any]]) -> str:
 def overview_markdown(
     claims: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]], searches: Sequence[dict[str, Any]] = ()
 ) -> str:
-    """Return all claims, other studies and searches as Markdown, surprises first."""
     surprises = [(row, part) for row in (*claims, *others) for part in row["parts"] if part["surprise"] == SURPRISE]
     lines = ["# The claims", "", f"{len(claims)} claims; each verdict is for this code at this scale.", ""]
+    # readings of claims come first, the verdicts after them
     if answers := [row for row in claims if row["answer"]]:
         rows = [(row["claim"], f"[{row['title']}]({row['report']}.md)", row["answer"]) for row in answers]
         lines += ["## Answers to the documents", "", markdown_table(("claim", "", "answer"), rows), ""]
@@ -111,5 +109,4 @@ def _part_text(part: Mapping[str, Any]) -> str:
 
 
 def study_name(row: Mapping[str, Any]) -> str:
-    """Return the claim's number, or the title of a study without one."""
     return f"Claim {row['claim']}" if row["claim"] else str(row["title"])

@@ -25,20 +25,14 @@ from archetype.studies.settings import (
 
 
 def check_no_effect(expect: "Expectation") -> None:
-    """Refuse an expected effect for a part that has none (call within a validator)."""
     if expect.effect:
-        invalid("expect.effect", "is of trained parts", "leave it out")
+        invalid("expect.effect", "applies to trained parts only", "leave it out")
 
 
 def check_recipe(recipe: Source, *others: str) -> None:
-    """Refuse keys of an inline recipe that other keys of the part determine (call within a validator).
-
-    Args:
-        others: such keys in addition to model, data and seed.
-    """
     for key in ("spec", "data", "seed", *others):
         if isinstance(recipe, dict) and key in recipe:
-            invalid(f"recipe.{key}", "is decided by other keys of the part", "leave it out")
+            invalid(f"recipe.{key}", "is set by other keys of the part", "leave it out")
 
 
 class CheckPart(Spec):
@@ -111,21 +105,22 @@ class TrainedPart(Spec):
     @model_validator(mode="after")
     def _check(self) -> "TrainedPart":
         if len(self.arms) < 2:
-            invalid("arms", "there is one arm", "give a control and another, as NAME: {PATH: VALUE}")
+            invalid("arms", "there is only one arm", "add another, as NAME: {PATH: VALUE}")
         check_recipe(self.recipe, *(["steps"] if self.modes.full.tokens else []))
         free = self.match.free if isinstance(self.match.free, dict) else {}
         for field, names in (("between", self.between or ()), ("match.free", free)):
             for name in names:
                 if name not in self.arms:
-                    invalid(field, f"{cut(name)} is no arm", nearest(name, self.arms))
+                    invalid(field, f"{cut(name)} is not an arm", nearest(name, self.arms))
         if self.between is not None and self.between[0] == self.between[1]:
             invalid("between", f"{cut(self.between[0])} is named twice", "name the control and another arm")
         check_number_of_runs("seeds", len(self.arms), self.seeds)
         if self.tune:
             values = map(len, self.tune.grid.values())
             check_number_of_runs("tune.grid", len(self.arms), len(self.tune.seeds), *values)
+        # trials on a seed of the comparison would tune the arms on the runs that decide
         if self.tune and self.seeds > min(self.tune.seeds, default=2**31):
-            invalid("tune.seeds", "are seeds of the comparison too", f"use numbers from {self.seeds} on")
+            invalid("tune.seeds", "are also seeds of the comparison", f"use numbers from {self.seeds} on")
         return self
 
     @property
@@ -145,8 +140,8 @@ class ScalingLawPart(Spec):
         type: scaling_law.
         says: the question, in one sentence.
         base: the model.
-        sizes: changes of it by name of the size, smallest first; the last is left out of the fit.
-        tokens: of the runs of each size.
+        sizes: changes of the model by name of the size, smallest first; the last is left out of the fit.
+        tokens: training tokens of the runs of each size.
         data: training data.
         recipe: training recipe.
         tune: trials of each size, with the fewest tokens.
@@ -178,11 +173,11 @@ class ScalingLawPart(Spec):
         check_recipe(self.recipe, "steps", "patience")
         check_no_effect(self.expect)
         if len(self.data) != 1:
-            invalid("data", "is not one corpus", "give the one that the law is fitted on")
+            invalid("data", "must be a single corpus", "keep the corpus that the law is fitted on")
         if self.tune and "extend" in self.tune.model_fields_set:
-            invalid("tune.extend", "is of trained parts: the grid of a law stays as it is", "leave it out")
+            invalid("tune.extend", "applies to trained parts only; the grid of a law is not extended", "leave it out")
         if (len(self.sizes) - 1) * len(self.tokens) < 5:
-            invalid("sizes", "there are fewer than 5 runs to fit 5 numbers to", "give more sizes or more tokens")
+            invalid("sizes", "give fewer than 5 runs, but the law has 5 coefficients", "add sizes or tokens")
         values = map(len, self.tune.grid.values()) if self.tune else ()
         seeds = self.seeds + (len(self.tune.seeds) if self.tune else 0)
         check_number_of_runs("sizes", len(self.sizes), len(self.tokens), seeds, *values)
@@ -198,6 +193,7 @@ TYPES = {
 
 def _tag(value: Any) -> str | None:
     if isinstance(value, Mapping):
+        # an unknown type has no tag; `Experiment._check_types` has refused it with a better message
         name = str(value.get("type"))
         return TYPES[name].__name__ if name in TYPES else None
     return type(value).__name__

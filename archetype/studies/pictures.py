@@ -19,9 +19,9 @@ def pictures_of(part: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _losses(part: Mapping[str, Any]) -> Iterator[tuple[str, Chart]]:
-    """Yield validation losses of the arms on each corpus: mean over seeds, with a band from minimum to maximum."""
     for index, comparison in enumerate(part["comparisons"], 1):
         lines = {arm: (curve["step"], curve["mean"]) for arm, curve in comparison["curves"].items()}
+        # minimum and maximum over seeds
         bands = {arm: (curve["step"], curve["low"], curve["high"]) for arm, curve in comparison["curves"].items()}
         yield f"loss-{index}", Chart("step", f"held-out loss on {comparison['name']}", lines, bands=bands)
 
@@ -29,6 +29,7 @@ def _losses(part: Mapping[str, Any]) -> Iterator[tuple[str, Chart]]:
 def _trials(part: Mapping[str, Any]) -> Iterator[tuple[str, Chart]]:
     paths, arms = part["tuning"]["paths"], part["tuning"]["arms"]
     trials = {arm: [(*trial["values"], trial["loss"]) for trial in about["trials"]] for arm, about in arms.items()}
+    # only one numeric hyperparameter can be an axis
     if len(paths) == 1 and all(isinstance(trial[0], int | float) for many in trials.values() for trial in many):
         pairs = {arm: sorted(pair for pair in many if pair[1] is not None) for arm, many in trials.items()}
         curves = {arm: ([x for x, _ in many], [y for _, y in many]) for arm, many in pairs.items()}
@@ -38,6 +39,7 @@ def _trials(part: Mapping[str, Any]) -> Iterator[tuple[str, Chart]]:
 def _law(part: Mapping[str, Any]) -> Chart:
     """Chart the runs as points, the law as lines, and the prediction for the held-out size as a band."""
     law, lines, points = Law(**part["law"]), {}, {}
+    # `seen`: runs of the held-out size
     runs = [*part["fitted"], *part["seen"]]
     for parameters in dict.fromkeys(run["parameters"] for run in runs):
         of_size = [run for run in runs if run["parameters"] == parameters]

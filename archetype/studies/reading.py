@@ -25,12 +25,13 @@ def finding(part: Mapping[str, Any]) -> str:
     if part["verdict"] == NOT_RUN or part.get("decide", {}).get("kind") not in ("difference", "equivalence"):
         return ""
     if len(part.get("tests") or [part]) > 1:
-        return ""  # each arm has a line of its own
+        return ""  # each arm has its own line
     effect = part["effect"]
     mean, low, high = effect["effect"]
     if part["reason"].startswith((CONTROL_FAILED, "diverged")) or None in (mean, low, high):
         return UNRESOLVED
     wide, margin = effect["interval90"], effect["margin"]
+    # as in `decisions`: the 90 % interval lies inside the margin
     is_equivalent = bool(wide and margin and -margin < wide[1] and wide[2] < margin)
     if low <= 0 <= high:
         return EQUIVALENT if is_equivalent else UNRESOLVED
@@ -39,18 +40,16 @@ def finding(part: Mapping[str, Any]) -> str:
 
 
 def finding_of(outcome: Mapping[str, Any], part: Mapping[str, Any]) -> str:
-    """Return what a part found; the reading's own finding takes precedence."""
+    """Return what a part found; a finding in the reading has precedence."""
     return str(_of_part(outcome, part).get("finding") or finding(part))
 
 
 def answer_of(outcome: Mapping[str, Any]) -> str:
-    """Return the answer to the document's claim in one line; empty without a reading."""
     reading = outcome.get("reading")
     return f"{reading['answer']}: {reading['says']}" if reading else ""
 
 
 def reading_lines(outcome: Mapping[str, Any]) -> list[str]:
-    """Return the reading of a report as Markdown lines; empty without one."""
     reading = outcome.get("reading")
     if not reading:
         return []

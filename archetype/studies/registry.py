@@ -22,7 +22,7 @@ class Check:
     Args:
         name: in the experiment file, such as `rope.shift`.
         kind: identity, analytic, simulation, initialization (of untrained models) or timing.
-        measure: runs the check; `quick` selects a smaller size that takes about a second.
+        measure: runs the check; True selects a smaller size that takes about a second.
     """
 
     name: str
@@ -33,7 +33,6 @@ class Check:
 
     @property
     def title(self) -> str:
-        """First line of the check's docstring."""
         return (self.measure.__doc__ or "").partition("\n")[0]
 
 
@@ -47,7 +46,6 @@ def check(
 
     Args:
         name: `FILE.NAME`, with FILE in the folder `checks`.
-        kind: see `Check`.
     """
 
     def register(measure: Callable[[bool], Outcome]) -> Callable[[bool], Outcome]:
@@ -72,15 +70,17 @@ def load_checks(folder: Path) -> Mapping[str, Check]:
     Raises:
         ArchetypeError: importing a file fails, or another package has the folder's name.
     """
+    # a relative folder such as `.` has no name
     folder = folder.resolve()
     files = {f"{folder.name}.checks.{file.stem}": file for file in sorted(folder.glob("checks/[!_]*.py"))}
     sys.path.insert(0, str(folder.parent))
     try:
         for name, file in files.items():
             with one_line_failure(file, "fix the check"):
+                # an imported package of the same name would otherwise be searched for the checks
                 paths = getattr(import_module(folder.name), "__path__", ())
                 if folder not in [Path(path).resolve() for path in paths]:
-                    raise SpecError("", f"another package is called {folder.name}", "rename the folder")
+                    raise SpecError("", f"another package has the name {folder.name}", "rename the folder")
                 import_module(name)
     finally:
         sys.path.remove(str(folder.parent))
@@ -95,8 +95,8 @@ def find(name: str) -> Check:
         SpecError: it does not exist.
     """
     if name not in _CHECKS:
-        remedy = nearest(name, _CHECKS) if _CHECKS else "write it in the folder `checks` beside the experiment"
-        raise SpecError("check", f"there is none called {name!r:.80}", remedy)
+        remedy = nearest(name, _CHECKS) if _CHECKS else "write it in the folder `checks` next to the experiment file"
+        raise SpecError("check", f"there is no check {name!r:.80}", remedy)
     return _CHECKS[name]
 
 
@@ -105,16 +105,13 @@ def run(name: str, *, quick: bool) -> Outcome:
 
     A timing check never holds in its quick size, nor on a busy machine.
 
-    Args:
-        name: such as `rope.shift`.
-        quick: use a smaller size that takes about a second.
-
     Raises:
         SpecError: the check does not exist.
     """
     chosen = find(name)
     try:
         outcome = chosen.measure(quick).checked()
+    # on a busy machine a time means little, so the check does not hold
     except Busy as error:
         return Outcome(False, f"refused: {error}")
     if quick and chosen.kind == "timing":

@@ -19,18 +19,16 @@ SURPRISE, EXPECTED, OPEN = "surprise", "as expected", ""
 
 
 def slug(outcome: dict[str, Any]) -> str:
-    """Return the base name of a study's files."""
     name = f"claim-{outcome['claim']:02d}" if outcome["claim"] else file_name(outcome["title"])
     return name if outcome["mode"] in ("full", "extended") else f"{name}-{outcome['mode']}"
 
 
 def file_name(title: str) -> str:
-    """Convert a title to a file name."""
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60]
 
 
 def keep_outcome(outcome: dict[str, Any], store: Store) -> Path:
-    """Save an outcome in the store, where the web UI's list of reports finds it."""
+    # the web UI's list of reports reads this folder
     folder = store.folder / "outcomes"
     atomic.make_folder(folder)
     atomic.write_json(file := folder / f"{slug(outcome)}.json", outcome)
@@ -38,11 +36,7 @@ def keep_outcome(outcome: dict[str, Any], store: Store) -> Path:
 
 
 def write_reports(outcome: dict[str, Any], folder: Path) -> list[Path]:
-    """Write NAME.md, NAME.html and NAME.json into a folder, and NAME-PART-*.svg for each chart.
-
-    Args:
-        folder: created if missing.
-    """
+    """Write NAME.md, NAME.html and NAME.json into a folder, created if missing, and NAME-PART-*.svg for each chart."""
     atomic.make_folder(folder)
     name = slug(outcome)
     text = markdown(outcome)
@@ -52,6 +46,7 @@ def write_reports(outcome: dict[str, Any], folder: Path) -> list[Path]:
         for picture, svg in pictures_of(part).items()
     }
     files = {f"{name}.md": text, f"{name}.json": json.dumps(outcome, indent=2) + "\n"} | pictures
+    # the page contains its pictures, so that it can be sent as one file
     files[f"{name}.html"] = html_page(outcome["title"], text, pictures)
     for file, text in files.items():
         atomic.write_bytes(folder / file, text.encode())
@@ -66,12 +61,12 @@ def surprise(part: dict[str, Any]) -> str:
     ):
         return OPEN
     is_partial = part["verdict"].startswith("shown in part")
+    # "no difference shown" also fulfills the prediction "not shown"
     is_expected = part["verdict"].startswith(expected) and not is_partial
     return EXPECTED if is_expected or (expected, part["verdict"]) == ("not shown", NO_DIFFERENCE) else SURPRISE
 
 
 def summary_text(outcome: dict[str, Any]) -> str:
-    """Return the verdicts for a terminal."""
     name = f"claim {outcome['claim']}: " if outcome["claim"] else ""
     rows = [[part["id"], part["verdict"], part["reason"]] for part in outcome["parts"]]
     lines = [f"{name}{outcome['title']}: {outcome['verdict']}", str(Table(("part", "verdict", ""), rows, 3))]
@@ -84,13 +79,12 @@ def summary_text(outcome: dict[str, Any]) -> str:
 
 
 def plan_text(plan: dict[str, Any]) -> str:
-    """Return runs, tokens, minutes and matched quantities for a terminal."""
     lines = [f"hash {plan['hash']}, mode {plan['mode']}", *filter(None, (plan["without_verdict"],))]
     for name, part in plan["parts"].items():
-        time = "no time measured, for they are on a GPU"
+        time = "time not measured (GPU)"
         if part["minutes"] is not None:
             time = f"{part['minutes']:.1f} processor minutes"
-            time += ", and more where a grid grows" if part["trials"] else ""
+            time += ", more if a grid is extended" if part["trials"] else ""
         lines.append(
             f"\n{name}: {part['runs']} runs ({part['trials']} of them trials), {quantity(part['tokens'])}tokens, {time}"
         )
@@ -101,7 +95,7 @@ def plan_text(plan: dict[str, Any]) -> str:
                 f"{part['deviation']:.2%}"
             )
         lines += [f"{arm}: {values['solved']}" for arm, values in part["arms"].items() if values["solved"]]
-    lines += [f"{name}: the check {check}, no runs; its time is not known" for name, check in plan["checks"].items()]
+    lines += [f"{name}: check {check}, no runs; time unknown" for name, check in plan["checks"].items()]
     if plan["time"]["parts"].keys() > {"start-up"}:
         lines += ["", promise_text(plan["time"])]
     if plan["calibration"]:
@@ -110,7 +104,6 @@ def plan_text(plan: dict[str, Any]) -> str:
 
 
 def markdown(outcome: dict[str, Any]) -> str:
-    """Return a study's report as Markdown."""
     name = f"Claim {outcome['claim']}: " if outcome["claim"] else ""
     machine = outcome["environment"]
     lines = [f"# {name}{outcome['title']}", ""]

@@ -42,7 +42,6 @@ class RunTime:
         last_evaluation: extra time of the final evaluation on all validation data.
         checkpoint: per checkpoint.
         writing: final weights and chart.
-        test: the test measurement.
         load: wall-clock seconds per CPU second at the current load.
         probe: spent on this measurement itself.
     """
@@ -59,11 +58,7 @@ class RunTime:
     probe: float = 0.0
 
     def parts(self, recipe: Recipe, is_tested: bool = True) -> dict[str, float]:
-        """Return the CPU seconds of a whole run by phase.
-
-        Args:
-            is_tested: whether the test is measured, as it is except in trials.
-        """
+        """Return the CPU seconds of a whole run by phase; trials skip the test."""
         evaluations, checkpoints = (
             -(-recipe.steps // every) for every in (recipe.evaluate_every, recipe.checkpoint_every)
         )
@@ -76,7 +71,6 @@ class RunTime:
         }
 
     def of(self, recipe: Recipe, is_tested: bool = True) -> float:
-        """Return the CPU seconds of a whole run of a recipe."""
         return sum(self.parts(recipe, is_tested).values())
 
 
@@ -84,12 +78,12 @@ def time_of_run(arm: Arm, store: Store, clock: Callable[[], Spent] = clock) -> R
     """Measure the phases of a run: 20 steps, an evaluation, a checkpoint, and the test on pieces of its text.
 
     Args:
-        store: of the arm's data.
         clock: returns the time spent so far.
 
     Raises:
         SpecError: a training step does not fit into memory.
     """
+    # one evaluation, after the last step; the checkpoint is saved and timed below
     changed = {"steps": PROBE_STEPS, "evaluate_every": PROBE_STEPS, "checkpoint_every": PROBE_STEPS + 1}
     recipe = arm.recipe.replace(data=absolute_data(arm.recipe.data, store.folder), **changed)
     device, began = torch.device("cpu"), clock()
@@ -104,6 +98,7 @@ def time_of_run(arm: Arm, store: Store, clock: Callable[[], Spent] = clock) -> R
         reading = clock() - started
         steps, evaluation = _steps(state, clock)
         started = clock()
+        # the checkpoint of the last step
         state.save()
         list(state.saved(wait=True))
         saved = clock()
@@ -111,9 +106,11 @@ def time_of_run(arm: Arm, store: Store, clock: Callable[[], Spent] = clock) -> R
         draw_picture(state.run, state.objective.loss_label)
         writing = clock() - saved
         total = state.objective.num_validation_batches
+        # the last evaluation reads all validation batches, in addition to the usual ones
         share = total / min(recipe.evaluate_batches, total) if total > recipe.evaluate_batches else 0.0
         test = _test(arm, Run(folder / "run"), store, folder, device, clock)
         took = clock() - began
+    # the median, since the first steps are slower; their extra time is `warm_up`
     step = statistics.median(steps)
     return RunTime(
         step,
@@ -124,13 +121,13 @@ def time_of_run(arm: Arm, store: Store, clock: Callable[[], Spent] = clock) -> R
         (saved - started).busy,
         writing.busy,
         test,
+        # above 1 if other processes use the core
         took.wall / took.busy if took.busy > 0 else 1.0,
         took.busy,
     )
 
 
 def _steps(state: TrainState, clock: Callable[[], Spent]) -> tuple[list[float], float]:
-    """Return the seconds of each step, and of an evaluation on part of the validation data."""
     steps, evaluation, before = list[float](), 0.0, clock()
     with stop_on_signal() as stop:
         for event in loop.train(state, stop):
@@ -146,8 +143,6 @@ def _steps(state: TrainState, clock: Callable[[], Spent]) -> tuple[list[float], 
 
 
 def _test(arm: Arm, run: Run, store: Store, folder: Path, device: torch.device, clock: Callable[[], Spent]) -> float:
-    """Return the seconds of the test, extrapolated from two pieces if the text is long."""
-
     def seconds(test: Path | None) -> float:
         started = clock()
         measure(run, arm.metric, test, device)
@@ -167,5 +162,6 @@ def _test(arm: Arm, run: Run, store: Store, folder: Path, device: torch.device, 
         except ArchetypeError:  # a piece is shorter than the metric's window
             return seconds(whole)
     first, second = took
+    # two pieces give the time per piece; the rest of the first is the fixed time
     of_piece = max(0.0, second - first)
     return max(0.0, first - of_piece) + of_piece * len(text) / PROBE_BYTES

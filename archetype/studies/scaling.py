@@ -1,6 +1,6 @@
 """Scaling laws: fit loss = E + A / N^a + B / D^b to small runs and predict larger ones before they are made.
 
-N is the number of non-embedding parameters, D the number of training tokens (Hoffmann 2022, section 3.3).
+N is the number of non-embedding parameters and D the number of training tokens (Hoffmann 2022, section 3.3).
 """
 
 import json
@@ -41,7 +41,6 @@ class Fit:
     """Fitted law with intervals.
 
     Attributes:
-        law: fitted to all runs.
         intervals: 95 % bootstrap interval of each coefficient.
         error: root mean squared residual of the log loss.
         drawn: laws fitted to the bootstrap samples.
@@ -53,25 +52,23 @@ class Fit:
     drawn: tuple[Law, ...]
 
     def predict(self, parameters: float, tokens: float) -> tuple[float, float, float]:
-        """Return the predicted loss of another run and its interval, which includes the runs' scatter."""
+        """Return the predicted loss and its interval, which includes the scatter of single runs."""
         value = self.law.loss(parameters, tokens)
         values = [law.loss(parameters, tokens) for law in self.drawn]
         low, high = np.quantile(values, [0.025, 0.975])
+        # a residual of the log loss is a relative error of the loss; two standard deviations
         scatter = 2 * self.error * value
         return value, float(low) - scatter, float(high) + scatter
 
 
 def fit_law(parameters: Sequence[float], tokens: Sequence[float], losses: Sequence[float], seed: int = 0) -> Fit:
-    """Fit a law by the Huber loss of log residuals from many starting points, with bootstrap intervals over runs.
-
-    Args:
-        parameters: N of each run.
-        tokens: D of each run.
-    """
+    """Fit a law by the Huber loss of log residuals from many starting points, with bootstrap intervals over runs."""
     n, d, loss = (np.asarray(values, dtype=float) for values in (parameters, tokens, losses))
+    # the fit has local minima: keep the best of several starts (Hoffmann 2022, appendix D)
     best = min((_fitted(n, d, loss, start) for start in STARTS), key=lambda result: result[1])
     law, _ = best
     generator, drawn = np.random.default_rng(seed), []
+    # bootstrap samples start at the law of all runs, instead of at every starting point
     start = (math.log(law.E), math.log(law.A), law.a, math.log(law.B), law.b)
     for _ in range(NUM_BOOTSTRAPS):
         resampled = generator.integers(len(n), size=len(n))
@@ -99,6 +96,7 @@ def _fitted(n: Vector, d: Vector, loss: Vector, start: Sequence[float]) -> tuple
         e, a, b = np.exp(logs - np.logaddexp.reduce(logs))
         return np.stack([e, a, -a * log_n, b, -b * log_d], axis=1)
 
+    # bounds of log E, log A, a, log B, b
     limits = ([-12, -12, 0.01, -12, 0.01], [4, 30, 2.5, 30, 2.5])
     result = optimize.least_squares(
         residuals, np.clip(start, *limits), slopes, bounds=limits, loss="huber", f_scale=HUBER
@@ -112,7 +110,6 @@ class ScalingLawStudy:
 
     Args:
         mode: quick uses fewer sizes and tokens.
-        data_folder: of the corpora.
         split: parts of a text that are held out.
     """
 
@@ -132,6 +129,7 @@ class ScalingLawStudy:
             }
             for tokens in self.tokens
         }
+        # sizes are ordered; the last is left out of the fit
         *self.fitted, self.largest = sizes
         if part.tune is not None:
             check_grid(self.arms[self.tokens[0]][self.largest], part.tune.grid)
@@ -142,9 +140,9 @@ class ScalingLawStudy:
         return RunRequest(recipe, self.data.sha256, metrics, self.data.test, self.device)
 
     def _trials(self, size: str) -> list[tuple[dict[str, Any], RunRequest]]:
-        """Return the trials of a size, run with the fewest tokens."""
         if self.part.tune is None:
             return []
+        # trials use the fewest tokens
         arm = self.arms[self.tokens[0]][size]
         points: list[dict[str, Any]] = [{}]
         for path, values in self.part.tune.grid.items():
@@ -153,7 +151,6 @@ class ScalingLawStudy:
         return [(point, self._request(arm.changed(point), seed, True)) for point in points for seed in seeds]
 
     def _best(self, size: str) -> dict[str, Any]:
-        """Return the grid values with the lowest mean validation loss of a size."""
         losses: dict[str, list[float]] = {}
         trials = self._trials(size)
         for point, request in trials:
@@ -168,10 +165,7 @@ class ScalingLawStudy:
         return [(arm, self._request(arm, seed)) for arm in arms for seed in range(self.part.seeds)]
 
     def needed(self) -> list[RunRequest]:
-        """Return the missing runs of the next stage: trials, runs to fit, then the largest size.
-
-        The prediction is written before the largest size is requested.
-        """
+        """Return the missing runs of the next stage: trials, runs to fit, then the largest size."""
         trials = [request for size in self.arms[self.tokens[0]] for _, request in self._trials(size)]
         if missing := self._missing(trials):
             return missing
@@ -179,6 +173,7 @@ class ScalingLawStudy:
             return missing
         held_out = self._runs(self.largest)
         if missing := self._missing([request for _, request in held_out]):
+            # written before the first run of the largest size is requested
             self.prediction()
             return missing
         return []
@@ -187,7 +182,6 @@ class ScalingLawStudy:
         return [request for request in requests if self.store.result(request) is None]
 
     def points(self, sizes: Sequence[str]) -> list[dict[str, Any]]:
-        """Return parameters, tokens and loss of every run of some sizes."""
         points = []
         for size in sizes:
             for arm, request in self._runs(size):
@@ -195,7 +189,7 @@ class ScalingLawStudy:
                 assert result is not None
                 values, loss = quantities(arm), result.values[fingerprint(arm.metric)]
                 if not math.isfinite(loss):
-                    cause = f"the run of {size} with {values['tokens']:,.0f} tokens diverged, and has no loss to fit"
+                    cause = f"the run of {size} with {values['tokens']:,.0f} tokens diverged, so it has no loss to fit"
                     raise DataError(f"parts.{self.part.id}", cause, "lower its learning rate, or leave the size out")
                 points.append(
                     {
@@ -210,8 +204,9 @@ class ScalingLawStudy:
         return points
 
     def prediction(self) -> dict[str, Any]:
-        """Return the prediction for the largest size, which is written once, before the first of its runs."""
+        """Return the prediction for the largest size, written once, before the first of its runs."""
         runs = self._runs(self.largest)
+        # with the key of a run, which includes the versions of the code and of torch
         name = fingerprint(self.part) + "-" + runs[0][1].key
         file = self.store.folder / "predictions" / f"{name}.json"
         if not file.is_file():
@@ -245,7 +240,6 @@ class ScalingLawStudy:
         return read_json(file)
 
     def planned_runs(self) -> list[PlannedRun]:
-        """Return all trials, then all fitted and held-out runs."""
         first = self.arms[self.tokens[0]]
         trials = [PlannedRun(arm, request, True) for size, arm in first.items() for _, request in self._trials(size)]
         arms, seeds = [arm for by_size in self.arms.values() for arm in by_size.values()], range(self.part.seeds)
@@ -258,17 +252,17 @@ class ScalingLawStudy:
         return trials, [request for size in sizes for _, request in self._runs(size)]
 
     def stages(self) -> dict[str, tuple[int, int]]:
-        """Return (done, total) of the trials, the fitted and the held-out runs."""
+        """Return (done, total) of the trials, the runs to fit and the held-out runs."""
         trials = [request for size in [*self.fitted, self.largest] for _, request in self._trials(size)]
         left, per_size = len(self._missing(trials)), len(self.tokens) * self.part.seeds
         stages = {"trials": (len(trials) - left, len(trials))} if trials else {}
         for name, sizes in (("runs to fit", self.fitted), ("held-out runs", [self.largest])):
+            # the best trial decides the requests of these runs, so they are unknown until all trials are done
             runs = [] if left else [request for size in sizes for _, request in self._runs(size)]
             stages[name] = (len(runs) - len(self._missing(runs)), per_size * len(sizes))
         return stages
 
     def plan(self, time_of_run: Callable[[Arm], RunTime]) -> dict[str, Any]:
-        """Return the number of runs, tokens and minutes."""
         first = self.arms[self.tokens[0]]
         is_timed = self.device == "cpu"
         times = {size: time_of_run(arm) if is_timed else RunTime(0.0) for size, arm in first.items()}
@@ -291,6 +285,7 @@ class ScalingLawStudy:
     def outcome(self, quick: bool, is_calibrated: bool) -> dict[str, Any]:
         """Return the law with its intervals, the prediction and the measured losses."""
         prediction, seen = self.prediction(), self.points([self.largest])
+        # relative error of each prediction
         offs = [abs(p["loss"] - s["loss"]) / s["loss"] for p, s in zip(prediction["predicted"], seen, strict=True)]
         within = all(off <= self.part.margin for off in offs)
         law, last = Law(**prediction["law"]), prediction["predicted"][-1]

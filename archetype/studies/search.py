@@ -44,7 +44,7 @@ class SearchFile(Spec):
         title: in a few words.
         base: model to change.
         space: values by path, as in an arm of an experiment; a candidate takes one value of each.
-        candidates: how many are sampled (absent: all).
+        candidates: number of sampled candidates (absent: all).
         seed: of the sampling and of the runs.
         limits: largest value of a quantity that a candidate may have.
         data: training data; the first entry is used.
@@ -75,9 +75,9 @@ class SearchFile(Spec):
     def _check(self) -> "SearchFile":
         check_recipe(self.recipe, "steps", "patience")
         if list(self.rungs) != sorted(set(self.rungs)):
-            invalid("rungs", "do not rise", "begin with the fewest tokens")
+            invalid("rungs", "must increase", "begin with the fewest tokens")
         if empty := [path for path, values in self.space.items() if not values]:
-            invalid(f"space.{empty[0]}", "has no values", "give some, as [A, B]")
+            invalid(f"space.{empty[0]}", "has no values", "list them, as [A, B]")
         check_number_of_runs("space", *map(len, self.space.values()), most=MAX_SPACE)
         return self
 
@@ -109,6 +109,7 @@ class Search:
         self.file, self.store = file, store
         self.data = prepare(file.data[0], data_folder, store.folder, file.split)
         changes = [dict(zip(file.space, values, strict=True)) for values in itertools.product(*file.space.values())]
+        # a sample without replacement, which a larger `candidates` extends
         random.Random(file.seed).shuffle(changes)
         self.refused, self.reason = 0, ""
         self.changes: dict[str, dict[str, Any]] = {}
@@ -120,10 +121,9 @@ class Search:
                 name = json.dumps(change, sort_keys=True)
                 self.changes[name], self.costs[name] = change, cost
         if not self.changes:
-            raise SpecError("limits", f"none of {len(changes)} candidates is possible: {self.reason}", "allow more")
+            raise SpecError("limits", f"exclude all {len(changes)} candidates; the last: {self.reason}", "raise one")
 
     def _cost_within_limits(self, change: Mapping[str, Any]) -> float | None:
-        """Return the cost of the changed model; None if the change is invalid or breaks a limit."""
         try:
             values = quantities(self._arm(change, self.file.rungs[0]))
         except ArchetypeError as error:
@@ -131,7 +131,7 @@ class Search:
             return None
         for name, most in self.file.limits.items():
             if values[name] > most:
-                self.refused, self.reason = self.refused + 1, f"{name} are {values[name]:,.0f}, more than {most:,.0f}"
+                self.refused, self.reason = self.refused + 1, f"{name} = {values[name]:,.0f} exceeds {most:,.0f}"
                 return None
         return values[self.file.cost]
 
@@ -146,7 +146,7 @@ class Search:
         return RunRequest(recipe, self.data.sha256, (arm.metric,) if with_test else (), self.data.test, "cpu")
 
     def _scores(self, names: list[str], tokens: int) -> dict[str, float | None]:
-        """Return each candidate's validation score after this many tokens; None until its run is done."""
+        # None until a candidate's run is done
         results = {name: self.store.result(self._request(name, tokens)) for name in names}
         metric = self.file.metric
         return {name: None if result is None else result.validation_score(metric) for name, result in results.items()}
@@ -157,9 +157,11 @@ class Search:
         for tokens in self.file.rungs:
             rungs.append((tokens, scores := self._scores(names, tokens)))
             known = {name: score for name, score in scores.items() if score is not None}
+            # which candidates go on is only known once all have a score
             if len(known) < len(scores):
                 break
             names = self._ranked(known)
+            # at least one candidate goes on
             names = names[: max(1, round(len(names) * self.file.keep))]
         return rungs
 
@@ -167,6 +169,7 @@ class Search:
         """Sort candidates by Pareto fronts in loss and cost, then by loss (NSGA-II, Deb 2002, section III A)."""
         ranked, left = list[str](), sorted(losses, key=lambda name: (losses[name], self.costs[name]))
         while left:
+            # sorted by loss: a candidate is on the front if every better one costs more
             front = [
                 name
                 for index, name in enumerate(left)
@@ -177,10 +180,8 @@ class Search:
         return ranked
 
     def front(self) -> list[str]:
-        """Return the candidates of the last rung that no other beats in both validation score and cost.
-
-        Diverged candidates are excluded. All runs of the rung must be done.
-        """
+        """Return the candidates of the last rung that no other beats in both validation score and cost."""
+        # without diverged candidates
         scores = {name: score for name, score in self.rungs()[-1][1].items() if score is not None and isfinite(score)}
 
         def beats(other: str, name: str) -> bool:
@@ -197,7 +198,6 @@ class Search:
         return [request for request in tests if self.store.result(request) is None]
 
     def run(self, engine: Engine, say: Callable[[str], None], progress: Progress) -> None:
-        """Make the runs rung by rung."""
         while requests := self.needed():
             keys = [self.store.add(request) for request in requests]
             say(f"{len(keys)} candidates, {self.rungs()[-1][0]:,} tokens each")
@@ -210,17 +210,14 @@ class Search:
 
     @property
     def validation_name(self) -> str:
-        """Name of the quantity that ranks candidates."""
         return "validation accuracy" if self.file.metric.is_accuracy else "validation loss"
 
     def outcome(self) -> dict[str, Any]:
-        """Return every candidate, best first, with its cost and validation result (null if it diverged).
-
-        Candidates on the front also have a test result.
-        """
+        """Return every candidate, best first, with cost and validation result (null if it diverged)."""
         last: dict[str, tuple[int, float]] = {}
         for tokens, scores in self.rungs():
             last |= {name: (tokens, score) for name, score in scores.items() if score is not None}
+        # the score of an accuracy is its negative, so that lower is better
         front, sign = self.front(), -1 if self.file.metric.is_accuracy else 1
         best_first = sorted(last, key=lambda name: (-last[name][0], last[name][1]))
         rows: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Write the outcome of a search as text, Markdown, JSON and a chart of the Pareto front."""
+"""Report of a search as text, Markdown, JSON and a chart of the Pareto front."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,14 +12,12 @@ from archetype.table import Table
 
 
 def search_text(result: Mapping[str, Any]) -> str:
-    """Return the Pareto front's candidates as a table for a terminal."""
     headings, rows = candidates_table(result)
     front = [row[:-1] for row in rows if row[-1]]
     return f"{_summary(result)}\n{Table(headings[:-1], front, len(headings) - 5)}"
 
 
 def search_markdown(result: Mapping[str, Any]) -> str:
-    """Return the report of a search as Markdown."""
     lines = [f"# {result['title']}", "", _summary(result) + ".", ""]
     lines += [f"![All candidates and the Pareto front]({file_name(result['title'])}-front.svg)", ""]
     lines += [markdown_table(*candidates_table(result)), "", "## Record", "", f"{_record(result)}.", ""]
@@ -38,7 +36,6 @@ def search_picture(result: Mapping[str, Any]) -> Chart:
 
 
 def write_search(result: Mapping[str, Any], folder: Path) -> None:
-    """Write the report of a search as JSON, Markdown and SVG."""
     atomic.make_folder(folder)
     name = file_name(result["title"])
     atomic.write_json(folder / f"{name}.json", result)

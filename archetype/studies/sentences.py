@@ -24,7 +24,6 @@ EQUAL = 0.005  # relative difference below which two costs are called the same
 
 
 def sentences(part: Mapping[str, Any]) -> list[str]:
-    """Return the findings of a trained part, one per sentence."""
     first, tokens = part["comparisons"][0], part["arms"][part["control"]]["tokens"]
     runs = len(first["seeds"]) * len(first["values"])
     lines = [f"Each of {runs} runs learned from {tokens:,} tokens of {first['name']}."]
@@ -74,7 +73,7 @@ def _finding(part: Mapping[str, Any], test: Mapping[str, Any]) -> str:
 
 
 def _over_other_data(effect: Mapping[str, Any]) -> str:
-    """Return the interval over test data as well; empty if the report has none."""
+    # absent from reports without counted answers
     if not effect.get("over_examples"):
         return ""
     _, low, high = effect["over_examples"]
@@ -82,8 +81,8 @@ def _over_other_data(effect: Mapping[str, Any]) -> str:
 
 
 def _is_apart(part: Mapping[str, Any], effect: Mapping[str, Any]) -> bool:
-    """Return whether the interval excludes zero and, for difference tests, the corrected p-value is below alpha."""
     _, low, high = effect["effect"]
+    # only the rule `difference` claims significance: its p-value must pass Holm's correction too
     tests_difference = part["decide"]["kind"] == "difference"
     return low is not None and not low <= 0 <= high and not (tests_difference and effect["adjusted_p"] >= ALPHA)
 
@@ -104,13 +103,13 @@ def _cost(part: Mapping[str, Any], arm: str) -> str:
 def _ratio(name: str, value: float, other: float) -> str:
     if value == other == 0:
         return ""
+    # equal, or solved to be almost equal
     if abs(value - other) <= EQUAL * other:
         return f"the same {name}"
     return f"{value / other:.3g} times the {name}" if other else f"{quantity(value).strip()} {name} where that has none"
 
 
 def _slopes(part: Mapping[str, Any]) -> Iterator[str]:
-    """Yield how the metric of each arm scales with compute, if there are several sizes."""
     if part["slopes"]:
         each = (
             f"{slope:+.3f} [{low:+.3f}, {high:+.3f}] for {arm}" for arm, (slope, low, high) in part["slopes"].items()

@@ -14,16 +14,14 @@ SUFFIXES = {"k": 1e3, "M": 1e6, "G": 1e9}
 
 
 def _read_count(value: Any) -> Any:
-    """Parse 1.2M as 1200000."""
     if isinstance(value, str) and (match := re.fullmatch(r"(\d+(?:\.\d+)?)([kMG])", value)):
-        return round(min(float(match[1]) * SUFFIXES[match[2]], MAX_LENGTH + 1))
+        return round(min(float(match[1]) * SUFFIXES[match[2]], MAX_LENGTH + 1))  # 1.2M -> 1200000
     return value
 
 
 def _share(value: Any) -> Any:
-    """Parse 0.5% as 0.005."""
     if isinstance(value, str) and (match := re.fullmatch(r"(\d+(?:\.\d+)?) ?%", value)):
-        return float(match[1]) / 100
+        return float(match[1]) / 100  # 0.5% -> 0.005
     return value
 
 
@@ -48,14 +46,13 @@ Corpora = Annotated[
 
 
 def is_text(source: Source) -> bool:
-    """Return whether a data source is text rather than synthetic examples."""
     return isinstance(source, str) or source.get("kind") in ("corpus", None)
 
 
 def check_number_of_runs(field: str, *factors: int, most: int = MAX_RUNS) -> None:
     """Refuse a product of settings that gives too many runs, before a plan lists them."""
     if math.prod(factors) > most:
-        invalid(field, f"are more than {most:,} runs together", "give fewer")
+        invalid(field, f"give more than {most:,} runs", "reduce them")
 
 
 class Match(Spec):
@@ -66,8 +63,8 @@ class Match(Spec):
         params: largest relative difference in non-embedding parameters.
         flops: largest relative difference in FLOPs per token.
         state: largest relative difference in bytes of state.
-        free: size that is solved for, in every arm but the control or by name of the arm.
-        solve: quantity that it is solved for.
+        free: size to solve for, in every arm but the control or by name of the arm.
+        solve: quantity that the solved size must match.
     """
 
     tokens: Literal["equal"] = "equal"
@@ -80,7 +77,7 @@ class Match(Spec):
     @model_validator(mode="after")
     def _check(self) -> "Match":
         if "solve" in self.model_fields_set and self.free is None:
-            invalid("solve", "has no effect without free", "name a size that is solved for, or leave it out")
+            invalid("solve", "has no effect without free", "set free to the size to solve for, or leave it out")
         return self
 
 
@@ -108,18 +105,18 @@ class Metric(Spec):
 
     @property
     def is_accuracy(self) -> bool:
-        """Whether the metric is accuracy, which validation also measures; otherwise validation measures the loss."""
+        # validation measures accuracy too; for other metrics it measures the loss
         return self.name == "test.accuracy"
 
     @model_validator(mode="after")
     def _check(self) -> "Metric":
         if self.positions is not None and self.positions[0] >= self.positions[1]:
-            invalid("positions", f"{list(self.positions)} names no position", "write [first, one after the last]")
+            invalid("positions", f"{list(self.positions)} is empty", "write [first, one after the last]")
         return self
 
 
 class Tune(Spec):
-    """Trials of every arm at full length, with seeds of their own; the best is chosen on validation data.
+    """Trials of every arm at full length, with separate seeds; the best is chosen on validation data.
 
     Attributes:
         grid: values by path of a recipe's field, such as optimizer.learning_rate; spec.PATH is a field of the model.
@@ -148,7 +145,7 @@ class Expectation(Spec):
     @model_validator(mode="after")
     def _check(self) -> "Expectation":
         if self.effect and (len(self.effect) != 2 or self.effect[0] > self.effect[1]):
-            invalid("effect", "is not two shares, the lower first", "write it as [-3%, -1%]")
+            invalid("effect", "must be two shares, the lower first", "write [-3%, -1%]")
         return self
 
 
@@ -156,9 +153,9 @@ class Mode(Spec):
     """Budget of a part.
 
     Attributes:
-        tokens: training tokens of each run (absent: those of full).
+        tokens: training tokens of each run (absent: as in full).
         seeds: number of pairs (absent: the part's).
-        tune: none, or other trials (absent: the part's).
+        tune: none, or different trials (absent: the part's).
         base: another size of model (absent: the part's).
         data: other data (absent: the part's first).
         sizes: further models on which the tuned arms run with a few seeds.
@@ -180,7 +177,7 @@ class Modes(Spec):
     Attributes:
         quick: at most a minute; gives a direction, never a verdict.
         full: decides the verdict.
-        extended: full, with the other corpora and sizes.
+        extended: as full, with the further corpora and sizes.
         gpu: on a GPU.
     """
 

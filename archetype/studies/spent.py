@@ -7,12 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Spent:
-    """Time spent, in seconds.
-
-    Attributes:
-        wall: wall-clock time.
-        busy: CPU time.
-    """
+    """Time spent, in seconds: wall-clock time, and CPU time (`busy`)."""
 
     wall: float = 0.0
     busy: float = 0.0
@@ -24,7 +19,6 @@ class Spent:
         return Spent(self.wall - other.wall, self.busy - other.busy)
 
     def dump(self) -> dict[str, float]:
-        """Return the times as plain data."""
         return {"wall": self.wall, "busy": self.busy}
 
 

@@ -22,16 +22,12 @@ POWER = 0.8
 
 
 class Interval(NamedTuple):
-    """Estimate with its confidence interval."""
-
     mean: float
     low: float
     high: float
 
 
 class Slope(NamedTuple):
-    """Slope of logarithms with its bootstrap interval."""
-
     slope: float
     low: float
     high: float
@@ -51,11 +47,7 @@ def scipy_package(name: str) -> Any:
 
 
 def paired_interval(differences: Sequence[float], level: float = 0.95) -> Interval:
-    """Return the mean of paired differences with Student's interval, infinite for a single pair.
-
-    Args:
-        differences: one per seed.
-    """
+    """Return the mean of paired differences with Student's interval, infinite for a single pair."""
     mean = float(np.mean(differences))
     if len(differences) < 2:
         return Interval(mean, -math.inf, math.inf)
@@ -67,8 +59,6 @@ def paired_t_p(differences: Sequence[float], null: float = 0.0, side: str = "two
     """Return the p-value of the paired t-test against a mean of `null`.
 
     Args:
-        differences: one per seed.
-        null: mean under the null hypothesis.
         side: alternative: two-sided, less or greater.
     """
     if len(differences) < 2:
@@ -77,6 +67,7 @@ def paired_t_p(differences: Sequence[float], null: float = 0.0, side: str = "two
     if error == 0.0:  # zero variance: certain, unless the mean equals the null
         is_so = {"two-sided": away != 0.0, "less": away < 0.0, "greater": away > 0.0}[side]
         return 0.0 if is_so else 1.0
+    # P(T < t), P(T > t), and P(T < -|t|), half of the two-sided p-value
     below = scipy_package("special").stdtr(
         len(differences) - 1, away / error * np.array([1.0, -1.0, -1.0 if away > 0 else 1.0])
     )
@@ -96,9 +87,6 @@ def sign_flip_p(differences: Sequence[float], seed: int = 0) -> float:
 
     Up to 16 pairs all sign patterns are enumerated, so that the smallest p-value is 2 / 2^n; beyond that they are
     sampled.
-
-    Args:
-        differences: one per seed.
     """
     values = np.asarray(differences, dtype=float)
     if len(values) <= MAX_EXACT:
@@ -106,13 +94,15 @@ def sign_flip_p(differences: Sequence[float], seed: int = 0) -> float:
     else:
         drawn = np.random.default_rng(seed).choice((1.0, -1.0), size=(NUM_DRAWN, len(values)))
         signs = np.concatenate([np.ones((1, len(values))), drawn])  # include the observed pattern
-    sums = np.abs(signs @ values)
+    sums = np.abs(signs @ values)  # (patterns,)
+    # tolerate rounding: the observed pattern must count as equal to itself
     return float(np.mean(sums >= abs(values.sum()) * (1 - 1e-12)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values adjusted for multiple tests (Holm 1979), in the original order."""
     order, adjusted, highest = np.argsort(p_values), [0.0] * len(p_values), 0.0
+    # step down: the smallest p-value times n, the next times n - 1, never below the one before
     for rank, index in enumerate(order):
         highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = highest
@@ -120,7 +110,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def wilson(successes: int, total: int, level: float = 0.95) -> Interval:
-    """Return a proportion with its interval (Wilson 1927)."""
+    """Return a proportion with its score interval (Wilson 1927)."""
     z, share = float(scipy_package("special").ndtri((1 + level) / 2)), successes / total
     centre = (share + z**2 / (2 * total)) / (1 + z**2 / total)
     half = z / (1 + z**2 / total) * math.sqrt(share * (1 - share) / total + z**2 / (4 * total**2))
@@ -131,8 +121,8 @@ def log_slope(x: Sequence[float], repeats: Sequence[Sequence[float]], level: flo
     """Return the least-squares slope of log y over log x, with a bootstrap interval over repeats.
 
     Args:
-        x: points, all positive.
-        repeats: y of each repeat at every point, all positive.
+        x: points, all positive (P,).
+        repeats: y of each repeat at every point, all positive (R, P).
     """
     logs = np.log(np.asarray(x, dtype=float))
     values = np.log(np.asarray(repeats, dtype=float))
@@ -153,13 +143,12 @@ def example_interval(
 ) -> Interval:
     """Return the mean difference of a ratio, with a bootstrap interval over seeds and over test examples.
 
-    Both arms use the same resampled examples.
-
     Args:
         control: per seed the correct answers and the answers of each example; for text, bits and bytes of each passage.
         treated: of the other arm, on the same examples.
     """
     generator = np.random.default_rng(seed)
+    # (seed, arm, example)
     right = np.asarray([[arm[0] for arm in pair] for pair in zip(control, treated, strict=True)], dtype=float)
     answers = np.asarray([[arm[1] for arm in pair] for pair in zip(control, treated, strict=True)], dtype=float)
     num_seeds, _, num_examples = right.shape  # (seed, arm, example)
@@ -170,6 +159,7 @@ def example_interval(
 
     drawn = []
     for _ in range(NUM_BOOTSTRAPS // 10):
+        # both arms use the same resampled examples, so that the differences stay paired
         rows, seeds = generator.integers(num_examples, size=num_examples), generator.integers(num_seeds, size=num_seeds)
         drawn.append(float(difference(right[seeds][..., rows], answers[seeds][..., rows]).mean()))
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
@@ -187,23 +177,21 @@ def minimal_detectable_effect(deviation: float, pairs: int, power: float = POWER
 
     Args:
         deviation: standard deviation of the paired differences.
-        pairs: number of seeds.
-        power: probability of detection.
-        alpha: significance level.
     """
+    # the effect scales with the standard deviation
     return math.inf if pairs < 2 else deviation * _standard_effect(pairs, power, alpha)
 
 
 @cache
 def _standard_effect(pairs: int, power: float, alpha: float) -> float:
-    """Return the smallest detectable mean in standard deviations, from the noncentral t distribution."""
     special = scipy_package("special")
+    # power of the t-test from the noncentral t distribution, in units of the standard deviation
     critical = special.stdtrit(pairs - 1, 1 - alpha / 2)
 
     def missing(effect: float) -> float:
         return float(1 - special.nctdtr(pairs - 1, effect * math.sqrt(pairs), critical) - power)
 
-    high = 0.25
+    high = 0.25  # brentq needs a bracket: double it until the power is reached
     while missing(high) < 0:
         high *= 2
     return float(scipy_package("optimize").brentq(missing, 0.0, high))

@@ -49,10 +49,8 @@ class RunRequest:
 
     Attributes:
         recipe: includes model, data, seed and steps; paths are relative to the store.
-        data_sha256: of the data.
         metrics: to be measured.
         test: path of the test text relative to the store; empty for synthetic data.
-        device: to train on.
     """
 
     recipe: Recipe
@@ -65,13 +63,16 @@ class RunRequest:
     def key(self) -> str:
         """Hash of all that determines the numbers: model, recipe, data, seed, precision, torch and extensions."""
         recipe = self.recipe.dump(full=True)
+        # parsed, so that equal models in different spellings have equal keys
         model = parse(recipe.pop("spec"))
         spec = fingerprint(model)
         data = {
             name: value
             for name, value in recipe.pop("data").items()
+            # paths do not matter: `data_sha256` is of the contents
             if name != "text" and NEUTRAL.get(name, ...) != value
         }
+        # numbers may differ between versions of torch and of the code, so both are part of the key
         identity = [spec, recipe, data, self.data_sha256, self.device, CODE, torch.__version__]
         identity += [extension.sha256 for extension in extensions_of([model, self.recipe])]
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:20]
@@ -88,7 +89,6 @@ class RunResult:
         validation: (step, loss) of each evaluation on part of the validation text.
         validation_loss: final loss on the whole validation text; infinite if not a number.
         validation_accuracy: on the whole validation text.
-        folder: of the run.
         examples: by hash of the metric, correct answers and answers per test example; for text, the sum (bits, nats)
             and the count it is divided by, per passage.
         train_loss: mean of the last steps in nats; None if unknown.
@@ -107,11 +107,10 @@ class RunResult:
     test_loss: float | None = None
 
     def validation_score(self, metric: Metric) -> float:
-        """Return the score by which candidates are chosen: lower is better, and infinite if the run diverged.
+        """Return the score that ranks candidates: lower is better, infinite if the run diverged.
 
-        Args:
-            metric: of the test. For accuracy the score is the negative validation accuracy, otherwise the validation
-                loss. Test results are never used for selection.
+        It is the negative validation accuracy for accuracy, else the validation loss. Test results are never used for
+        selection.
         """
         score = -(self.validation_accuracy or 0.0) if metric.is_accuracy else self.validation_loss
         return math.inf if self.has_diverged else score
@@ -131,10 +130,10 @@ class Store:
     def __init__(self, folder: Path | None = None) -> None:
         usual = Path(os.environ[SETTING]) if os.environ.get(SETTING) else cache_folder() / "studies"
         self.folder = (folder or usual).expanduser().absolute()
+        # last heartbeat of a run, and when it was first seen
         self._heard: dict[str, tuple[dict[str, Any], float]] = {}
 
     def run_folder(self, key: str) -> Path:
-        """Return the folder of a run."""
         return self.folder / "runs" / key
 
     def add(self, request: RunRequest) -> str:
@@ -151,6 +150,7 @@ class Store:
             }
             if state_of(folder) is None:
                 atomic.write_json(folder / "state.pending", {})
+            # last: a run with this file has a state
             atomic.write_json(folder / "request.json", data)
         for metric in request.metrics:
             if not (file := folder / "metrics" / f"{fingerprint(metric)}.json").is_file():
@@ -158,15 +158,15 @@ class Store:
         return key
 
     def is_complete(self, key: str) -> bool:
-        """Return whether a run is done and all requested metrics are measured."""
         return state_of(self.run_folder(key)) == "done" and not missing_metrics(self.run_folder(key))
 
     def share_done(self, key: str) -> float:
-        """Return the fraction of a run that is done, by steps; 1 only if it is complete."""
+        """Return the fraction of a run's steps that are done; 1 only if it is complete."""
         if self.is_complete(key):
             return 1.0
         folder = self.run_folder(key)
         beat = heartbeat(folder) if state_of(folder) == "running" else {}
+        # measuring follows the last step
         return float(min(0.99, beat.get("step", 0) / max(1, beat.get("steps", 1))))
 
     def result(self, request: RunRequest) -> RunResult | None:
@@ -193,10 +193,8 @@ class Store:
         )
 
     def seconds_of_silence(self, key: str) -> float:
-        """Return the seconds since this process last saw a run's heartbeat change, by its own monotonic clock.
-
-        File times are not used, since they may come from another machine's clock.
-        """
+        """Return the seconds since this process last saw a run's heartbeat change."""
+        # not the file's time, which may come from another machine's clock
         about, now = heartbeat(self.run_folder(key)), time.monotonic()
         before, since = self._heard.get(key, ({}, now))
         if about != before:
@@ -211,7 +209,6 @@ class Store:
 
 
 def _value(measured: dict[str, Any]) -> float:
-    """Return the measured value; the worst infinity if it is not a number."""
     worst = -math.inf if measured["metric"].get("better") == "higher" else math.inf
     return worst if measured["value"] is None else float(measured["value"])
 
@@ -222,12 +219,10 @@ def state_of(folder: Path) -> str | None:
 
 
 def set_state(folder: Path, state: str, about: dict[str, Any] | None = None) -> None:
-    """Set the state of a run and its record; only the holder of its lock may call this.
-
-    The record is written to a temporary file and renamed, so that readers never see a partial file.
-    """
+    """Set the state of a run and its record; only the holder of its lock may call this."""
     before = state_of(folder)
     if about is not None:
+        # the new record before the old one goes: readers always find a state
         atomic.write_json(folder / f"state.{state}", about)
         if before not in (None, state):
             (folder / f"state.{before}").unlink(missing_ok=True)
@@ -236,7 +231,6 @@ def set_state(folder: Path, state: str, about: dict[str, Any] | None = None) -> 
 
 
 def missing_metrics(folder: Path) -> list[Path]:
-    """Return the files of requested metrics that are not measured."""
     return [
         file for file in sorted((folder / "metrics").glob("*.json")) if not (folder / "measured" / file.name).is_file()
     ]
@@ -290,6 +284,7 @@ class Heartbeat:
     def _beat(self) -> None:
         self._count += 1
         about = {"host": socket.gethostname(), "process": os.getpid(), "step": self.step, "steps": self.steps}
+        # renamed, so that readers never see a partial file
         temporary = self.folder / f".heartbeat.{os.getpid()}"
         temporary.write_text(json.dumps(about | {"beat": self._count}))
         temporary.replace(self.folder / "heartbeat")

@@ -30,8 +30,8 @@ from archetype.studies.trained_outcome import trained_outcome
 from archetype.studies.verdicts import announced, study_verdicts, whole_verdict
 
 NEEDS_CALIBRATION = (
-    "no verdicts will be given: this machine has not shown what it can tell apart; "
-    "run `archetype compare calibrate` before or after, once"
+    "no verdicts will be given, since this machine is not calibrated; "
+    "run `archetype compare calibrate` once, before or after"
 )
 USUAL_DEVIATION = 0.01  # assumed deviation of paired differences relative to the mean, before a calibration
 
@@ -93,17 +93,15 @@ class Study:
 
     @property
     def name(self) -> str:
-        """Name under which the study's times are recorded."""
         return f"{self.experiment.hash}-{self.mode}"
 
     @property
     def studies(self) -> dict[str, TrainedStudy | ScalingLawStudy]:
-        """Parts that need runs."""
         return {**self.trained, **self.laws}
 
     def promise(self, time_of: Probes, workers: int) -> dict[str, Any]:
-        """Return the expected time of all runs on the CPU; see `times.promised`."""
         planned = [run for study in self.studies.values() if study.device == "cpu" for run in study.planned_runs()]
+        # less the CPU time of this process before the command began, which workers do not repeat
         return promised(planned, time_of, workers, lambda: clock() - Spent(0.0, self.began.busy))
 
     def plan(self, workers: int = 1) -> dict[str, Any]:
@@ -111,9 +109,6 @@ class Study:
 
         Minutes are null for runs on a GPU. The expected time is recorded and shown in the report next to the actual
         time.
-
-        Args:
-            workers: parallel processes.
         """
         calibration, parts = read_calibration(self.store), {}
         deviation = calibration["deviation"] if calibration else USUAL_DEVIATION
@@ -150,7 +145,6 @@ class Study:
         return calibration.promise(time_of, workers)
 
     def needed(self) -> list[RunRequest]:
-        """Return the runs that all parts need next."""
         return [request for study in self.studies.values() for request in study.needed()]
 
     def run(self, engine: Engine, say: Say = lambda line: None, progress: Progress = lambda done, total: None) -> None:
@@ -163,9 +157,9 @@ class Study:
             raise
 
     def _keep_command(self) -> None:
-        """Record the time of this command once, if it made runs."""
         if self._has_run:
             keep_command(self.store, self.name, clock_with_workers() - self.began)
+        # counted once, whether the command fails or writes a report
         self._has_run = False
 
     def status(self) -> dict[str, Any]:
@@ -191,6 +185,7 @@ class Study:
         """
         experiment, quick = self.experiment, self.mode == "quick"
         calibration = read_calibration(self.store)
+        # the calibration itself must be judged without one
         is_calibrated = experiment.is_calibration or bool(calibration and calibration["passed"])
         compared = {name: study.comparisons() for name, study in self.trained.items()}
         evidences = {
@@ -198,6 +193,7 @@ class Study:
             for name, (trials, comparisons) in compared.items()
             for arm, evidence in self.trained[name].evidence(trials, comparisons[0]).items()
         }
+        # all trained parts together, since Holm's correction covers the whole study
         judged = study_verdicts(
             [(self.trained[name].part.decide, evidence) for (name, _), evidence in evidences.items()]
         )
@@ -258,18 +254,19 @@ def _not_run(part: TrainedPart | ScalingLawPart, claim: int | None) -> dict[str,
 
 
 def check_type(part: CheckPart) -> None:
-    """Refuse a part whose type is not that of its check.
+    """Refuse a part whose type is not the kind of its check.
 
     Raises:
-        SpecError: names both types, or the check does not exist.
+        SpecError: names both, or the check does not exist.
     """
     if (kind := find(part.check).kind) != part.type:
-        cause = f"{part.type} is not what {part.check} is"
+        cause = f"{part.type} is not the kind of {part.check}"
         raise SpecError(f"parts.{part.id}.type", cause, f"write {kind}")
 
 
 def _checked(part: CheckPart, quick: bool) -> dict[str, Any]:
     started = time.perf_counter()
+    # checks, like runs, must give the same numbers on every machine
     with one_thread():
         result = run(part.check, quick=quick)
     return {

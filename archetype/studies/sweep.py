@@ -26,17 +26,13 @@ Say = Callable[[str], None]
 
 
 class Engine:
-    """Base class of execution engines.
-
-    Args:
-        workers: parallel processes or jobs.
-    """
+    """Base class of execution engines; `workers` is the number of parallel processes or jobs."""
 
     def __init__(self, workers: int = 1) -> None:
         self.workers = workers
 
     def run(self, store: Store, keys: Sequence[str], progress: Progress = lambda done, total: None) -> None:
-        """Make all runs that are not complete, starting them in the given order.
+        """Make all runs that are not complete, in the given order; failed runs are tried again.
 
         Raises:
             DataError: some runs failed; names the first.
@@ -63,18 +59,13 @@ class Engine:
 
     @abstractmethod
     def make(self, store: Store, keys: list[str], look: Callable[[], None]) -> None:
-        """Make runs until each is complete or has failed.
-
-        Args:
-            look: must be called regularly.
-        """
+        """Make runs until each is complete or has failed; call `look` regularly."""
 
 
 class Here(Engine):
     """Run in this process, or in several single-threaded worker processes on this machine."""
 
     def make(self, store: Store, keys: list[str], look: Callable[[], None]) -> None:
-        """Restart a worker that is killed."""
         if self.workers == 1:
             work_through(store, keys, look)
             return
@@ -84,6 +75,7 @@ class Here(Engine):
             try:
                 while any(process.poll() is None for process in started):
                     for index, process in enumerate(started):
+                        # killed by a signal, such as by the kernel when memory runs out
                         if (status := process.poll()) is not None and status < 0 and not stop:
                             started[index] = _start_worker(store, names)
                         elif status not in (None, 0, STOPPED) and not stop:
@@ -103,10 +95,9 @@ class Here(Engine):
 
 
 class OnRay(Engine):
-    """Ray cluster: one task per run, restarted by Ray if its worker ends."""
+    """Ray cluster: one task per run, restarted by Ray if its worker ends. All machines must see the store."""
 
     def make(self, store: Store, keys: list[str], look: Callable[[], None]) -> None:
-        """Requires a store that all machines of the cluster can access."""
         ray = _package("ray", "ray")
         if not ray.is_initialized():
             ray.init(num_cpus=self.workers, include_dashboard=False, log_to_driver=False)
@@ -120,7 +111,7 @@ class OnRay(Engine):
 
 
 class OnSlurm(Engine):
-    """Slurm through submitit: an array of jobs, one per run.
+    """Slurm through submitit: an array of jobs, one per run. All nodes must see the store.
 
     Args:
         workers: jobs that run at the same time.
@@ -133,7 +124,6 @@ class OnSlurm(Engine):
         self.cluster, self.options = cluster, {"timeout_min": 60} | options
 
     def make(self, store: Store, keys: list[str], look: Callable[[], None]) -> None:
-        """Requires a store that all nodes can access."""
         submitit = _package("submitit", "slurm")
         executor = submitit.AutoExecutor(folder=store.folder / "slurm", cluster=self.cluster)
         executor.update_parameters(cpus_per_task=1, **self.options)
@@ -166,14 +156,7 @@ def engine(name: str, workers: int) -> Engine:
 def make_needed(
     needed: Callable[[], list[RunRequest]], store: Store, engine: Engine, say: Say, progress: Progress
 ) -> None:
-    """Make the runs that a study needs, stage by stage.
-
-    Args:
-        needed: returns the missing runs of the current stage.
-        engine: that makes the runs.
-        say: called with a line before each stage.
-        progress: called with the runs done and their total.
-    """
+    """Make the runs that a study needs, stage by stage: `needed` returns the missing runs of the current stage."""
     while requests := needed():
         keys = [store.add(request) for request in requests]
         say(f"{len(set(keys))} runs to make")
@@ -190,7 +173,6 @@ def work_through(
     """Make runs one by one; wait for runs made elsewhere, and take them over if they are abandoned.
 
     Args:
-        keys: of the runs, in order.
         look: called after each run and each step.
         parent: process id; this process stops when that one ends (default: never).
     """
@@ -208,7 +190,9 @@ def work_through(
 def _start_worker(store: Store, keys: Path) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "archetype.studies.worker", str(store.folder), str(keys), str(os.getpid())]
     path = os.pathsep.join(filter(None, (str(Path(__file__).parent.parent.parent), os.environ.get("PYTHONPATH"))))
+    # one thread per worker, as in `one_thread`; OpenMP reads this when torch is imported
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    # a new session: Ctrl-C reaches only this process, which ends its workers
     return subprocess.Popen(command + _extensions(), env=environment, start_new_session=True)
 
 
@@ -218,7 +202,7 @@ def _extensions() -> list[str]:
 
 
 def _make_one(folder: str, key: str) -> None:
-    """Make one run in a cluster job; if it is stopped, it fails and is restarted."""
+    # `Stopped` makes the job fail, and the cluster starts it again
     work_through(Store(Path(folder)), [key])
 
 

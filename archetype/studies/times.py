@@ -18,11 +18,7 @@ TRIALS, PAIRS, REST, ALL = "trials", "pairs", "start-up and report", "all"
 
 
 class PlannedRun(NamedTuple):
-    """Run counted in a plan.
-
-    Args:
-        is_trial: whether it belongs to tuning; trials skip the test.
-    """
+    """Run counted in a plan; trials skip the test."""
 
     arm: Arm
     request: RunRequest
@@ -30,10 +26,7 @@ class PlannedRun(NamedTuple):
 
 
 class Probes:
-    """Measured run times, shared by arms that are alike.
-
-    Args:
-        time_of_run: measures one run.
+    """Measured run times, shared by equal arms.
 
     Attributes:
         busy: seconds spent on measuring.
@@ -46,10 +39,11 @@ class Probes:
         self._measured: dict[str, RunTime] = {}
 
     def __call__(self, arm: Arm) -> RunTime:
-        """Return the time of a run of an arm, measuring it at first use."""
+        # seed and number of steps do not change the time of a phase
         recipe = arm.recipe.replace(seed=0, steps=1).dump(full=True)
         key = f"{fingerprint(arm.spec)} {recipe} {fingerprint(arm.metric)} {arm.data.sha256}"
         if key not in self._measured:
+            # the first measurement of this process includes imports: measure twice, and keep the difference
             before = [] if self._measured else [self.time_of_run(arm, self.store)]
             measured = self._measured[key] = self.time_of_run(arm, self.store)
             self.busy += sum(run_time.probe for run_time in (*before, measured))
@@ -63,11 +57,9 @@ def promised(
     """Return the expected time by stage and by phase, counting each run once.
 
     Args:
-        planned: runs of all parts.
-        time_of: returns the time of a run.
-        workers: parallel processes.
         now: returns the time of this process; its start-up and reading of data is repeated in every worker.
     """
+    # parts of a study may share runs
     runs = {(run.request.key, run.is_trial): run for run in planned}.values()
     timed = [(run, time_of(run.arm)) for run in runs]
     start_up = max(0.0, now().busy - time_of.busy)
@@ -75,6 +67,7 @@ def promised(
     processes, firsts, load = 1, 0.0, max((time.load for _, time in timed), default=1.0)
     for name, is_trial in ((TRIALS, True), (PAIRS, False)):
         of_stage = [(run, time) for run, time in timed if run.is_trial == is_trial]
+        # more workers than cores or runs do not help
         at_once = max(1, min(workers, num_cores(), len(of_stage)))
         busy = wall = 0.0
         for run, time in of_stage:
@@ -92,12 +85,10 @@ def promised(
 
 
 def total(stages: Mapping[str, Mapping[str, float]], kind: str) -> float:
-    """Return the sum of wall or busy seconds over all stages."""
     return sum(stage[kind] for stage in stages.values())
 
 
 def promise_text(promise: Mapping[str, Any]) -> str:
-    """Return the expected time in one line, by phase and as wall-clock time."""
     stages, workers = promise["stages"], promise["workers"]
     made_of = ", ".join(f"{name} {_text(seconds)}" for name, seconds in promise["parts"].items() if seconds)
     return (
@@ -107,28 +98,17 @@ def promise_text(promise: Mapping[str, Any]) -> str:
 
 
 def keep_promise(store: Store, name: str, promise: Mapping[str, Any]) -> None:
-    """Record the expected time for the report.
-
-    Args:
-        promise: replaces an earlier one.
-    """
+    """Record the expected time for the report; an earlier one is replaced."""
     _change(store, name, {"promised": promise})
 
 
 def keep_command(store: Store, name: str, spent: Spent) -> None:
-    """Add the time of a command that made runs, including its child processes."""
     commands = _read(store, name).get("commands", [])
     _change(store, name, {"commands": [*commands, spent.dump()]})
 
 
 def times(store: Store, name: str, trials: Sequence[RunRequest], pairs: Sequence[RunRequest]) -> dict[str, Any]:
     """Return expected and actual time by stage.
-
-    Args:
-        store: of the finished runs.
-        name: of the study.
-        trials: requests of the trials.
-        pairs: requests of the pairs.
 
     Returns:
         `runs`, `promised` and `taken` of each stage, the last two with `wall` and `busy` seconds; null if no expected
@@ -169,7 +149,6 @@ def times_table(stages: Mapping[str, Any]) -> tuple[list[str], list[list[str]]] 
 
 
 def times_text(stages: Mapping[str, Any]) -> str:
-    """Return the table for a terminal; empty if no stage has a record."""
     table = times_table(stages)
     return str(Table(*table)) if table else ""
 
@@ -188,7 +167,6 @@ def _promise_of(promise: Mapping[str, Any], stage: str) -> dict[str, float] | No
 
 
 def _taken(store: Store, keys: Iterable[str]) -> dict[str, float] | None:
-    """Return the time that all these runs took; None if one has no record."""
     taken = Spent()
     for key in keys:
         folder = store.run_folder(key)

@@ -1,11 +1,10 @@
 """Time two implementations side by side; refuse to do so on a busy machine."""
 
-import os
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
+import psutil
 import torch
 
 from archetype.errors import ArchetypeError
@@ -13,7 +12,6 @@ from archetype.studies.fit import bootstrap, median
 
 MAX_OTHER_LOAD = 0.3  # CPU cores that other processes may use
 ROUNDS = 15
-STAT = Path("/proc/stat")
 
 
 class Busy(ArchetypeError):
@@ -21,13 +19,7 @@ class Busy(ArchetypeError):
 
 
 class Ratio(NamedTuple):
-    """Ratio of the times of two implementations.
-
-    Args:
-        median: over rounds.
-        low: lower end of its 95 % interval.
-        high: upper end of its 95 % interval.
-    """
+    """Ratio of the times of two implementations: median over rounds, and its 95 % interval."""
 
     median: float
     low: float
@@ -35,41 +27,26 @@ class Ratio(NamedTuple):
 
 
 def refuse_if_busy() -> None:
-    """Raise an error if other processes use too much of this machine.
-
-    Raises:
-        Busy: gives the load.
-    """
+    """Raise an error if other processes use too much of this machine."""
     load = other_load()
     if load > MAX_OTHER_LOAD:
-        cause = f"other work keeps {load:.2f} of its processors busy, more than {MAX_OTHER_LOAD}"
-        raise Busy("timing", cause, "measure when nothing else runs")
+        cause = f"other processes use {load:.2f} CPU cores, more than {MAX_OTHER_LOAD}"
+        raise Busy("timing", cause, "stop them, or measure later")
 
 
 def other_load(seconds: float = 1.0) -> float:
-    """Return the CPU cores used by other processes; the load average if /proc/stat does not exist."""
-    if not STAT.exists():
-        return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    before, own_seconds, started = _busy_seconds(), time.process_time(), time.perf_counter()
-    time.sleep(seconds)
-    elapsed = time.perf_counter() - started
-    return max(0.0, (_busy_seconds() - before - (time.process_time() - own_seconds)) / elapsed)
-
-
-def _busy_seconds() -> float:
-    """Return CPU seconds of all cores: user, nice, system and interrupts, without idle and I/O wait."""
-    user, nice, system, _, _, irq, softirq, steal, *_ = map(int, STAT.read_text().split("\n", 1)[0].split()[1:])
-    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+    """Return the CPU cores that other processes used while this one waited `seconds`."""
+    own_seconds = time.process_time()
+    busy = psutil.cpu_percent(seconds) / 100 * (psutil.cpu_count() or 1)
+    return max(0.0, busy - (time.process_time() - own_seconds) / seconds)
 
 
 def compare(first: Callable[[], object], second: Callable[[], object], rounds: int = ROUNDS) -> Ratio:
-    """Return the time of `first` relative to `second`, run as ABBA in every round after one warm-up round.
-
-    Args:
-        rounds: number of counted rounds.
-    """
+    """Return the time of `first` relative to `second`, over rounds after a warm-up round."""
     ratios = []
+    # round 0 is a warm-up
     for round in range(rounds + 1):
+        # ABBA: a linear drift of the clock rate cancels
         first_seconds, other, another, last = (seconds(way) for way in (first, second, second, first))
         if round:
             ratios.append((first_seconds + last) / (other + another))
@@ -78,9 +55,10 @@ def compare(first: Callable[[], object], second: Callable[[], object], rounds: i
 
 
 def times_in_turn(ways: Sequence[Callable[[], object]], rounds: int = ROUNDS) -> list[list[float]]:
-    """Return the times of several functions, a list of rounds each, in alternating order after one warm-up round."""
+    """Return the times of several functions, one list of rounds each."""
     times: list[list[float]] = [[] for _ in ways]
     for round in range(rounds + 1):
+        # alternating order, so that drift does not favor the last function; round 0 is a warm-up
         order = range(len(ways)) if round % 2 else range(len(ways) - 1, -1, -1)
         for index in order:
             took = seconds(ways[index])
@@ -90,7 +68,6 @@ def times_in_turn(ways: Sequence[Callable[[], object]], rounds: int = ROUNDS) ->
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Return the wall-clock time of one call."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started

@@ -31,8 +31,7 @@ class Comparison:
     Attributes:
         name: of the corpus, and of the size if it is not the first.
         data_sha256: of training and test data.
-        arms: by name, as they were run.
-        seeds: of the runs.
+        arms: by name, with their tuned values.
         values: by arm and seed.
         results: by arm and seed.
     """
@@ -45,7 +44,6 @@ class Comparison:
     results: dict[str, list[RunResult]]
 
     def all_results(self) -> list[RunResult]:
-        """Return the results of all arms."""
         return [result for many in self.results.values() for result in many]
 
 
@@ -54,7 +52,6 @@ class TrainedStudy:
 
     Args:
         mode_name: quick, full, extended or gpu.
-        data_folder: of the corpora.
         split: parts of a text that are held out.
 
     Raises:
@@ -68,6 +65,7 @@ class TrainedStudy:
         full, chosen_mode = part.modes.full, getattr(part.modes, mode_name)
         mode: Mode = chosen_mode or full
         if mode_name == "quick" and mode.tokens is None and full.tokens is not None:
+            # a twelfth of the tokens, so that quick stays within a minute
             mode = mode.replace(tokens=max(1, full.tokens // 12))
         self.mode = mode.replace(tokens=mode.tokens or full.tokens)
         self.is_quick = mode_name == "quick"
@@ -125,7 +123,7 @@ class TrainedStudy:
         ]
         if self.tune is None:
             return pairs
-        # optimizer settings do not change the time
+        # optimizer settings do not change the time, so that all points can share one measurement
         same = all(path.startswith("optimizer.") for path in self.tune.grid)
         trials = [
             PlannedRun(arm if same else changed, self._request(changed, seed, is_trial=True), True)
@@ -142,11 +140,10 @@ class TrainedStudy:
         return requests, [request for group in self._groups(trials) for request in self._pairs(*group[1:])]
 
     def _other_arms(self) -> Iterator[dict[str, Arm]]:
-        """Yield the untuned arms on the further corpora, then those of the further sizes."""
         for data in self.data[1:]:
             yield self._arms(self.mode.base or self.part.base, data)
         for base in self.mode.sizes:
-            yield self._arms(base, self.data[0])
+            yield self._arms(base, self.data[0])  # further sizes read the deciding corpus
 
     def _trial(self, paths: tuple[str, ...], point: Point) -> list[RunRequest]:
         assert self.tune is not None
@@ -163,7 +160,7 @@ class TrainedStudy:
         return RunRequest(recipe, arm.data.sha256, metrics, arm.data.test, self.device)
 
     def trials(self) -> tuple[Trials, list[RunRequest]]:
-        """Return the finished trials and the requests they need; a grid is extended for all arms alike."""
+        """Return the finished trials and the requests they need; a grid is extended for all arms together."""
         if self.tune is None:
             middle = {}
             if self.part.tune is not None:  # use the middle of the grid without trials
@@ -174,9 +171,11 @@ class TrainedStudy:
         for extension in range(self.tune.extend + 1):
             points = list(itertools.product(*grid.values()))
             requests = [request for point in points for request in self._trial(paths, point)]
+            # unfinished trials do not tell yet whether the grid is extended
             if self._missing(requests):
                 return Trials(paths, {}, {}, False), requests
             trials = self._judged(paths, points)
+            # one arm's best at an edge extends the grid of all, so that all have equally many trials
             at_edges = {edge for point in trials.best.values() for edge in edges(grid, point)}
             trials.is_interior = not at_edges
             if not at_edges or extension == self.tune.extend:
@@ -206,7 +205,7 @@ class TrainedStudy:
         return Trials(paths, losses, {name: best(scores) for name, scores in losses.items()}, True, failed)
 
     def _groups(self, trials: Trials) -> list[tuple[str, dict[str, Arm], tuple[int, ...]]]:
-        """Return (name, tuned arms, seeds) of the deciding corpus and size, then of the others."""
+        # the deciding corpus and size, then the others
         groups = [(self.data[0].name, self.arms, tuple(range(self.num_seeds)))]
         for index, arms in enumerate(self._other_arms(), 1):
             first = next(iter(arms.values()))
@@ -221,7 +220,7 @@ class TrainedStudy:
         return arm.changed(dict(zip(trials.paths, trials.best[arm.name], strict=True))) if trials.paths else arm
 
     def _pairs(self, arms: Mapping[str, Arm], seeds: Sequence[int]) -> list[RunRequest]:
-        """Return requests ordered by seed, so that an interrupted sweep is balanced."""
+        # by seed, so that an interrupted sweep is balanced
         return [self._request(arm, seed) for seed in seeds for arm in arms.values()]
 
     def comparisons(self) -> tuple[Trials, list[Comparison]]:
@@ -235,11 +234,7 @@ class TrainedStudy:
         return self._missing([request for _, arms, seeds in groups for request in self._pairs(arms, seeds)])
 
     def others(self, trials: Trials, known: Container[str] = ()) -> list[Comparison]:
-        """Return the comparisons on every corpus and size but the first; all their runs must be done.
-
-        Args:
-            known: names of comparisons to leave out.
-        """
+        """Return the comparisons on every corpus and size but the first, except the `known` ones."""
         return [self._comparison(*group) for group in self._groups(trials)[1:] if group[0] not in known]
 
     def _comparison(self, name: str, arms: dict[str, Arm], seeds: tuple[int, ...]) -> Comparison:
@@ -260,7 +255,9 @@ class TrainedStudy:
         is_lower, evidence = arm.metric.better == "lower", {}
         for other in others:
             needed = [*comparison.values] if self.part.decide.takes_all_arms else [control, other]
+            # runs without a finite value, by arm
             lost = {name: sum(not math.isfinite(value) for value in comparison.values[name]) for name in needed}
+            # pairs need a finite value of both arms
             measured = [seed for seed in seeds if all(math.isfinite(comparison.values[name][seed]) for name in needed)]
             values = {name: tuple(comparison.values[name][seed] for seed in measured) for name in comparison.values}
             unmeasured = ", ".join(f"{count} of {len(seeds)} runs of {name}" for name, count in lost.items() if count)
@@ -277,12 +274,10 @@ class TrainedStudy:
 
 
 def learned_nothing(result: RunResult, arm: Arm) -> bool:
-    """Return whether a run diverged or ended near the loss of guessing."""
     return result.has_diverged or is_near_guess(result.validation_loss, arm)
 
 
 def is_near_guess(loss: float, arm: Arm) -> bool:
-    """Return whether a validation loss is so close to that of guessing that it shows nothing."""
     # synthetic data has one loss of guessing
     guess = arm.data.baseline.get("validation_loss", arm.data.baseline["loss"])
     return loss > guess - NEAR_BASELINE

@@ -26,7 +26,6 @@ def trained_outcome(
     """Return the outcome of a trained part.
 
     Args:
-        trials: that tuned the arms.
         comparisons: on every corpus and size; the first decides.
         verdicts: of each arm tested against the control, as a report may state them.
     """
@@ -111,6 +110,7 @@ def slopes(comparisons: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     num_seeds = min(len(comparison["seeds"]) for comparison in sizes)
     by_arm = {}
     for arm in comparisons[0]["values"]:
+        # compute of each size, over which the loss of each seed is fitted
         flops = [comparison["training_flops"][arm] for comparison in sizes]
         losses = [[comparison["values"][arm][seed] for comparison in sizes] for seed in range(num_seeds)]
         if len(set(flops)) > 1:
@@ -119,12 +119,10 @@ def slopes(comparisons: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
 
 
 def claimed(part: TrainedPart) -> str:
-    """Return the verdict that supports the part's claim."""
     return NO_DIFFERENCE if part.decide.kind == "equivalence" else SHOWN
 
 
 def step_bytes(arm: Arm) -> int:
-    """Return the peak memory of a training step in bytes."""
     micro_batch_size = arm.recipe.micro_batch_size or arm.recipe.batch_size
     step = StepMemoryCost(arm.recipe, arm.spec).step(
         micro_batch_size, row_length(arm.recipe, arm.spec), micro_batch_size < arm.recipe.batch_size
@@ -146,7 +144,6 @@ def _effect(verdict: Verdict, first: Comparison, part: TrainedPart, arm: str) ->
 
 
 def comparison_data(part: TrainedPart, comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison as plain data."""
     results = comparison.results
     return {
         "name": comparison.name,
@@ -179,7 +176,6 @@ def tokens_seen(arm: Arm, results: Sequence[RunResult]) -> int:
 
 
 def cost(results: Sequence[RunResult]) -> dict[str, Any]:
-    """Return the number of runs, their seconds of one core and their predictions."""
     return {
         "runs": len(results),
         "seconds": sum(r.about["seconds"] for r in results),
@@ -188,33 +184,29 @@ def cost(results: Sequence[RunResult]) -> dict[str, Any]:
 
 
 def machines(results: Sequence[RunResult]) -> list[str]:
-    """Return the processors that made the runs."""
     return sorted({str(result.about["environment"]["processor"]) for result in results})
 
 
 def one_corpus(name: str) -> str:
-    """Return the limitation of a part that was run on a single corpus."""
     return f"one corpus, {name}, and one size"
 
 
 def training_flops(arm: Arm, results: Sequence[RunResult]) -> float:
-    """Return the training FLOPs of a run, forward and backward."""
     return quantities(arm)["training_flops_per_token"] * tokens_seen(arm, results)
 
 
 def _over_examples(comparison: Comparison, part: TrainedPart, arm: str) -> tuple[float, ...] | None:
-    """Return the effect's interval over seeds and test examples, if answers were counted by example."""
     pair = []
     for name in (part.compared[0], arm):
         metric = fingerprint(comparison.arms[name].metric)
         pair.append([result.examples[metric] for result in comparison.results[name] if metric in result.examples])
     control, other = pair
+    # both arms must have answered the same number of examples
     counts = {len(answers) for many in pair for _, answers in many}
     return tuple(example_interval(control, other)) if len(control) == len(other) > 1 and len(counts) == 1 else None
 
 
 def _tuning(trials: Trials, control: str) -> dict[str, Any]:
-    """Return trials as plain data: losses, best point, loss at the control's best point, and sensitivity."""
     paths, arms = list(trials.paths), {}
     for name, losses in trials.losses.items():
         best, (failed, total) = trials.best[name], trials.num_failed[name]
@@ -223,6 +215,7 @@ def _tuning(trials: Trials, control: str) -> dict[str, Any]:
         arms[name] = {
             "trials": [{"values": list(point), "loss": _finite(loss)} for point, loss in losses.items()],
             "best": list(best),
+            # loss at the point that is best for the control: how much tuning each arm separately matters
             "at_control": _finite(losses[trials.best[control]]),
             "sensitivity": statistics.mean(finite) - min(finite) if finite else None,
             "failed": failed,
@@ -233,7 +226,6 @@ def _tuning(trials: Trials, control: str) -> dict[str, Any]:
 
 
 def _band(results: list[Any]) -> dict[str, list[float]]:
-    """Return the validation loss by step: mean, minimum and maximum over seeds."""
     by_step: dict[int, list[float]] = {}
     for result in results:
         for step, loss in result.validation:
@@ -248,7 +240,6 @@ def _band(results: list[Any]) -> dict[str, list[float]]:
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace infinities by null, since JSON has none."""
     return {
         name: [_finite(v) for v in value] if isinstance(value, tuple) else _finite(value)
         for name, value in values.items()
@@ -256,4 +247,4 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not abs(value) < float("inf") else value
+    return None if isinstance(value, float) and not abs(value) < float("inf") else value  # JSON has no infinities

@@ -14,7 +14,6 @@ Part = Mapping[str, Any]
 
 
 def trained_lines(part: Part) -> list[str]:
-    """Return the lines of a trained part in Markdown."""
     tests = part["tests"]
     lines = [*(f"- {sentence}" for sentence in part.get("sentences", ())), ""]
     lines += [markdown_table(*_tests_table(part)), "", _figures_table(tests), ""]
@@ -39,14 +38,12 @@ def trained_lines(part: Part) -> list[str]:
 
 
 def trained_text(part: Part) -> str:
-    """Return a trained part for a terminal: tables and sentences."""
     losses = _losses_table(part)
     tables = [str(Table(*_tests_table(part))), *([f"losses in nats\n{Table(*losses)}"] if losses else [])]
     return "\n".join([*tables, *part.get("sentences", ()), *_others(part)])
 
 
 def matched_table(arms: Mapping[str, Any]) -> str:
-    """Return the matched quantities of all arms for a terminal."""
     return str(Table(("arm", *(name.replace("_", " ") for name in MATCHED)), _matched_rows(arms)))
 
 
@@ -65,8 +62,8 @@ def _tests_table(part: Part) -> tuple[Sequence[str], list[list[str]]]:
 
 
 def _losses_table(part: Part) -> tuple[Sequence[str], list[list[str]]] | None:
-    """Return headings and final losses of each arm; None where the report has none."""
     first = part["comparisons"][0]
+    # older reports
     if "losses" not in first:
         return None
     names = ("training", "validation", "test")
@@ -75,7 +72,6 @@ def _losses_table(part: Part) -> tuple[Sequence[str], list[list[str]]] | None:
 
 
 def _mean_text(losses: Sequence[float | None]) -> str:
-    """Return the mean of finite losses, and how many are not finite."""
     finite = [loss for loss in losses if loss is not None]
     lost = "" if len(finite) == len(losses) else f"{len(losses) - len(finite)} of {len(losses)} not finite"
     return ", ".join(filter(None, (f"{fmean(finite):.4f}" if finite else "", lost)))
@@ -154,7 +150,6 @@ def _difference(part: Part, other: str, comparison: Mapping[str, Any]) -> str:
 
 
 def _added(comparison: Mapping[str, Any]) -> str:
-    """Return when and where a comparison was added to the report; empty if it was not added later."""
     added = comparison.get("added")
     if not added:
         return ""

@@ -42,6 +42,7 @@ def edges(grid: Mapping[str, Sequence[Any]], point: Point) -> set[tuple[str, boo
     edges = set()
     for (path, values), value in zip(grid.items(), point, strict=True):
         are_numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+        # a grid of two values has no interior
         if len(values) > 2 and are_numbers and value in (min(values), max(values)):
             edges.add((path, value == max(values)))
     return edges
@@ -50,6 +51,7 @@ def edges(grid: Mapping[str, Sequence[Any]], point: Point) -> set[tuple[str, boo
 def extend(values: list[Any], at_end: bool) -> None:
     """Add one value to the grid, continuing the ratio of the last two."""
     values.sort()
+    # geometric, as learning rates are spaced
     value = values[-1] * values[-1] / values[-2] if at_end else values[0] * values[0] / values[1]
     value = float(f"{value:.6g}")
     values.insert(len(values) if at_end else 0, value if isinstance(values[0], float) else round(value))

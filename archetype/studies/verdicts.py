@@ -38,6 +38,7 @@ def study_verdicts(judged: Sequence[tuple[Decision, Evidence]]) -> list[Verdict]
     verdicts = []
     for (decision, evidence), p in zip(judged, adjusted, strict=True):
         verdict = decision.judge(evidence, p) if evidence.control else NOTHING_MEASURED
+        # the most serious defect gives the reason
         if evidence.failed_control:
             verdict = replace(verdict, verdict=NOT_SHOWN, reason=f"{CONTROL_FAILED}: {evidence.failed_control}")
         elif evidence.unmeasured:
@@ -50,19 +51,13 @@ def study_verdicts(judged: Sequence[tuple[Decision, Evidence]]) -> list[Verdict]
 
 
 def announced(verdict: Verdict, quick: bool, is_calibrated: bool) -> str:
-    """Return the verdict that a report may state."""
     if quick:
         return DIRECTION
     return verdict.verdict if is_calibrated else UNCALIBRATED
 
 
 def joint_verdict(settled: Sequence[dict[str, Any]], noun: str) -> str:
-    """Combine several verdicts into one.
-
-    Args:
-        settled: one or more objects with `verdict` and `is_supported`.
-        noun: what each is about, such as parts.
-    """
+    """Combine several verdicts into one; `noun` is what each is about, such as parts."""
     verdicts = {outcome["verdict"] for outcome in settled}
     supported = sum(outcome["is_supported"] for outcome in settled)
     if len(verdicts) == 1:
@@ -73,7 +68,6 @@ def joint_verdict(settled: Sequence[dict[str, Any]], noun: str) -> str:
 
 
 def whole_verdict(parts: Sequence[dict[str, Any]]) -> str:
-    """Return the verdict of a claim from its parts."""
     settled = [part for part in parts if part["verdict"] != NOT_RUN]
     if not settled:
         return NOT_RUN
@@ -82,7 +76,6 @@ def whole_verdict(parts: Sequence[dict[str, Any]]) -> str:
 
 
 def verdict_of_arms(control: str, tests: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return verdict, reason and support of a part from the tests of its arms."""
     if len(tests) == 1:
         return {name: tests[0][name] for name in ("verdict", "reason", "is_supported")}
     verdicts = [test["verdict"] for test in tests]
@@ -105,7 +98,6 @@ def confirmed(
     Args:
         verdict: on the deciding corpus.
         first: name of the deciding corpus.
-        others: names and evidence of the others.
     """
     for name, evidence in others:
         mean = float(np.mean(evidence.differences)) if evidence.control else math.nan

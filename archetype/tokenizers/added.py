@@ -60,6 +60,7 @@ def _read_decoder(value: Any) -> list[AddedToken]:
     for id, token in value.items():
         if not re.fullmatch(r"[0-9]{1,9}", id) or not isinstance(token, dict):
             raise _no_map(f"{DECODER}: {id:.40}")
+        # transformers' default of `normalized`: text that is not special is matched after normalization
         flags = {"normalized": not token.get("special")} | {name: token[name] for name in FLAGS if name in token}
         if not isinstance(token.get("content"), str) or not all(isinstance(flag, bool) for flag in flags.values()):
             raise _no_map(f"{DECODER}: {id}")
@@ -82,6 +83,7 @@ def split_at(text: str, tokens: Sequence[AddedToken]) -> list[str]:
     for at in range(1, len(parts), 2):  # odd indices are tokens, even ones the text between them, possibly empty
         token = known[parts[at]]
         if token.single_word and (parts[at - 1][-1:] not in ("", " ") or parts[at + 1][:1] not in ("", " ")):
+            # join the match with its neighbors again; three items, so that odd indices stay tokens
             parts[at - 1 : at + 2] = ["", "", "".join(parts[at - 1 : at + 2])]
             continue
         parts[at - 1] = parts[at - 1].rstrip() if token.lstrip else parts[at - 1]

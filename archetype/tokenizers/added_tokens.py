@@ -10,7 +10,7 @@ from archetype.tokenizers.tokenizer import Tokenizer, check_utf8
 
 
 def add_tokens(tokenizer: Tokenizer, names: Sequence[str]) -> HuggingFaceTokenizer:
-    """Return the tokenizer as a tokenizer.json with further tokens after its own.
+    """Return the tokenizer as a tokenizer.json with further tokens at the end of its vocabulary.
 
     Names in angle or square brackets become special tokens, which decoding skips.
 
@@ -38,6 +38,7 @@ def add_tokens(tokenizer: Tokenizer, names: Sequence[str]) -> HuggingFaceTokeniz
     wider = HuggingFaceTokenizer(json.dumps(definition, ensure_ascii=False).encode(), config or None)
     wider.bos, wider.eos, wider.adds_bos = tokenizer.bos, tokenizer.eos, tokenizer.adds_bos
     for index, name in enumerate(names):
+        # the library gives ids in order, and an earlier token may match inside the name
         if wider.encode(name) != [first + index]:
             raise DataError("add_tokens", f"{name!r:.40} is not encoded as one token", "choose another name")
     return wider

@@ -10,6 +10,7 @@ from archetype.tokenizers.notation import scalar
 def typed_argument(text: str, schema: Mapping[str, Any], key: str) -> Any:
     part = schema.get("properties", {}).get(key)
     if allows(part, schema, "string") and not (allows(part, schema, "null") and scalar(text) is None):
+        # a string needs no quotes; `null` for a part that allows both is the value
         return text
     return scalar(text)
 
@@ -27,11 +28,11 @@ def allows(part: Any, schema: Mapping[str, Any], kind: str) -> bool:
 
 
 def resolved(part: Any, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a part of a schema with a reference replaced by the definition it refers to."""
     if not isinstance(part, Mapping):
         return {}
     match = re.fullmatch(r"#/(\$defs|definitions)/([^/]+)", str(part.get("$ref", "")))
     definition = match and schema.get(match[1], {}).get(match[2])
+    # one level only: references to references may form a cycle
     if not isinstance(definition, Mapping) or "$ref" in definition:
         return part
     return {**definition, **{key: value for key, value in part.items() if key != "$ref"}}

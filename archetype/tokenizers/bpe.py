@@ -63,7 +63,7 @@ class CharacterBPE(HuggingFaceTokenizer):
 
 
 def split_long_words(text: str) -> Iterator[str]:
-    """Split a text so that no word or run of spaces is longer than `LONGEST_WORD` characters."""
+    # training time grows with the square of a word's length, and a text may lack spaces
     start = 0
     for match in re.finditer(rf"\S{{{LONGEST_WORD}}}|\s{{{LONGEST_WORD}}}", text):
         yield text[start : match.end()]

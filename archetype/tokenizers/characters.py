@@ -15,11 +15,7 @@ class CharacterFile(TokenizerFile):
 
 
 class CharacterTokenizer(JSONTokenizer):
-    """Tokenizer of single characters.
-
-    Args:
-        characters: the vocabulary in order, each character once.
-    """
+    """Tokenizer of single characters; `characters` is the vocabulary in order, each once."""
 
     kind = "characters"
     fields = CharacterFile

@@ -37,7 +37,7 @@ class Charsmap:
         return replaced
 
     def replaced(self, text: str) -> str:
-        """Return a text with all replacements, from left to right."""
+        # from left to right, byte by byte where no rule matches
         data, parts, position = text.encode(), bytearray(), 0
         while position < len(data):
             written, position = self.longest(data, position) or (data[position : position + 1], position + 1)

@@ -39,7 +39,7 @@ class ChatTemplate:
     """Chat template with the special tokens it may use.
 
     Attributes:
-        source: Jinja; empty if the folder has named templates only and none is the default.
+        source: Jinja; empty if the folder has only named templates and none is the default.
         tokens: special tokens by key, such as bos_token.
         named: sources of further templates, by name.
     """
@@ -131,6 +131,7 @@ class ChatTemplate:
         if not isinstance(last, str):
             raise DataError(f"messages[{len(messages) - 1}].content", "is not a text to continue", "give it some text")
         text = self.render([*messages[:-1], {**messages[-1], "content": last + CONTINUED}], False, tools)
+        # the last match, since a message may quote the tag
         end = text.rfind(CONTINUED.strip())
         if end < 0 or last.strip() not in text:
             cause = "drops part of the message to be continued"
@@ -148,7 +149,6 @@ class ChatTemplate:
         return with_0[:start], with_0[start + 1 :]
 
     def reads(self, key: str) -> bool:
-        """Return whether the template mentions a key of messages."""
         names = REASONING[:2] if key in REASONING else (key,)
         return any(re.search(rf"\b{re.escape(name)}\b", self.source) for name in names)
 
@@ -186,8 +186,9 @@ class Beginnings:
 
 
 def _named(message: Message) -> dict[str, Any]:
-    """Drop null keys except content, and add reasoning under every name that a template may read."""
+    # a null content is passed on, as in transformers
     present = {key: value for key, value in message.items() if value is not None or key == "content"}
+    # under every name that a template may read
     thoughts = next((present[name] for name in REASONING if name in present), None)
     return present if thoughts is None else {"thinking": thoughts, **present, "reasoning_content": thoughts}
 
@@ -204,8 +205,6 @@ def _by_name(value: object) -> object:
 
 
 class TemplateConfig(BaseModel):
-    """Fields of tokenizer_config.json that are read."""
-
     chat_template: Annotated[
         dict[Annotated[str, Field(pattern=NAME)], str] | None,
         BeforeValidator(_by_name),
@@ -230,7 +229,6 @@ def read_template(folder: Path) -> ChatTemplate | None:
 
 
 def write_template(template: ChatTemplate, folder: Path) -> None:
-    """Write a template next to a saved tokenizer, whose configuration holds the special tokens."""
     folder.mkdir(exist_ok=True)
     files = {folder / FOLDER / f"{name}.jinja": source for name, source in template.named.items()}
     if files:

@@ -1,4 +1,4 @@
-"""Open the SentencePiece models to which a class of transformers adds steps, tokens, or ids of its own order.
+"""Open SentencePiece models to which a class of transformers adds steps or tokens, or whose ids it reorders.
 
 spiece.model belongs to T5, ALBERT and XLNet; sentencepiece.bpe.model to XLM-RoBERTa and CamemBERT.
 """
@@ -25,7 +25,7 @@ class Layout(NamedTuple):
         unknown: id of the unknown token.
         dropped: pieces at the start of the model that `first` replaces.
         first: tokens before the model's pieces, by their keys or texts, with their scores.
-        last: tokens after them.
+        last: tokens after the pieces.
         strips_mask: whether the mask token takes the whitespace on its left, unless the folder says otherwise.
     """
 
@@ -40,7 +40,7 @@ CLASSES = {
     "AlbertTokenizer": Layout(1),
     "T5Tokenizer": Layout(2),
     "XLNetTokenizer": Layout(0),
-    # fairseq's dictionary: four symbols, then the pieces without the model's own three, then the mask
+    # fairseq's dictionary: four symbols, the model's pieces without its first three, and the mask
     "XLMRobertaTokenizer": Layout(
         3, 3, (("bos_token", 0), ("pad_token", 0), ("eos_token", 0), ("unk_token", 0)), ("mask_token",)
     ),
@@ -83,16 +83,12 @@ def open_pieces(file: Path) -> HuggingFaceTokenizer:
 def _definition(
     pieces: SentencePieceTokenizer, layout: Layout, row: Mapping[str, Any], taken: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return an equivalent tokenizer.json.
-
-    Raises:
-        DataError: the model is not Unigram, or its vocabulary does not fit the class.
-    """
+    """Return an equivalent tokenizer.json; refuse a model that is not Unigram, or does not fit the class."""
     steps = built_steps(row, {**taken, CHARSMAP: bool(pieces.settings.charsmap)})
     vocabulary = _vocabulary(pieces.pieces, layout, taken)
     ids = {piece.text: id for id, piece in enumerate(vocabulary)}
     unknown = int(pieces.processor.unk_id()) + len(layout.first) - layout.dropped
-    is_replaced = unknown < len(layout.first)  # by the class's own unknown token
+    is_replaced = unknown < len(layout.first)  # by the class's unknown token
     if pieces.settings.kind != UNIGRAM or len(ids) < len(vocabulary) or not (is_replaced or unknown == layout.unknown):
         raise DataError("", "does not fit the class that the folder names", REMEDY)
     text = json.dumps({name: steps[name] for name in STEPS})
@@ -121,7 +117,6 @@ def _vocabulary(pieces: list[Piece], layout: Layout, taken: Mapping[str, Any]) -
 def _added(
     vocabulary: list[Piece], layout: Layout, row: Mapping[str, Any], taken: Mapping[str, Any], ids: Mapping[str, int]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the model's own symbols and the class's tokens; tokens that are not pieces get the next ids."""
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     symbols = {piece.text: piece.type == CONTROL for piece in vocabulary if piece.type in (CONTROL, USER_DEFINED)}
     written = {name: value for key, value in taken.items() if key.endswith("_token") and (name := content(value))}
@@ -130,6 +125,7 @@ def _added(
         named += [SENTINEL.format(index) for index in reversed(range(taken["extra_ids"]))]
     further = iter(range(len(ids), len(ids) + len(named)))
     tokens = symbols | dict.fromkeys(named, True)
+    # tokens that are not pieces get the next ids
     placed = {name: ids[name] if name in ids else next(further) for name in tokens}
     for name, id in sorted(placed.items(), key=lambda pair: pair[1]):
         flags = plain | {"lstrip": layout.strips_mask and name == taken["mask_token"]}
@@ -139,8 +135,6 @@ def _added(
 
 
 def _around(row: Mapping[str, Any], names: Mapping[str, str], ids: Mapping[str, int]) -> dict[str, Any]:
-    """Return the post-processor that adds special tokens around one text and around two."""
-
     def sequence(key: str) -> list[dict[str, Any]]:
         return [
             {"Sequence": {"id": token, "type_id": type}}

@@ -38,6 +38,7 @@ def check_definition(definition: Mapping[str, Any]) -> None:
     """
     match definition.get("model"):
         case {"continuing_subword_prefix": str(prefix), "merges": [*merges]} if prefix and _are_pairs(merges):
+            # the library slices the prefix off without a check, and panics
             if not all(pair(merge)[1].startswith(prefix) for merge in merges):
                 cause = f"a merge's second part lacks the prefix {prefix!r:.80}"
                 raise DataError(f"{FILE}: model.merges", cause, DAMAGED)
@@ -48,6 +49,7 @@ def check_definition(definition: Mapping[str, Any]) -> None:
     for name in STEPS:
         steps = [*_steps(definition.get(name))]
         size = len(json.dumps(definition.get(name))) - sum(len(str(step.get(CHARSMAP, ""))) for step in steps)
+        # steps in sequence multiply
         growth = math.prod(map(_growth, steps))
         if size > MAX_STEP or growth > MAX_GROWTH:
             cause = f"has {size:,} characters" if size > MAX_STEP else f"can make a text {growth:,.0f} times as long"
@@ -97,7 +99,7 @@ def frame(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, Any]
 
 
 def pair(merge: str | Sequence[str]) -> Sequence[str]:
-    """Split a merge, which older files write as one string."""
+    # older files write a merge as one string
     return merge.split(" ", 1) if isinstance(merge, str) else merge
 
 
@@ -108,7 +110,7 @@ def _are_pairs(merges: Sequence[object]) -> bool:
 
 
 def _steps(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield all mappings nested in a part of the file."""
+    # a stack instead of recursion, since the file may nest deeply
     waiting = [value]
     while waiting:
         part = waiting.pop()
@@ -120,7 +122,6 @@ def _steps(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _growth(step: Mapping[str, Any]) -> float:
-    """Return the largest factor by which a step can lengthen a text."""
     match step:
         case {"type": "Replace", "pattern": {"String": str(pattern)}, "content": str(content)}:
             return max(1.0, len(content) / max(1, len(pattern))) if pattern else 1.0 + len(content)

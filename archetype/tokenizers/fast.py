@@ -46,7 +46,7 @@ def write_fast(
         allow_different_tokens: write the file even if it gives some texts other ids, with a warning.
 
     Raises:
-        DataError: the file gives a text or a prompt other ids, or other bos or eos.
+        DataError: the file gives a text or a prompt other ids, or another bos or eos.
 
     Warns:
         ReadOtherwise: transformers reads folders of this model type with a class that changes the file.
@@ -107,9 +107,8 @@ def _names(definition: Mapping[str, Any]) -> dict[int, str]:
 
 
 def _named_ends(tokenizer: Tokenizer, definition: Mapping[str, Any]) -> dict[str, str]:
-    """Return the names of bos and eos for tokenizer_config.json, omitting tokens that the vocabulary lacks."""
     names, ends = _names(definition), {"bos_token": tokenizer.bos, "eos_token": next(iter(tokenizer.eos), None)}
-    return {key: names[id] for key, id in ends.items() if id in names}
+    return {key: names[id] for key, id in ends.items() if id in names}  # without tokens that the vocabulary lacks
 
 
 def _definition(model: dict[str, Any], **steps: Any) -> dict[str, Any]:
@@ -183,11 +182,11 @@ def _unigram_words(unknown: str, ids: Mapping[str, int]) -> dict[str, Any] | Non
 
 
 def _merges(scores: dict[str, float], ids: dict[str, int]) -> list[list[str]]:
-    """Return all pairs of pieces that form a piece, ordered by its score, as SentencePiece merges them."""
     merges = []
     for piece, score in scores.items():
         halves = ((piece[:cut], piece[cut:]) for cut in range(1, len(piece)))
         pairs = sorted((ids[a], ids[b], a, b) for a, b in halves if a in scores and b in scores)
+        # SentencePiece merges the pair whose union has the best score, however it is split
         merges += [(score, [a, b]) for _, _, a, b in pairs]
     return [pair for _, pair in sorted(merges, key=lambda merge: -merge[0])]
 
@@ -201,6 +200,7 @@ def _normalizer(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
         steps.append({"type": "Precompiled", "precompiled_charsmap": b64encode(model.charsmap).decode()})
     if model.joins_spaces:
         steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
+        # a leading space is dropped before the prefix space is added
         steps.append({"type": "Replace", "pattern": {"Regex": r"\A "}, "content": ""})
     if model.adds_prefix:
         steps.append({"type": "Prepend", "prepend": SPACE})

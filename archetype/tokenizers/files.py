@@ -18,11 +18,7 @@ Vocabulary = Annotated[dict[str, TokenId], Field(description="a mapping of token
 
 
 def validated(model: type[M], data: Mapping[str, Any], place: str = "") -> M:
-    """Validate the contents of a file, called `place` in errors; field descriptions complete the message "... is not".
-
-    Raises:
-        DataError: names the first invalid field.
-    """
+    """Validate the contents of a file; `place` names it in errors, which end in the field's description."""
     try:
         return model.model_validate(data)
     except ValidationError as error:

@@ -63,6 +63,7 @@ def read_merges(data: bytes) -> list[tuple[str, str]]:
     pairs: list[tuple[str, str]] = []
     for index, line in enumerate(lines, start=1):
         line = line.rstrip("\r")
+        # "#" alone may begin a merge
         if line and not line.startswith("#version"):
             first, space, second = line.partition(" ")
             if not (first and space and second) or " " in second:

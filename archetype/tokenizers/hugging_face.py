@@ -30,7 +30,7 @@ INCOMPLETE = "is the tokenizer's file complete?"
 
 
 class HuggingFaceTokenizer(Tokenizer):
-    """Tokenizer described by a tokenizer.json: BPE, WordPiece, Unigram or WordLevel; `kind` is that of its model.
+    """Tokenizer described by a tokenizer.json: BPE, WordPiece, Unigram or WordLevel; `kind` names its model.
 
     Args:
         data: contents of the tokenizer.json.
@@ -105,12 +105,11 @@ class HuggingFaceTokenizer(Tokenizer):
 
     @cached_property
     def is_byte_level(self) -> bool:
-        """Whether pieces are written in GPT-2's byte alphabet."""
+        # the decoder knows: pieces are written in GPT-2's byte alphabet
         return '"ByteLevel"' in json.dumps(self.definition.get("decoder"))
 
     @property
     def merges(self) -> list[tuple[str, str]]:
-        """Pairs that BPE merges, in order; empty for other models."""
         return [(first, second) for first, second in map(pair, self._model.get("merges") or [])]
 
     def encode(self, text: str) -> list[int]:
@@ -135,7 +134,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
     @property
     def _adds_further_bos(self) -> bool:
-        """Whether prompts need a bos that the post-processor does not add, as in files of other programs."""
+        # files of other programs may ask for a bos that the post-processor does not add
         return self.adds_bos and self.bos not in self._special_ids_around_text[0]
 
     @cached_property
@@ -164,10 +163,10 @@ class HuggingFaceTokenizer(Tokenizer):
         return self.readable(self._piece(id))
 
     def readable(self, piece: str) -> str:
-        """Return a token or part of one for display."""
         return readable(to_bytes(piece) if self.is_byte_level else piece)
 
     def save(self, folder: Path) -> None:
+        # the bytes that were read, unless the file must also add bos
         data = self._data
         if self._adds_further_bos and self.bos is not None:
             steps = [self.definition.get("post_processor"), frame({self._piece(self.bos): self.bos}, {})]
@@ -239,7 +238,7 @@ def cleaned(text: str) -> str:
 
 
 def _reaches(token: "LibraryToken") -> bool:
-    """Return whether an added token's match may depend on text after a line break."""
+    # a match may depend on the text after a line break, where long texts are cut
     looks_ahead = token.single_word and token.content.endswith("\n")
     return token.lstrip or looks_ahead or re.search(r"\n\S", token.content) is not None
 
@@ -262,7 +261,7 @@ def byte_of_character() -> dict[str, int]:
 
 
 def to_bytes(piece: str) -> bytes:
-    """Return the bytes of a byte-level token; a piece outside the alphabet is ordinary text."""
+    # a piece outside the alphabet, such as an added token, is ordinary text
     alphabet = byte_of_character()
     if all(character in alphabet for character in piece):
         return bytes(alphabet[character] for character in piece)
@@ -282,7 +281,6 @@ def without(special: Iterable[str], text: str) -> list[str]:
 
 
 def _leading_id(processor: Mapping[str, Any] | None) -> int | None:
-    """Return the id that a post-processor adds before every text."""
     match processor:
         case {"type": "Sequence", "processors": [*inner]}:
             return next((id for id in map(_leading_id, inner) if id is not None), None)

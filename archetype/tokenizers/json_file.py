@@ -15,8 +15,7 @@ FILE = "archetype_tokenizer.json"
 
 
 class TokenizerFile(BaseModel):
-    """Fields of the file for every kind; kinds with further fields derive from this class."""
-
+    # kinds with further fields derive from this class
     model_config = ConfigDict(extra="forbid")
 
     kind: str

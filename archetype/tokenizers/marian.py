@@ -42,7 +42,7 @@ class MarianTokenizer(Tokenizer):
         target_vocab: contents of target_vocab.json, if the model has one.
 
     Raises:
-        DataError: the package sentencepiece is not installed, or names the file that is damaged.
+        DataError: the package sentencepiece is not installed, or a file is damaged.
     """
 
     kind = "marian"
@@ -81,6 +81,7 @@ class MarianTokenizer(Tokenizer):
         for ids, file in ((self._ids, VOCAB), (self._target_ids, TARGET_VOCAB)):
             if self._unknown not in ids:
                 raise DataError(file, f"has no {self._unknown!r} for unknown pieces", "do the files belong together?")
+            # one id ends sources and targets
             if ids.get(end) != self._ids.get(end):
                 raise DataError(file, f"has another id for {end!r} than {VOCAB}", "do the files belong together?")
 
@@ -136,6 +137,7 @@ def _table(data: bytes, place: str) -> dict[str, int]:
     if not ids or not all(type(id) is int and 0 <= id < 2**31 for id in ids.values()):
         raise DataError(place, "does not map every piece to an id", DAMAGED)
     try:
+        # JSON may escape half of a surrogate pair, which no text contains
         "".join(ids).encode()
     except UnicodeEncodeError:
         raise DataError(place, "holds a piece with half of a surrogate pair", DAMAGED) from None

@@ -30,12 +30,14 @@ def replay(words: Mapping[tuple[str, ...], int], merges: Sequence[Pair], prefix:
     """
     symbols = [list(word) for word in words]
     counts = list(words.values())
+    # each merge visits only the words that have the pair
     where: dict[Pair, set[int]] = defaultdict(set)  # indices of words that contain or contained a pair
     for n, word in enumerate(symbols):
         _note(where, word, n)
     totals: list[int] = []
     for pair in merges:
         total = 0
+        # an earlier merge may have removed the pair from a word, which then counts 0
         for n in where.pop(pair, ()):
             total += counts[n] * sum(neighbours == pair for neighbours in pairwise(symbols[n]))
             symbols[n] = _merged(symbols[n], pair, pair[0] + pair[1].removeprefix(prefix))

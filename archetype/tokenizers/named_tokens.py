@@ -1,4 +1,4 @@
-"""Add the tokens that a folder names besides its tokenizer.json, as transformers does."""
+"""Add the tokens that a folder names outside its tokenizer.json, as transformers does."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +34,7 @@ def add_named(backend: "Backend", config: Mapping[str, Any], added: Sequence[Add
     ids |= {token.content: token.id for token in added}
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
     tokens = []
+    # by id, since the library gives the next ids in order
     for token in sorted(added):
         flags = token._asdict()
         del flags["id"]
@@ -51,7 +52,7 @@ def add_named(backend: "Backend", config: Mapping[str, Any], added: Sequence[Add
 
 
 def named_in(config: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, bool]]]:
-    """Yield each token that a key names, with its flags."""
+    """Yield each token that a configuration names, with its flags."""
     extra = config.get(EXTRA) or config.get(OLDER_EXTRA) or ()
     other_keys = [key for key in config if key.endswith("_token") and key not in NAMED and not key.startswith("add_")]
     values = [config.get(key) for key in (*NAMED, *other_keys)]

@@ -12,11 +12,10 @@ class Incomplete(Exception):
 
 
 def scalar(text: str) -> Any:
-    """Parse an unquoted value of JSON or Python; return the text itself if it is neither."""
     if text.strip() in WORDS:
         return WORDS[text.strip()]
     try:
-        return json.loads(text)
+        return json.loads(text)  # an unquoted text that is neither JSON nor Python is returned as it is
     except (ValueError, RecursionError):
         return text
 

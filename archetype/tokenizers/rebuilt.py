@@ -1,4 +1,4 @@
-"""Find the parts of a tokenizer.json that classes of transformers replace by their own (`rebuilt.json`).
+"""Find the parts of a tokenizer.json that classes of transformers replace (`rebuilt.json`).
 
 The class named by `tokenizer_class` or implied by the model type keeps the file's vocabulary and builds the other parts
 itself, so transformers may give other ids than the file. The table is made by `python -m
@@ -86,7 +86,7 @@ def canonical(name: str, step: Any) -> Any:
 
 
 def settings_of(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a model's settings besides its vocabulary, with None for empty affixes."""
+    """Return a model's settings without its vocabulary, with None for empty affixes."""
     settings = {key: model.get(key, value) for key, value in SETTINGS[model["type"]].items()}
     return {"type": model["type"]} | {key: None if value == "" else value for key, value in settings.items()}
 
@@ -105,6 +105,7 @@ def reading_class(config: Mapping[str, Any], model: Mapping[str, Any], has_bytes
     named_here, named = config.get("tokenizer_class"), config.get("tokenizer_class") or model.get("tokenizer_class")
     if isinstance(named, str) and not config.get("auto_map"):
         name = named.removesuffix("Fast")
+        # byte-level files, such as DeepSeek's, name this class too; transformers reads them unchanged
         if name == "LlamaTokenizer" and has_bytes and not keeps_class:
             return None
         if known is not None and known != name:
@@ -197,10 +198,10 @@ def _has_every_byte(tokenizer: "HuggingFaceTokenizer") -> bool:
 
 
 def _row(tokenizer: "HuggingFaceTokenizer", first: str, second: str | None = None) -> list[int | str]:
-    """Return the ids added around one text or two; the texts appear as "A" and "B"."""
     with library_errors(DEFINITION, "cannot be used", DAMAGED):
         row = tokenizer.backend.encode(first, second, add_special_tokens=True)
     marked = [id if text is None else "AB"[text] for id, text in zip(row.ids, row.sequence_ids, strict=True)]
+    # texts as "A" and "B", each once
     return [item for at, item in enumerate(marked) if isinstance(item, int) or item not in marked[:at]]
 
 
@@ -209,7 +210,6 @@ def _ids(tokenizer: "HuggingFaceTokenizer", row: Sequence[str], names: Mapping[s
 
 
 def otherwise(tokenizer: "HuggingFaceTokenizer", folder: Path) -> Iterator[str]:
-    """Yield how transformers reads a folder differently from its tokenizer.json."""
     file = folder / MODEL_CONFIG
     has_bytes = LEVEL in json.dumps([tokenizer.definition.get(step) for step in (*STEPS, "post_processor")])
     cls = reading_class(tokenizer.config, read_json(file) if file.is_file() else {}, has_bytes)

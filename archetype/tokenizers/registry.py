@@ -17,7 +17,7 @@ from archetype.tokenizers.tokenizer import Tokenizer, check_utf8
 
 T = TypeVar("T", bound=type[Tokenizer])
 # In the order in which their files are looked for. Marian comes first, since no other file describes both of its
-# languages; then our own kinds, next to which an export puts a tokenizer.json for other programs. Libraries are
+# languages; then Archetype's kinds, next to which an export puts a tokenizer.json for other programs. Libraries are
 # imported only when a tokenizer that needs them is opened or trained.
 MODULES = ("marian", "bytes", "characters", "words", "hugging_face", "sentencepiece", "tiktoken", "tekken",
            "gpt2", "wordpiece", "bpe")  # fmt: skip
@@ -39,15 +39,13 @@ _registered: dict[str, type[Tokenizer]] = {}  # kinds registered by users
 def register_tokenizer(cls: T) -> T:
     """Register a kind of tokenizer (also a class decorator); its files are looked for before those of built-in kinds.
 
-    Args:
-        cls: subclass of `Tokenizer` with a `kind`.
-
     Raises:
         DataError: the kind is missing, or used by another class.
     """
     if not cls.kind:
         raise DataError(cls.__name__, "has no kind", 'give the class a name for recipes: kind = "..."')
     other = _classes().get(cls.kind)
+    # the same class again, as when an extension is loaded twice, is no conflict
     if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
         raise DataError(cls.__name__, f"kind {cls.kind!r} is registered by {other.__name__}", "choose another name")
     _registered[cls.kind] = cls
@@ -60,13 +58,10 @@ def trainable_kinds() -> tuple[str, ...]:
 
 
 def tokenizer_class(kind: object, kinds: Collection[str] | None = None) -> type[Tokenizer]:
-    """Return the class of a kind.
-
-    Args:
-        kinds: allowed kinds (default: all).
+    """Return the class of a kind among `kinds` (default: all).
 
     Raises:
-        DataError: the kind is unknown; lists those that can be trained.
+        DataError: the kind is unknown; lists the kinds that can be trained.
     """
     classes = _classes()
     if isinstance(kind, str) and kind in (classes if kinds is None else kinds):
@@ -114,8 +109,8 @@ def train_tokenizer(
 def open_tokenizer(source: Path) -> Tokenizer:
     """Open the tokenizer of a model folder, run directory, tokenizer folder or hub model, or in a single file.
 
-    If a folder has several, registered kinds come first, then Marian, our own kinds, tokenizer.json, tokenizer.model,
-    and the others.
+    If a folder has several, registered kinds come first, then Marian, Archetype's kinds, tokenizer.json,
+    tokenizer.model, and the others.
 
     Args:
         source: a folder, a tokenizer file, or owner/name or owner/name@revision on the hub (only tokenizer files are
@@ -152,18 +147,13 @@ def open_tokenizer(source: Path) -> Tokenizer:
 
 
 def _class_of(file: Path) -> type[Tokenizer]:
-    """Return the kind implied by a file's name.
-
-    Raises:
-        DataError: the name implies none.
-    """
     others = [(name, cls) for cls in _classes().values() for name in cls.other_names]
     others.sort(key=lambda other: -len(other[0]))  # tekken*.json before *.json
     for pattern, cls in (*_patterns().items(), *others):
         if fnmatch(file.name, pattern):
             return cls
     names = ", ".join(dict.fromkeys((*_patterns(), *(name for name, _ in others))))
-    raise DataError(str(file), "is no file of a tokenizer by its name", f"name one of these: {names}")
+    raise DataError(str(file), "does not have the name of a tokenizer file", f"use one of {names}")
 
 
 def _open_file(cls: type[Tokenizer], file: Path) -> Tokenizer:
@@ -174,7 +164,6 @@ def _open_file(cls: type[Tokenizer], file: Path) -> Tokenizer:
 
 
 def _patterns() -> dict[str, type[Tokenizer]]:
-    """Return the kind for each file pattern, in the order of search."""
     patterns: dict[str, type[Tokenizer]] = {}
     for cls in _classes().values():
         for pattern in cls.files:
@@ -183,9 +172,9 @@ def _patterns() -> dict[str, type[Tokenizer]]:
 
 
 def _located(error: DataError, file: Path) -> DataError:
-    """Put the full path of the file at fault into an error."""
     if error.place.startswith(str(file.parent)):
         return error
+    # the place may begin with the name of another file in the folder
     name = error.place.partition(":")[0]
     if name and (file.parent / name).is_file():
         return DataError(str(file.parent / error.place), error.cause, error.remedy)

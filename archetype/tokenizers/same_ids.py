@@ -11,12 +11,12 @@ from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
 from archetype.tokenizers.registry import open_tokenizer
 from archetype.tokenizers.tokenizer import Tokenizer
 
-MOST_NAMES = 20  # number of the tokenizer's own tokens tried in texts
+MOST_NAMES = 20  # number of the tokenizer's tokens tried in texts
 ALLOW = "--allow-different-tokens to write it so"
 
 
 def awkward_cases(tokenizer: Tokenizer, further: Iterable[str] = ()) -> Iterator[tuple[str, list[int]]]:
-    """Yield difficult texts, some made of the tokenizer's own tokens, with their ids; skip texts that it refuses."""
+    """Yield difficult texts, some made of the tokenizer's tokens, with their ids; skip texts that it refuses."""
     names = [*tokenizer.symbols, *tokenizer.special_tokens][:MOST_NAMES]
     named = (f"the {name} cat{name}{name}s" for name in names)
     for text in (*AWKWARD_TEXTS, *named, *tokenizer.telling_texts(), *further):
@@ -31,7 +31,7 @@ def check_saved(
 ) -> Tokenizer:
     """Compare a folder's tokenizer with the original (ids of texts and prompts, bos and eos), and return it.
 
-    A tokenizer.json is read by its own library, as in transformers; other files are read by Archetype. With
+    A tokenizer.json is read by `tokenizers`, as in transformers; other files are read by Archetype. With
     `allow_different`, a difference is a warning.
 
     Raises:
@@ -55,12 +55,12 @@ def check_saved(
 
 
 def _differing_texts(tokenizer: Tokenizer, read: Tokenizer, file: str) -> Iterator[str]:
-    """Yield the first text with other ids, with or without special tokens around it."""
     # if bos or eos were ordinary tokens, the file matches them first, even inside other tokens
     special, ends = tokenizer.special_tokens, {read.bos, *read.eos[:1]}
     names = [name for name, id in read.special_tokens.items() if id in ends and name not in special]
     tokens = [tokenizer.decode([id]) for id in range(tokenizer.vocab_size)] if names else []
     further = [*names, *(token for token in tokens if any(name in token for name in names))]
+    # a tokenizer.json is read by its library, as in transformers
     whole = read.backend if isinstance(read, HuggingFaceTokenizer) else None
     for text, ids in awkward_cases(tokenizer, further):
         row, again = tokenizer.add_special_tokens(ids), read.encode_with_special_tokens(text)

@@ -1,4 +1,4 @@
-"""Tokenizer from a SentencePiece tokenizer.model, using its own library."""
+"""Tokenizer from a SentencePiece tokenizer.model, using the library sentencepiece."""
 
 import random
 import struct
@@ -67,7 +67,7 @@ class SentencePieceTokenizer(Tokenizer):
     Args:
         data: contents of a tokenizer.model.
         config: contents of tokenizer_config.json, which names special tokens.
-        added: tokens that a folder adds; the model's own control pieces among them change nothing.
+        added: tokens that a folder adds; control pieces of the model among them change nothing.
 
     Raises:
         DataError: the package is not installed, or the file is damaged.
@@ -127,7 +127,6 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def own_symbols(self) -> list[str]:
-        """Symbols that the model itself matches in a text."""
         return [piece.text.replace(SPACE, " ") for piece in self.pieces if piece.type == USER_DEFINED]
 
     def encode(self, text: str) -> list[int]:
@@ -150,7 +149,6 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def special_ids_around(self) -> tuple[list[int], list[int]]:
-        """Ids added before and after a text."""
         return super().add_special_tokens([]), [*(self.eos[:1] if self._adds_eos else ())]
 
     def add_special_tokens(self, ids: Sequence[int]) -> list[int]:
@@ -191,7 +189,6 @@ class SentencePieceTokenizer(Tokenizer):
         return readable(self.piece(id)) if 0 <= id < self._size or id in self._names else ""
 
     def piece(self, id: int) -> str:
-        """Return a token as spelled in the model's file."""
         return self._names.get(id) or str(self.processor.id_to_piece(id))
 
     def save(self, folder: Path) -> None:
@@ -208,6 +205,7 @@ class SentencePieceTokenizer(Tokenizer):
         if piece in self.added:
             return self.added[piece].id
         id = int(self.processor.piece_to_id(piece))
+        # the library returns the unknown id for an unknown piece
         return id if self.piece(id) == piece else None
 
 
@@ -319,7 +317,7 @@ def _fields(data: bytes) -> list[tuple[int, int | bytes]]:
                 size = number()
                 fields.append((key >> 3, data[position : position + size]))
                 position += size
-            case 1 | 5 as wire:
+            case 1 | 5 as wire:  # 5 as wire: | fixed 64 and 32 bits
                 size = 8 if wire == 1 else 4
                 fields.append((key >> 3, data[position : position + size]))
                 position += size

@@ -21,7 +21,7 @@ MASKS = ("[MASK]", "<mask>")
 
 
 def content(value: object) -> str | None:
-    """Return the text of a token written as a string or as a mapping with "content"."""
+    # a token is written as a string or as a mapping with "content"
     value = value.get("content") if isinstance(value, Mapping) else value
     return value if isinstance(value, str) else None
 
@@ -59,7 +59,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 class Ends(NamedTuple):
-    """The bos and eos ids of a tokenizer, and whether prompts begin with bos."""
+    """Bos and eos ids of a tokenizer, and whether prompts begin with bos."""
 
     bos_token: int | None
     eos_token: int | None
@@ -122,13 +122,12 @@ def set_known(tokenizer: Tokenizer, special: Mapping[str, int]) -> None:
 
 
 def start_of_text(row: Sequence[int], ids: Sequence[int]) -> int:
-    """Return the position in `row` where the text's ids begin, after special tokens."""
     return next(start for start in range(len(row)) if row[start : start + len(ids)] == ids)
 
 
 def mask_id(tokenizer: Tokenizer) -> int:
-    """Return the id of the mask token, or one beyond the vocabulary."""
     special = tokenizer.special_tokens
+    # an id beyond the vocabulary matches no token
     return next((special[name] for name in MASKS if name in special), tokenizer.vocab_size)
 
 

@@ -46,11 +46,11 @@ class TextStream:
         new = text[len(self._text) :]
         recent = self._window[self._num_returned :]
         recent_text = self._decode(recent)
+        # the window may start at these tokens: alone they have the same text, or text that is not only spaces
         if recent_text == new or recent_text.strip():
             self._window, text = recent, recent_text
         self._num_returned, self._text = len(self._window), text
         return new
 
     def finish(self) -> str:
-        """Return the remaining text."""
         return self._decode(self._window)[len(self._text) :]

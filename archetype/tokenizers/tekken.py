@@ -42,8 +42,6 @@ class Config(BaseModel):
 
 
 class TekkenFile(BaseModel):
-    """Fields that determine the ids of a text."""
-
     config: Annotated[Config, Field(description="a mapping with pattern, default_vocab_size and version")]
     vocab: Annotated[list[Ranked], Field(description="a list of mappings with rank and token_bytes")]
     special_tokens: Annotated[list[Special] | None, Field(description="a list of mappings with rank and token_str")] = (
@@ -73,6 +71,7 @@ def rank_file(data: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
     file = validated(TekkenFile, data)
     special, first = _special_tokens(file), file.config.default_num_special_tokens
     count = file.config.default_vocab_size - first
+    # a file may list more ranks than its vocabulary uses
     tokens = sorted((token.rank, token.token_bytes) for token in file.vocab)[: max(count, 0)]
     if [rank for rank, _ in tokens] != list(range(count)):
         raise DataError("vocab", f"does not have the ranks from 0 to {count - 1:,}", DAMAGED)

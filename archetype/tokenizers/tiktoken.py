@@ -52,8 +52,7 @@ QWEN = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 class Format(BaseModel):
     """Settings that a rank file lacks: pre-tokenization pattern and special tokens.
 
-    `normalization` is a Unicode normalization form. `bos` and `eos` are names of special tokens; None selects the usual
-    names.
+    `normalization` is a Unicode normalization form; bos or eos None selects the usual names.
     """
 
     pattern: Annotated[str, Field(min_length=1, description="the regular expression that splits a text")]
@@ -141,7 +140,7 @@ class TiktokenTokenizer(Tokenizer):
 
 
 def is_ranks(data: bytes) -> bool:
-    """Return whether a file begins like a rank file, which no SentencePiece model does."""
+    # a SentencePiece model begins with a binary field
     return FIRST_LINE.match(data) is not None
 
 
@@ -179,7 +178,7 @@ def _token_and_rank(line: bytes, index: int) -> tuple[bytes, int]:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """Split a text within runs of spaces that are too long for the library."""
+    # within runs of spaces only, where the ids may differ from an uncut text
     start = 0
     for run in LONG_SPACES.finditer(text):
         while run.end() - max(start, run.start()) > MOST_SPACES:
@@ -231,11 +230,6 @@ def published_format(ranks: int) -> Format:
 
 
 def companion_format(data: Mapping[str, Any]) -> Format:
-    """Return the format in a companion file.
-
-    Raises:
-        DataError: names the key at fault.
-    """
     format = validated(Format, data, COMPANION)
     special = format.special_tokens
     if len(set(special.values())) != len(special):
@@ -246,7 +240,7 @@ def companion_format(data: Mapping[str, Any]) -> Format:
 
 
 def _llama3() -> list[str]:
-    """Return Llama 3's 256 special tokens; 3.1 and 3.2 rename some reserved ones without changing ids."""
+    # 256 tokens; 3.1 and 3.2 rename reserved ones without changing ids
     first = ["<|begin_of_text|>", "<|end_of_text|>", *map(_reserved, range(4))]
     headers = ["<|start_header_id|>", "<|end_header_id|>", _reserved(4), "<|eot_id|>"]
     return [*first, *headers, *map(_reserved, range(5, 251))]

@@ -7,7 +7,7 @@ from archetype.tokenizers.tokenizer import SPACE, Tokenizer
 
 
 class TokenBytes:
-    """Map a token id to the UTF-8 bytes it adds after other text; for part of a character, its own bytes."""
+    """Map a token id to the UTF-8 bytes it adds after other text; for part of a character, the bytes of that part."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -17,8 +17,8 @@ class TokenBytes:
         self._known: dict[int, bytes] = {}
 
     def __call__(self, id: int) -> bytes:
-        """Return the bytes of a token; empty for a token without text."""
         if (known := self._known.get(id)) is None:
+            # after a visible token, since decoders drop a space at the start of a text
             text = self._tokenizer.decode([self._first, id])[len(self._before) :]
             known = text.encode() if REPLACEMENT not in text else _shown_bytes(self._tokenizer.token(id))
             self._known[id] = known
@@ -27,5 +27,6 @@ class TokenBytes:
 
 def _shown_bytes(token: str) -> bytes:
     text = token.replace(SPACE, " ")
+    # bytes as lone surrogates, which "surrogateescape" turns back into bytes
     escaped = re.sub(r"<0x([0-9A-F]{2})>", lambda byte: chr(0xDC00 + int(byte[1], 16)), text)
     return escaped.encode("utf-8", "surrogateescape")

@@ -16,7 +16,6 @@ class EncodedPair(NamedTuple):
     """Two texts encoded as one sequence.
 
     Attributes:
-        ids: token ids.
         types: token types: usually 0 for the first text and 1 for the second.
         places: character range (start, end) in the second text, by position of its tokens.
     """
@@ -104,8 +103,8 @@ class Tokenizer(ABC):
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text without adding special tokens.
 
-        A spelled-out special token is treated as in its own library: a `tokenizer.json` gives its id; SentencePiece and
-        tiktoken treat it as ordinary text.
+        A spelled-out special token is treated as in the reference library: a `tokenizer.json` gives its id;
+        SentencePiece and tiktoken treat it as ordinary text.
 
         Raises:
             DataError: the text contains something that this tokenizer cannot encode.
@@ -116,7 +115,7 @@ class Tokenizer(ABC):
         return []
 
     def encode_target(self, text: str) -> list[int]:
-        """Return the ids of a text in the target language of translation, which may have its own tokens."""
+        """Return the ids of a text in the target language of translation, which may have separate tokens."""
         return self.encode(text)
 
     def encode_with_special_tokens(self, text: str) -> list[int]:

@@ -202,6 +202,7 @@ class ToolCallParser:
             if self._is_escaped:
                 self._is_escaped = False
             else:
+                # a backslash escapes the next character, such as a quote
                 self._is_escaped, self._in_text = character == "\\", character != '"'
         elif character == '"':
             self._in_text = True
@@ -244,7 +245,7 @@ class ToolCallParser:
         return False
 
     def _end_of(self, literals: tuple[str | None, ...], position: int) -> int:
-        """Return the end of the literal that matches: OPEN if one still may match, NO if none can."""
+        # the furthest literal that matches; OPEN if one still may match
         ends = [follow(literal, self._text, position) for literal in literals if literal is not None]
         return max((end for end in ends if end >= 0), default=OPEN if OPEN in ends else NO)
 

@@ -61,6 +61,7 @@ class ToolForm:
         """Cut the last literal before the first of these end-of-text tokens."""
 
         def cut(text: str) -> str:
+            # generation stops at the token, so the parser never sees what follows
             return text[: min((at for end in ends if end and (at := text.find(end)) >= 0), default=len(text))]
 
         pairs = self.pairs and replace(self.pairs, after_none=cut(self.pairs.after_none))

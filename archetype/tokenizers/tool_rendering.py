@@ -62,7 +62,7 @@ class _Renderings:
         self._head, self._tail = template.around_content([USER], {"role": "assistant"}, TOOLS)
 
     def form(self) -> ToolForm | None:
-        """Return the inferred format after testing it; None if it cannot be inferred."""
+        # the answer begins after the generation prompt, or where the rendering of an answer starts
         text = self.calls(ARGUMENTS)
         start = next((len(beginning) for beginning in (self._head, self._prompt) if text.startswith(beginning)), None)
         if start is None or (name := text.find(NAMES[0], start)) < 0:
@@ -102,11 +102,11 @@ class _Renderings:
         return self._template.render([USER, message], False, TOOLS)
 
     def _second(self, arguments: Mapping[str, Any], end: str) -> str | None:
-        """Return the text between the arguments of two calls and the second name, after the last `end` before it."""
         try:
             text = self.calls(arguments, arguments)
         except DataError:
             return None
+        # from the end: a template lists the tools, with their names, before the calls
         first, second = text.rfind(NAMES[0]), text.rfind(NAMES[1])
         if second < first or (position := text.rfind(end, first, second)) < 0:
             return None

@@ -122,8 +122,7 @@ def said_by_definition(definition: Mapping[str, Any], starts: bool, ends: bool) 
     """Return the effect of a tokenizer.json in terms of keys that older classes read.
 
     Args:
-        definition: contents of the file.
-        starts: whether it adds bos before a text.
+        starts: whether the file adds bos before a text.
         ends: whether it adds eos after a text.
     """
     steps = {name: json.dumps(definition.get(name)) for name in STEPS}

@@ -17,8 +17,8 @@ MAX_WORDS = 2**18  # limit of the cache, about 50 MB
 # pattern of ByteLevel with use_regex
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 PROPERTY = re.compile(r"\\p\{(L|Lu|Ll|Lt|Lm|Lo|M|N|Nd|P|S)\}")
-# syntax that Oniguruma and `re` read alike: characters, properties, spaces, classes of them, negative lookahead, and
-# non-capturing groups without repetition, since nested repetition can take exponential time
+# syntax with one meaning in Oniguruma and `re`: characters, properties, spaces, classes of them, negative lookahead,
+# and non-capturing groups without repetition, since nested repetition can take exponential time
 SAFE = re.compile(
     rf"(?:{PROPERTY.pattern}|\\[sSrnt]|\\[^\w\s]|\[\^?(?!\[)|\(\?(?:i?:|!)|\)(?![+*{{])|[^\\\[().$^&~-])*"
 )
@@ -45,6 +45,7 @@ class WordCache:
     ) -> None:
         self._reaching = [*filter(None, reaching)]
         self._pattern, self._library, self._ids = pattern, library, _Ids(library)
+        # whether the pattern always ends a word at a line break, tried with letters, digits and marks
         lines = [f"{before}\n{after}" for before in "aA1.é" for after in "aA1.é"]
         self._cuts_at_lines = all(2 in accumulate(map(len, pattern.findall(line))) for line in lines)
         # by their first two characters, so that most texts rule them out quickly
@@ -53,7 +54,6 @@ class WordCache:
             self._added.setdefault(token[:2], []).append(token)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text; parts that `re` may split differently are left to the library."""
         if (ids := self._of_words(text)) is not None:
             return ids
         if not self._cuts_at_lines or any(token in text for token in self._reaching):
@@ -123,7 +123,7 @@ def _for_python(pattern: str) -> "re.Pattern[str] | None":
 
 @cache
 def _characters(category: str) -> str:
-    """Return the stable characters of a Unicode category as ranges in a regular expression."""
+    # of the Basic Multilingual Plane only: other characters are not stable
     ranges: list[list[int]] = []
     for code in range(0x10000):
         if _is_stable(character := chr(code)) and unicodedata.category(character).startswith(category):
@@ -146,7 +146,7 @@ def _all_stable(text: str) -> bool:
 
 
 def _is_stable(character: str) -> bool:
-    # the same in all Unicode versions, and white space for `re` and Oniguruma alike
+    # the same in all Unicode versions, and white space for both `re` and Oniguruma
     category = unicodedata.category(character)
     if category[0] == "C" or character in FOLDED or ord(character) > 0xFFFF:
         return character in CONTROLS

@@ -86,7 +86,6 @@ class WordTokenizer(JSONTokenizer):
 
 
 def split(text: str) -> list[str]:
-    """Split a text into words, punctuation marks and line breaks."""
     return [word for word, _ in _splitter().pre_tokenize_str(check_utf8(text))]
 
 

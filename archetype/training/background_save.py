@@ -14,11 +14,7 @@ Files = list[dict[str, Tensor]]
 
 
 class BackgroundSave:
-    """Background writer of checkpoints, one at a time, from copies of the tensors on the CPU.
-
-    If the copies of all processes on this machine would take more than half of the free memory, the checkpoint is
-    written synchronously instead.
-    """
+    """Background writer of checkpoints, one at a time, from copies of the tensors on the CPU."""
 
     def __init__(self) -> None:
         self.thread: threading.Thread | None = None
@@ -26,10 +22,7 @@ class BackgroundSave:
         self.written: list[int] = []
 
     def start(self, step: int, tensors: Files, write: Callable[[Files], object]) -> None:
-        """Start writing a checkpoint after the previous one is done.
-
-        Args:
-            tensors: tensors by name, for each file.
+        """Start writing a checkpoint, given as tensors by name for each file, after the previous one is done.
 
         Raises:
             ArchetypeError: the previous checkpoint, or this one if written synchronously, could not be written.
@@ -37,10 +30,13 @@ class BackgroundSave:
         self.wait()
         free, num_local = free_memory(torch.device("cpu")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         shards = [_shard(tensor) for file in tensors for tensor in file.values()]
+        # the copies of all processes on this machine would take more than half of the free memory: write without
+        # copies, and let training wait
         if free is not None and 2 * num_local * sum(tensor.nbytes for tensor in shards) > free:
             write(tensors)
             self.written.append(step)
             return
+        # copied now: the next step changes the tensors while the thread writes
         copies = [{name: tensor.detach().to("cpu", copy=True) for name, tensor in file.items()} for file in tensors]
 
         def run() -> None:
@@ -63,21 +59,13 @@ class BackgroundSave:
         return self.thread is not None or bool(self.written)
 
     def finished(self) -> list[int]:
-        """Wait for the writer. Return the steps of the checkpoints written since the last call.
-
-        Raises:
-            ArchetypeError: a checkpoint could not be written.
-        """
+        """Wait for the writer. Return the steps of the checkpoints written since the last call; raise write errors."""
         self.wait()
         written, self.written = self.written, []
         return written
 
     def wait(self) -> None:
-        """Wait until no checkpoint is being written.
-
-        Raises:
-            ArchetypeError: the checkpoint could not be written.
-        """
+        """Wait until no checkpoint is being written; raise write errors."""
         self.join()
         error, self.error = self.error, None
         if error is not None:

@@ -25,10 +25,8 @@ def recompute_blocks(model: nn.Module, recompute: Literal["none", "blocks"] | in
 
     Args:
         recompute: "none", all "blocks", or the number of blocks from the first.
-
-    Raises:
-        SpecError: the model has fewer blocks.
     """
+    # the first blocks: the backward pass reaches them last, when the others have freed their activations
     left = number_recomputed(recompute, len(blocks_of(model)))
     for stack in stacks_of(model):
         stack.num_recomputed = min(left, len(stack.blocks))
@@ -36,7 +34,7 @@ def recompute_blocks(model: nn.Module, recompute: Literal["none", "blocks"] | in
 
 
 def number_recomputed(recompute: Literal["none", "blocks"] | int, num_blocks: int) -> int:
-    """Return the number of recomputed blocks; errors as for `recompute_blocks`."""
+    """Return the number of recomputed blocks; raise a SpecError if the model has fewer."""
     if isinstance(recompute, str):
         return num_blocks if recompute == "blocks" else 0
     if recompute > num_blocks:

@@ -19,25 +19,20 @@ COUNTED, ENOUGH = 256, 2**22  # steps and predictions counted; the rest is extra
 
 
 class Budget(Limits):
-    """Limits of a run, from which its number of steps follows."""
-
     def __bool__(self) -> bool:
         return any(limit is not None for limit in (self.tokens, self.flops, self.minutes, self.epochs))
 
     def steps(self, recipe: Recipe, spec: ModelSpec, length: int) -> int:
         """Return the number of steps that tokens and FLOPs allow, for rows without padding."""
         limits = [
+            # None if there is no such limit
             self.tokens and self.tokens / (recipe.batch_size * length),
             self.flops and self.flops / step_flops(recipe, spec, recipe.batch_size, length),
         ]
         return max(1, math.floor(min(limit for limit in limits if limit is not None)))
 
     def fit(self, recipe: Recipe, spec: ModelSpec, objective: Objective, device: torch.device) -> Recipe:
-        """Set the steps of a recipe from the budget; adjust warm-up and evaluation interval unless they are set.
-
-        Raises:
-            SpecError: epochs are given for data without epochs.
-        """
+        """Set the steps of a recipe from the budget; adjust warm-up and evaluation interval unless they are set."""
         batch_size, length = objective.batch_shape or (recipe.batch_size, recipe.sequence_length)
         limits = []
         if self.tokens is not None:
@@ -66,6 +61,7 @@ def steps_that_predict(objective: Objective, tokens: float) -> float:
     total = 0
     for steps in range(1, COUNTED + 1):
         total += objective.num_targets(objective.batch(steps - 1))
+        # the step that exceeded the budget is not taken
         if total > tokens:
             return steps - 1
         if total > ENOUGH:

@@ -35,6 +35,7 @@ class Head(NamedTuple):
 
 
 def chunk_rows(vocab_size: int) -> int:
+    # 4 bytes: logits are float32
     return max(MIN_ROWS, CHUNK_BYTES // (4 * vocab_size))
 
 
@@ -51,7 +52,7 @@ def chunked_cross_entropy(
         features: inputs of the head.
         targets: token ids, or IGNORED.
         label_smoothing: probability mass spread evenly over all V ids.
-        num_targets: number of targets that are not IGNORED, if counted on the host (None: read from the device).
+        num_targets: number of targets that are not IGNORED, if counted on the host (default: read from the device).
     """
     x, targets = features.flatten(0, -2), targets.flatten()
     is_target = targets != IGNORED
@@ -75,10 +76,8 @@ def chunked_cross_entropy(
 
 
 def indices_where(mask: Bool[Tensor, "N"], count: int) -> Int[Tensor, "count"]:
-    """Return the indices of the `count` true elements in order.
-
-    `mask.nonzero()` would read their number from the device, which waits for all work queued there.
-    """
+    """Return the indices of the `count` true elements in order."""
+    # `mask.nonzero()` would read their number from the device, which waits for all work queued there
     return mask.argsort(descending=True, stable=True)[:count]
 
 
@@ -88,7 +87,7 @@ def _compute_dtype(x: Tensor) -> torch.dtype:
 
 
 def _logits(x: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None) -> tuple[Tensor, Tensor | None]:
-    """Return the logits of a chunk in float32, (n, V), and the tanh of the soft cap; None without a cap."""
+    # float32 logits (n, V), and the tanh of the soft cap, which its derivative needs
     logits = linear(x, weight, bias)
     if softcap is None:
         return logits.float(), None
@@ -97,8 +96,6 @@ def _logits(x: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | Non
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
-    """Mean cross-entropy over all chunks; the forward pass computes the gradients too."""
-
     @staticmethod
     def forward(
         ctx: Any,
@@ -112,11 +109,13 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         dtype, num_tokens, vocab_size = _compute_dtype(x), len(targets), len(weight)
         w, b = weight.to(dtype), None if bias is None else bias.to(dtype)
         of_x, of_weight, of_bias = ctx.needs_input_grad[:3]
+        # the forward pass computes the gradients too, while a chunk's logits exist; `backward` only scales them
         ctx.x_gradient = torch.empty_like(x) if of_x else None
         ctx.weight_gradient = torch.zeros_like(weight, dtype=torch.float32) if of_weight else None
         ctx.bias_gradient = torch.zeros_like(bias, dtype=torch.float32) if of_bias and bias is not None else None
         ctx.dtypes = weight.dtype, None if bias is None else bias.dtype
         nats = torch.zeros((), device=x.device)
+        # w, b and the chunk have the type of autocast already
         with torch.autocast(x.device.type, enabled=False):
             for start in range(0, num_tokens, chunk_size := chunk_rows(vocab_size)):
                 part = slice(start, start + chunk_size)
@@ -135,6 +134,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        # dropped from the context, so that the scaled gradients are the only references
         results = ctx.x_gradient, ctx.weight_gradient, ctx.bias_gradient
         ctx.x_gradient = ctx.weight_gradient = ctx.bias_gradient = None
         x, weight, bias = (None if result is None else result.mul_(gradient) for result in results)
@@ -151,13 +151,14 @@ def _loss_and_gradient(
     softcap: float | None,
     label_smoothing: float,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "n V"]]:
-    """Return the summed loss of a chunk in nats, and its gradient by features @ weight.T + bias, in the type of x."""
+    # summed loss of a chunk in nats, and its gradient with respect to features @ weight.T + bias, in the type of x
     z, tanh = _logits(x, weight, bias, softcap)  # (n, V)
-    z.sub_(z.amax(-1, keepdim=True))  # so that exp does not overflow
+    z.sub_(z.amax(-1, keepdim=True))  # the largest is 0, so exp cannot overflow
     of_target, mean = z.gather(1, ids), z.mean(-1, keepdim=True)  # (n, 1)
     total = z.exp_().sum(-1, keepdim=True)
     nats = (total.log() - (1 - label_smoothing) * of_target - label_smoothing * mean).sum()
     gradient = z.div_(total).sub_(label_smoothing / len(weight))  # softmax minus the smoothed target
+    # the target has the rest of the probability, 1 - label_smoothing
     gradient.scatter_add_(1, ids, torch.full_like(of_target, label_smoothing - 1))
     if tanh is not None:  # the derivative of the soft cap
         gradient.mul_(1 - tanh.float().square_())

@@ -54,7 +54,6 @@ class Data(Part):
     validation_fraction: Annotated[float, Field(gt=0, lt=0.9)] = 0.1
 
     def files(self) -> tuple[str, ...]:
-        """Return all files, in the order of `path_fields`."""
         values = [getattr(self, field) for field in self.path_fields]
         return tuple(file for value in values for file in ([value] if isinstance(value, str) else value))
 
@@ -144,13 +143,7 @@ class PackedDocuments(RunningText):
         """Return the sources, and the relative number of rows of each."""
 
     def training_texts(self, texts: dict[str, str]) -> list[str]:
-        """Return a sample of the training documents, with equal shares of all pieces of all sources.
-
-        For a tokenizer of characters, return the alphabet of all documents: an unknown character could not be scored.
-
-        Raises:
-            DataError: the files hold no text to train on.
-        """
+        """Return a sample of the training documents, with equal shares of all pieces of all sources."""
         sample = self._sample()
         if not any(sample):
             cause = "no text is left for training"
@@ -160,13 +153,14 @@ class PackedDocuments(RunningText):
 
     def _sample(self) -> list[str]:
         pieces = [(sources, piece) for sources in self.parts_and_weights()[0] for piece in sources.pieces()]
+        # the alphabet of all documents: an unknown character could not be scored
         if self.tokenizer == "characters":
             return [
                 "".join(sorted({letter for part, piece in pieces for text in part.documents(piece) for letter in text}))
             ]
         sample: list[str] = []
         for sources, piece in pieces:
-            left = SAMPLE // len(pieces)  # characters
+            left = SAMPLE // len(pieces)  # characters left for this piece
             for text in sources.documents(piece):
                 if not is_held_out(text, self.validation_fraction):
                     sample.append(text[:left])
@@ -209,7 +203,7 @@ class DocumentData(PackedDocuments):
         return [Sources(expand(self.text, SUFFIXES), self.field, self.separator)], [Fraction(1)]
 
     def with_absolute_paths(self) -> Self:
-        # folders and patterns stay as they are; a dataset is pinned to its revision
+        # folders and patterns are not expanded; a dataset is pinned to its revision
         return self.replace(text=tuple(map(_anchored, self.text)), cache=self.cache and _absolute(self.cache))
 
 
@@ -249,6 +243,7 @@ class MixtureData(PackedDocuments):
         if not self.parts:
             raise SpecError("data.parts", "no part is given", "name one: {text: [FILE], weight: 1}")
         sources = [Sources(expand(part.text, SUFFIXES), part.field, part.separator) for part in self.parts]
+        # exact: the schedule of a mixture must not depend on rounding
         return sources, [Fraction(str(part.weight)) for part in self.parts]
 
     def with_absolute_paths(self) -> Self:
@@ -323,14 +318,10 @@ class ImageData(FileData):
     image_processor: ImageProcessor | None = None
 
     def prepared_for(self, spec: ModelSpec, processor: Callable[[], ImageProcessor | None]) -> Self:
-        """Return the data with an image processor if they hold pixels.
-
-        Raises:
-            SpecError: the recipe has an image processor and the data hold no pixels.
-        """
+        """Return the data with an image processor if they hold pixels."""
         path = Path(self.file)
         if not self.file or spec.image_shape is None or not path.exists():
-            return self  # reading the data raises the error
+            return self  # the error is raised when the data are read
         if not has_pixels(path):
             if self.image_processor is not None:
                 cause = f"{path.name} holds model inputs, not pixels"
@@ -357,4 +348,5 @@ def _read(files: tuple[str, ...], folder: Path, field: str) -> list[str]:
         raise SpecError(f"data.{field}", f"no {field} is given", f"name a file with --{field}, or in the recipe")
     if not skipping_limit():
         return [read_text(folder / file) for file in files]
+    # `read_text` removes a byte order mark itself
     return [decoded_lines(read_data(folder / file), str(folder / file)).removeprefix("\ufeff") for file in files]

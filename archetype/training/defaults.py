@@ -23,7 +23,7 @@ from archetype.training.pretrained import Pretrained
 from archetype.training.recipe import Recipe
 
 SPEC = "llama-tiny"
-LEARNED = ("bpe", "byte_bpe", "words")  # tokenizers that learn a vocabulary of a given size
+LEARNED = ("bpe", "byte_bpe", "words")  # tokenizers whose vocabulary size can be set
 MAX_VOCAB_SIZE = 4096
 MAX_LENGTH = 1024  # tokens per row chosen for a model with a longer context
 EPOCHS, MIN_STEPS, MAX_STEPS = 3, 200, 2000
@@ -44,7 +44,7 @@ def assemble(
     """Override fields of a recipe file; without a file, choose the missing fields.
 
     Args:
-        file: the recipe (absent: none).
+        file: the recipe, if there is one.
         fields: values by path, such as optimizer.learning_rate; None is ignored.
         assignments: further PATH=VALUE; spec.PATH edits the recipe's specification.
         budget: determines the number of steps.
@@ -64,6 +64,7 @@ def assemble(
     of_spec = [assignment for assignment in assignments if assignment.startswith("spec.")]
     put(data, [assignment for assignment in assignments if assignment not in of_spec])
     objective = data.get("objective")
+    # an objective without a kind: its settings are kept until model and data determine the kind
     of_objective = data.pop("objective") if isinstance(objective, dict) and "kind" not in objective else None
     try:
         Recipe.parse(data)  # the given fields must be valid before others are chosen
@@ -72,7 +73,7 @@ def assemble(
         chosen = columns_chosen + (_choose(data, bool(budget)) if file is None else [])
         if of_spec:
             data["spec"] = _edited(data.get("spec", SPEC), [assignment.removeprefix("spec.") for assignment in of_spec])
-        if file is None or pretrained is not None:  # for the specification as edited above
+        if file is None or pretrained is not None:  # after the edits, since the rate depends on the width
             chosen += _choose_rate(data, pretrained is not None)
         if of_objective is not None:
             data["objective"] = _kind_of_objective(data) | of_objective
@@ -82,11 +83,7 @@ def assemble(
 
 
 def _take_from(pretrained: Pretrained, data: dict[str, Any], of_spec: Sequence[str]) -> None:
-    """Set the specification and tokenizer of a recipe's mapping to those of a pretrained model.
-
-    Raises:
-        SpecError: the recipe sets others.
-    """
+    # a recipe that sets another specification or tokenizer than the pretrained model's is refused
     spec, examples = pretrained.model.spec, data.setdefault("data", {})
     written = data.get("spec")
     if isinstance(written, dict) and leaves_vocabulary_open(written):
@@ -108,7 +105,7 @@ def _take_from(pretrained: Pretrained, data: dict[str, Any], of_spec: Sequence[s
 
 
 def recipe_for(source: str | dict[str, Any], data: Mapping[str, Any], size: int) -> Recipe:
-    """Return the recipe that `assemble` chooses for a specification and bytes of text; the text need not exist."""
+    """Return the recipe that `assemble` chooses for a specification and `size` bytes of text, which need not exist."""
     fields: dict[str, Any] = {"spec": source, "data": dict(data)}
     _choose(fields, False, size)
     _choose_rate(fields, is_trained=False)
@@ -125,7 +122,7 @@ def _edited(source: Any, assignments: list[str]) -> dict[str, Any]:
 
 
 def _opened(source: Any) -> tuple[ModelSpec, bool]:
-    """Return a specification, and whether the tokenizer determines its vocabulary size."""
+    # whether the tokenizer determines the vocabulary size; 1 is a placeholder
     is_open = leaves_vocabulary_open(source)
     return open_spec({"vocab_size": 1} | source if is_open else source), is_open
 
@@ -138,7 +135,7 @@ def _kind_of_objective(data: dict[str, Any]) -> dict[str, str]:
 
 
 def _choose(data: dict[str, Any], has_budget: bool, size: int | None = None) -> list[str]:
-    """Fill in the missing fields of a recipe for the size of its text, or `size`. Describe the choices."""
+    """Fill in the missing fields of a recipe for `size` bytes of text (default: measured). Describe the choices."""
     chosen: dict[str, Any] = {}
 
     def choose(path: str, value: Any) -> None:
@@ -173,7 +170,6 @@ def _choose(data: dict[str, Any], has_budget: bool, size: int | None = None) -> 
 
 
 def _model_for(data: Data) -> tuple[dict[str, Any], str]:
-    """Return a small model for the data, as in a recipe, and its description."""
     spec = open_spec(data.preset)
     if not isinstance(data, ImageData):
         open_vocabulary = {key: value for key, value in spec.dump().items() if not key.endswith("vocab_size")}
@@ -181,6 +177,7 @@ def _model_for(data: Data) -> tuple[dict[str, Any], str]:
     num_channels, side, num_classes = shape_of_images(Path(data.file)) or (3, PICTURE_SIDE, None)
     fields: dict[str, Any] = {} if num_classes is None else {"head.num_classes": num_classes}
     if spec.image_shape != (num_channels, side):
+        # the smallest patch that divides the image into at most PATCHES_OF_SIDE per side
         patch = next(size for size in range(1, side + 1) if side % size == 0 and side // size <= PATCHES_OF_SIDE)
         fields |= {"num_channels": num_channels, "image_size": side, "patch_size": patch}
     spec = assign(spec, [f"{name}={value}" for name, value in fields.items()])
@@ -188,11 +185,10 @@ def _model_for(data: Data) -> tuple[dict[str, Any], str]:
 
 
 def _choose_for_text(choose: Any, data: dict[str, Any], size: int, has_budget: bool) -> None:
-    """Choose tokenizer, vocabulary size, sequence length and steps for a text of `size` bytes."""
     spec, is_open = _opened(data["spec"])
     vocab_size = MAX_VOCAB_SIZE if is_open else getattr(spec, "vocab_size", MAX_VOCAB_SIZE)
-    room = vocab_size if spec.is_causal else vocab_size - 200  # for the mask, or a span's sentinels
-    small = "characters" if spec.reads_source else "bytes"  # which leave no room for sentinels
+    room = vocab_size if spec.is_causal else vocab_size - 200  # ids for the mask, or the sentinels of spans
+    small = "characters" if spec.reads_source else "bytes"  # bytes would leave no ids for sentinels
     choose("data.tokenizer", "byte_bpe" if room > 300 else small)
     if data["data"]["tokenizer"] in LEARNED:
         choose("data.vocab_size", min(room, MAX_VOCAB_SIZE, max(300, size // 200)))
@@ -207,7 +203,6 @@ def _choose_for_text(choose: Any, data: dict[str, Any], size: int, has_budget: b
 
 
 def _choose_rate(data: dict[str, Any], is_trained: bool) -> list[str]:
-    """Choose the learning rate of text models and pretrained models. Describe the choice and its reason."""
     recipe = Recipe.parse({name: value for name, value in data.items() if name != "objective"})
     is_given = "learning_rate" in recipe.optimizer.model_fields_set
     if is_given or not (is_trained or isinstance(recipe.data, RunningText)):
@@ -226,11 +221,7 @@ def _put(data: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _choose_kind(data: dict[str, Any]) -> list[str]:
-    """Infer the kind of a recipe's texts and the text column of records, unless given. Describe the choices.
-
-    Raises:
-        DataError: a file is not text, or its text column is ambiguous.
-    """
+    # the kind of the texts, and the text column of records; returns a description of the choices
     examples = data.get("data", {})
     text_files, chosen = examples.get("text"), []
     if text_files and "kind" not in examples:
@@ -270,7 +261,7 @@ def _check_is_text(name: str) -> None:
 
 
 def _are_documents(names: Sequence[str]) -> bool:
-    """Return whether texts are read document by document: by their file type, or as too large for memory."""
+    # by their file type, or because they are too large to be held in memory
     if any(name.startswith(HUGGING_FACE) for name in names):
         return True
     files = [file for name in names for file in (expand([name], SUFFIXES) if Path(name).is_dir() else [name])]
@@ -278,7 +269,6 @@ def _are_documents(names: Sequence[str]) -> bool:
 
 
 def _size(names: Sequence[str], suffixes: Sequence[str]) -> int:
-    """Return the size in bytes of files, folders and patterns; a guess for data sets on the hub."""
     if any(name.startswith(HUGGING_FACE) for name in names):
         return UNKNOWN_SIZE
     return sum(Path(file).stat().st_size for file in expand(names, suffixes) if Path(file).is_file())

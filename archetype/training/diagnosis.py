@@ -11,15 +11,12 @@ from archetype.training.verdict import NUM_STEPS, has_diverged
 
 
 class Diagnosis:
-    """Notices about a run, each shown once."""
-
     def __init__(self, state: TrainState) -> None:
         self.state, self.guess = state, state.objective.guessing_loss(state.model.spec)
         self.losses: deque[float] = deque(maxlen=NUM_STEPS)
         self.has_warned = False
 
     def at_start(self) -> Iterator[Notice]:
-        """Yield warnings about the recipe."""
         recipe, step = self.state.recipe, self.state.step
         yield from (Notice(step, note) for note in self.state.notes)
         warmup = getattr(recipe.schedule, "warmup_steps", 0)
@@ -31,12 +28,13 @@ class Diagnosis:
             yield Notice(step, f"{cause}: {effect}; use fewer warmup_steps")
 
     def after(self, event: Event) -> Iterator[Notice]:
-        """Warn once if the losses show that the run diverges, after `NUM_STEPS` steps or at an evaluation."""
+        """Warn once if the losses show that the run diverges."""
         if isinstance(event, Step) and not event.skipped:
             self.losses.append(event.loss)
             if self.state.first_loss is None:
                 self.state.first_loss = event.loss
         first, mean = self.state.first_loss, fmean(self.losses) if self.losses else math.nan
+        # after NUM_STEPS steps, or earlier at an evaluation
         is_shown = len(self.losses) == NUM_STEPS or (isinstance(event, Evaluated) and not event.on_all)
         if self.has_warned or not is_shown or first is None or not has_diverged(mean, first, self.guess):
             return

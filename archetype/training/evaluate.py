@@ -26,7 +26,7 @@ class Evaluation:
     reward_margin: float | None = None
 
 
-@torch.no_grad()  # not inference mode: sharded weights made in it could not be trained afterwards
+@torch.no_grad()  # not inference mode: sharded weights gathered in it could not be trained afterwards
 def evaluate(
     model: Model,
     objective: Objective,
@@ -40,10 +40,9 @@ def evaluate(
 
     Args:
         model: keeps its mode (training or evaluation).
-        objective: provides the batches and the loss.
         dtype: float32, or bfloat16 by autocast.
-        num_batches: number of batches (absent: all).
-        rows: rows per forward pass (absent: the whole batch).
+        num_batches: number of batches (default: all).
+        rows: rows per forward pass (default: the whole batch).
         stop: called before each batch; if it returns true, the result is None.
         processes: the processes that share the rows of each batch.
     """
@@ -57,12 +56,13 @@ def evaluate(
         for index in range(num_batches):
             if stop():
                 return None
+            # the same batches at each evaluation, spread over all, so that the losses of a curve are comparable
             batch = objective.validation_batch(index * total // num_batches)
             for part, share, counts in processes.parts(objective, batch, rows):
                 part = tuple(tensor.to(model.device) for tensor in part)
                 with torch.autocast(model.device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
                     output = processes.compute_loss(objective, model, part, counts)
-                if share:  # a part may hold no targets
+                if share:  # 0 if the part holds no targets, or repeats a row for the exchanges
                     num_targets = int(output.num_targets)
                     nats += float(output.loss) * num_targets
                     count += num_targets

@@ -27,10 +27,7 @@ Records = list[dict[str, Any]]
 
 
 class RecordData(TokenizedData):
-    """Base of data read from records: JSON lines, JSON lists, CSV, TSV or Parquet.
-
-    Hashes select the validation records.
-    """
+    """Base of data read from records: JSON lines, JSON lists, CSV, TSV or Parquet. Hashes select validation records."""
 
     path_fields: ClassVar[tuple[str, ...]] = ("examples",)
     record_fields: ClassVar[dict[str, Form]] = {}
@@ -51,11 +48,7 @@ class RecordData(TokenizedData):
         return {"examples": "\n".join(map(json.dumps, records))}
 
     def split(self, texts: dict[str, str]) -> tuple[Records, Records]:
-        """Return the training and the validation records.
-
-        Raises:
-            DataError: there are fewer than two records.
-        """
+        """Return the training and the validation records."""
         lines = texts["examples"].split("\n")
         if len(lines) < 2:
             raise DataError(self.examples[0], "holds one record", "give at least two: training and validation")
@@ -70,20 +63,15 @@ class RecordData(TokenizedData):
         return [text for line in texts["examples"].split("\n") for text in self.texts_of(json.loads(line))]
 
     def convert(self, record: dict[str, Any]) -> dict[str, Any]:
-        """Convert a record in another format to one with this kind's fields.
-
-        Raises:
-            ValueError: the record is malformed.
-        """
+        """Convert a record in another format to this kind's fields; raise ValueError if it is malformed."""
         return record
 
     def fault(self, record: dict[str, Any]) -> str:
-        """Return what is wrong with a record whose fields have the right types; empty if nothing is."""
+        """Return the fault of a record whose fields have the right types; empty if there is none."""
         return ""
 
     @classmethod
     def fits(cls, columns: Collection[str]) -> bool:
-        """Return whether a file with these columns holds records of this kind."""
         return all(field in columns for field in cls.record_fields)
 
     @abstractmethod

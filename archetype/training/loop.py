@@ -49,6 +49,7 @@ def run(
     run, processes, interrupted = state.run, state.processes, None
     trackers = Trackers(run, state.step, state.recipe.trackers, state.recipe.dump(full=True), processes.is_main)
     with processes.locked(run.folder), stop_on_signal(processes.first_signal) as stop, trackers:
+        # the state was read before the lock was held
         if (newest := checkpoints.newest_step(run.checkpoints) or 0) != state.step:
             cause = f"another process has trained this run to step {newest}"
             raise CheckpointError(str(run.folder), cause, "resume it again")
@@ -56,6 +57,7 @@ def run(
             for folder in (run.folder, run.checkpoints, run.best_folder):
                 atomic.remove_unfinished(folder)
             checkpoints.remove_older(run.checkpoints, state.recipe.keep_checkpoints)  # left by a killed process
+            # lines after the checkpoint are removed: their steps are taken again
             state.remember(metrics.rewind(run.metrics_file, state.step))
         diagnosis = Diagnosis(state)
         for notice in diagnosis.at_start():
@@ -67,6 +69,7 @@ def run(
                 for reported in (measured, *diagnosis.after(measured), *trackers.after(measured)):
                     on_event(reported)
             interrupted = event if isinstance(event, Interrupted) else None
+        # before the other processes return: gathering shards needs all of them
         weights = {} if interrupted else processes.whole(state.final_weights())
         if not processes.is_main:
             return interrupted
@@ -97,15 +100,18 @@ def train(state: TrainState, stop: StopSignal) -> Iterator[Event]:
                 cause = f"the loss or its gradient was not finite in {num_skipped} steps in a row"
                 raise DataError(f"step {state.step}", cause, "lower the learning rate, then resume or start again")
             yield from evaluations(state, stop)
+            # an interruption is saved once, after the loop
             if state.step % recipe.checkpoint_every == 0 or (is_finished(state) and not stop):
                 state.save()
             yield from state.saved()
         if stop.signal is not None:
             state.save()
+        # "interrupted" is reported only when its checkpoint is on disk
         yield from state.saved(wait=True)
         if stop.signal is not None:
             yield Interrupted(state.step, stop.signal)
     finally:
+        # also after an error: a thread may still be writing the last good checkpoint
         state.background.join()
 
 
@@ -115,7 +121,7 @@ def _sampled(event: Event, state: TrainState, sample: Callable[[TrainState], str
 
 
 def is_finished(state: TrainState) -> bool:
-    """Whether all steps are taken, or early stopping applies (`patience` evaluations without a lower loss)."""
+    """Return whether all steps are taken, or early stopping applies (`patience` evaluations without a lower loss)."""
     return state.step >= state.recipe.steps or state.num_worse >= (state.recipe.patience or math.inf)
 
 
@@ -124,7 +130,9 @@ def evaluations(state: TrainState, stop: StopSignal) -> Iterator[Event]:
     recipe, total = state.recipe, state.objective.num_validation_batches
     for index, num_batches in enumerate((min(recipe.evaluate_batches, total), total)):
         is_due = is_finished(state) or (index == 0 and state.step % recipe.evaluate_every == 0)
+        # the first evaluation has read all batches already
         is_repeated = index == 1 and recipe.evaluate_batches >= total
+        # num_evaluated skips evaluations that an interrupted run made at this step
         if state.step and is_due and not is_repeated and index >= state.num_evaluated:
             micro_batch_size, dtype, objective = recipe.micro_batch_size, recipe.dtype, state.objective
             with averaged(state.model, state.average):
@@ -140,17 +148,17 @@ def evaluations(state: TrainState, stop: StopSignal) -> Iterator[Event]:
 def take_step(state: TrainState) -> Step:
     """Take one optimizer step: forward and backward passes, gradient clipping, update.
 
-    Random numbers depend only on the seed, the step and the process. If the loss or gradient is not finite, weights,
-    optimizer state and the running statistics of norms stay unchanged.
+    If the loss or gradient is not finite, weights, optimizer state and running statistics of norms stay unchanged.
     """
     recipe, model, optimizer, started = state.recipe, state.model, state.optimizer, time.perf_counter()
     processes = state.processes
+    # a function of seed, step and process: a resumed run draws the same dropout masks
     torch.manual_seed((recipe.seed * 1_000_003 + state.step + processes.number * 2**40) % 2**63)
     learning_rate = recipe.schedule.learning_rate(recipe.optimizer.learning_rate, state.step, recipe.steps)
     set_learning_rate(optimizer, learning_rate)
     batch, waited = state.prefetcher.batch(state.step)
     parts = processes.parts(state.objective, batch, recipe.micro_batch_size)
-    # running statistics alone: forward passes update them before anyone knows whether the step is skipped
+    # running statistics of norms: forward passes update them before it is known whether the step is skipped
     buffers = copy_buffers(model)
     losses: list[Tensor] = []
     num_targets: Tensor | int = 0
@@ -159,9 +167,11 @@ def take_step(state: TrainState) -> Step:
         with processes.accumulating(index == len(parts)):
             with torch.autocast(model.device.type, torch.bfloat16, enabled=recipe.dtype == "bfloat16"):
                 output = processes.compute_loss(state.objective, model, part, counts)
+            # share: the fraction of the batch's targets in this micro-batch, so that gradients add up to the mean's
             (output.loss * share).backward()
         losses.append(output.loss.detach().float())  # not read yet: the device still computes
         num_targets += output.num_targets if share > 0 else 0
+    # clipped once, after all micro-batches, over the tensors that the optimizer updates
     weights = float32_weights(model, optimizer)
     clipped = processes.clip_gradients([*weights.values()], recipe.max_grad_norm)
     loss, total, norm = processes.read(losses, [part.share for part in parts], float(num_targets), clipped)
@@ -173,7 +183,9 @@ def take_step(state: TrainState) -> Step:
     else:
         log.warning("step %d skipped: the loss or its gradient was not finite", state.step + 1)
         restore_buffers(buffers)
+    # frees the gradients: the next forward pass reaches its peak without them
     optimizer.zero_grad(set_to_none=True)
+    # a skipped step counts, so that the next step reads another batch
     state.step, state.num_evaluated = state.step + 1, 0
     seconds = max(time.perf_counter() - started, 1e-9)  # the clock may not have advanced
     return Step(state.step, loss, learning_rate, norm, total / seconds, int(total), not is_finite, waited)

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 class MasterWeights(torch.optim.Optimizer):
     """Optimizer wrapper that updates float32 master weights; the model computes with their bfloat16 copies.
 
-    Gradients are added to the masters in float32 after each backward pass, so micro-batches accumulate in float32.
-
     Args:
         model: a float32 model; its parameters are replaced by bfloat16 copies.
         optimizer: optimizer of the model's original parameters, which become the masters.
@@ -19,6 +17,7 @@ class MasterWeights(torch.optim.Optimizer):
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(optimizer.param_groups, {})
         self.optimizer, self.masters = optimizer, dict(model.named_parameters())
+        # shared, so that saving and restoring this optimizer reads the wrapped one's state
         self.state = optimizer.state
         self.copies: dict[nn.Parameter, nn.Parameter] = {}
         for module in model.modules():
@@ -26,9 +25,12 @@ class MasterWeights(torch.optim.Optimizer):
                 setattr(module, name, self._copy_of(master))
 
     def _copy_of(self, master: nn.Parameter) -> nn.Parameter:
+        # tied parameters keep one copy
         if master not in self.copies:
             copy = nn.Parameter(master.detach().bfloat16(), master.requires_grad)
             if master.requires_grad:
+                # moves each gradient to its master as soon as it is complete, in float32, so that micro-batches add up
+                # there
                 copy.register_post_accumulate_grad_hook(lambda copy: _move_gradient(copy, master))
             self.copies[master] = copy
         return self.copies[master]
@@ -45,6 +47,7 @@ def _move_gradient(copy: Tensor, master: nn.Parameter) -> None:
     assert copy.grad is not None
     gradient = copy.grad.float()
     master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+    # the bfloat16 gradient is freed before the next one is computed
     copy.grad = None
 
 

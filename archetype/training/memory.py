@@ -27,7 +27,7 @@ from archetype.training.pretrained import set_trainable
 from archetype.training.recipe import Recipe
 
 FLOAT32, BFLOAT16 = 4, 2
-AFTER_BLOCKS = ("final_norm.", "lm_head.", "classifier.")  # how names of parameters begin
+AFTER_BLOCKS = ("final_norm.", "lm_head.", "classifier.")  # prefixes of parameters that are used after the last block
 
 
 @dataclass(frozen=True)
@@ -74,35 +74,41 @@ class StepMemoryCost:
         return sum(each.parameter.numel() for each in self.grouped)
 
     def step(self, batch: int, length: int, accumulates: bool = False) -> StepMemory:
-        """Estimate a step on `rows` sequences of `length` tokens.
+        """Estimate a step on `batch` sequences of `length` tokens.
 
         If it accumulates, gradients of earlier micro-batches are held during the forward pass.
         """
         recipe, gradients = self.recipe, FLOAT32 * self.num_trained
+        # float32 weights, and with bfloat16 weights their copies for the passes
         weights = self.num_parameters * (FLOAT32 + (BFLOAT16 if self.is_bfloat16 else 0))
+        # the moving average, one float32 per trained parameter like the gradients
         weights += gradients if recipe.ema_decay is not None else 0
         optimizer = recipe.optimizer.state_bytes(self.grouped)
         saved = self.memory.saved_activations(batch, length)
         held, logits = self._loss(saved)
+        # activations outside the blocks; the logits and their temporaries are counted separately
         outside = saved.embedding_and_head - saved.num_logits * saved.logits - held
+        # weights that are bfloat16 already need no copies by autocast
         copies = 0 if self.is_bfloat16 else self.memory.cast_weights
         if self.share_of_blocks_with_gradients == 0:  # only the head is trained; save its inputs
             outside, copies = batch * length * FLOAT32 * getattr(self.spec, "d_model", 0), 0
         num_recomputed = number_recomputed(recipe.recompute, self.num_blocks)
         trained = self.share_of_blocks_with_gradients
         of_recomputed = num_recomputed / max(1, self.num_blocks)
+        # a recomputed block saves its input only; a frozen block below all trained ones saves nothing
         inputs = int(outside + trained * of_recomputed * saved.block_inputs)
         activations = inputs + int(trained * (1 - of_recomputed) * saved.blocks)
         # The first blocks are recomputed. When the backward pass reaches them, the later blocks have freed their
         # activations and hold only gradients.
         again = saved.largest_block if num_recomputed else 0
+        # gradients that exist when the backward pass has gone through the blocks that are not recomputed
         behind = gradients if accumulates else int((1 - of_recomputed) * gradients)
         head = self.cost.head
         tied = FLOAT32 * head.num_weights if head.tied else 0  # separate gradients of embedding and head
         # A step can peak at four moments, and which is highest depends on the recipe:
         # 1. between the forward and the backward pass: all activations and logits, and gradients accumulated so far;
         # 2. when the backward pass enters the recomputed blocks: gradients of later blocks, activations of one block;
-        # 3. at the end of the backward pass: all gradients, with those of tied weights not yet summed;
+        # 3. at the end of the backward pass: all gradients, where tied weights still have two each;
         # 4. in the optimizer step: all gradients and the optimizer's temporary tensors.
         peak = (
             weights
@@ -117,15 +123,17 @@ class StepMemoryCost:
         return StepMemory(weights, optimizer, gradients, copies, activations, logits, peak)
 
     def _loss(self, saved: SavedActivations) -> tuple[int, int]:
-        """Return saved logits that chunking avoids (soft cap only), and the peak of the loss, both in bytes."""
+        # returns the bytes of saved logits that chunking avoids (with a soft cap only) and the peak bytes of the loss
         head, logits, count = self.cost.head, saved.logits, saved.num_logits
         if not head.vocab_size:
             return 0, 3 * logits  # the gradient of a classifier's small weight is negligible
         if logits <= LARGE_LOGITS:
             return 0, count * logits + saved.loss_gradient
         num_tokens = logits // FLOAT32 // head.vocab_size
+        # logits of a chunk; their bytes below: float32 (three tensors with a soft cap) and the bfloat16 original
         chunk = min(num_tokens, chunk_rows(head.vocab_size)) * head.vocab_size
         copies = FLOAT32 * (3 if head.has_softcap else 1) + (0 if self.memory.compute_dtype == "float32" else BFLOAT16)
+        # the chunked loss computes gradients of head and features along with the loss, so it holds both
         gradients = count * FLOAT32 * (head.num_weights + num_tokens * head.num_features)
         never_held = count * logits // FLOAT32 * self.memory.itemsize if head.has_softcap else 0
         return never_held, gradients + chunk * copies
@@ -140,6 +148,7 @@ class StepMemoryCost:
             )
             if not after:
                 return 1.0
+        # parameters after the blocks need no activations of any block
         first = min((int(match[1]) for match in matches if match), default=self.num_blocks)
         return (self.num_blocks - first) / max(1, self.num_blocks)
 
@@ -172,6 +181,7 @@ def check_memory(
     needed = peak(micro_batch, micro_batch < batch)
     if free is None or needed <= free:
         return
+    # without and with accumulation: gradients of earlier micro-batches take memory too
     most = largest(lambda count: peak(count, False) <= free, micro_batch)
     most_at_once = largest(lambda count: peak(count, True) <= free, micro_batch)
     tokens = f" of {num_tokens:,} tokens" if length else ""

@@ -105,6 +105,7 @@ def read(file: Path) -> list[dict[str, Any]]:
     check_regular(file)
     if not file.exists() and not file.is_symlink():
         return []
+    # an append that was interrupted leaves a last line without its end
     *complete, rest = read_bytes(file, MAX_TEXT_BYTES).split(b"\n")
     lines = [_parse(line, f"{file}: line {index}") for index, line in enumerate(complete, 1)]
     try:

@@ -10,8 +10,6 @@ from torch import Tensor
 class MovingAverage:
     """Exponential moving average of the trainable weights over steps (Polyak 1992).
 
-    The decay is at most (1 + step) / (10 + step), so that the initial random weights fade quickly.
-
     Args:
         weights: float32 weights by name; those that require gradients are averaged.
         decay: weight of the old average in an update.
@@ -24,6 +22,7 @@ class MovingAverage:
     @torch.no_grad()
     def update(self, weights: Mapping[str, Tensor], step: int) -> None:
         """Update the average with the weights after `step` steps."""
+        # smaller in the first steps, so that the initial random weights fade quickly
         decay = min(self.decay, (1 + step) / (10 + step))
         torch._foreach_lerp_(list(self.tensors.values()), [weights[name] for name in self.tensors], 1 - decay)
 
@@ -39,6 +38,7 @@ def averaged(model: torch.nn.Module, average: MovingAverage | None) -> Iterator[
     parameters = dict(model.named_parameters())
     tensors = average.tensors if average else {}
     with torch.no_grad():
+        # copied in place: the optimizer holds these parameters
         trained = {name: parameters[name].detach().clone() for name in tensors}
         for name, tensor in tensors.items():
             parameters[name].copy_(tensor)

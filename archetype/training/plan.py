@@ -25,7 +25,7 @@ class Plan:
     """Cost of a run.
 
     Attributes:
-        trained: number of trained parameters, including an adapter's.
+        trained: number of trainable parameters, including an adapter's.
         tokens: predictions in all steps, without padding, counted in `unit`.
         unit: token, image or pair.
         flops: FLOPs of all steps, including recomputation.
@@ -61,18 +61,18 @@ class Plan:
 
     def table(self) -> Table:
         memory = self.memory
-        how = "measured on a few steps" if self.is_measured else "at half of the peak of a matrix product"
+        how = "measured on a few steps" if self.is_measured else "assuming half of the peak FLOP/s of matrix products"
         free = "unknown" if self.free is None else size(self.free)
         rows = [
-            ["parameters", f"{self.parameters:,}", f"{self.trained:,} learn"],
+            ["parameters", f"{self.parameters:,}", f"{self.trained:,} trainable"],
             ["steps", f"{self.steps:,}", f"{self.tokens:,} {self.unit}s, {quantity(self.flops)}FLOPs"],
-            ["weights", size(memory.weights), "with masters and moving average"],
-            ["optimizer", size(memory.optimizer), "its state"],
+            ["weights", size(memory.weights), "with master weights and moving average"],
+            ["optimizer", size(memory.optimizer), "moments"],
             ["gradients", size(memory.gradients), ""],
             ["copies of weights", size(memory.weight_copies), "in bfloat16, from forward to backward"],
             ["activations", size(memory.activations), f"for {self.rows:,} rows of {self.length:,} tokens"],
             ["logits", size(memory.logits), "and temporaries of the loss"],
-            ["peak", size(memory.peak), f"{free} free: it {'fits' if self.fits else 'does not fit'}"],
+            ["peak", size(memory.peak), f"{free} free: the step {'fits' if self.fits else 'does not fit'}"],
             ["time", duration(self.seconds), how],
         ]
         return Table(["", "", ""], rows, text_columns=1)

@@ -1,4 +1,4 @@
-"""Loss curves of runs, in the terminal and as pictures."""
+"""Loss curves of runs, in the terminal and as image files."""
 
 import math
 import warnings
@@ -21,8 +21,8 @@ class Curves(NamedTuple):
 
     Attributes:
         training: averaged over neighbouring steps.
-        held_out: on the same held-out examples each time.
-        final: on all of them, at the end; empty where that is the same.
+        held_out: on the same validation examples each time.
+        final: on all validation examples, at the end; empty if they are the same.
     """
 
     training: Curve
@@ -31,12 +31,12 @@ class Curves(NamedTuple):
 
 
 def curves(lines: list[dict[str, Any]], axis: Axis = "steps", flops_per_target: float = 0.0) -> Curves:
-    """The curves of a run.
+    """Return the loss curves of a run.
 
     Args:
-        lines: its metrics.
-        axis: what lies along the abscissa, summed over the steps.
-        flops_per_target: of training, for each token or image.
+        lines: the run's metrics.
+        axis: quantity of the horizontal axis, summed over the steps.
+        flops_per_target: training FLOPs per token or image.
     """
     position, positions, steps = 0.0, {0: 0.0}, []
     for line in lines:
@@ -51,10 +51,12 @@ def curves(lines: list[dict[str, Any]], axis: Axis = "steps", flops_per_target: 
             positions[line["step"]] = position
             if not line.get("skipped"):
                 steps.append((position, line["loss"]))
+    # about 100 points
     width = max(1, len(steps) // 100)
     groups = [steps[i : i + width] for i in range(0, len(steps), width)]
     training = [group[-1][0] for group in groups], [sum(loss for _, loss in group) / len(group) for group in groups]
     evaluated = [line for line in lines if "validation_loss" in line]
+    # the final evaluation differs from the others in its number of predictions
     some = [line for line in evaluated if line.get("validation_count") == evaluated[0].get("validation_count")]
     held_out, final = (
         ([positions.get(line["step"], position) for line in part], [line["validation_loss"] for line in part])
@@ -64,12 +66,12 @@ def curves(lines: list[dict[str, Any]], axis: Axis = "steps", flops_per_target: 
 
 
 def draw_in_terminal(curves: dict[str, Curve], title: str, width: int, height: int = 12) -> str:
-    """Curves by their labels, in characters."""
+    """Return labelled curves drawn in characters."""
     from uniplot import plot_to_string
 
     shown = {}
     for label, curve in curves.items():
-        if points := [(x, y) for x, y in zip(*curve, strict=True) if math.isfinite(y)]:  # uniplot fails on NaN alone
+        if points := [(x, y) for x, y in zip(*curve, strict=True) if math.isfinite(y)]:  # uniplot fails on only NaN
             shown[label] = tuple(zip(*points, strict=True))
     if not shown:
         return f"{title}: no loss is finite"
@@ -87,7 +89,7 @@ def draw_in_terminal(curves: dict[str, Curve], title: str, width: int, height: i
 
 
 def draw_picture(run: Run, ordinate: str = ORDINATE) -> None:
-    """The loss curve of a run as loss.png, with its name and final losses."""
+    """Draw the loss curve of a run as loss.png, with its name and final losses."""
     training, held_out, final = curves(metrics.read(run.metrics_file))
     labelled = {
         f"training{_final(training)}": training,
@@ -99,11 +101,7 @@ def draw_picture(run: Run, ordinate: str = ORDINATE) -> None:
 
 
 def draw_curves(curves: dict[str, Curve], file: Path, title: str, abscissa: str, ordinate: str = ORDINATE) -> None:
-    """Draw curves by their labels as a PNG, PDF or SVG file, by the ending of its name; no name is taken for markup.
-
-    Raises:
-        SpecError: the name ends otherwise.
-    """
+    """Draw labelled curves as a PNG, PDF or SVG file, by the ending of its name."""
     from matplotlib.figure import Figure
 
     check_ending(file)
@@ -112,15 +110,16 @@ def draw_curves(curves: dict[str, Curve], file: Path, title: str, abscissa: str,
     for label, (xs, ys) in curves.items():
         if xs:
             mark = "o" if len(xs) <= 50 else None
-            # matplotlib leaves labels that begin with an underscore out of the legend
+            # the space: matplotlib leaves labels that begin with an underscore out of the legend
             axes.plot(xs, ys, label=" " + one_line(label), linewidth=1.2, marker=mark, markersize=4)
     axes.set(xlabel=abscissa, ylabel=ordinate)
+    # a name may contain dollar signs, which are math markup
     axes.set_title(one_line(title), parse_math=False)
     axes.grid(alpha=0.3)
     for text in axes.legend().get_texts():
         text.set_parse_math(False)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a letter that the font lacks
+        warnings.simplefilter("ignore")  # about letters that the font lacks
         atomic.write_bytes(file, figure_bytes(figure, file.suffix))
 
 

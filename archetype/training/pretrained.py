@@ -31,8 +31,8 @@ class Pretrained:
         family: the published family it was loaded from.
         image_processor: returns its image processor, if it has one.
         sentence: preprocessing of texts to embed; None unless the model embeds texts.
-        save: writes a run directory with all files of the source, but with this model, tokenizer and labels, and with
-            other contents of preprocessor_config.json unless None.
+        save: writes a run directory with all files of the source, but with the given model, tokenizer and labels, and
+            with other contents of preprocessor_config.json unless None.
     """
 
     source: str
@@ -57,11 +57,11 @@ def take_over(
     Args:
         model: randomly initialized; changed in place.
         before: the pretrained model.
-        num_tokens: the tokenizer's vocabulary size before tokens were added (absent: none were added).
+        num_tokens: the tokenizer's vocabulary size before tokens were added (default: none were added).
         keeps_head: whether the class head keeps its classes.
 
     Returns:
-        The names of the tensors that stay random, and of those with rows for new tokens.
+        The names of the tensors that stay random, and of the tensors with rows for new tokens.
     """
     trained, random, wider = before.state_dict(), set(), set()
     for name, tensor in model.state_dict().items():
@@ -89,11 +89,7 @@ def take_over(
 
 
 def set_trainable(model: Model, recipe: Recipe) -> None:
-    """Freeze all parameters except those that the recipe trains: all, those matching patterns, or those of the adapter.
-
-    Raises:
-        SpecError: a pattern matches no parameter.
-    """
+    """Freeze all parameters except those that the recipe trains: all, those matching patterns, or the adapter's."""
     if recipe.trainable is not None or recipe.adapter is not None:
         named = names_matching(model, recipe.trainable or (), "trainable")
         train_only(model, named | adapter_parameters(model))

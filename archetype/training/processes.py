@@ -43,18 +43,14 @@ class Processes:
     number = 0
 
     def check(self, recipe: "Recipe", spec: ModelSpec) -> None:
-        """Refuse `parallel` sizes that do not fit the number of processes or the model.
-
-        Raises:
-            SpecError: names the size.
-        """
+        """Refuse `parallel` sizes that do not fit the number of processes or the model (SpecError)."""
         if (size := recipe.parallel.num_processes) > 1:
             cause = f"its sizes need {size} processes, but only one is running"
             remedy = f"start it with torchrun --nproc-per-node {size} -m archetype train, or set them to 1"
             raise SpecError("parallel", cause, remedy)
 
     def building_device(self, recipe: "Recipe", device: torch.device) -> torch.device:
-        """Return the device on which the model is built: meta if processes get their shards of it later."""
+        """Return the device on which to build the model: meta if each process fills only its shards later."""
         return device
 
     def begin(self, begin: "Callable[[], TrainState]", join: "Callable[[], TrainState]") -> "TrainState":
@@ -67,7 +63,7 @@ class Processes:
         return begin()
 
     def together(self, action: Callable[[], T]) -> T:
-        """Return the result of `action`, which every process calls; if it fails in one process, all end."""
+        """Run `action` in every process and return its result; if it fails in one process, all end."""
         return action()
 
     def all(self, condition: bool) -> bool:
@@ -78,14 +74,14 @@ class Processes:
         """Return the micro-batches of a batch that this process computes.
 
         Args:
-            objective: counts the targets.
-            batch: of all processes.
-            rows: rows of a micro-batch (None: all).
+            batch: the whole batch, of all processes.
+            rows: rows per micro-batch (default: all).
         """
         parts = [*split_batch(batch, rows)]
         counts = [objective.target_counts(part) for part in parts]
         if len(parts) == 1:
             return [MicroBatch(parts[0], 1.0, counts[0])]
+        # weighted by targets, not rows: padding must not change the mean
         total = max(1, sum(count[0] for count in counts))
         return [MicroBatch(part, count[0] / total, count) for part, count in zip(parts, counts, strict=True)]
 
@@ -106,14 +102,13 @@ class Processes:
     ) -> tuple[float, float, float]:
         """Return loss and number of targets, each summed over all processes, and the gradient norm of a step.
 
-        This is the only read of a step: an earlier one would wait for the device after each micro-batch.
-
         Args:
             losses: mean loss of each micro-batch, scalars on the device.
             shares: factors of the losses.
             num_targets: targets of this process.
             norm: a scalar on the device.
         """
+        # the only read of a step: an earlier one would wait for the device after each micro-batch
         *means, norm_read = torch.stack([*losses, norm.to(losses[0])]).tolist()
         loss = 0.0
         for mean, share in zip(means, shares, strict=True):  # sum() rounds differently from Python 3.12 on
@@ -121,7 +116,7 @@ class Processes:
         return loss, num_targets, norm_read
 
     def sum(self, *values: float) -> tuple[float, ...]:
-        """Return the sums over processes of numbers that each measured on its rows."""
+        """Sum numbers over processes, each of which computed them on its rows."""
         return values
 
     @property
@@ -146,7 +141,6 @@ class Processes:
         average: dict[str, Tensor] | None,
         keep: int,
     ) -> None:
-        """Write a checkpoint; see `checkpoints.write`."""
         checkpoints.write(folder, step, weights, optimizer, provenance, average, keep)
 
 

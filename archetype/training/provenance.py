@@ -84,15 +84,10 @@ def read_provenance(run: Run) -> Provenance | None:
 
 
 def check_recipe(run: Run, recipe: Recipe, began: Provenance | None) -> None:
-    """Compare a recipe with the one at the start of the run.
-
-    File paths may change, since data are compared by hash, and so may the number of processes.
-
-    Raises:
-        CheckpointError: names the first field that differs.
-    """
+    """Compare a recipe with the one at the start of the run; the error names the first field that differs."""
     if began is None:
         return
+    # may change: data are compared by hash, and a step does not depend on the number of processes
     paths = ("parallel", *(f"data.{field}" for field in recipe.data.path_fields))
     changes = [change for change in differences(Recipe.parse(began.recipe), recipe) if not change[0].startswith(paths)]
     if changes:
@@ -104,24 +99,16 @@ def check_recipe(run: Run, recipe: Recipe, began: Provenance | None) -> None:
 
 
 def check_spec(run: Run, spec: ModelSpec, origin: Mapping[str, Any]) -> None:
-    """Compare a specification with the hash that a run or its checkpoint recorded.
-
-    Raises:
-        CheckpointError: it differs.
-    """
+    """Refuse a specification that differs from the hash recorded by a run or its checkpoint (CheckpointError)."""
     if origin.get("spec") != fingerprint(spec):
-        cause = "the architecture is not the one that this run began with"
+        cause = "the architecture has changed since this run began"
         raise CheckpointError(str(run.spec_file), cause, "restore it, or start a new run")
 
 
 def check_data(recipe: Recipe, objective: Objective, origin: Mapping[str, Any]) -> None:
-    """Compare data with the hash that a run or its checkpoint recorded.
-
-    Raises:
-        CheckpointError: they differ.
-    """
+    """Refuse data that differ from the hash recorded by a run or its checkpoint (CheckpointError)."""
     if origin.get("data") != objective.fingerprint:
-        cause = "the data are not those that this run began with"
+        cause = "the data have changed since this run began"
         raise CheckpointError(", ".join(recipe.data.files()), cause, f"restore them, {ALLOW}")
 
 

@@ -56,6 +56,7 @@ def find_rate(resolved: ResolvedRecipe, device: torch.device, num_steps: int = N
     if recipe.adapter is not None:
         install(model, recipe.adapter, recipe.seed)
     resolved.objective.prepare(model, recipe.dtype)
+    # the schedule multiplies the optimizer's rate by 1e-6 at first, by 1 at the end
     optimizer = recipe.optimizer.replace(learning_rate=HIGHEST)
     schedule = ExponentialRise(min_lr_ratio=LOWEST / HIGHEST)
     recipe = recipe.replace(optimizer=optimizer, schedule=schedule, steps=num_steps, ema_decay=None)
@@ -78,10 +79,7 @@ def find_rate(resolved: ResolvedRecipe, device: torch.device, num_steps: int = N
 
 
 def steepest(rates: list[float], means: list[float], width: int = 5) -> float | None:
-    """Return the rate before the minimum at which the mean falls fastest over `width` steps to either side.
-
-    Return None if the first mean is the lowest.
-    """
+    """Return the rate before the minimum at which the mean falls fastest over `width` steps to either side."""
     last = means.index(min(means)) if means else 0
     if last == 0:
         return None

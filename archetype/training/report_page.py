@@ -1,4 +1,4 @@
-"""A run as one page, report.html: curves, cost, recipe, samples and environment, without anything from elsewhere."""
+"""The report of a run, report.html: curves, cost, recipe, samples and environment in one self-contained file."""
 
 import html
 import math
@@ -24,8 +24,8 @@ from archetype.training.report_sentences import sentences
 from archetype.training.step_flops import step_flops
 from archetype.training.verdict import verdict
 
-MAX_POINTS = 400  # of a curve
-MAX_DOTS = 50  # a longer curve has no dots
+MAX_POINTS = 400  # per curve
+MAX_DOTS = 50  # points of a curve above which it has no dots
 STYLE = """
 :root { color-scheme: light dark; --paper: #ffffff; --ink: #1b1f24; --soft: #626a73; --line: #d8dee4; }
 @media (prefers-color-scheme: dark) { :root { --paper: #14171a; --ink: #e6e9ec; --soft: #9aa4ae; --line: #333a41; } }
@@ -43,16 +43,9 @@ svg { width: 100%; height: auto; }
 
 
 def write_report(run: Run) -> Path:
-    """Write report.html into a run directory, from what the run has measured.
-
-    Args:
-        run: finished, interrupted, or still being trained.
-
-    Raises:
-        DataError: the folder is not a run that was trained.
-    """
+    """Write report.html into a run directory; the run may be finished, interrupted, or still training."""
     if not run.exists or not run.recipe_file.is_file():
-        raise DataError(str(run.folder), "is not a run that was trained", "give the folder that `archetype train` made")
+        raise DataError(str(run.folder), "is not a trained run", "give the folder that `archetype train` made")
     atomic.write_bytes(run.report_file, _page(run).encode())
     return run.report_file
 
@@ -67,22 +60,22 @@ def _page(run: Run) -> str:
     environment = provenance.environment if provenance else {}
     told = sentences(recipe, spec, cost.parameters["total"], lines)
     judged = verdict(lines, provenance.guessing_loss if provenance else None, recipe.optimizer.learning_rate)
-    if judged and run.weights_file.is_file():  # a run that is over
+    if judged and run.weights_file.is_file():  # the run has finished
         told.append(f"This run {judged.text}.")
-    told += [f"It went on with a change: {change}." for change in (provenance.changes if provenance else ())]
+    told += [f"It was resumed with a change: {change}." for change in (provenance.changes if provenance else ())]
     if provenance and provenance.examples:
-        told.append(f"It learns from {provenance.examples}.")
+        told.append(f"The training data are {provenance.examples}.")
     if provenance and provenance.num_skipped:
-        told.append(f"Of the data {sentence(provenance.num_skipped, provenance.skipped)}.")
+        told.append(f"{sentence(provenance.num_skipped, provenance.skipped)}.")
     sections = [
         ("", "".join(f"<p>{html.escape(sentence)}</p>" for sentence in told)),
         ("", _summary(recipe, cost, steps, lines)),
         ("Loss", _loss_chart(lines)),
-        ("Held-out examples", _evaluations(lines)),
-        ("What it writes", _table(("step", "sample"), samples) if samples else ""),
+        ("Validation", _evaluations(lines)),
+        ("Samples", _table(("step", "sample"), samples) if samples else ""),
         ("Learning rate", _chart("learning rate", {"scheduled": _series(steps, "learning_rate")})),
         ("Gradient norm", _chart("norm", {"before clipping": _series(steps, "gradient_norm")})),
-        ("Predictions a second", _chart("predictions a second", {"measured": _series(steps, "per_second")})),
+        ("Predictions per second", _chart("predictions per second", {"measured": _series(steps, "per_second")})),
         ("Cost", _cost(cost)),
         ("Recipe", f"<pre>{html.escape(mapping_to_yaml(recipe.dump()))}</pre>"),
         ("Architecture", f"<pre>{html.escape(to_yaml(spec))}</pre>"),
@@ -97,7 +90,6 @@ def _page(run: Run) -> str:
 
 
 def _summary(recipe: Recipe, cost: CostReport, steps: list[dict[str, Any]], lines: list[dict[str, Any]]) -> str:
-    """The figures that one looks for first."""
     timed = [line for line in steps if line.get("num_targets") and line.get("per_second")]
     seconds = sum(line["num_targets"] / line["per_second"] for line in timed)
     figures = {
@@ -107,11 +99,13 @@ def _summary(recipe: Recipe, cost: CostReport, steps: list[dict[str, Any]], line
         "time in steps": f"{seconds / 60:.1f} min",
     }
     if evaluated := [line for line in lines if "validation_loss" in line]:
-        figures["best held-out loss"] = f"{min(line['validation_loss'] for line in evaluated):.4f}"
+        figures["best validation loss"] = f"{min(line['validation_loss'] for line in evaluated):.4f}"
         if (bits := evaluated[-1].get("validation_bits_per_byte")) is not None:
-            figures["bits per byte, last"] = f"{bits:.4f}"
+            figures["last bits per byte"] = f"{bits:.4f}"
     measured = next((line for line in reversed(lines) if "peak_flops" in line), None)
     if measured and seconds and not cost.spec.reads_source:
+        # MFU: FLOP/s of the steps over the measured peak of matrix products; sources of encoder-decoders differ in
+        # length
         rate = step_flops(recipe, cost.spec, cost.batch, cost.length) * len(steps) / seconds
         peak = Peak(measured["peak_flops"], measured["peak_path"]).raised(rate)
         path = html.escape(peak.path)
@@ -136,7 +130,7 @@ def _evaluations(lines: list[dict[str, Any]]) -> str:
         for line in lines
         if "validation_loss" in line
     ]
-    return _table(("step", "loss", "perplexity", "right", "bits per byte"), rows) if rows else ""
+    return _table(("step", "loss", "perplexity", "accuracy", "bits per byte"), rows) if rows else ""
 
 
 def _cost(report: CostReport) -> str:
@@ -147,7 +141,7 @@ def _cost(report: CostReport) -> str:
     ]
     step = f"a step of {report.batch:,} rows{f' of {report.length:,} tokens' if report.length else ''}"
     summary = f"{step} takes {quantity(report.flops['train'])}FLOPs and {size(report.memory['training_peak'])}"
-    return f"<p>As counted, {summary}.</p>{_table(('module', 'parameters', 'share'), rows)}"
+    return f"<p>By the cost model, {summary}.</p>{_table(('module', 'parameters', 'share'), rows)}"
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -160,14 +154,13 @@ def _in_words(value: Any) -> str:
 
 
 def _series(steps: list[dict[str, Any]], field: str) -> Curve:
-    """A value of every step that has it, thinned to what a picture can show."""
     steps = [line for line in steps if field in line]
+    # thinned to what a picture can show
     steps = steps[:: max(1, len(steps) // MAX_POINTS)]
     return [line["step"] for line in steps], [line[field] for line in steps]
 
 
 def _chart(y_name: str, curves: dict[str, Curve]) -> str:
-    """Curves by their labels as inline SVG, with their last values; empty where there are none."""
     lines = {f"{label}: {ys[-1]:.4g}": (xs, ys) for label, (xs, ys) in curves.items() if ys}
     dots = {label: (xs, ys) for label, (xs, ys) in lines.items() if len(xs) <= MAX_DOTS}
     return Chart("step", y_name, lines, dots).svg()

@@ -20,10 +20,10 @@ def sentences(recipe: Recipe, spec: ModelSpec, parameters: int, lines: list[dict
     summary = [_trained(recipe, spec, parameters, lines)]
     if _is_measured(training):
         summary.append(f"The training loss went from {training[1][0]:.3f} to {training[1][-1]:.3f} nats.")
-    name, (steps, losses) = ("held-out loss", held_out) if _is_measured(held_out) else ("training loss", training)
+    name, (steps, losses) = ("validation loss", held_out) if _is_measured(held_out) else ("training loss", training)
     if _is_measured(held_out):
         best = min(range(len(losses)), key=losses.__getitem__)
-        summary.append(f"The best held-out loss is {losses[best]:.3f} at step {steps[best]:,.0f}.")
+        summary.append(f"The best validation loss is {losses[best]:.3f} at step {steps[best]:,.0f}.")
     if final[1]:
         summary.append(f"The loss on all validation data is {final[1][-1]:.3f} at the end.")
     return [*summary, *_end(name, (steps, losses))]
@@ -35,7 +35,7 @@ def _trained(recipe: Recipe, spec: ModelSpec, parameters: int, lines: list[dict[
     done = steps[-1]["step"] if steps else 0
     files = [Path(file).name for file in recipe.data.files()]
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-    data = f"{files[0]}{more}" if files else f"drawn examples of {recipe.data.kind}"
+    data = f"{files[0]}{more}" if files else f"generated examples of {recipe.data.kind}"
     length = f"all {done:,} steps" if done >= recipe.steps else f"{done:,} of {recipe.steps:,} steps"
     article = "an" if spec.kind[0] in "aeiou" else "a"
     kind = f"{article} {spec.kind.replace('_', ' ')} of {parameters:,} parameters"
@@ -48,7 +48,7 @@ def _is_measured(curve: Curve) -> bool:
 
 
 def _end(name: str, curve: Curve) -> list[str]:
-    """Return whether a loss was still falling in the last quarter of a run, had levelled off, or had risen."""
+    # whether the loss was still falling in the last quarter of the run, had levelled off, or had risen
     steps, losses = curve
     if len(losses) < 3 or not _is_measured(curve):
         return []

@@ -89,7 +89,7 @@ def _resolved(
     is_plan: bool,
     skipped: Skipped,
 ) -> ResolvedRecipe:
-    # surrogates stand for bytes that are not UTF-8, which the recipe's YAML could not hold
+    # Python represents bytes of a path that are not UTF-8 by surrogates, which YAML cannot store
     for path in (str(folder), *recipe.data.files()):
         if any("\ud800" <= character <= "\udfff" for character in path):
             raise DataError(path, "its name is not UTF-8", "rename it")
@@ -103,6 +103,8 @@ def _resolved(
         recipe = recipe.replace(spec=pretrained.model.spec.dump())
     elif recipe.adapter is not None and not is_plan:
         raise SpecError("adapter", "needs a pretrained model", "pass one with --from")
+    # The order follows what each step needs: tokenizer (trained on the texts), specification (vocabulary of the
+    # tokenizer), objective (its head and ids), examples, memory, steps.
     tokenizer = tokenizer or fitting_tokenizer(recipe, texts)
     if recipe.add_tokens:
         if tokenizer is None:
@@ -128,6 +130,7 @@ def _resolved(
             longest = min(longest, pretrained.sentence.max_length or longest)
             recipe = recipe.replace(data=data.replace(lowercase=data.lowercase or pretrained.sentence.lowercase))
         recipe = recipe.replace(sequence_length=recipe.sequence_length or longest)
+    # before the examples are tokenized, which may take long
     processes.check(recipe, spec)
     template = resolve_template(data, tokenizer, pretrained)
     if template is None and data.is_chat and tokenizer is not None:
@@ -140,6 +143,7 @@ def _resolved(
         raise SpecError("micro_batch_size", cause, "raise it, or leave it out")
     if processes.is_alone and not force:
         check_memory(recipe, spec, objective, device)
+    # last, because it counts targets of batches and may time steps
     if budget:
         recipe = budget.fit(recipe, spec, objective, device)
     labels = class_names(recipe.objective, spec, pretrained)
@@ -152,8 +156,10 @@ def _resolved(
 def with_published_head(before: ModelSpec, after: ModelSpec, family: Family | None) -> ModelSpec:
     """Return the specification that an objective needs; a new class head of an encoder follows its published family.
 
-    `before` lacks the new head, `after` is what the objective made of it; without a family, the first that can express
-    it.
+    Args:
+        before: the specification without the new head.
+        after: the specification with the objective's head.
+        family: the family to follow (default: the first that can express `before`).
     """
     is_encoder = after.embeds_tokens and not after.is_causal
     if not is_encoder or not after.head.has_classes or after.head == before.head:
@@ -181,6 +187,7 @@ def fitting_tokenizer(recipe: Recipe, texts: dict[str, str]) -> Tokenizer | None
         return tokenizer
     length = recipe.sequence_length or spec.context_length
     num_more = resolve_objective(recipe, spec).num_ids(tokenizer, length) - tokenizer.vocab_size
+    # trained again with fewer tokens: only the trained tokenizer tells how many ids the objective adds
     return tokenizer if tokenizer.vocab_size + num_more <= room else build_tokenizer(data, texts, room - num_more)
 
 
@@ -198,24 +205,20 @@ def build_tokenizer(data: Data, texts: dict[str, str], room: int | None = None) 
         return open_tokenizer(Path(data.tokenizer))
     training = data.training_texts(texts)
     if data.tokenizer == "characters":
-        training = data.all_texts(texts) or training  # the alphabet: an unknown character could not be scored
+        training = data.all_texts(texts) or training  # with validation texts: an unknown character could not be scored
     if data.vocab_size or not tokenizer_class(data.tokenizer).learns_vocabulary:
         return train_tokenizer(data.tokenizer, training, data.vocab_size, lowercase=data.lowercase)
     vocab_size = min(room or DEFAULT_VOCAB_SIZE, DEFAULT_VOCAB_SIZE)
     try:
         return train_tokenizer(data.tokenizer, training, vocab_size, lowercase=data.lowercase)
-    except DataError as error:  # `room` holds fewer tokens than the tokenizer needs at least
+    except DataError as error:  # `room` is less than the tokenizer's minimum
         if vocab_size == DEFAULT_VOCAB_SIZE or error.place != "vocab_size":
             raise
         return train_tokenizer(data.tokenizer, training, DEFAULT_VOCAB_SIZE, lowercase=data.lowercase)
 
 
 def resolve_spec(recipe: Recipe, tokenizer: Tokenizer | None) -> ModelSpec:
-    """Return the specification of a recipe, with ids for all tokens and for those that the objective adds.
-
-    Raises:
-        SpecError: its vocabulary is too small.
-    """
+    """Return the specification of a recipe, with ids for all tokens and for the objective's further ids."""
     source = recipe.spec
     if tokenizer is None:
         return open_spec(source)
@@ -234,11 +237,7 @@ def resolve_spec(recipe: Recipe, tokenizer: Tokenizer | None) -> ModelSpec:
 
 
 def resolve_objective(recipe: Recipe, spec: ModelSpec) -> ObjectiveConfig:
-    """Return the recipe's objective, or the first that suits the model and the data.
-
-    Raises:
-        SpecError: the objective does not suit them, or no objective does.
-    """
+    """Return the recipe's objective, or the first that suits the model and the data."""
     objective, data = recipe.objective, recipe.data
     if objective is not None and objective.suits(spec, data):
         return objective
@@ -269,12 +268,7 @@ def build_objective(
     texts: dict[str, str],
     template: ChatTemplate | None = None,
 ) -> Objective:
-    """Build the objective of a run: its examples and its loss.
-
-    Raises:
-        SpecError: the objective does not suit the model or the data.
-        DataError: there are too few examples.
-    """
+    """Build the objective of a run: its examples and its loss."""
     config = resolve_objective(recipe, spec)
     length = recipe.sequence_length or spec.context_length
     if length > spec.context_length:
@@ -295,6 +289,7 @@ def resolve_template(data: Data, tokenizer: Tokenizer | None, pretrained: Pretra
 
 def with_tokens(template: ChatTemplate, tokenizer: Tokenizer) -> ChatTemplate | None:
     """Return a chat template with the tokenizer's special tokens as variables."""
+    # written and read back, so that it is the template that the run directory will have
     with atomic.scratch_folder() as folder:
         tokenizer.save(folder)
         write_template(template, folder)
@@ -302,15 +297,15 @@ def with_tokens(template: ChatTemplate, tokenizer: Tokenizer) -> ChatTemplate | 
 
 
 def class_names(objective: ObjectiveConfig | None, spec: ModelSpec, pretrained: Pretrained | None) -> tuple[str, ...]:
-    """Return the class names of a model; empty if its classes are only numbered."""
     labels: tuple[str, ...] | None = getattr(objective, "labels", None)
     if labels is None:
         return pretrained.labels if pretrained and spec.head == pretrained.model.spec.head else ()
+    # numbered classes need no names
     return () if labels == tuple(map(str, range(len(labels)))) else labels
 
 
 def _changed_image_processor(data: Data, pretrained: Pretrained | None) -> dict[str, Any] | None:
-    """Return preprocessor_config.json for the recipe's image processor; None if the pretrained model has the same."""
+    # None if the pretrained model has the same
     processor: ImageProcessor | None = getattr(data, "image_processor", None)
     if processor is None or (pretrained is not None and processor == pretrained.image_processor()):
         return None
@@ -318,13 +313,11 @@ def _changed_image_processor(data: Data, pretrained: Pretrained | None) -> dict[
 
 
 def with_room_for(tokenizer: Tokenizer, spec: ModelSpec) -> ModelSpec:
-    """Return the specification with a vocabulary that holds every token."""
     sizes = {name: getattr(spec, name, None) for name in ("vocab_size", "source_vocab_size")}
     return spec.replace(**{name: max(size, tokenizer.vocab_size) for name, size in sizes.items() if size is not None})
 
 
 def _about_weights(source: Any) -> tuple[str, ...]:
-    """Return a notice if a folder's specification is used without its weights."""
     if isinstance(source, dict):
         return ()
     folder = Path(source)

@@ -26,6 +26,7 @@ class WarmUp(Schedule):
     warmup_steps: WarmupSteps = 100
 
     def learning_rate(self, peak: float, step: int, num_steps: int) -> float:
+        # step + 1: the first step has a rate above 0
         if step < self.warmup_steps:
             return peak * (step + 1) / self.warmup_steps
         return peak * self.ratio(step, num_steps)
@@ -76,7 +77,7 @@ class WarmupStableDecay(WarmUp):
 
     Attributes:
         decay_fraction: fraction of all steps in the decay.
-        decay_shape: one_minus_sqrt is that of Hägele 2024.
+        decay_shape: shape of the decay; one_minus_sqrt is from Hägele 2024.
         min_lr_ratio: final learning rate as a fraction of the peak.
     """
 
@@ -88,7 +89,7 @@ class WarmupStableDecay(WarmUp):
     def ratio(self, step: int, num_steps: int) -> float:
         first = num_steps * (1 - self.decay_fraction)
         if self.decay_fraction and num_steps > 1:
-            first = min(first, num_steps - 2)  # a decay within the last step alone would never be seen
+            first = min(first, num_steps - 2)  # a decay needs two steps: its first step still has the peak
         first = max(float(self.warmup_steps), first)
         progress = self.progress(step, first, num_steps)
         left = {

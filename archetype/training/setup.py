@@ -55,15 +55,16 @@ def start(
         processes: processes that train together; the main process starts the run, the others resume it.
 
     Raises:
-        SpecError: fields of the recipe are incompatible.
-        DataError: the data are invalid or too few.
+        ArchetypeError: fields of the recipe are incompatible, or the data are invalid or too few.
     """
+    # refused before the data are read
     atomic.check_absent(folder)
     for tracker in recipe.trackers:
         tracker.package()
     resolved = resolve_recipe(folder, recipe, device, text, force, budget, pretrained, processes)
     spec, tokenizer, objective = resolved.spec, resolved.tokenizer, resolved.objective
     model, recipe, notes = first_model(resolved, processes.building_device(resolved.recipe, device))
+    # the run directory appears under its name only when it is complete
     with atomic.new_folder(folder) as temporary:
         run = Run(temporary)
         if pretrained is not None:
@@ -85,17 +86,19 @@ def start(
         if text is not None:
             atomic.write_bytes(temporary / TEXT_FILE, text.encode())
         state = TrainState.build(run, recipe, tokenizer, objective, model)
+        # such as a reference's log-probabilities: computed with the initial weights, so they must be stored now
         if prepared := objective.prepare(model, recipe.dtype):
             save(run.prepared_file, prepared)
         if pretrained is not None:
             state.save()
+            # before the folder is renamed
             state.background.wait()
     state.run, state.notes = Run(folder), (*notes, *resolved.skipped.notes())
     return state
 
 
 def _write_pretrained(run: Run, pretrained: Pretrained, model: Model, resolved: ResolvedRecipe) -> None:
-    """Write the files of a pretrained model except its weights, which are the checkpoint of step 0."""
+    # all files except the weights, which become the checkpoint of step 0
     folder = run.folder / "pretrained"
     pretrained.save(folder, model, resolved.tokenizer, resolved.labels, resolved.image_processor)
     for file in folder.iterdir():
@@ -116,7 +119,6 @@ def resume(
     """Resume a run from its newest checkpoint, or from the start if it has none.
 
     Args:
-        folder: the run directory.
         steps: new total number of steps (default: unchanged).
         allow_changes: resume although recipe, data or extensions have changed.
         force: resume even if the estimated memory of a step exceeds free memory.
@@ -136,7 +138,7 @@ def resume(
     changes: dict[str, None] | None = {} if allow_changes else None
     with noting(changes):
         refuse_changes(folder)
-    spec = read_run_spec(run)  # says first which extension is missing
+    spec = read_run_spec(run)  # before the recipe: names an extension that is missing
     recipe = read_recipe(run.recipe_file)
     began = read_provenance(run)
     with noting(changes):
@@ -145,6 +147,7 @@ def resume(
         tokenizer, objective = _read_objective(run, recipe, spec)
     damages: list[str] = []
     checkpoint = checkpoints.latest(run.checkpoints, damages.append)
+    # the run's start and its newest checkpoint: a recipe may have been changed, with permission, in between
     for origin in (began.model_dump() if began else None, checkpoint.manifest if checkpoint else None):
         if origin is not None:
             check_spec(run, spec, origin)
@@ -154,11 +157,13 @@ def resume(
     changed = [f"after step {step}, {change}" for change in changes or ()]
     notes = (*damages, *changed, *(() if steps is None else (describe_more_steps(recipe, step, steps),)))
     recipe = recipe.replace(steps=steps or recipe.steps, parallel=recipe.parallel.resized(sizes))
+    # with the sizes of this start, which may differ from the recipe's: shards are cut again
     processes.check(recipe, spec)
     if processes.is_alone and not force:
         check_memory(recipe, spec, objective, device, "--allow-changes with micro_batch_size: {} in its recipe.yaml")
     if damages and processes.is_main:
         with locked(folder):
+            # the loop refuses to train if a folder of a later step exists
             checkpoints.set_aside(run.checkpoints, step)
     if steps is not None or allow_changes or sizes:
         with locked(folder):
@@ -180,11 +185,6 @@ def resume(
 
 
 def _read_objective(run: Run, recipe: Recipe, spec: ModelSpec) -> tuple[Tokenizer | None, Objective]:
-    """Read tokenizer, data and prepared tensors of a run.
-
-    Raises:
-        CheckpointError: the tokenizer is missing.
-    """
     tokenizer = open_tokenizer(run.tokenizer_folder) if run.tokenizer_folder.is_dir() else None
     if tokenizer is None and isinstance(recipe.data, TokenizedData):
         raise CheckpointError(str(run.tokenizer_folder), "is missing", "restore the run's tokenizer")
@@ -199,9 +199,7 @@ def _read_objective(run: Run, recipe: Recipe, spec: ModelSpec) -> tuple[Tokenize
 def first_model(resolved: ResolvedRecipe, device: torch.device) -> tuple[Model, Recipe, tuple[str, ...]]:
     """Return the initial model without adapter, the recipe with new parameters trainable, and notes.
 
-    Args:
-        resolved: the resolved recipe.
-        device: device of the model; the meta device unless weights are copied or used.
+    The model is on `device`; on the CPU instead of the meta device if its weights are copied or used.
     """
     prepares = type(resolved.objective).prepare is not Objective.prepare
     if device.type == "meta" and (prepares or resolved.pretrained is not None):
@@ -218,6 +216,7 @@ def _begin_from(
     num_tokens = pretrained.tokenizer.vocab_size if pretrained.tokenizer and recipe.add_tokens else None
     tensors = take_over(model, pretrained.model, num_tokens, keeps_head=labels == pretrained.labels)
     new, wider = (sorted({name.rpartition(".")[0] for name in names}) for names in tensors)
+    # new heads are random and new rows a mean, so both are trained even if the rest is frozen
     if (new or wider) and (recipe.trainable is not None or recipe.adapter is not None):
         recipe = recipe.replace(trainable=(*(recipe.trainable or ()), *new, *wider))
     weights = f"its weights except {', '.join(new)}, which are random," if new else "its weights"
@@ -225,11 +224,7 @@ def _begin_from(
 
 
 def describe_more_steps(recipe: Recipe, step: int, steps: int) -> str:
-    """Describe in one line how the schedule changes if a run at `step` takes `steps` in total.
-
-    Raises:
-        SpecError: the run has already taken `steps` steps.
-    """
+    """Describe in one line how the schedule changes if a run at `step` takes `steps` in total."""
     if steps <= step:
         raise SpecError("steps", f"the run has taken {step} steps already", "give more")
     peak, learning_rate = recipe.optimizer.learning_rate, recipe.schedule.learning_rate
@@ -238,7 +233,7 @@ def describe_more_steps(recipe: Recipe, step: int, steps: int) -> str:
 
 
 def _trainable_model(weights: Path, spec: ModelSpec, adapter: Adapter | None, device: torch.device) -> Model:
-    """Load a model into its own memory, because training must not write into the mapped file; none on meta."""
+    # cloned, because training must not write into the mapped file; on the meta device, shards are read later
     model = build_on_meta(spec)
     if adapter is not None:
         install(model, adapter)

@@ -69,6 +69,7 @@ class TrainState:
 
     def __post_init__(self) -> None:
         on_gpu = self.model.device.type == "cuda"
+        # pinned memory: copies to the GPU run while the host goes on
         self.prefetcher = Prefetcher(self._pinned_batch if on_gpu else self.objective.batch)
         further = self.model.spec.further_stack
         self.objective.num_further = 0 if further is None else len(further.layers)
@@ -79,12 +80,14 @@ class TrainState:
     @classmethod
     def build(cls, run: Run, recipe: Recipe, tokenizer: Tokenizer | None, objective: Objective, model: Model) -> Self:
         """Build the state before the first step, with a new optimizer of the trainable parameters."""
+        # before the optimizer, which takes trainable parameters only
         set_trainable(model, recipe)
         if recipe.compile:
             compile_blocks(model)
         recompute_blocks(model, recipe.recompute)
         optimizer = recipe.optimizer.build(model.train())
         if recipe.weights_dtype == "bfloat16":
+            # after the optimizer, whose float32 parameters become the masters
             optimizer = MasterWeights(model, optimizer)
         state = cls(run, recipe, tokenizer, objective, model, optimizer)
         if recipe.ema_decay is not None:
@@ -113,6 +116,7 @@ class TrainState:
                 evaluated.setdefault(line["step"], []).append(line["validation_loss"])
         self.num_evaluated = len(evaluated.get(self.step, ()))
         self.best_loss, self.num_worse = math.inf, 0
+        # only the first evaluation at a step compares losses; the second is of all validation examples
         for losses in evaluated.values():
             self.compare(losses[0])
 
@@ -123,9 +127,10 @@ class TrainState:
         return is_best
 
     def count(self, evaluation: Evaluation) -> None:
-        """Count an evaluation; if the first at this step has the lowest loss so far, write the weights as the best."""
+        """Count an evaluation; if it is the first at this step and the best so far, write the weights as the best."""
         self.num_evaluated += 1
         if self.num_evaluated == 1 and self.compare(evaluation.loss) and self.recipe.steps > self.recipe.evaluate_every:
+            # outside of the test for the main process: all take part in gathering
             weights = self.processes.whole(self.final_weights())
             if self.processes.is_main:
                 write_best(self.run, self.model, weights)
@@ -145,11 +150,17 @@ class TrainState:
 
     def save(self) -> None:
         """Write a checkpoint in the background, after waiting for the previous one."""
+        # all wait: two checkpoints at once would mix their exchanges
         self.processes.together(self.background.wait)
         run, step, provenance, keep = self.run, self.step, self.provenance(), self.recipe.keep_checkpoints
+        # Weights, optimizer state and step are all that an exact resumption needs: batches and random numbers are
+        # functions of seed and step, and the evaluation history is in the metrics file. Of bfloat16 weights the float32
+        # masters are saved; rounding them gives the same bfloat16 values again.
         weights = {**self.model.state_dict(), **float32_weights(self.model, self.optimizer)}
         files = [weights, optimizer_tensors(self.model, self.optimizer)]
         if self.average is not None:
+            # the average replaces the weights of the same name; frozen weights are included, so the file is a whole
+            # model
             files.append(self.final_weights())
         if not self.processes.writes_checkpoints:
             files = []
@@ -166,5 +177,6 @@ class TrainState:
 
     def saved(self, wait: bool = False) -> Iterator[Saved]:
         """Yield an event per checkpoint that all processes have written since the last call; raise write errors."""
+        # asked in all processes at the same step, so that all report the checkpoint together
         if self.background.is_pending and (wait or self.processes.all(not self.background.is_writing)):
             yield from map(Saved, self.processes.together(self.background.finished))

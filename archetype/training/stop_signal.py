@@ -13,7 +13,7 @@ class StopSignal:
     """Stop request by a signal; a second signal, if SIGINT (Ctrl-C), raises KeyboardInterrupt.
 
     Args:
-        agree: maps the signal this process received to the one all processes agree on (absent: a single process).
+        agree: maps the signal this process received to the one all processes agree on (default: a single process).
     """
 
     def __init__(self, agree: Callable[[int | None], int | None] | None = None) -> None:
@@ -28,6 +28,7 @@ class StopSignal:
         if self.received is not None and signum == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = signum
+        # several processes stop only at a `poll`, where all of them learn of the signal
         if self.agree is None:
             self.signal = signum
 

@@ -23,7 +23,7 @@ class Rows(NamedTuple):
 
     Attributes:
         tokens: (B, T + 1); the model reads all but the last.
-        is_target: (B, T), whether the next token is to be predicted.
+        is_target: (B, T), whether the next token is predicted.
         source: (B, S) for an encoder-decoder; None for a decoder.
         source_lengths: (B,) tokens of each source.
     """
@@ -50,12 +50,10 @@ class SyntheticData(Data):
 
     @classmethod
     def names(cls) -> list[str]:
-        """Return the kinds of synthetic data."""
         return [kind for kind, other in Data.kinds.items() if issubclass(other, SyntheticData)]
 
     @property
     def num_ids(self) -> int:
-        """Vocabulary size."""
         return FIRST + self.symbols
 
     @property
@@ -69,7 +67,6 @@ class SyntheticData(Data):
 
     @property
     def num_answers(self) -> int:
-        """Number of possible answers."""
         return self.symbols
 
     def baseline(self) -> dict[str, float]:
@@ -83,7 +80,7 @@ class SyntheticData(Data):
 
 @part
 class Recall(SyntheticData):
-    """Multi-query associative recall (Arora 2023): key-value pairs, then keys whose values are to be predicted.
+    """Multi-query associative recall (Arora 2023): key-value pairs, then keys whose values are predicted.
 
     Attributes:
         num_pairs: key-value pairs at the beginning of a sequence.
@@ -124,6 +121,7 @@ class Recall(SyntheticData):
         questions = np.take_along_axis(pairs, asked[:, :, None], axis=1).reshape(count, -1)
         tokens[:, 2 * self.num_pairs : 2 * (self.num_pairs + num_asked)] = questions
         is_target = np.zeros((count, self.length), dtype=bool)
+        # every second position after the pairs: a key, whose next token is the value
         is_target[:, 2 * self.num_pairs : 2 * (self.num_pairs + num_asked) : 2] = True
         return Rows(tokens, is_target)
 
@@ -157,12 +155,12 @@ class DistantRecall(SyntheticData):
         return self.symbols // 2
 
     def rows(self, generator: np.random.Generator, count: int) -> Rows:
-        # the query is the last token read; noise fills the rest, before the symbol too
+        # noise everywhere, also before the symbol
         half = self.symbols // 2
         tokens = generator.integers(half, self.symbols, size=(count, self.length + 1)) + FIRST
         answers = generator.integers(half, size=count) + FIRST
         distances = generator.choice(self.distances, size=count)
-        tokens[:, self.length - 1] = QUERY  # the answer follows it, and is not read
+        tokens[:, self.length - 1] = QUERY  # the last token read; the answer follows it
         tokens[np.arange(count), self.length - 1 - distances] = answers
         tokens[:, self.length] = answers
         is_target = np.zeros((count, self.length), dtype=bool)
@@ -202,16 +200,17 @@ class Facts(SyntheticData):
         return np.concatenate([keys[:, None] // powers % self.symbols, values], axis=1) + FIRST
 
     def rows(self, generator: np.random.Generator, count: int) -> Rows:
-        """Sample `count` facts with replacement."""
+        # with replacement
         return _facts(self.all_facts()[generator.integers(self.num_facts, size=count)])
 
     def held_out(self) -> Rows:
-        """Return each fact once."""
+        # each fact once: validation measures what was memorized
         return _facts(self.all_facts())
 
 
 def _facts(tokens: Ids) -> Rows:
     is_target = np.zeros((len(tokens), 4), dtype=bool)
+    # the last key symbol and the first value symbol predict the two values
     is_target[:, 2:] = True
     return Rows(tokens, is_target)
 

@@ -1,4 +1,4 @@
-"""Trackers that a recipe names: TensorBoard's event files, wandb, trackio and MLflow. All runs keep metrics.jsonl."""
+"""Trackers that a recipe can name: TensorBoard, wandb, trackio and MLflow. Every run also keeps metrics.jsonl."""
 
 import logging
 import socket
@@ -19,49 +19,41 @@ from archetype.spec.kinds import Part, part
 from archetype.training.metrics import Evaluated, Event, Interrupted, Notice, Sampled, Step
 
 SECONDS_BETWEEN_WRITES = 5.0
-MAX_VALUE = 500  # characters of a setting that MLflow takes
+MAX_VALUE = 500  # characters of a setting, by MLflow's limit
 Values = dict[str, float | str]
-Record = tuple[float, int, Values]  # seconds since the epoch, the step, and numbers and texts by their tags
+Record = tuple[float, int, Values]  # seconds since the epoch, step, {tag: number or text}
 log = logging.getLogger(__name__)
 
 
 class Writer(ABC):
-    """Takes the measurements of a run, several at once."""
+    """Writer of a run's measurements to one tracker."""
 
     name: str
 
     @abstractmethod
     def write(self, records: list[Record]) -> None:
-        """Add measurements; what it raises ends this writer and not the run."""
+        """Write measurements; an exception ends this writer, not the run."""
 
-    def close(self, interrupted: bool) -> None:  # noqa: B027  # what has nothing to close is done
-        """The run has finished, or was interrupted and may go on."""
+    def close(self, interrupted: bool) -> None:  # noqa: B027  # some have nothing to close
+        """Close the writer when the run has finished, or was interrupted and may be resumed."""
 
 
 class Tracker(Part):
-    """Base of all trackers as a recipe names them; each is a package of its own, imported when a run starts."""
+    """Base of all trackers in a recipe; each needs its package, which is imported when a run starts."""
 
     kind: str
 
     @abstractmethod
     def open(self, run: Run, settings: dict[str, Any], step: int) -> Writer:
-        """A writer for a run, which goes on where an earlier process stopped.
+        """Return a writer for a run; a resumed run continues its earlier record.
 
         Args:
-            run: gives it its name.
-            settings: of the recipe, by path.
-            step: at which the run begins or goes on.
-
-        Raises:
-            SpecError: the package is not installed.
+            settings: values of the recipe, by path.
+            step: the step at which the run starts or resumes.
         """
 
     def package(self) -> Any:
-        """The package of this kind.
-
-        Raises:
-            SpecError: it is not installed.
-        """
+        """Import the package of this kind; raise a SpecError if it is not installed."""
         try:
             return import_module(self.kind)
         except ImportError:
@@ -76,7 +68,6 @@ class TensorBoard(Tracker):
     kind: Literal["tensorboard"] = "tensorboard"
 
     def open(self, run: Run, settings: dict[str, Any], step: int) -> Writer:
-        """A new event file; values of later steps in older files are hidden."""
         self.package()
         return _EventFile(run, step)
 
@@ -86,20 +77,19 @@ class WandB(Tracker):
     """Weights & Biases.
 
     Attributes:
-        project: that the run appears in.
+        project: project in which the run appears.
     """
 
     kind: Literal["wandb"] = "wandb"
     project: str = "archetype"
 
     def open(self, run: Run, settings: dict[str, Any], step: int) -> Writer:
-        """A run of wandb, with the id that it had before."""
         ids = _ids(run)
         options = {"id": ids[self.kind]} if self.kind in ids else {}
         session = self.package().init(
             project=self.project, name=run.folder.name, dir=str(run.folder), config=settings, resume="allow", **options
         )
-        session.define_metric("*", step_metric="step")  # what a resumed run measures again takes its place
+        session.define_metric("*", step_metric="step")  # steps measured again after resuming replace the first
         _write_id(run, self.kind, session.id)
         return _Session(self.kind, session.log, session.finish)
 
@@ -109,32 +99,31 @@ class Trackio(Tracker):
     """trackio.
 
     Attributes:
-        project: that the run appears in.
+        project: project in which the run appears.
     """
 
     kind: Literal["trackio"] = "trackio"
     project: str = "archetype"
 
     def open(self, run: Run, settings: dict[str, Any], step: int) -> Writer:
-        """A run of trackio, known by the name of the run directory."""
         package = self.package()
+        # trackio finds an earlier run by its name, so no id is stored
         package.init(project=self.project, name=run.folder.name, config=settings, resume="allow")
         return _Session(self.kind, package.log, package.finish)
 
 
 @part
 class MLflow(Tracker):
-    """MLflow; its server is the one that MLFLOW_TRACKING_URI names.
+    """MLflow; MLFLOW_TRACKING_URI names its server.
 
     Attributes:
-        experiment: that the run appears in.
+        experiment: experiment in which the run appears.
     """
 
     kind: Literal["mlflow"] = "mlflow"
     experiment: str = "archetype"
 
     def open(self, run: Run, settings: dict[str, Any], step: int) -> Writer:
-        """A run of MLflow, with the id that it had before."""
         package, ids = self.package(), _ids(run)
         package.set_experiment(self.experiment)
         if self.kind in ids:
@@ -146,8 +135,6 @@ class MLflow(Tracker):
 
 
 class _Session(Writer):
-    """A run of wandb or of trackio."""
-
     def __init__(self, name: str, log: Any, finish: Any) -> None:
         self.name, self.log, self.finish = name, log, finish
 
@@ -160,8 +147,6 @@ class _Session(Writer):
 
 
 class _MLflowRun(Writer):
-    """The active run of MLflow."""
-
     name = "mlflow"
 
     def __init__(self, package: Any) -> None:
@@ -181,12 +166,12 @@ class _MLflowRun(Writer):
 
 
 class _EventFile(Writer):
-    """An event file of TensorBoard; what a resumed run measures again replaces what was measured before."""
+    """Event file of TensorBoard."""
 
     name = "tensorboard"
 
     def __init__(self, run: Run, step: int) -> None:
-        from tensorboard.compat.proto.event_pb2 import SessionLog  # a third of a second, and `resume` may yet refuse
+        from tensorboard.compat.proto.event_pb2 import SessionLog  # imported late: it takes a third of a second
 
         folder = run.folder / self.name
         has_events = folder.is_dir() and any(folder.iterdir())
@@ -195,12 +180,13 @@ class _EventFile(Writer):
         self.file = folder / f"events.out.tfevents.{seconds:.6f}.{socket.gethostname()}"
         self._append([{"wall_time": seconds, "file_version": "brain.Event:2"}])
         if has_events:
+            # TensorBoard hides values of this step and later ones in older files: a resumed run measures them again
             self._append([{"step": step + 1, "session_log": SessionLog(status=SessionLog.START)}])
 
     def write(self, records: list[Record]) -> None:
         from torch.utils.tensorboard import summary
 
-        encoders: tuple[Any, Any] = (summary.scalar, summary.text)  # untyped
+        encoders: tuple[Any, Any] = (summary.scalar, summary.text)  # for numbers, for texts
         self._append(
             {"wall_time": seconds, "step": step, "summary": encoders[isinstance(value, str)](tag, value)}
             for seconds, step, values in records
@@ -208,7 +194,7 @@ class _EventFile(Writer):
         )
 
     def _append(self, events: Iterable[dict[str, Any]]) -> None:
-        """Add events by TensorBoard's own encoder; its writer would do so in a thread, where nobody sees it fail."""
+        # TensorBoard's encoder, but not its writer: that writes in a thread, where nobody sees it fail
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
 
@@ -220,14 +206,12 @@ class _EventFile(Writer):
 
 
 class Trackers:
-    """All writers of a run, which get what is measured every few seconds, at evaluations, and at the end of a `with`.
+    """All writers of a run; measurements are written every few seconds, at evaluations, and at the end of a `with`.
 
     Args:
-        run: whose measurements they are.
-        step: at which the run begins or goes on.
-        kinds: what the recipe names.
-        recipe: all its values.
-        is_main: whether this process is the one of several that writes.
+        step: the step at which the run starts or resumes.
+        recipe: all values of the recipe.
+        is_main: whether this process writes.
     """
 
     def __init__(
@@ -256,7 +240,7 @@ class Trackers:
                 log.warning("%s failed", writer.name, exc_info=True)
 
     def after(self, event: Event) -> Iterator[Notice]:
-        """Take an event; a notice for each writer that failed."""
+        """Record an event. Yield a notice for each writer that failed."""
         self.is_interrupted |= isinstance(event, Interrupted)
         if values := _values(event):
             self.records.append((time.time(), event.step, values))
@@ -265,20 +249,19 @@ class Trackers:
             yield from self.write(event.step)
 
     def write(self, step: int) -> Iterator[Notice]:
-        """Write what was not written yet."""
         self.last_write, records, self.records = time.monotonic(), self.records, []
         for writer in list(self.writers):
             try:
                 writer.write(records)
-            except Exception as error:  # whatever a service or its package raises: the run goes on without it
+            except Exception as error:  # a failure of a service or its package must not end the run
                 log.warning("%s failed", writer.name, exc_info=True)
                 self.writers.remove(writer)
-                yield Notice(step, one_line(f"{writer.name} gets nothing more of this run: {error}", 300))
+                yield Notice(step, one_line(f"{writer.name} failed and gets no further metrics: {error}", 300))
 
 
 def _values(event: Event) -> Values:
-    """The numbers of an event, by the tags under which trackers show them."""
     match event:
+        # tags under which the trackers show the numbers
         case Step(skipped=False):
             return {
                 "training/loss": event.loss,
@@ -297,7 +280,6 @@ def _values(event: Event) -> Values:
 
 
 def _ids(run: Run) -> dict[str, Any]:
-    """The ids of this run at its trackers."""
     return read_json(run.trackers_file) if run.trackers_file.is_file() else {}
 
 

@@ -10,14 +10,15 @@ RISEN = 1.25  # ratio to the first loss that counts as diverged; batches differ 
 
 
 class Verdict(NamedTuple):
-    """What went wrong in a run, in one line, and whether it diverged."""
+    """Fault of a finished run in one line, and whether the run diverged."""
 
     text: str
     has_diverged: bool
 
 
 def has_diverged(loss: float, first: float, guess: float | None) -> bool:
-    """Return whether a mean loss is worse than both the first one and guessing, or far above the first one."""
+    """Return whether a mean loss is worse than both the first loss and guessing, or far above the first loss."""
+    # `not <=`, so that NaN counts as diverged
     return not loss <= RISEN * first or (guess is not None and loss > max(MARGIN * guess, first))
 
 

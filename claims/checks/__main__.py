@@ -1,4 +1,4 @@
-"""Run checks and write what they gave as a page in Markdown: `python -m claims.checks --full`."""
+"""Run checks and print their outcomes as a Markdown page: `python -m claims.checks --full`."""
 
 import argparse
 import json
@@ -25,20 +25,20 @@ HEADINGS = ("claim", "part", "check", "holds", "what was seen", "mistakes made o
 
 
 def measured(check: Check, full: bool) -> dict[str, Any]:
-    """The outcome of a check as plain data, with the seconds of the processor that it took."""
+    """Return the outcome of a check as plain data, with its CPU seconds."""
     started = time.process_time()
     outcome = asdict(run(check.name, quick=not full))
     return {"check": check.name, "seconds": time.process_time() - started, "full": full} | outcome
 
 
 def recorded(file: Path | None) -> dict[str, dict[str, Any]]:
-    """The outcomes that an earlier call has written, by the check's name."""
+    """Return the outcomes that an earlier call recorded, by the check's name."""
     lines = file.read_text(encoding="utf-8").splitlines() if file is not None and file.exists() else []
     return {entry["check"]: entry for entry in map(json.loads, lines)}
 
 
 def page(results: dict[str, dict[str, Any]]) -> str:
-    """All outcomes in the order of the claims, and the machine and versions that they were made with."""
+    """Return all outcomes in the order of the claims as Markdown, with the machine and versions."""
     checks = load_checks(CLAIMS)
     lines = ["| " + " | ".join(HEADINGS) + " |", "|---:|---|---|---|---|---|---:|"]
     for name, check in checks.items():
@@ -57,13 +57,14 @@ def page(results: dict[str, dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Read the options, run what the record does not have yet, and print the page."""
+    """Run the selected checks that the record lacks, and print the page."""
     parser = argparse.ArgumentParser(prog="python -m claims.checks", description=__doc__)
     parser.add_argument("checks", nargs="*", help="names, or their beginnings (all but those of time)")
     parser.add_argument("--full", action="store_true", help="in the full size")
     parser.add_argument("--timing", action="store_true", help="also the checks of time, on a quiet machine")
     parser.add_argument("--record", type=Path, help="a file of JSON lines to add to, and to go on from")
     options = parser.parse_args()
+    # as in studies: sums in the same order on every machine
     torch.set_num_threads(1)
     results = recorded(options.record)
     for name, check in load_checks(CLAIMS).items():

@@ -1,4 +1,4 @@
-"""ALiBi: the published slopes, and scores that follow distance alone."""
+"""ALiBi: the published slopes, and scores that depend only on distance."""
 
 import torch
 
@@ -20,7 +20,7 @@ from claims.small_models import (
     relative_error,
 )
 
-# Press 2021, section 3: of 8 heads; of 12 those of 8, then every other one of 16
+# Press 2021, section 3; 12 heads have the slopes of 8, then every other slope of 16
 PUBLISHED = {
     8: [2.0**-h for h in range(1, 9)],
     16: [2.0 ** (-h / 2) for h in range(1, 17)],

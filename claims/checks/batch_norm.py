@@ -1,4 +1,4 @@
-"""BatchNorm in a causal model: in training every token sees the later ones."""
+"""BatchNorm in a causal model: in training every token depends on later ones."""
 
 import torch
 
@@ -23,13 +23,15 @@ LENGTH, SEEN = 16, 9
 
 
 def leak(norm: Norm, training: bool) -> tuple[float, float]:
-    """How much outputs up to a token change with the next one, and the gradient of the one by the other."""
+    """Return the relative change of outputs before a token when the token changes, and the gradient's largest entry."""
     layer = block(wiring=PreNorm(norm=norm), mixer=attending().layers[0].mixer)
     model = random_model(decoder(layer, layer, final_norm=norm)).train(training)
+    # outputs before position SEEN, with another token there
     tokens = random_tokens(model.spec, 2, LENGTH)
     changed = tokens.clone()
     changed[:, SEEN] = (changed[:, SEEN] + 1) % model.spec.vocab_size
     before, after = (model(text).logits[:, :SEEN] for text in (tokens, changed))
+    # the same from the vectors of layer 0: d outputs[:SEEN] / d inputs[SEEN:]
     x = normal(2, LENGTH, model.spec.d_model, seed=1).requires_grad_()
     y = model.run(x, ForwardContext.of(x))
     (gradient,) = torch.autograd.grad((y * normal(*y.shape, seed=2))[:, :SEEN].sum(), x)

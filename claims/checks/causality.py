@@ -1,4 +1,4 @@
-"""Causality: nothing follows a later token, in any decoder; models that are not causal are seen to leak."""
+"""Causality: no decoder's output depends on a later token; models that are not causal are detected."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -46,7 +46,7 @@ from claims.small_models import (
     relative_error,
 )
 
-LENGTH, SEEN = 18, 11  # of which the first are compared
+LENGTH, SEEN = 18, 11  # tokens, and those before the change, whose outputs are compared
 LATENT = LatentAttention(num_heads=4, kv_lora_rank=8, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5)
 PATTERNS: tuple[Pattern, ...] = (
     Full(), Window(size=5), Strided(stride=4), Fixed(stride=4, num_summary=1),
@@ -68,7 +68,7 @@ WIRINGS = (PreNorm, PostNorm, SandwichNorm, OutputNorm, ParallelResidual)
 
 
 def mixers() -> Iterator[Mixer]:
-    """Every kind of mixer, attention with every position and pattern that go together."""
+    """Yield every kind of mixer, attention with every valid combination of position and pattern."""
     for pattern in PATTERNS:
         for position in POSITIONS:
             if not (isinstance(position, Alibi) and isinstance(pattern, GlobalWindow)):
@@ -77,8 +77,9 @@ def mixers() -> Iterator[Mixer]:
 
 
 def decoders(every: int) -> Iterator[Decoder]:
-    """Decoders of two layers: every mixer, with norms and wirings in turn, or with each of them."""
+    """Yield decoders of two layers: every mixer with every `every`-th pair of norm and wiring."""
     for number, mixer in enumerate(mixers()):
+        # each mixer starts at another pair, so that even a large step tries all of them
         pairs = [(norm, wiring) for norm in NORMS for wiring in WIRINGS]
         for norm, wiring in pairs[number % every :: every]:
             layer = block(mixer=mixer, wiring=wiring(norm=norm))
@@ -88,10 +89,10 @@ def decoders(every: int) -> Iterator[Decoder]:
 
 
 def violations(model: Decoder, dtype: torch.dtype) -> tuple[float, float, float]:
-    """For one decoder: how many outputs change, the gradient of them, and how far chunks are from the whole.
+    """Return the number of changed outputs, the largest gradient, and the error of reading in chunks for a decoder.
 
-    The outputs are those up to a token when later ones change, compared bit for bit; the gradient is by all later
-    vectors. Rows of a batch that end earlier, and so are padded, are compared as well.
+    Outputs before a position are compared bit for bit when later tokens change; the gradient is by all later vectors.
+    Rows of a batch that end earlier, and so are padded, are compared as well.
     """
     built = random_model(model, dtype)
     tokens = random_tokens(model, 2, LENGTH)
@@ -104,13 +105,13 @@ def violations(model: Decoder, dtype: torch.dtype) -> tuple[float, float, float]
     context = ForwardContext.of(x)
     y = built.final_norm(built.run(x, context), context)
     (gradient,) = torch.autograd.grad((y * normal(*y.shape, dtype=dtype, seed=2))[:, :SEEN].sum(), x)
-    assert (before[:, SEEN:] != after[:, SEEN:]).any(-1).all()  # what does change is seen
+    assert (before[:, SEEN:] != after[:, SEEN:]).any(-1).all()  # later outputs do change
     return float(differing), gradient[:, SEEN:].abs().max().item(), relative_error(decoded(built, tokens, 5), before)
 
 
 @check("causality.future", claim=20, part="a")
 def future(quick: bool) -> Outcome:
-    """Outputs up to a token are equal bit for bit when later tokens change, and so are their gradients by them 0."""
+    """Outputs before a token are bit-identical when later tokens change, and their gradients by later vectors are 0."""
     models = list(decoders(20))[::2] if quick else list(decoders(1))
     worst = [0.0, 0.0, 0.0]
     for model in models:
@@ -137,7 +138,7 @@ def future(quick: bool) -> Outcome:
 
 
 def relative_change(model: Any) -> float:
-    """How much the vectors up to a token change when later tokens do."""
+    """Return the relative change of the vectors before a position when later tokens change."""
     tokens = random_tokens(model.spec, 2, LENGTH)
     changed = torch.cat((tokens[:, :SEEN], (tokens[:, SEEN:] + 1) % model.spec.vocab_size), 1)
     before, after = (model(text).hidden[:, :SEEN] for text in (tokens, changed))
@@ -145,7 +146,7 @@ def relative_change(model: Any) -> float:
 
 
 class ExpertChoice(nn.Module):
-    """Four experts, each of which takes the half of a text's tokens that suits it best (Zhou 2022), later ones too."""
+    """Four experts that each take the half of a text's tokens that suits it best, including later ones (Zhou 2022)."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -154,6 +155,7 @@ class ExpertChoice(nn.Module):
 
     def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
         affinities = self.router(x).softmax(-1)  # (B, T, E)
+        # (B, T, E): 1 for the T / 2 tokens of each expert
         taken = torch.zeros_like(affinities).scatter(1, affinities.topk(x.shape[1] // 2, dim=1).indices, 1.0)
         everyone = torch.arange(4).expand(x.shape[0] * x.shape[1], -1)
         y: Tensor = self.experts(x.flatten(0, 1), everyone, (affinities * taken).flatten(0, 1))
@@ -161,7 +163,6 @@ class ExpertChoice(nn.Module):
 
 
 def with_expert_choice() -> Any:
-    """A small decoder whose feed-forward parts are such experts."""
     model = random_model(decoder(block(), block()))
     for layer in model.blocks:
         layer.feedforward = ExpertChoice(model.spec.d_model)

@@ -1,4 +1,4 @@
-"""The formulas of parameters and FLOPs of the standard block, on random sizes and on GPT-3's published ones."""
+"""Formulas for parameters and FLOPs of the standard block, checked on random sizes and on GPT-3's."""
 
 import random
 from functools import partial
@@ -24,7 +24,7 @@ from archetype.studies.registry import check
 
 
 def standard(draw: random.Random) -> Decoder:
-    """A decoder of the standard block with random sizes: biases everywhere, 4 d, learned positions, tied."""
+    """Return a decoder of the standard block with random sizes: biases everywhere, 4 d, learned positions, tied."""
     head_dim, heads = draw.choice((2, 4, 8, 16)), draw.randint(1, 6)
     norm = LayerNorm()
     layer = Block(
@@ -40,19 +40,18 @@ def standard(draw: random.Random) -> Decoder:
 
 
 def formula(model: Decoder) -> int:
-    """V d + L (12 d^2 + 13 d)."""
+    """Return V d + L (12 d^2 + 13 d)."""
     d = model.d_model
     return model.vocab_size * d + model.num_layers * (12 * d * d + 13 * d)
 
 
 def left_out(model: Decoder) -> int:
-    """The parameters that the formula leaves out: positions, T d, and the final norm, 2 d."""
+    """Return the parameters that the formula leaves out: positions, T d, and the final norm, 2 d."""
     return model.context_length * model.d_model + 2 * model.d_model
 
 
 def built_parameters(model: ModelSpec) -> int:
-    """Parameters of the built model, shared ones once."""
-    return sum(parameter.numel() for parameter in build_on_meta(model).parameters())
+    return sum(parameter.numel() for parameter in build_on_meta(model).parameters())  # shared ones once
 
 
 @check("counting.parameters", claim=12, part="parameters", kind="analytic")

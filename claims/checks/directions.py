@@ -1,4 +1,4 @@
-"""Nearly orthogonal directions: how many random ones there are, and how few where nearly means a root of the width."""
+"""Nearly orthogonal directions: many for a fixed cosine, few for a cosine that shrinks with the root of the width."""
 
 import math
 
@@ -14,11 +14,12 @@ MANY = 50_000
 MAXIMA = {64: 0.768, 256: 0.384, 768: 0.222, 1024: 0.192}  # of 50,000 vectors, as predicted
 STEPS = 20_001
 EULER = 0.5772156649
-DEVIATION_LOG = 0.5 * math.pi / math.sqrt(6)  # of ln N, N the number drawn until the first near pair
+DEVIATION_LOG = 0.5 * math.pi / math.sqrt(6)  # standard deviation of ln N; N vectors are drawn until a near pair
 
 
 def log_pair_probability(cosine: float, d: int) -> float:
-    """Ln P(|cos| > c) of two random unit vectors in d dimensions: cos^2 has the beta law of 1/2 and (d - 1)/2."""
+    """Return ln P(|cos| > c) of two random unit vectors in d dimensions; cos^2 is Beta(1/2, (d - 1)/2)."""
+    # integration points are dense near the cosine, where the density is largest
     t = cosine + (1 - cosine) * torch.linspace(0, 1, STEPS, dtype=torch.float64) ** 2
     log_density = (d - 3) / 2 * torch.log1p(-(t[:-1] ** 2))
     peak = log_density.max()
@@ -28,9 +29,10 @@ def log_pair_probability(cosine: float, d: int) -> float:
 
 
 def expected_log_number(cosine: float, d: int) -> float:
-    """The mean of ln N, of the vectors drawn until the first two are nearer than `cosine`; pairs are independent."""
+    """Return the mean of ln N; N vectors are drawn until two are nearer than `cosine`, and pairs are independent."""
     log_p = log_pair_probability(cosine, d)
     continuous = 0.5 * (math.log(2) - log_p - EULER)  # N^2 = 2 E / p, E exponential
+    # a small N is a sum over integers, since the continuous approximation is too rough
     if continuous > 7:
         return continuous
     n = torch.arange(1, 10 + int(8 * math.exp(continuous)), dtype=torch.float64)
@@ -39,16 +41,16 @@ def expected_log_number(cosine: float, d: int) -> float:
 
 
 def unit_vectors(number: int, d: int, generator: torch.Generator) -> Tensor:
-    """Random directions (N, d)."""
-    return torch.nn.functional.normalize(torch.randn(number, d, generator=generator), dim=-1)
+    return torch.nn.functional.normalize(torch.randn(number, d, generator=generator), dim=-1)  # (N, d)
 
 
 def number_until_a_pair(cosine: float, d: int, generator: torch.Generator, block: int = 128) -> int:
-    """How many random directions are drawn until the first two have a cosine beyond the bound, either sign."""
+    """Draw random directions until two have |cos| above the bound, and return their number."""
     drawn = torch.empty(0, d)
     while True:
         new = unit_vectors(block, d, generator)
         earlier = ((new @ drawn.T).abs() > cosine).any(1)
+        # pairs within the block, each counted at its later vector
         within = ((new @ new.T).abs() > cosine).tril(-1).any(1)
         if (collides := earlier | within).any():
             return len(drawn) + int(collides.nonzero()[0]) + 1
@@ -56,7 +58,7 @@ def number_until_a_pair(cosine: float, d: int, generator: torch.Generator, block
 
 
 def width_of(number: float, cosine: float) -> int:
-    """The smallest width in which so many directions are drawn before the first near pair."""
+    """Return the smallest width in which `number` directions are expected before the first near pair."""
     low, high = 16, 2**15
     while low < high:
         middle = (low + high) // 2
@@ -136,7 +138,7 @@ def maximum(quick: bool) -> Outcome:
 
 
 def largest_cosine(vectors: Tensor, rows: int = 2048) -> float:
-    """The largest |cos| of any two of them, some rows at a time."""
+    """Return the largest |cos| of any two vectors, computed for some rows at a time to bound memory."""
     largest = 0.0
     for start in range(0, len(vectors), rows):
         block = vectors[start : start + rows]
@@ -147,7 +149,7 @@ def largest_cosine(vectors: Tensor, rows: int = 2048) -> float:
 
 
 def median_largest(number: int, d: int) -> float:
-    """The median of the largest |cos|: where p N (N - 1) / 2 = ln 2."""
+    """Return the median of the largest |cos| of `number` directions, where p N (N - 1) / 2 = ln 2."""
     low, high, target = 0.0, 1.0, math.log(2 * math.log(2) / (number * (number - 1)))
     for _ in range(40):
         middle = (low + high) / 2
@@ -157,7 +159,7 @@ def median_largest(number: int, d: int) -> float:
 
 @check("directions.few", claim=21, part="c", kind="analytic")
 def few(quick: bool) -> Outcome:
-    """Where nearly means a cosine of 1 / (2 sqrt d), no more than (4 d - 1) / 3 directions fit."""
+    """For a largest cosine of 1 / (2 sqrt d), no more than (4 d - 1) / 3 directions fit."""
     widths, steps = ((4, 8), 100) if quick else ((4, 8, 16, 32, 64), 1500)
     exact = all(
         math.isclose(most_by_welch(d, 1 / (2 * math.sqrt(d))), (4 * d - 1) / 3, rel_tol=1e-12) for d in range(2, 2049)
@@ -178,12 +180,13 @@ def few(quick: bool) -> Outcome:
 
 
 def most_by_welch(d: int, cosine: float) -> float:
-    """The most vectors of which no two have a larger |cos|, for c^2 < 1 / d (Welch 1974): d (1 - c^2) / (1 - d c^2)."""
+    """Return the largest number of vectors without a larger |cos|, for c^2 < 1 / d (Welch 1974)."""
+    # d (1 - c^2) / (1 - d c^2)
     return d * (1 - cosine**2) / (1 - d * cosine**2)
 
 
 def spread(number: int, d: int, steps: int) -> float:
-    """The smallest largest |cos| that gradient descent gets some vectors to."""
+    """Return the smallest maximal |cos| that gradient descent reaches for some vectors."""
     vectors = unit_vectors(number, d, torch.Generator().manual_seed(d)).double().requires_grad_()
     optimizer, best = torch.optim.Adam([vectors], 0.02), 1.0
     for step in range(steps):
@@ -191,6 +194,7 @@ def spread(number: int, d: int, steps: int) -> float:
         cosines = (unit @ unit.T).tril(-1).abs()
         best = min(best, cosines.max().item())
         optimizer.zero_grad()
+        # a power mean that approaches the maximum as its exponent grows
         (cosines ** (4 + 28 * step / steps)).sum().log().backward()
         optimizer.step()
     return best

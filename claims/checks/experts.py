@@ -1,4 +1,4 @@
-"""Mixtures of experts: parameters grow with their number, work hardly; one expert is its dense block."""
+"""Mixtures of experts: parameters grow with the number of experts, FLOPs hardly; one expert is its dense block."""
 
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ D, D_FF, CHOSEN = 64, 96, 2
 
 
 def mixture(num_experts: int, d: int = D, d_ff: int = D_FF, chosen: int = CHOSEN) -> Decoder:
-    """One layer with experts of gated parts."""
+    """Return a decoder of one layer with experts of gated parts."""
     expert = GatedMLP(d_ff=d_ff, activation="silu")
     part = MixtureOfExperts(num_experts=num_experts, experts_per_token=chosen, expert=expert)
     return decoder(block(feedforward=part), d_model=d)
@@ -29,7 +29,7 @@ def mixture(num_experts: int, d: int = D, d_ff: int = D_FF, chosen: int = CHOSEN
 
 @check("experts.counts", claim=10, part="a", kind="analytic")
 def counts(quick: bool) -> Outcome:
-    """Parameters grow by one expert each, FLOPs of a token stay those of k experts and a router of 2 d E."""
+    """Parameters grow by one expert each; FLOPs per token are always those of k experts and a router of 2 d E."""
     numbers, length, wrong = (2, 8) if quick else (2, 4, 8, 16, 32, 64), 16, 0
     one = 3 * D * D_FF
     parameters, flops = {}, {}
@@ -41,6 +41,7 @@ def counts(quick: bool) -> Outcome:
         actual = random_model(model, torch.float32)
         tokens = random_tokens(model, 1, length)
         wrong += sum(p.numel() for p in built.blocks[0].feedforward.parameters()) != parameters[number]
+        # E experts of 3 d d_ff, and a router of E d
         wrong += parameters[number] != number * one + number * D
         wrong += flops[number] != length * (CHOSEN * 2 * one + 2 * D * number)
         wrong += counted_flops(partial(actual, tokens)) != cost_report(model, length=length).flops["forward"]
@@ -72,7 +73,7 @@ def counts(quick: bool) -> Outcome:
 
 
 def single_expert_error(dtype: torch.dtype, renormalize: bool = True) -> float:
-    """How far a mixture of one expert is from its dense block with the same weights."""
+    """Return the relative error between a mixture of one expert and its dense block with the same weights."""
     router = SigmoidRouter(renormalize=renormalize)
     part = MixtureOfExperts(num_experts=1, experts_per_token=1, expert=GATED, router=router)
     many, dense = random_model(decoder(block(feedforward=part)), dtype), random_model(decoder(block()), dtype)
@@ -122,5 +123,5 @@ def time(quick: bool) -> Outcome:
 
 
 def distinct(experts: int, rows: int) -> float:
-    """How many experts some rows read on average, each choosing k at random: E (1 - (1 - k / E)^B)."""
+    """Return the mean number of experts that some rows read, each choosing k at random: E (1 - (1 - k / E)^B)."""
     return experts * (1 - (1 - CHOSEN / experts) ** rows)

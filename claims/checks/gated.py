@@ -1,4 +1,4 @@
-"""Gated feed-forward parts and plain ones with ReLU, as initialized: units without gradient, and what flows back."""
+"""Gated feed-forward parts and plain ones with ReLU at initialization: units without gradient, and its gain."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ WIDTH, LENGTH = 96, 128
 
 
 def model_with(feedforward: FeedForward, layers: int) -> Decoder:
-    """A byte-level decoder with one kind of feed-forward part."""
+    """Return a byte-level decoder with one kind of feed-forward part."""
     norm = RMSNorm()
     mixer = Attention(num_heads=3, position=Rotary())
     layer = Block(wiring=PreNorm(norm=norm), mixer=mixer, feedforward=feedforward)
@@ -38,7 +38,7 @@ def model_with(feedforward: FeedForward, layers: int) -> Decoder:
 
 @check("gated.dead_units", claim=5, part="b", kind="initialization")
 def dead_units(quick: bool) -> Outcome:
-    """Over 10,000 tokens some units of ReLU get no gradient at all, and none of SwiGLU, as initialized."""
+    """At initialization some ReLU units get no gradient from any of 10,000 tokens, and no SwiGLU unit does."""
     layers, rows = (1, 4) if quick else (4, 80)  # of 128 tokens
     shares = {}
     for name, feedforward in (("relu", RELU), ("swiglu", SWIGLU)):
@@ -56,7 +56,7 @@ def dead_units(quick: bool) -> Outcome:
 
 
 def gradients_of_units(model: Decoder, rows: int) -> tuple[float, float]:
-    """The share of (unit, token) pairs without gradient, and of units that get none from any token."""
+    """Return the share of (unit, token) pairs without gradient, and of units that get none from any token."""
     built: Any = build(model)
     collected: dict[nn.Module, list[Tensor]] = {}
     for layer in built.blocks:
@@ -72,6 +72,7 @@ def gradients_of_units(model: Decoder, rows: int) -> tuple[float, float]:
     reached = []
     for layer in built.blocks:
         parts = [getattr(layer.feedforward, name, None) for name in ("gate", "up")]
+        # a unit of SwiGLU is reached through its gate or its up projection
         reached.append(torch.stack([torch.cat(collected[part]) for part in parts if part is not None]).any(0))
     flows = torch.stack(reached)  # (L, N, F)
     return 1 - flows.double().mean().item(), 1 - flows.any(1).double().mean().item()
@@ -105,7 +106,7 @@ def backward_gain(quick: bool) -> Outcome:
 
 
 def gain(part: FeedForward, scheme: Initialization, vectors: int, seed: int) -> float:
-    """|dL/dx| / |dL/dy| of one drawn part for random inputs and gradients, the median over vectors."""
+    """Return the median over vectors of |dL/dx| / |dL/dy| of one drawn part, for random inputs and gradients."""
     module = build_feedforward(part, Place(WIDTH))
     assert module is not None
     initialize(module, scheme, 1, seed)

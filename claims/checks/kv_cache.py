@@ -1,4 +1,4 @@
-"""The cache of keys and values: the same logits, what it saves of work, and what fewer heads save of it."""
+"""KV cache: the same logits, the work that it saves, and the memory that fewer key heads save."""
 
 from functools import partial
 from typing import Any
@@ -28,7 +28,7 @@ KEYS = ("mixer.k.weight", "mixer.v.weight")
 
 
 def standard(d_model: int, layers: int, context_length: int, **attention: Any) -> Decoder:
-    """The standard block of Vaswani 2017 without biases, pre-norm."""
+    """Return the standard block of Vaswani 2017 without biases, pre-norm."""
     norm = LayerNorm()
     layer = Block(
         wiring=PreNorm(norm=norm),
@@ -71,10 +71,11 @@ def heads(quick: bool) -> Outcome:
 
 
 def with_repeated_heads(tensors: dict[str, Tensor], shared: int, interleaved: bool) -> dict[str, Tensor]:
-    """Each key head written out for every query head that reads it; interleaved, for the wrong ones."""
+    """Return tensors in which each key head is repeated for its query heads; interleaved, for the wrong ones."""
     repeated = {}
     for name, tensor in tensors.items():
         if name.endswith(KEYS):
+            # (K, P, D)
             split, times = tensor.unflatten(0, (shared, -1)), HEADS // shared
             wide = split.repeat(times, 1, 1) if interleaved else split.repeat_interleave(times, 0)
             repeated[name] = wide.flatten(0, 1)
@@ -85,7 +86,7 @@ def with_repeated_heads(tensors: dict[str, Tensor], shared: int, interleaved: bo
 
 @check("kv_cache.logits", claim=11, part="a")
 def logits(quick: bool) -> Outcome:
-    """Decoding with a cache gives the logits that reading the whole text again gives."""
+    """Decoding with a cache gives the same logits as reading the whole text again."""
     length, errors = LENGTH if quick else 60, {}
     for dtype in EXACT:
         model = random_model(attending(position=Rotary()), dtype)
@@ -94,6 +95,7 @@ def logits(quick: bool) -> Outcome:
         errors[dtype] = max(relative_error(decoded(model, tokens, step), whole) for step in (1, 6))
     state = model.new_state(2, length)
     state = model(tokens[:, :5], state).state
+    # a planted mistake: one cached key is overwritten by its neighbor's
     state.layers[0].keys[:, :, 4] = state.layers[0].keys[:, :, 3]
     stale = relative_error(model(tokens[:, 5:], state).logits, whole[:, 5:])
     return Outcome(
@@ -144,7 +146,7 @@ def flops(quick: bool) -> Outcome:
 
 @check("kv_cache.time", claim=11, part="c", kind="timing")
 def time(quick: bool) -> Outcome:
-    """The time of a next token curves upwards with its position without a cache, and is a line with one."""
+    """The time of the next token grows quadratically with its position without a cache, and linearly with one."""
     d, layers, rounds = (64, 1, 2) if quick else (256, 4, 15)
     lengths = (8, 16, 32, 64) if quick else (256, 512, 1024, 1536, 2048, 3072, 4096)
     if not quick:
@@ -176,7 +178,7 @@ def time(quick: bool) -> Outcome:
 
 
 def quadratic(x: tuple[int, ...], y: list[float]) -> float:
-    """The coefficient of x^2 of the least-squares parabola."""
+    """Return the coefficient of x^2 of the least-squares parabola."""
     columns = torch.tensor([[1.0, value, value * value] for value in x], dtype=torch.float64)
     coefficients = torch.linalg.lstsq(columns, torch.tensor(y, dtype=torch.float64)[:, None]).solution
     return float(coefficients[2])
@@ -184,7 +186,7 @@ def quadratic(x: tuple[int, ...], y: list[float]) -> float:
 
 @check("kv_cache.decode_time", claim=6, part="b", kind="timing")
 def decode_time(quick: bool) -> Outcome:
-    """Where the state is most of what is read, grouped heads decode nearly as fast as one, and twice as fast as all."""
+    """If most bytes read are state, grouped heads decode nearly as fast as one head, and twice as fast as all heads."""
     rows, length, rounds, d, kv_heads = (2, 32, 2, 64, (4, 1, 1)) if quick else (32, 4096, 15, 256, (16, 2, 1))
     if not quick:
         refuse_if_busy()
@@ -192,6 +194,7 @@ def decode_time(quick: bool) -> Outcome:
     for shared in kv_heads:
         model = random_model(standard(d, 4, length, num_heads=kv_heads[0], num_kv_heads=shared), torch.float32)
         state, newest = model.new_state(rows, length), random_tokens(model.spec, rows, 1)
+        # the contents of the cache do not matter for the time
         state.lengths += length - 1
         steps.append(partial(model, newest, state))
     with torch.inference_mode():

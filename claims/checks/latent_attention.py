@@ -1,4 +1,4 @@
-"""Latent attention: its absorbed form equals its plain one, and when its state is smaller than grouped heads'."""
+"""Latent attention: its absorbed form equals its plain one; when its state is smaller than that of grouped heads."""
 
 from typing import Any
 
@@ -27,7 +27,6 @@ class Plain(LatentAttention):
     """Latents are always expanded to keys and values."""
 
     def absorbs(self, queries: int, keys: int) -> bool:
-        """Never absorb."""
         return False
 
 
@@ -35,7 +34,6 @@ class Absorbed(LatentAttention):
     """Queries always attend to the latents themselves."""
 
     def absorbs(self, queries: int, keys: int) -> bool:
-        """Always absorb."""
         return True
 
 
@@ -61,14 +59,14 @@ def absorbed(quick: bool) -> Outcome:
 
 
 def rotated_key_error() -> float:
-    """The error where a rotation stands between the query and the matrix that is absorbed into it."""
+    """Return the error if a rotation lies between the query and the matrix that is absorbed into it."""
     mixer = LatentAttention(**SIZES | {"qk_nope_head_dim": 4})
     layer = random_model(decoder(block(mixer=mixer))).blocks[0].mixer
     x = normal(1, 12, 16, seed=1)
     context = ForwardContext.of(x)
     (plain, _), latents = layer._queries(x, context), layer._latents(x, context)
     key_up, _ = layer.expansions
-    keys = torch.einsum("bsc,hpc->bhsp", latents[0][:, 0], key_up)
+    keys = torch.einsum("bsc,hpc->bhsp", latents[0][:, 0], key_up)  # (B, H, S, P)
     turned, turned_keys = (layer.rotary(part, context.positions, context) for part in (plain, keys))
     scores = turned @ turned_keys.transpose(2, 3)
     wrong = torch.einsum("bhtp,hpc->bhtc", turned, key_up) @ latents[0].transpose(2, 3)
@@ -105,7 +103,7 @@ def state(quick: bool) -> Outcome:
 
 
 def _numbers_a_token(model: ModelSpec) -> int | None:
-    """2 K P of a published decoder whose layers all have attention of one shape."""
+    """Return 2 K P of a published decoder whose layers all have attention of one shape."""
     if not isinstance(model, Decoder):
         return None
     mixers = [layer.mixer for layer in model.layers]

@@ -1,4 +1,4 @@
-"""Norms before and after: gradients by depth as initialized; RMSNorm and LayerNorm on centred vectors, and in time."""
+"""Pre- and post-norm: gradients by depth. RMSNorm and LayerNorm: equality on centered vectors, and time."""
 
 from functools import partial
 from typing import Any
@@ -38,7 +38,7 @@ LENGTH = 32
 
 
 def stack(wiring: Wiring, depth: int, d_model: int, final_norm: Norm) -> Decoder:
-    """A decoder of `depth` equal layers, drawn as Glorot 2010 says."""
+    """Return a decoder of `depth` equal layers with Glorot's initialization."""
     layer = Block(
         wiring=wiring,
         mixer=Attention(num_heads=4),
@@ -51,7 +51,7 @@ def stack(wiring: Wiring, depth: int, d_model: int, final_norm: Norm) -> Decoder
 
 
 def last_gradient(model: Decoder, seed: int) -> float:
-    """The norm of the loss's gradient of the last feed-forward part's second matrix, as initialized."""
+    """Return the norm of the loss's gradient by the last feed-forward part's second matrix, at initialization."""
     built: Any = build(model, seed)
     tokens = random_tokens(model, 4, LENGTH + 1, seed)
     nn.functional.cross_entropy(built(tokens[:, :-1]).logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
@@ -122,22 +122,20 @@ def rms_equals_layer(quick: bool) -> Outcome:
 
 
 def pair_of_norms(features: int, dtype: torch.dtype) -> tuple[nn.Module, nn.Module]:
-    """Both norms with one random weight."""
     layer, rms = (build_norm(norm, features).to(dtype) for norm in (LayerNorm(bias=False), RMSNorm()))
-    randomize(layer)
+    randomize(layer)  # both norms get the same random weight
     rms.load_state_dict(layer.state_dict())
     return layer, rms.eval()
 
 
 def normed(norm: Norm) -> Decoder:
-    """A small decoder with one kind of norm."""
     layer = block(wiring=PreNorm(norm=norm))
     return decoder(layer, layer, final_norm=norm)
 
 
 @torch.no_grad()
 def centred_model(norm: Norm) -> Any:
-    """Its embedding, and what its parts add to the residual stream, have zero mean over the features."""
+    """Return a model whose embedding and contributions to the residual stream have zero mean over the features."""
     model = random_model(normed(norm))
     table: Tensor = model.embedding.token.weight
     table -= table.mean(1, keepdim=True)
@@ -149,7 +147,7 @@ def centred_model(norm: Norm) -> Any:
 
 @check("norm.time", claim=4, part="c", kind="timing")
 def time(quick: bool) -> Outcome:
-    """RMSNorm takes less time than LayerNorm, each as torch's own operation for this processor."""
+    """RMSNorm takes less time than LayerNorm, each as torch's operation for this processor."""
     widths, rounds, vectors = ((16, 32), 2, 64) if quick else ((96, 256, 1024, 4096), 15, 2**21)
     if not quick:
         refuse_if_busy()

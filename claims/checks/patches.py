@@ -1,4 +1,4 @@
-"""Patches of bytes: what they save of the work of a model over bytes."""
+"""Patches of bytes: the FLOPs that they save compared with a model over bytes."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ LENGTH = 512
 
 
 def stack(d_model: int, layers: int, head_dim: int) -> dict[str, Any]:
-    """Layers as a Llama has them, 8/3 d wide."""
+    """Return layers of Llama's design, 8/3 d wide."""
     norm = RMSNorm()
     layer = Block(
         wiring=PreNorm(norm=norm),
@@ -31,12 +31,11 @@ def stack(d_model: int, layers: int, head_dim: int) -> dict[str, Any]:
 
 
 def plain() -> Decoder:
-    """The byte-level decoder S."""
     return Decoder(vocab_size=256, context_length=LENGTH, **stack(96, 4, 32))
 
 
 def patched(patch_size: int = 8) -> MegaByte:
-    """A wide model over patches and a narrow one within each."""
+    """Return a wide model over patches with a narrow one within each."""
     return MegaByte(
         context_length=LENGTH, patch_size=patch_size,
         global_model=SizedStack(**stack(192, 4, 48)), local_model=SizedStack(**stack(64, 3, 16)),
@@ -82,5 +81,5 @@ def flops(quick: bool) -> Outcome:
 
 
 def pairs(length: int, size: int) -> float:
-    """Pairs of positions: of patches, and of bytes within each."""
+    """Return the pairs of positions: of patches, and of bytes within each."""
     return (length / size) ** 2 + length * size

@@ -1,4 +1,4 @@
-"""Order without positions: what an encoder makes of a permuted text, and what breaks the symmetry."""
+"""Permuted texts: an encoder without positions is equivariant; positions, windows and masks break the symmetry."""
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ NORMS: tuple[Norm, ...] = (LayerNorm(), RMSNorm(), BatchNorm(), NoNorm())
 
 
 def encoder(mixer: Mixer, wiring: Wiring | None = None, position: EmbeddingPosition | None = None) -> Encoder:
-    """Two layers that see a whole text."""
+    """Return an encoder of two layers."""
     layer = Block(wiring=wiring or PreNorm(norm=LayerNorm()), mixer=mixer, feedforward=MLP)
     return Encoder(
         vocab_size=31, context_length=LENGTH, d_model=16, layers=(layer, layer), final_norm=LayerNorm(),
@@ -41,13 +41,12 @@ def encoder(mixer: Mixer, wiring: Wiring | None = None, position: EmbeddingPosit
 
 
 def hidden(model: ModelSpec, tokens: Tensor, dtype: torch.dtype) -> Tensor:
-    """The vectors of all positions."""
     vectors: Tensor = random_model(model, dtype)(tokens).hidden
     return vectors
 
 
 def asymmetry(model: ModelSpec, dtype: torch.dtype = torch.float64) -> tuple[float, float]:
-    """How far f(P x) is from P f(x), and the mean over positions of the one from that of the other."""
+    """Return the relative errors between f(P x) and P f(x), and between their means over positions."""
     tokens = random_tokens(model, 2, LENGTH)
     order = torch.randperm(LENGTH, generator=torch.Generator().manual_seed(1))
     permuted, plain = hidden(model, tokens[:, order], dtype), hidden(model, tokens, dtype)

@@ -1,4 +1,4 @@
-"""Recurrent mixers and attention: how long the chain of steps is, and what gradient comes back from far."""
+"""Recurrent mixers and attention: length of the chain of dependent steps, and decay of the gradient with the lag."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -35,12 +35,12 @@ MIXERS: dict[str, Mixer] = {
 
 
 class LongestChain(TorchDispatchMode):
-    """Counts, for every tensor, the operations that must come before it, one after the other; views are none."""
+    """Record the length of the longest chain of operations that each tensor depends on; views do not count."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.before: dict[int, int] = {}  # of each storage
-        self.alive: list[Any] = []  # no address is used twice
+        self.before: dict[int, int] = {}  # length of the chain by storage
+        self.alive: list[Any] = []  # keeps results alive, so that no address is used twice
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -53,15 +53,15 @@ class LongestChain(TorchDispatchMode):
         return result
 
     def depth(self, tensor: Tensor) -> int:
-        """The depth of one tensor."""
         return self.before.get(tensor.untyped_storage()._cdata, 0)
 
 
 def chain(mixer: Mixer, length: int) -> int:
-    """The longest chain of dependent operations from a text of `length` positions to what a mixer gives."""
+    """Return the longest chain of dependent operations from a text of `length` positions to a mixer's output."""
     module = build_mixer(mixer, Place(WIDTH))
     initialize(module, XavierInitialization(), 1, 0)
     x = normal(1, length, WIDTH, dtype=torch.float32)
+    # fused kernels would count as one operation
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), without_onednn(), LongestChain() as counter:
         y: Tensor = module(x, ForwardContext.of(x), None)
     depth: int = counter.depth(y)
@@ -91,19 +91,19 @@ def chain_length(quick: bool) -> Outcome:
 
 
 def gradient_by_lag(mixer: Mixer, lags: Sequence[int], seed: int, inputs: float, forget_bias: float) -> list[float]:
-    """|d y_T / d x_(T - k)| of one random direction at each lag k, as initialized.
+    """Return |d y_T / d x_(T - k)| of one random direction at each lag k, at initialization.
 
     Args:
-        mixer: that is drawn.
         lags: k, rising.
         seed: of weights and inputs.
-        inputs: their standard deviation.
-        forget_bias: is added to that of an LSTM's forget gate.
+        inputs: standard deviation of the inputs.
+        forget_bias: added to the bias of an LSTM's forget gate.
     """
     length, module = lags[-1] + 1, build_mixer(mixer, Place(WIDTH))
     initialize(module, XavierInitialization(), 1, seed)
     if forget_bias:
         with torch.no_grad():
+            # torch orders the gates input, forget, cell, output
             module.cell.bias_ih_l0[WIDTH : 2 * WIDTH] += forget_bias  # type: ignore[union-attr, index, operator]
     x = (inputs * normal(8, length, WIDTH, seed=2 * seed)).requires_grad_()
     y = module.double()(x, ForwardContext.of(x), None)[:, -1]
@@ -124,7 +124,7 @@ ARMS: Mapping[str, tuple[Mixer, float, float]] = {  # mixer, addition to the for
 
 @check("recurrence.gradient", claim=17, part="b", kind="initialization")
 def gradient(quick: bool) -> Outcome:
-    """As initialized the gradient falls exponentially with the lag in recurrent mixers, and not in attention."""
+    """At initialization the gradient falls exponentially with the lag in recurrent mixers, but not in attention."""
     draws, lags = (4, range(4, 17)) if quick else (20, range(4, 25))
     slopes, intervals, curves = {}, {}, []
     for name, (mixer, bias, _) in ARMS.items():

@@ -1,4 +1,4 @@
-"""Rotary positions: scores depend on distance alone, norms stay, and what of a decay with distance is true."""
+"""Rotary positions: scores depend only on distance, norms are kept, and when scores decay with distance."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -34,7 +34,7 @@ HEAD_DIM = 64
 
 
 class MismatchedRotary(Rotary):
-    """Tables laid out for half-split pairs, multiplied into interleaved pairs: a mistake that still looks rotary."""
+    """Planted mistake: tables for half-split pairs, applied to interleaved pairs."""
 
     def forward(self, x: Tensor, positions: Tensor, context: ForwardContext) -> Tensor:
         cos, sin = (torch.cat((table, table), -1) for table in self.tables(positions, context, x.dtype))
@@ -43,7 +43,7 @@ class MismatchedRotary(Rotary):
 
 
 def rotated(position: RotarySpec, x: Tensor, positions: Tensor, kind: type[Rotary] = Rotary) -> Tensor:
-    """Vectors (B, H, T, P) turned to their positions; the angles have the type of the vectors."""
+    """Rotate vectors (B, H, T, P) to their positions; the angles have the dtype of the vectors."""
     sizes = Attention(num_heads=x.shape[1], head_dim=x.shape[3], position=position).sizes(x.shape[1] * x.shape[3])
     positions = positions.to(x.dtype if x.dtype == torch.float64 else torch.int64)
     y: Tensor = kind(position, sizes)(x, positions[None], ForwardContext.of(positions[None]))
@@ -51,13 +51,13 @@ def rotated(position: RotarySpec, x: Tensor, positions: Tensor, kind: type[Rotar
 
 
 def scores(position: RotarySpec, q: Tensor, k: Tensor, first: int, kind: type[Rotary] = Rotary) -> Tensor:
-    """Scores of queries and keys that stand at positions from `first` on."""
+    """Return scores (B, H, T, T) of queries and keys at positions from `first` on."""
     places = first + torch.arange(q.shape[2])
     return ScoreFunction(1.0).scores(rotated(position, q, places, kind), rotated(position, k, places, kind))
 
 
 def layouts(head_dim: int) -> Iterator[RotarySpec]:
-    """Both orders of pairs, all or half of a head's features, two bases."""
+    """Yield both orders of pairs, on all or half of a head's features, with two bases."""
     for theta in (1e4, 5e5):
         for interleaved in (False, True):
             for dim in (None, head_dim // 2):
@@ -66,7 +66,7 @@ def layouts(head_dim: int) -> Iterator[RotarySpec]:
 
 @check("rope.shift", claim=1, part="a")
 def shift(quick: bool) -> Outcome:
-    """Rotary scores, and a whole model's logits, stay when all positions are shifted alike."""
+    """Rotary scores, and a model's logits, do not change when all positions are shifted by the same number."""
     head_dim, shifts = (16, (1, 1000)) if quick else (HEAD_DIM, (1, 7, 1000, 100_000))
     errors = {torch.float64: 0.0, torch.float32: 0.0}
     for dtype in errors:
@@ -103,7 +103,6 @@ def shift(quick: bool) -> Outcome:
 
 
 def _errors_by_shift(head_dim: int, powers: int) -> Curve:
-    """The error of float32 scores by how far all positions are shifted."""
     q, k = (normal(1, 2, LENGTH, head_dim, dtype=torch.float32, seed=seed) for seed in (0, 1))
     shifts = [10**power for power in range(powers)]
     here = scores(RotarySpec(), q, k, 0)
@@ -180,11 +179,11 @@ def decay(quick: bool) -> Outcome:
 
 
 def score_by_distance(q: Tensor, away: int | None, last: int) -> Tensor:
-    """Scores (N, distance) of queries at each distance from their key.
+    """Return scores (N, distance) of queries at each distance from their key.
 
     Args:
         q: queries (N, P).
-        away: the key is the query turned by so many positions (None: a vector of its own).
+        away: the key is the query rotated by this many positions (None: an independent vector).
         last: distances, from 0.
     """
     position, row = RotarySpec(), q[None, :, None]  # (1, N, 1, P)
@@ -194,7 +193,7 @@ def score_by_distance(q: Tensor, away: int | None, last: int) -> Tensor:
 
 
 def _standardized_slope(y: Tensor) -> float:
-    """The slope of a line through y, over its standard error."""
+    """Return the slope of a line through y, over its standard error."""
     x = torch.arange(len(y), dtype=torch.float64)
     x = x - x.mean()
     slope = (x @ y) / (x @ x)

@@ -1,4 +1,4 @@
-"""Scores without 1 / sqrt(d_k): how softmax saturates, and what becomes of the gradient of a query."""
+"""Scores without 1 / sqrt(d_k): saturation of the softmax, and the gradient of a query."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from claims.small_models import normal
 
 KEYS = 128
 WIDTHS = (16, 64, 256, 512, 1024)
-# of the design, for unit-variance queries and keys; measured on 128 keys
+# predicted for 128 keys and unit-variance queries and keys
 SATURATED = {16: 0.02, 64: 0.15, 256: 0.41, 1024: 0.68}
 JACOBIAN = {16: 0.61, 64: 0.33, 256: 0.16, 1024: 0.075}
 CLOSE = 0.03
@@ -21,11 +21,11 @@ class Scores(NamedTuple):
     """Measures of a softmax over scores of unit-variance queries and keys.
 
     Args:
-        deviation: of the scores.
-        saturated: the share of queries with a weight above 0.99.
-        jacobian: the mean trace of softmax's Jacobian, 1 - sum p^2.
-        gradient: the median norm of the gradient to a query.
-        entropy: the mean of the weights' entropy, in nats.
+        deviation: standard deviation of the scores.
+        saturated: share of queries with a weight above 0.99.
+        jacobian: mean trace of softmax's Jacobian, 1 - sum p^2.
+        gradient: median norm of the gradient by a query.
+        entropy: mean entropy of the weights, in nats.
     """
 
     deviation: float
@@ -36,7 +36,7 @@ class Scores(NamedTuple):
 
 
 def simulate(width: int, scale: float, batches: int, seed: int = 0) -> Scores:
-    """Scores of 128 queries and 128 keys of `width` features in some batches, through values to a random gradient."""
+    """Measure scores of 128 queries and 128 keys of `width` features, and the gradient through random values."""
     shape = (batches, 1, KEYS, width)
     q, k, v, dy = (normal(*shape, dtype=torch.float32, seed=4 * seed + part) for part in range(4))
     q.requires_grad_()
@@ -55,14 +55,14 @@ def simulate(width: int, scale: float, batches: int, seed: int = 0) -> Scores:
 
 
 def both(quick: bool, widths: tuple[int, ...]) -> dict[int, tuple[Scores, Scores]]:
-    """Without the scale and with it, by width."""
+    """Return the measures without and with the scale, by width."""
     batches = 8 if quick else 64
     return {d: (simulate(d, 1.0, batches), simulate(d, d**-0.5, batches)) for d in widths}
 
 
 @check("score_scale.saturation", claim=23, part="a", kind="simulation")
 def saturation(quick: bool) -> Outcome:
-    """Without the scale scores deviate by the root of d_k, and more and more queries look at one key alone."""
+    """Without the scale, scores deviate by the root of d_k, and a growing share of queries attends to a single key."""
     measured = both(quick, (16, 64, 256, 1024))
     shares = {d: plain.saturated for d, (plain, _) in measured.items()}
     deviates = max(abs(plain.deviation / d**0.5 - 1) for d, (plain, _) in measured.items())

@@ -1,4 +1,4 @@
-"""Strided and fixed patterns: everything in two steps, and how many pairs that takes."""
+"""Strided and fixed patterns: every token is reached in two steps, with fewer pairs."""
 
 from functools import partial
 from math import isqrt
@@ -17,21 +17,21 @@ from claims.small_models import random_tokens
 
 
 def allowed(pattern: Pattern, length: int) -> Tensor:
-    """1 where the query at i may see the key at j, else 0: (T, T)."""
+    """Return (T, T): 1 where the query at i may see the key at j, else 0."""
     places = torch.arange(length)
     pairs: Tensor = pattern_rule(pattern).allows(places[:, None], places, MaskContext(True, length))
     return pairs.float()
 
 
 def missing(first: Tensor, second: Tensor) -> int:
-    """How many earlier positions are not reached by a step of one pattern and then one of another."""
+    """Return how many earlier positions a step of one pattern followed by one of another does not reach."""
     return int(((first @ second) == 0).tril().sum())
 
 
 @check("sparse.two_steps", claim=9, part="a")
 def two_steps(quick: bool) -> Outcome:
-    """Two steps reach every earlier token: by the merged pattern twice, or by its two halves in turn."""
-    # a shorter text's pairs are a corner of a longer one's, and paths never leave it: the longest stands for all
+    """Two steps reach every earlier token: the merged pattern twice, or its two halves one after the other."""
+    # the pairs of a shorter text are a corner of a longer text's, which paths never leave: the longest covers all
     length, strides = (64, (2, 3, 8)) if quick else (512, range(2, 65))
     places, halves, merged, tried = torch.arange(length), 0, 0, 0
     itself, within = torch.eye(length), []
@@ -45,7 +45,7 @@ def two_steps(quick: bool) -> Outcome:
             if isinstance(pattern, Fixed):
                 far = places.expand(length, -1) % stride >= stride - pattern.num_summary
             near_half, far_half = near.float().tril(), far.float().tril()
-            # one half in each layer: what stays in the residual stream is a step to itself
+            # one half in each layer; the residual stream is a step from each position to itself
             halves += missing(far_half + itself, near_half + itself)
             tried += 1
         within.append(missing(allowed(Window(size=stride), length), allowed(Window(size=stride), length)))
@@ -60,7 +60,7 @@ def two_steps(quick: bool) -> Outcome:
 
 
 def _patterns(stride: int) -> list[Pattern]:
-    """The strided pattern, and fixed ones with every number of summary positions."""
+    """Return the strided pattern, and fixed ones with every number of summary positions."""
     return [Strided(stride=stride), *(Fixed(stride=stride, num_summary=c) for c in range(1, stride + 1))]
 
 

@@ -1,4 +1,4 @@
-"""Temperature: its two limits, how entropy follows it, and draws that fit it."""
+"""Temperature: its two limits, the derivative of the entropy, and the frequency of drawn tokens."""
 
 from itertools import pairwise
 
@@ -18,13 +18,13 @@ SIGNIFICANT = 0.001
 
 
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
-    """The probability of each token, as it is drawn from logits (V,)."""
+    """Return the probability with which each token is drawn from logits (V,)."""
     return filtered(logits[None], sampling)[0].softmax(-1)
 
 
 @check("temperature.limits", claim=22, part="a")
 def limits(quick: bool) -> Outcome:
-    """Towards 0 the likeliest tokens share all of it, towards infinity those that are left share it alike."""
+    """Towards 0 the likeliest tokens share all probability; towards infinity all tokens left by filters share it."""
     logits = normal(VOCABULARY)
     tied = logits.clone()
     tied[[2, 7]] = logits.max() + 1
@@ -57,7 +57,7 @@ def entropy(quick: bool) -> Outcome:
     """Entropy rises with temperature, by the variance of the logits over the temperature's cube."""
     logits, error, wrong, curve = normal(64), 0.0, 0.0, []
     for temperature in TEMPERATURES:
-        # the temperature is a number: logits times u stand at temperature T / u, where dT / du is -T at u = 1
+        # the temperature is no tensor: logits * u have the temperature T / u, and d(T / u) / du is -T at u = 1
         u = torch.ones((), dtype=torch.float64, requires_grad=True)
         p = probabilities(logits * u, Sampling(temperature=temperature))
         value = -(p * p.log()).sum()
@@ -82,14 +82,14 @@ def entropy(quick: bool) -> Outcome:
 
 @check("temperature.draws", claim=22, part="c", kind="simulation")
 def draws(quick: bool) -> Outcome:
-    """Drawn tokens are as frequent as softmax(logits / T) says."""
+    """Tokens are drawn as often as softmax(logits / T) says."""
     temperatures, number = (TEMPERATURES[::4], 5000) if quick else (TEMPERATURES, 1_000_000)
     logits, values, wrong = normal(VOCABULARY, dtype=torch.float32), {}, []
     for temperature in temperatures:
         counts = drawn(logits, Sampling(temperature=temperature, seed=1), number)
         expected = (logits.double() / temperature).softmax(-1) * number
         values[f"p_{temperature}"] = chi_square(counts, expected)
-        if temperature != 1:  # divided after softmax and made to sum to one again, a temperature does nothing
+        if temperature != 1:  # planted mistake: dividing probabilities by T and normalizing them again changes nothing
             wrong.append(chi_square(counts, logits.double().softmax(-1) * number))
     least = min(values.values()) * len(values)  # Holm's first step
     return Outcome(
@@ -102,7 +102,7 @@ def draws(quick: bool) -> Outcome:
 
 
 def drawn(logits: Tensor, sampling: Sampling, number: int) -> Tensor:
-    """How often each token is drawn."""
+    """Return how often each token is drawn."""
     sampler = Sampler(sampling, [], len(logits), logits.device)
     counts = torch.zeros(len(logits), dtype=torch.float64)
     for start in range(0, number, 1000):
@@ -113,7 +113,7 @@ def drawn(logits: Tensor, sampling: Sampling, number: int) -> Tensor:
 
 
 def chi_square(counts: Tensor, expected: Tensor) -> float:
-    """The probability of counts as far from what is expected, or farther (Pearson 1900); rare tokens stand together."""
+    """Return the p-value of Pearson's test (1900) of counts against expected ones; rare tokens are pooled."""
     rare = expected < 5
     seen, foreseen = (torch.cat((part[~rare], part[rare].sum()[None])) for part in (counts, expected))
     some = foreseen > 0

@@ -1,4 +1,4 @@
-"""Vocabularies: how many bytes a token stands for, and which texts can be expressed at all."""
+"""Vocabularies: bytes per token, and texts that cannot be encoded."""
 
 import ast
 import random
@@ -20,7 +20,7 @@ CONTROLS = (0x00, 0x20)
 
 
 def texts(quick: bool) -> tuple[str, str, str]:
-    """English to train on, English that is held out, and source code: the docstrings and code of Python's library."""
+    """Return English to train on, held-out English, and source code: docstrings and code of Python's library."""
     if quick:
         from pydoc_data.topics import topics
 
@@ -33,13 +33,12 @@ def texts(quick: bool) -> tuple[str, str, str]:
 
 
 def bytes_a_token(tokenizer: Tokenizer, text: str) -> float:
-    """Bytes of UTF-8 for each token of a text."""
     return len(text.encode()) / len(tokenizer.encode(text))
 
 
 @check("tokenizers.bytes_a_token", claim=16, part="a", kind="simulation")
 def lengths(quick: bool) -> Outcome:
-    """Held-out bytes a token grow with the vocabulary, as its logarithm."""
+    """Bytes per token of held-out text grow with the logarithm of the vocabulary."""
     training, held_out, code = texts(quick)
     sizes = (300, 400, 600, 1000) if quick else (512, 1024, 2048, 4096, 8192)
     english, other = [], []
@@ -73,7 +72,7 @@ def lengths(quick: bool) -> Outcome:
 
 @check("tokenizers.round_trip", claim=16, part="b")
 def round_trip(quick: bool) -> Outcome:
-    """Byte-level BPE gives every text back, of whatever characters; words, characters and plain BPE do not."""
+    """Byte-level BPE decodes every text to itself; words, characters and plain BPE do not."""
     training, _, _ = texts(True)
     strings = random_strings(2000 if quick else 100_000)
     tables = {kind: train_tokenizer(kind, [training], size) for kind, size in SIZES.items()}
@@ -101,7 +100,7 @@ SIZES = {"byte_bpe": 600, "bpe": 600, "words": 2000, "characters": None}
 
 
 def random_strings(number: int) -> Sequence[str]:
-    """Strings of 1 to 12 characters, of one plane each or of all, without halves of surrogate pairs."""
+    """Return strings of 1 to 12 characters, from one plane each or from all, without halves of surrogate pairs."""
     draw = random.Random(0)
     strings = []
     for _ in range(number):
@@ -112,7 +111,7 @@ def random_strings(number: int) -> Sequence[str]:
 
 
 def share_not_given_back(tokenizer: Tokenizer, strings: Sequence[str]) -> float:
-    """The share of strings that a tokenizer refuses, or gives back changed."""
+    """Return the share of strings that a tokenizer refuses, or decodes to another text."""
     return sum(not _comes_back(tokenizer, string) for string in strings) / len(strings)
 
 

@@ -1,4 +1,4 @@
-"""One table for embedding and logits: how many parameters it saves, in memory and on disk."""
+"""One table for embedding and logits: the parameters that it saves, in memory and on disk."""
 
 import tempfile
 from pathlib import Path
@@ -18,7 +18,7 @@ from claims.small_models import EXACT, WRONG, block, decoder, random_model, rand
 
 @check("tying.parameters", claim=15, part="a")
 def parameters(quick: bool) -> Outcome:
-    """A tied head saves exactly V d parameters, in memory and on disk, and multiplies by the embedding's own table."""
+    """A tied head saves exactly V d parameters, in memory and on disk, and multiplies by the embedding's table."""
     sizes = ((31, 16), (300, 24)) if quick else ((31, 16), (300, 24), (4096, 96), (50_257, 64))
     wrong, errors, controls = 0, [], []
     for vocabulary, d in sizes:
@@ -47,11 +47,11 @@ def parameters(quick: bool) -> Outcome:
 
 
 def bytes_on_disk(model: Decoder) -> int:
-    """Bytes of all tensors of a saved model's weights file."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "run"
         LanguageModel(model, build(model), None).save(folder)
         file = folder / "model.safetensors"
+        # without the header, whose length depends on names
         header = int.from_bytes(file.read_bytes()[:8], "little")
         assert Tensors.open(folder).names()
         return file.stat().st_size - 8 - header

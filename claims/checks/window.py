@@ -1,4 +1,4 @@
-"""Windows: how far a stack of them reaches, and that a state of one window's length is enough."""
+"""Windows: the reach of a stack of them, and a state that is as long as one window."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -23,7 +23,7 @@ from claims.small_models import EXACT, WRONG, attending, normal, random_model, r
 
 
 def influence(model: Decoder, length: int) -> Tensor:
-    """|d output_i / d input_j| of one random direction for every (i, j), in float64: (T, T)."""
+    """Return |d output_i / d input_j| of one random direction for every (i, j), in float64: (T, T)."""
     built = random_model(model)
     x = normal(1, length, model.d_model, seed=1).requires_grad_()
     y = built.final_norm(built.run(x, ForwardContext.of(x)))[0]
@@ -33,7 +33,7 @@ def influence(model: Decoder, length: int) -> Tensor:
 
 
 def misplaced(gradients: Tensor, reach: int) -> int:
-    """How many pairs contradict the rule that j reaches i exactly if 0 <= i - j <= reach."""
+    """Return how many pairs contradict the rule that j reaches i exactly if 0 <= i - j <= reach."""
     places = torch.arange(len(gradients))
     distance = places[:, None] - places
     return int(((gradients != 0) != ((distance >= 0) & (distance <= reach))).sum())
@@ -41,7 +41,7 @@ def misplaced(gradients: Tensor, reach: int) -> int:
 
 @check("window.reach", claim=7, part="a")
 def reach(quick: bool) -> Outcome:
-    """With W keys, the query's own included, L layers reach exactly the L (W - 1) tokens before."""
+    """With windows of W keys, including the query's position, L layers reach exactly the L (W - 1) tokens before."""
     sizes = ((2, 4), (3, 3)) if quick else ((1, 8), (2, 4), (3, 3), (4, 16), (6, 5), (8, 8))
     wrong, controls, half = 0, [], 0
     for layers, window in sizes:
@@ -73,14 +73,14 @@ def reach(quick: bool) -> Outcome:
 
 
 def half_distance(gradients: Tensor) -> int:
-    """The distance within which half of the last token's gradient comes from."""
+    """Return the distance within which half of the last token's gradient lies."""
     by_distance = gradients.flip(0).cumsum(0)
     return int((by_distance < by_distance[-1] / 2).sum())
 
 
 @check("window.state", claim=7, part="state")
 def state(quick: bool) -> Outcome:
-    """A state of the newest W positions gives what the whole text gives; W as long as the text is full attention."""
+    """A state of the newest W positions gives the whole text's logits; a window of its length is full attention."""
     window, length = 5, 24 if quick else 60
     errors = {}
     for dtype in EXACT:
@@ -114,7 +114,7 @@ def state(quick: bool) -> Outcome:
 
 
 def decoded(model: Any, tokens: Tensor, step: int) -> Tensor:
-    """Logits of a text that is read a few tokens at a time, with a state."""
+    # logits of a text that is read `step` tokens at a time, with a state
     return torch.cat(list(_chunks(model, tokens, step)), dim=1)
 
 
@@ -154,6 +154,6 @@ def prefill(quick: bool) -> Outcome:
 
 
 def long_model(pattern: Pattern, length: int) -> Any:
-    """A narrow decoder for long texts."""
+    """Return a narrow decoder for long texts."""
     model = attending(2, pattern=pattern, position=Rotary()).replace(context_length=length)
     return random_model(model, torch.float32)

@@ -21,14 +21,14 @@ def test_a_busy_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "other_load", lambda: 0.1)
     timing.refuse_if_busy()
     monkeypatch.setattr(timing, "other_load", lambda: 1.7)
-    with pytest.raises(timing.Busy, match=r"other work keeps 1\.70 of its processors busy"):
+    with pytest.raises(timing.Busy, match=r"other processes use 1\.70 CPU cores"):
         timing.refuse_if_busy()
     for module in ("sparse", "window", "kv_cache", "norm", "experts"):
         imported = import_module(f"claims.checks.{module}")
         assert imported.refuse_if_busy is timing.refuse_if_busy
     load_checks(CHECKOUT)
     outcome = run("sparse.time", quick=False)
-    assert not outcome.holds and outcome.sentence.startswith("refused: timing: other work keeps 1.70")
+    assert not outcome.holds and outcome.sentence.startswith("refused: timing: other processes use 1.70")
 
 
 def test_checks_of_time_can_be_measured() -> None:

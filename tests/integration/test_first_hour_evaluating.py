@@ -36,7 +36,7 @@ def test_models_are_evaluated(run: Run, run_directory: Path, text_file: Path, tm
     flags = ("--steps", "2", "--batch-size", "2", "--to", tmp_path / "classes")
     run("train", "--spec", "bert-tiny", "--labelled", labelled, *flags)
     report = run("evaluate", tmp_path / "classes", labelled)[0]
-    assert report.endswith("\ntexts: 1 of all cut to 128 tokens\n")
+    assert report.endswith("\ntexts: 1 truncated to 128 tokens\n")
     support = {line.split()[0]: line.split()[-1] for line in report.splitlines() if line.startswith(("neg", "pos"))}
     assert support.keys() == {"negative", "positive"}
 

@@ -53,7 +53,7 @@ def test_bad_records_are_counted_wherever_a_run_is_told_of(
     assert "4 bad records were left out: " in done.stderr and place in done.stderr
     provenance = json.loads((run / "provenance.json").read_text())
     assert provenance["num_skipped"] == 4 and len(provenance["skipped"]) == 3 and place in provenance["skipped"][0]
-    assert "Of the data 4 bad records were left out: " in (run / "report.html").read_text()
+    assert "<p>4 bad records were left out: " in (run / "report.html").read_text()
     assert read_mapping(run / "recipe.yaml")["data"]["skip_bad"] == 4
     assert "skipped records" in archetype("runs", tmp_path / "runs").stdout
     assert json.loads(archetype("runs", tmp_path / "runs", "--json").stdout)["runs"][0]["num_skipped"] == 4

@@ -198,7 +198,7 @@ CANNOT = (
     "cannot do this",
     "does not predict classes",
     "does not mark answer spans",
-    "was not made to answer",
+    "was not trained to chat",
     "not a chat model",
 )  # of another kind of model
 

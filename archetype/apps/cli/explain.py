@@ -134,11 +134,11 @@ def modules_of(usage: Usage) -> list[Module]:
     from archetype.cost.formula import ZERO, symbol
     from archetype.cost.work import Work
     from archetype.models.block.module import build_block
-    from archetype.models.stack.module import place_of
+    from archetype.models.stack.module import places_of
 
     stack, cost, length = usage.stack, usage.cost, symbol("T", usage.length)
     with torch.device("meta"):
-        block = build_block(stack.layers[usage.layer], place_of(stack, usage.layer))
+        block = build_block(stack.layers[usage.layer], places_of(stack)[usage.layer])
     work = Work(symbol("B", 1), length, "decode" if stack.causal else "forward", source=length, layer=usage.layer)
     parameters, flops = cost.parameters(), cost.flops(work)
     names = [name for name in dict.fromkeys([*parameters, *flops]) if _belongs(name, usage.content)]

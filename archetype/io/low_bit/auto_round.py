@@ -18,11 +18,7 @@ AWQ = ("auto_round:auto_awq", "auto_round:awq")
 
 
 def auto_round(settings: Mapping[str, Any]) -> Sequence[Scheme]:
-    """Return the scheme of a `packing_format`.
-
-    Raises:
-        CheckpointError: the packing format or data type is not supported.
-    """
+    # AutoRound's default packing
     form, data_type = settings.get("packing_format", USUAL), settings.get("data_type", "int")
     if data_type != "int":
         raise CheckpointError("data_type", f"{data_type!r} is not supported", "supported is int")

@@ -34,9 +34,11 @@ class Gemm(Scheme):
         return (outputs, inputs) if fits else None
 
     def rows(self, stored: Mapping[str, Tensor], first: int, last: int, dtype: torch.dtype) -> Tensor:
+        # outputs are packed along rows, so a range of outputs is a range of columns of words
         words = slice(first // IN_A_WORD, -(-last // IN_A_WORD))
         quantized, zeros = (_in_order(stored[role][:, words]) for role in ("weight", "zeros"))
         scales = stored["scales"][:, first:last]
+        # inputs per group
         size = len(quantized) // len(scales)
         zeros, scales = (tensor.repeat_interleave(size, dim=0) for tensor in (zeros, scales))
         return ((quantized - zeros) * scales.float()).t()  # (inputs, last - first) -> (last - first, inputs)
@@ -50,11 +52,6 @@ def _in_order(words: Tensor) -> Tensor:
 
 
 def awq(settings: Mapping[str, Any]) -> Sequence[Scheme]:
-    """Return the scheme of version gemm.
-
-    Raises:
-        CheckpointError: the version or number of bits is not supported.
-    """
     version, bits = str(settings.get("version", "gemm")).lower(), settings.get("bits", BITS)
     if version != "gemm" or bits != BITS:
         raise CheckpointError("version", f"{version!r} with {bits} bits is not supported", "only gemm with 4 bits is")

@@ -21,10 +21,13 @@ def unpack(words: Tensor, bits: int) -> Tensor:
     mask = (1 << bits) - 1
     if 8 % bits == 0:
         shifts = torch.arange(0, 8, bits, dtype=torch.uint8)
+        # numbers within a byte: the little-endian bytes of a word are already in order
         octets = words.contiguous().view(torch.uint8)
         return ((octets[..., None] >> shifts) & mask).flatten(-2).to(torch.int16)
     first = torch.arange(0, words.shape[-1] * 32 - bits + 1, bits)
+    # a number starts at bit `shift` of word `word` and may end in the following word
     word, shift = first // 32, first % 32
+    # as int64, since the shift of a negative int32 would fill with ones
     unsigned = words.to(torch.int64) & 0xFFFFFFFF
     following = torch.nn.functional.pad(unsigned, (0, 1))[..., word + 1]
     return (((unsigned[..., word] >> shift) | (following << (32 - shift))) & mask).to(torch.int16)
@@ -38,7 +41,6 @@ def fp4(octets: Tensor) -> Tensor:
 
 
 def powers_of_two(exponents: Tensor) -> Tensor:
-    """Return the float32 scales of E8M0 exponents."""
     return (exponents.view(torch.uint8).float() - E8M0_BIAS).exp2()
 
 
@@ -46,12 +48,13 @@ def by_blocks(values: Tensor, grid: Tensor, block: tuple[int, ...], first: int) 
     """Return rows of a matrix and the values of their blocks, in shapes that broadcast.
 
     Args:
-        numbers: some rows, (R, C).
+        values: some rows, (R, C).
         grid: one value per block of the whole matrix; the last blocks may be smaller.
         block: rows and columns of a block.
         first: index of the first row.
     """
     of_rows = grid[torch.arange(first, first + len(values)) // block[0]]  # (R, blocks per row)
+    # a smaller last block: expand the scales instead of splitting the columns
     if values.shape[1] % block[1]:
         return values, of_rows.repeat_interleave(block[1], dim=1)[:, : values.shape[1]]
     return values.unflatten(1, (-1, block[1])), of_rows[..., None]

@@ -56,7 +56,7 @@ class Targeted(Scheme):
     """Scheme of one group of modules, in a file with several groups.
 
     Attributes:
-        targets: names of modules, or `re:` and a pattern; a name of a class matches every module.
+        targets: names of modules, or `re:` and a pattern; the name of a class matches every module.
     """
 
     scheme: Scheme
@@ -84,11 +84,7 @@ class Targeted(Scheme):
 
 
 def compressed_tensors(settings: Mapping[str, Any]) -> Sequence[Scheme]:
-    """Return the schemes of all groups; groups that name modules precede groups that name classes.
-
-    Raises:
-        CheckpointError: a format is not supported, or activations are transformed too.
-    """
+    """Return the schemes of all groups; groups that name modules precede groups that name classes."""
     sparsity = settings.get("sparsity_config")
     if sparsity and not (isinstance(sparsity, dict) and sparsity.get("format") == DENSE):
         raise CheckpointError("sparsity_config", "is not supported", "decompress it with compressed-tensors")
@@ -99,11 +95,12 @@ def compressed_tensors(settings: Mapping[str, Any]) -> Sequence[Scheme]:
     schemes = [_targeted(name, group, settings.get("format")) for name, group in groups.items()]
     if len(schemes) == 1:
         return [schemes[0].scheme]
+    # the first scheme that applies is used; a class matches every module, so it must come last
     return sorted(schemes, key=lambda scheme: all("." not in target for target in scheme.targets))
 
 
 def _check_transforms(section: Any) -> None:
-    # transforms of weights are folded into them; those of activations would have to be computed
+    # transforms of weights are folded into them; transforms of activations would have to be computed
     groups = section.get("config_groups") if isinstance(section, dict) else section
     if groups and not isinstance(groups, dict):
         raise CheckpointError("transform_config", f"{section!r} is not a mapping", "fix the file")

@@ -21,12 +21,11 @@ NAMES = (
 
 
 def fp8(settings: Mapping[str, Any]) -> Sequence[Scheme]:
-    """Return the schemes for a `weight_block_size`; without it, a matrix has one scale."""
     experts = PackedFP4(NAMES, types=("I8", "U8"), scales=("F8_E8M0", "U8"))
     mixed = modelopt(settings) if "quant_algo" in settings else ()  # experts quantized further by Model Optimizer
     return (Scaled(NAMES, block=block_of(settings, "weight_block_size")), experts, *mixed)
 
 
 def fbgemm_fp8(settings: Mapping[str, Any]) -> Sequence[Scheme]:
-    """Return the scheme with one scale per row."""
+    # one scale per row
     return (Scaled((SCALE_BESIDE,)),)

@@ -25,11 +25,7 @@ OFFSETS = {"gptq": 1, "gptq_v2": 0}  # format -> offset added to stored zero poi
 
 @dataclass(frozen=True)
 class Groups(Scheme):
-    """Matrix stored as (inputs, outputs), packed in 32-bit words.
-
-    Attributes:
-        offset: added to the stored zero points, which wrap around.
-    """
+    """Matrix stored as (inputs, outputs), packed in 32-bit words; `offset` is added to the stored zero points."""
 
     offset: int = 1
     names = (Names(".weight", {"weight": ".qweight", "zeros": ".qzeros", "scales": ".scales"}, {"groups": ".g_idx"}),)
@@ -39,6 +35,7 @@ class Groups(Scheme):
         if (weight.dtype, zeros.dtype) != ("I32", "I32") or [len(t.shape) for t in (weight, zeros, scales)] != [2] * 3:
             return None
         groups, outputs = scales.shape
+        # from the shapes, not the configuration, which AutoRound overrides for single layers
         bits = _bits(zeros.shape[1], outputs)
         inputs = 32 * weight.shape[0] // bits if bits else 0
         order = stored.get("groups", TensorHeader("I32", (inputs,)))
@@ -52,6 +49,7 @@ class Groups(Scheme):
         bits = _bits(stored["zeros"].shape[1], scales.shape[1])
         quantized = unpack(stored["weight"][:, first:last].t(), bits)  # (last - first, inputs)
         zeros = unpack(stored["zeros"], bits)[:, first:last].t()
+        # zero points wrap around: the largest, stored minus one, plus one is 0
         zeros = (zeros + self.offset) & ((1 << bits) - 1)
         scales = scales[:, first:last].t()
         if "groups" not in stored:
@@ -71,11 +69,6 @@ def _bits(words: int, outputs: int) -> int:
 
 
 def gptq(settings: Mapping[str, Any]) -> Sequence[Scheme]:
-    """Return the scheme of a `checkpoint_format`.
-
-    Raises:
-        CheckpointError: the format is not supported.
-    """
     form = settings.get("checkpoint_format") or "gptq"
     if not isinstance(form, str) or form not in OFFSETS:
         raise CheckpointError("checkpoint_format", f"{form!r} is not supported", f"supported are {', '.join(OFFSETS)}")

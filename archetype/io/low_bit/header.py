@@ -26,7 +26,6 @@ class LowBit:
     Attributes:
         shape: after dequantization.
         stored: names of the stored tensors, by role.
-        scheme: dequantizes it.
     """
 
     shape: Shape
@@ -35,10 +34,7 @@ class LowBit:
 
 
 def plain_header(header: Mapping[str, TensorHeader], settings: Settings) -> Header:
-    """Return the header that a checkpoint has after dequantization.
-
-    Args:
-        settings: its `quantization_config`.
+    """Return the header that a checkpoint has after dequantization; `settings` is its `quantization_config`.
 
     Raises:
         CheckpointError: the method is not supported, or a tensor matches none of its schemes.
@@ -47,11 +43,7 @@ def plain_header(header: Mapping[str, TensorHeader], settings: Settings) -> Head
 
 
 def low_bit_tensors(header: Mapping[str, TensorHeader], settings: Settings) -> dict[str, LowBit]:
-    """Return the quantized tensors of a checkpoint, by their names after dequantization.
-
-    Raises:
-        CheckpointError: as for `plain_header`.
-    """
+    """Return the quantized tensors of a checkpoint, by their names after dequantization."""
     schemes = schemes_of(settings)
     low_bit: dict[str, LowBit] = {}
     for name in header:
@@ -63,6 +55,7 @@ def low_bit_tensors(header: Mapping[str, TensorHeader], settings: Settings) -> d
     for name, tensor in header.items():
         if name in explained or tensor.dtype in (*FLOATS, *WHOLE_AS_THEY_ARE) or OF_ACTIVATIONS.fullmatch(name):
             continue
+        # refused rather than ignored: the model would silently lack a weight
         cause = f"is stored as {tensor.dtype} {list(tensor.shape)}, which {settings['quant_method']} does not explain"
         raise CheckpointError(name, cause, "does quantization_config describe this file?")
     return low_bit

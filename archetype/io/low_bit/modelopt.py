@@ -1,7 +1,7 @@
 """FP8 and NVFP4 as written by NVIDIA's Model Optimizer (`quant_method` modelopt, or hf_quant_config.json).
 
 An FP8 matrix has one scale, one per row or one per block. An NVFP4 matrix has an FP8 scale per 16 columns, times one
-for the matrix. Products are computed as by `QTensor.dequantize`: of FP8, in the requested dtype.
+for the matrix. Products are computed as by `QTensor.dequantize`, FP8 in the requested dtype.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ NVFP4 = Names("", {"weight": "", "scale": "_scale", "matrix_scale": "_scale_2"})
 
 
 def modelopt(settings: Mapping[str, Any]) -> Sequence[Scheme]:
-    """Return all schemes: one file may have several, told apart by the stored tensors."""
+    # one file may have several schemes, told apart by the stored tensors
     return (
         Scaled((SCALE_BESIDE,), product="result"),
         PackedFP4((NVFP4,)),

@@ -33,9 +33,9 @@ class Blocks(Scheme):
         from archetype.io.low_bit.bits import E8M0_BIAS, fp4
 
         exponents = stored["scales"][first:last].int() - E8M0_BIAS
+        # (outputs, inputs / 32, 32) times a power of two per block -> (outputs, inputs); `transposed` swaps them
         return fp4(stored["blocks"][first:last]).ldexp(exponents[..., None]).flatten(-2)
 
 
 def mxfp4(settings: Mapping[str, Any]) -> Sequence[Scheme]:
-    """Return the only scheme."""
     return (Blocks(),)

@@ -22,7 +22,7 @@ class PackedFP4(Scheme):
         names: roles are weight, scale and, for NVFP4, matrix_scale.
         types: stored types of the bytes.
         scales: stored types of the groups' scales: F8_E4M3, or F8_E8M0 and U8 for powers of two.
-        matrix_scale: whether the scale of a group is multiplied or divided by that of the matrix.
+        matrix_scale: whether the scale of a group is multiplied or divided by the matrix's scale.
         rounded: whether products are rounded to bfloat16, whatever dtype is requested.
     """
 
@@ -34,6 +34,7 @@ class PackedFP4(Scheme):
 
     def shape(self, stored: Mapping[str, TensorHeader]) -> Shape | None:
         weight, scale = stored["weight"], stored["scale"]
+        # two numbers per byte
         shape = (*weight.shape[:-1], 2 * weight.shape[-1]) if weight.shape else ()
         if weight.dtype not in self.types or scale.dtype not in self.scales or len(shape) < 2:
             return None
@@ -51,6 +52,7 @@ class PackedFP4(Scheme):
         if (matrix_scale := stored.get("matrix_scale")) is not None:
             matrix_scale = matrix_scale.float().reshape(())
             scale = scale * matrix_scale if self.matrix_scale == "multiplied" else scale / matrix_scale
+        # (rows, groups, columns per group)
         values = fp4(stored["weight"][first:last]).unflatten(-1, (scale.shape[-1], -1))
         product: Tensor = (values * scale[..., None]).flatten(-2)
         return product.bfloat16() if self.rounded else product

@@ -17,13 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PackedInt(Scheme):
-    """Matrix packed along its inputs, with one scale per group of inputs, per row, or in total.
+    """Matrix of `bits`-bit integers, packed along its inputs, with a scale per group of inputs, per row, or in total.
 
     Numbers and zero points are signed, and stored plus half of their range. Zero points are packed along the outputs.
     Products are computed in the dtype of the scales.
-
-    Attributes:
-        bits: per number.
     """
 
     bits: int

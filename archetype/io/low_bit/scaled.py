@@ -26,7 +26,7 @@ class Scaled(Scheme):
     Attributes:
         types: stored types of the numbers.
         block: rows and columns per scale; needed if the last blocks are smaller.
-        product: dtype of products: float32, that of the scales, or the requested one.
+        product: dtype of products: float32, the scales' dtype, or the requested one.
     """
 
     names: tuple[Names, ...]
@@ -40,6 +40,7 @@ class Scaled(Scheme):
             return None
         if "zero_point" in stored and stored["zero_point"].shape != scale:
             return None
+        # leading axes of a stack of matrices, which the scales may share
         stack = len(shape) - 2
         scale = scale[stack:] if scale[:stack] == shape[:stack] else scale
         return shape if self._block(shape[stack:], scale) else None
@@ -52,6 +53,7 @@ class Scaled(Scheme):
         assert block is not None and grid is not None  # by `shape`
         scale = (powers_of_two(scale) if scale.element_size() == 1 else scale).reshape(grid)
         kind = {"float32": scale.float().dtype, "result": dtype, "scale": scale.dtype}[self.product]
+        # a copy, multiplied in place below through the views of `by_blocks`
         values = weight[first:last].to(kind, copy=True)
         if zeros is not None:
             each, zero = by_blocks(values, zeros.reshape(grid).to(kind), block, first)
@@ -71,11 +73,7 @@ class Scaled(Scheme):
 
 
 def block_of(settings: Mapping[str, Any], key: str) -> Shape | None:
-    """Return the rows and columns per scale from a key of the settings; None if the key is missing.
-
-    Raises:
-        CheckpointError: the value is not a pair of sizes.
-    """
+    """Return the rows and columns per scale from a key of the settings; None if the key is missing."""
     block = settings.get(key)
     if block is None:
         return None

@@ -53,7 +53,7 @@ class Scheme(ABC):
 
     @abstractmethod
     def rows(self, stored: Mapping[str, Tensor], first: int, last: int, dtype: torch.dtype) -> Tensor:
-        """Dequantize some rows of a matrix, rounded as by the method's own library.
+        """Dequantize some rows of a matrix, rounded as by the method's library.
 
         Args:
             stored: tensors by role.

@@ -22,10 +22,8 @@ def read_settings(config: Mapping[str, Any], folder: Path | None = None) -> Sett
     Args:
         config: contents of config.json.
         folder: to look for other files (default: config.json only).
-
-    Raises:
-        CheckpointError: the settings are not a mapping.
     """
+    # multimodal models keep the settings of their text part there
     text = config.get("text_config")
     for section in (config, text if isinstance(text, dict) else {}):
         for key in KEYS:
@@ -42,7 +40,6 @@ def read_settings(config: Mapping[str, Any], folder: Path | None = None) -> Sett
 
 
 def without_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config.json of the same model without quantization, and with weights in the usual file."""
     return {
         key: without_settings(value) if key == "text_config" and isinstance(value, dict) else value
         for key, value in config.items()

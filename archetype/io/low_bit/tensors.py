@@ -22,7 +22,7 @@ class LowBitTensors(Tensors):
 
     Args:
         settings: the checkpoint's `quantization_config`.
-        dtype: of dequantized tensors (default: the most common of the others).
+        dtype: of dequantized tensors (default: the most common dtype of the others).
 
     Raises:
         CheckpointError: the method is not supported, or a tensor matches none of its schemes.
@@ -47,11 +47,9 @@ class LowBitTensors(Tensors):
         return self._type_of(name) if name in self._low_bit else self._tensors.dtype(name)
 
     def mapped(self, name: str) -> Tensor:
-        """Return a view of the file, or a dequantized copy."""
         return self._numbers(name) if name in self._low_bit else self._tensors.mapped(name)
 
     def stored(self, name: str) -> Tensor:
-        """Return a tensor as `mapped` does; unquantized ones may have any type."""
         return self._numbers(name) if name in self._low_bit else self._tensors.stored(name)
 
     @contextmanager
@@ -81,11 +79,10 @@ class LowBitTensors(Tensors):
 
 
 def write_numbers(weights: Tensor, scheme: Scheme, stored: Mapping[str, Tensor]) -> None:
-    """Dequantize a matrix, or a stack of matrices, a few rows at a time.
+    """Dequantize a matrix, or a stack of matrices, into `weights`, a few rows at a time.
 
     Args:
-        numbers: receives the result.
-        stored: tensors by role; of a stack, those with one entry per matrix are split.
+        stored: tensors by role; those with one entry per matrix of a stack are split.
     """
     if weights.ndim > 2:
         for index, matrix in enumerate(weights):
@@ -95,6 +92,7 @@ def write_numbers(weights: Tensor, scheme: Scheme, stored: Mapping[str, Tensor])
             write_numbers(matrix, scheme, parts)
         return
     rows = weights.t() if scheme.transposed else weights
+    # a multiple of STEP, which all packings divide
     step = max(AT_ONCE // rows.shape[1] // STEP, 1) * STEP
     for first in range(0, len(rows), step):
         last = min(first + step, len(rows))

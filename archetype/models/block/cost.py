@@ -1,4 +1,4 @@
-"""The cost of a block: its contents, norms and residual connections."""
+"""Cost of a block: its contents, norms and residual connections."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -23,7 +23,6 @@ class BlockCost:
     """Cost of one block, by module.
 
     Args:
-        block: specification of the block.
         d: d_model.
         residual: residual wiring of the stack.
         vocabulary: vocabulary size V, for contents with tables by token id.
@@ -50,6 +49,7 @@ class BlockCost:
         for name, content in self.contents.items():
             norm, post_norm = self.wiring.parameters(name)
             content_counts = dict(content.active_parameters() if active else content.parameters())
+            # a table has one row per token id, which the content's specification does not know
             for table, features in content.tables().items():
                 content_counts[table] = content_counts.get(table, ZERO) + self.vocabulary * features
             counts |= {f"{name}_norm": norm} | prefixed(f"{name}.", content_counts) | {f"{name}_post_norm": post_norm}
@@ -61,6 +61,7 @@ class BlockCost:
         if self.cross is not None:
             counts |= prefixed("cross.", self.cross.flops(work))
         counts |= prefixed("feedforward.", self.feedforward.flops(work.tokens))
+        # a plain sum counts no FLOPs
         if residual := self.residual.flops(work.tokens):
             counts |= {f"{name}_residual": residual for name in self.contents}
         if wiring := self.wiring.flops(work.tokens):
@@ -102,8 +103,6 @@ class NoMixerCost(MixerCost):
 
 @cost_of(spec.PreNorm, spec.PostNorm, spec.OutputNorm)
 class NormedResidualCost(WiringCost):
-    """Cost of the norms of each sublayer."""
-
     part: spec.NormedWiring
     norms: ClassVar[tuple[str, ...]] = ("norm",)
 
@@ -121,15 +120,11 @@ class NormedResidualCost(WiringCost):
 
 @cost_of(spec.SandwichNorm)
 class SandwichNormCost(NormedResidualCost):
-    """Cost of a norm before and a norm after each sublayer."""
-
     norms = ("norm", "post_norm")
 
 
 @cost_of(spec.ParallelResidual)
 class ParallelResidualCost(NormedResidualCost):
-    """Cost of parallel contents, whose norms read the same vector."""
-
     part: spec.ParallelResidual
 
     def parameters(self, content: str) -> tuple[Formula, Formula]:
@@ -142,6 +137,7 @@ class ParallelResidualCost(NormedResidualCost):
         saved = [norm.saved_activations(work.tokens) for name in contents for norm in self.norm_costs(name)]
         if all(saved) and not self.part.shared_norm:
             return sum(saved) - shared_input
+        # in float32 the norm and a content save the same tensor, which is counted once
         return max(saved) - (shared_input if work.compute_dtype == "float32" else 0)
 
 

@@ -8,7 +8,7 @@ from archetype.roles.mixer import Mixer
 
 
 def contents(block: Block) -> dict[str, tuple[Mixer | FeedForward, DrawInside | None]]:
-    """Return a block's parts by name, and the function that draws a part if it differs from that of its kind."""
+    """Return a block's parts by name, each with a function that draws it (None: the function of its kind)."""
     return {name: (part, cross_attention if name == "cross" else None) for name, part in block.contents.items()}
 
 

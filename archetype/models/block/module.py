@@ -20,7 +20,7 @@ from archetype.roles.residual import Residual
 
 
 class Block(nn.Module):
-    """The contents of a layer and their norms; each wiring is a subclass with its own `forward`.
+    """The contents of a layer and their norms; each wiring is a subclass with a `forward`.
 
     Attributes:
         contents: names of the contents that the block has, in the order of computation.
@@ -68,6 +68,7 @@ class Block(nn.Module):
         if self.mixer is not None and not hasattr(self.mixer, "new_state"):
             cause = "keeps no state, so the model cannot generate token by token"
             raise SpecError(type(self.mixer).__name__, cause, "implement new_state, as in docs/adding_a_part.md")
+        # cross-attention has no state before its source is encoded; `with_source` adds it
         states: list[LayerState | None] = []
         for content in (self.mixer, self.feedforward):
             new_state = getattr(content, "new_state", None)
@@ -80,8 +81,7 @@ class Block(nn.Module):
         return norm
 
     def content(self, name: str) -> nn.Module:
-        """Return a content, which is called with its input (B, T, D), the context and `own_state`."""
-        content: nn.Module = getattr(self, name)
+        content: nn.Module = getattr(self, name)  # called with (B, T, D), the context and `own_state`
         return content
 
     def own_state(self, content: str, context: ForwardContext, state: LayerState | None) -> LayerState | None:
@@ -107,7 +107,7 @@ class Block(nn.Module):
         return x if self.adds_up else self._residual(content).read(x, context)
 
     def write(self, content: str, x: Tensor, y: Vectors, context: ForwardContext) -> Tensor:
-        """Return the residual stream after adding a content's output `y`, with dropout and scale."""
+        """Return the residual stream after adding a content's output `y` (B, T, D), with dropout and scale."""
         z = self.branch(y)
         return x + z if self.adds_up else self._residual(content).write(x, z, context)
 
@@ -124,7 +124,7 @@ class PreNormBlock(Block):
 
     def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
         for content in self.contents:
-            h = self.norm(content)(self.read(content, x, context), context)
+            h = self.norm(content)(self.read(content, x, context), context)  # (B, T, D)
             y = self.content(content)(h, context, self.own_state(content, context, state))
             x = self.write(content, x, y, context)
         return x
@@ -136,6 +136,7 @@ class PostNormBlock(Block):
 
     def forward(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
         for content in self.contents:
+            # (B, T, D); the stream stays in float32 under autocast
             y = self.content(content)(cast_for_products(x), context, self.own_state(content, context, state))
             x = normalize_stream(self.norm(content), x + self.branch(y), context)
         return x
@@ -150,7 +151,7 @@ class SandwichBlock(Block):
 
     def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
         for content in self.contents:
-            h = self.norm(content)(self.read(content, x, context), context)
+            h = self.norm(content)(self.read(content, x, context), context)  # (B, T, D)
             y = self.content(content)(h, context, self.own_state(content, context, state))
             y = getattr(self, f"{content}_post_norm")(y, context)
             x = self.write(content, x, y, context)
@@ -182,11 +183,12 @@ class ParallelBlock(Block):
         super().__init__(block, place)
         self.shared_norm = isinstance(block.wiring, spec.ParallelResidual) and block.wiring.shared_norm
         if self.shared_norm:
+            # its weights would never be trained
             del self.feedforward_norm
 
     def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
         # both contents read the stream before either writes to it
-        h = self.norm("mixer")(self.read("mixer", x, context), context)
+        h = self.norm("mixer")(self.read("mixer", x, context), context)  # (B, T, D)
         g = h if self.shared_norm else self.norm("feedforward")(self.read("feedforward", x, context), context)
         y = self.content("mixer")(h, context, self.own_state("mixer", context, state))
         x = self.write("mixer", x, y, context)
@@ -203,6 +205,7 @@ class PlainBlock(Block):
     def forward(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
         for content in self.contents:
             y = self.branch(self.content(content)(x, context, self.own_state(content, context, state)))
+            # recurrent stacks have no residual connections
             x = x + y if content == "cross" else y
         return x
 

@@ -35,7 +35,7 @@ class NormedWiring(Wiring):
     feedforward_norm: AnyNorm | None = None
 
     def norm_of(self, content: str, norm: str = "norm") -> Norm:
-        """Return the content's own norm, or else the common one."""
+        """Return the norm of a content, or else the common one."""
         field = f"{'cross_attention' if content == 'cross' else content}_{norm}"
         content_norm: Norm | None = getattr(self, field, None)
         return self.norm if content_norm is None else content_norm

@@ -1,4 +1,4 @@
-"""The cost of decoders."""
+"""Cost of decoders."""
 
 from archetype.cost.registry import cost_of
 from archetype.models.cost import EmbeddedModelCost

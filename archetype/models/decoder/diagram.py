@@ -13,7 +13,7 @@ from archetype.roles.drawing import Blocks, Stream, Streams, pill, streams_of
 
 @streams_of(Decoder)
 def decoder(model: Decoder, cost: DecoderCost, text: Callable[[Formula], str]) -> Streams:
-    """Draw the stream from tokens to logits, and those of multi-token prediction and per-layer embeddings."""
+    """Draw the streams of tokens to logits, of multi-token prediction and of per-layer embeddings."""
     embedding, head = embedding_steps(cost.embedding, text), head_steps(model.head, text(cost.d))
     streams = [Stream((pill("tokens", "tokens", "(B, T)"), *embedding, Blocks(), *head))]
     if model.further_tokens is not None and cost.further_tokens is not None:

@@ -99,8 +99,9 @@ class Decoder(Stack, CausalModel):
                 )
         lengths = state.lengths if state else None
         context = self.context(tokens, lengths, num_tokens, document_ids).shared_by(shares)
-        embedded = self.embedding(context.own(tokens), context)
+        embedded = self.embedding(context.own(tokens), context)  # (B, T, D)
         x = self._read_by_head(self.run(embedded, context, state), context, state, last_only)  # (B, t, D)
+        # in generation, `FurtherTokens.step` runs separately, after the next token is chosen
         further: tuple[Tensor, ...] = ()
         if self.further_tokens is not None and self.training and state is None and not last_only:
             further = self.further_tokens(x, embedded, context)
@@ -117,15 +118,16 @@ class Decoder(Stack, CausalModel):
         """Return class logits: (B, Y) from each sequence's last token, or (B, t, Y) for each token."""
         if self.spec.head.labels_tokens:
             return classifier(hidden)
-        last = hidden if hidden.shape[1] == 1 else last_tokens(hidden, context)
+        last = hidden if hidden.shape[1] == 1 else last_tokens(hidden, context)  # (B, 1, D)
         return classifier(last[:, 0])
 
     def _read_by_head(self, x: Tensor, context: ForwardContext, state: State | None, last_only: bool) -> Tensor:
-        # the final norm of all positions or the last of each row; a draft state stores all the vectors
+        # (B, T, D), or (B, 1, D) of each row's last token; a draft state stores the vectors of all positions
+        # a draft state has one more layer, for multi-token prediction
         _, *further = state.layers[len(self.blocks) - 1 :] if state else [None]
         if not further:
             return self.final_norm(last_tokens(x, context)) if last_only else self.final_norm(x, context)  # type: ignore[no-any-return]
         x, cache = self.final_norm(x, context), further[0]
         assert isinstance(cache, HiddenCache)
-        cache.append(x, context)
+        cache.append(x, context)  # (B, T, D)
         return last_tokens(x, context) if last_only else x

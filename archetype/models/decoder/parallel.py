@@ -9,15 +9,13 @@ from archetype.spec.registry import provides
 
 
 class Stage(nn.Module):
-    """The layers of one pipeline stage; the first includes the embedding, the last the final norm and the head.
-
-    Other layers are removed from the model; the remaining parameters keep their names.
-    """
+    """The layers of one pipeline stage; the first includes the embedding, the last the final norm and the head."""
 
     def __init__(self, model: Decoder, number: int, num_stages: int) -> None:
         super().__init__()
         self.is_first, self.is_last = number == 0, number == num_stages - 1
         self.model, self.own = model, stage_layers(number, num_stages, len(model.blocks))
+        # replaced rather than deleted, so that the remaining parameters keep their names
         for index in set(range(len(model.blocks))) - set(self.own):  # layers that share weights are in the same stage
             model.blocks[index] = nn.Identity()
         if not self.is_first:

@@ -1,4 +1,4 @@
-"""The cost of encoders."""
+"""Cost of encoders."""
 
 from typing import Any
 
@@ -12,8 +12,6 @@ from archetype.parts.head.cost import HeadCost
 
 @cost_of(spec.Encoder)
 class EncoderCost(EmbeddedModelCost):
-    """Cost of a stack that reads whole sequences."""
-
     generates = False
 
     def __init__(self, model: Any) -> None:
@@ -33,6 +31,7 @@ class EncoderCost(EmbeddedModelCost):
         return pooler | prefixed("embedding.", self.embedding.flops(work)) | self.head.flops(answered)
 
     def saved_activations(self, work: TrainingWork) -> int:
+        # ids that the lookup saves for its gradient
         token_types = work.tokens * INT64 if self.embedding.has_types else 0
         answered = work._replace(rows=work.tokens, length=1) if self.pooling == "late" else work
         return self.embedding.saved_activations(work) + self.head.saved_activations(answered) + token_types

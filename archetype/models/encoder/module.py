@@ -64,12 +64,13 @@ class Encoder(Stack, TokenModel):
         """
         context = self.context(tokens, num_tokens=num_tokens).shared_by(shares)
         types = None if token_types is None else context.own(token_types)
-        x = self.run(self.embedding(context.own(tokens), context, types), context)
+        x = self.run(self.embedding(context.own(tokens), context, types), context)  # (B, T, D)
         x = self.final_norm(x, context)  # (B, T, D)
         logits: Tensor | None = None
         if self.lm_head is not None and with_logits:
-            logits = self.lm_head(x, self.token_table)
+            logits = self.lm_head(x, self.token_table)  # (B, T, V)
         elif self.classifier is not None and with_logits:
             logits = self.class_logits(x, context, self.classifier)
+        # (B, D_s)
         vectors = self.sentence_head(x, num_tokens) if self.sentence_head is not None and with_logits else None
         return Output(logits, aux_loss=context.aux_loss, hidden=x, text_vectors=vectors)

@@ -30,7 +30,7 @@ __all__ = ["Encoder"]
 class Encoder(EndsWithNorm, ModelSpec):
     """Bidirectional stack over whole sequences (Devlin 2018).
 
-    `pooling` selects the vector of a sequence: that of its first token, or the mean; late pooling averages the logits
+    `pooling` selects the vector of a sequence: its first token's, or the mean; late pooling averages the logits
     of a classification head over all tokens (EuroBERT). `pooler` applies a linear layer and tanh to the pooled vector;
     ELECTRA has another `pooler_activation`.
 

@@ -1,4 +1,4 @@
-"""The cost of encoder-decoders, which encode the source once."""
+"""Cost of encoder-decoders; the source is encoded once."""
 
 from archetype.cost.formula import ZERO, Counts, Formula, prefixed, symbol
 from archetype.cost.registry import cost_of
@@ -12,8 +12,6 @@ from archetype.parts.head.cost import HeadCost
 
 @cost_of(spec.EncoderDecoder)
 class EncoderDecoderCost(EmbeddedModelCost):
-    """Cost of an encoder-decoder; the source is encoded once."""
-
     def __init__(self, model: spec.EncoderDecoder) -> None:
         super().__init__(model, model.vocab_size)
         self.head = HeadCost.of(model.head, self.d, model.vocab_size)
@@ -32,6 +30,7 @@ class EncoderDecoderCost(EmbeddedModelCost):
 
     def flops(self, work: Work) -> Counts:
         counts = super().flops(work)
+        # decoding reads an encoded source
         if work.phase != "decode":
             prefix, source = (
                 ("embedding.", self.embedding)

@@ -36,12 +36,8 @@ class EncoderDecoder(TokenModel):
     def encode(
         self, source: Int[Tensor, "B S"], context: ForwardContext
     ) -> tuple[Float[Tensor, "B S D"], State | None]:
-        """Encode the source. Return its vectors and, with a state bridge, the last state of each recurrent layer.
-
-        Args:
-            source: token ids (B, S), padded at the end.
-        """
-        x = self._embed_source(source, context)
+        """Encode source tokens, padded at the end. A state bridge adds the last state of each recurrent layer."""
+        x = self._embed_source(source, context)  # (B, S, D)
         bridge: State | None = None
         if self.spec.state_bridge:
             layers = self.encoder.new_layers(x.shape[0], x.shape[1], x.dtype, x.device)
@@ -50,6 +46,7 @@ class EncoderDecoder(TokenModel):
         return self.encoder.final_norm(x, context), bridge
 
     def _embed_source(self, source: Int[Tensor, "B S"], context: ForwardContext) -> Float[Tensor, "B S D"]:
+        # one table for both sides, one for both with separate positions, or two tables
         if self.source_embedding is None:
             return self.embedding(source, context)  # type: ignore[no-any-return]
         if self.spec.embedding.is_shared:
@@ -57,7 +54,6 @@ class EncoderDecoder(TokenModel):
         return self.source_embedding(source, context)  # type: ignore[no-any-return]
 
     def class_logits(self, hidden: Vectors, context: ForwardContext) -> Float[Tensor, "B Y"]:
-        """Return class logits (B, Y) from the vector of each target's last token."""
         last = hidden if hidden.shape[1] == 1 else last_tokens(hidden, context)
         return self.classifier(last[:, 0])  # type: ignore[no-any-return]
 
@@ -91,16 +87,18 @@ class EncoderDecoder(TokenModel):
     ) -> State:
         """Return the state of targets for encoded sources; arguments as for `new_state`."""
         capacity = min(capacity or self.spec.context_length, self.spec.context_length)
-        batch, dtype = source.vectors.shape[0] * num_beams, dtype or self.dtype
+        batch, dtype = source.vectors.shape[0] * num_beams, dtype or self.dtype  # one row per beam
         if bridge is None:
             layers = self.decoder.new_layers(batch, capacity, dtype, self.device)
         else:
             sources = torch.arange(batch, device=self.device) // num_beams  # the source of each row
+            # each beam starts from the state of its source
             layers = [layer.to(dtype).select(sources) for layer in bridge.layers]
         context = self.context(source.vectors, num_tokens=source.num_tokens)
         for index, block in enumerate(self.decoder.blocks):
             assert isinstance(block, Block)
             if block.cross is not None:
+                # projected once per source, not per step
                 keys = block.cross.project(source, context).to(dtype)
                 layers[index] = with_source(layers[index], keys, num_beams)
         return State(torch.zeros(batch, dtype=torch.long, device=self.device), layers, capacity)
@@ -147,6 +145,7 @@ class EncoderDecoder(TokenModel):
             source_context = self.context(source, num_tokens=source_num_tokens)
             vectors, layers = self.encode(source, source_context)
             context.encoder_output = EncoderOutput(vectors, source_num_tokens)
+            # one list, so that losses of the encoder's parts are added too
             context.aux_losses = source_context.aux_losses
         x = self.decoder.run(self.embedding(target, context), context, layers)  # (B, T, D)
         x = self.decoder.final_norm(last_tokens(x, context)) if last_only else self.decoder.final_norm(x, context)

@@ -1,4 +1,4 @@
-"""The cost of multi-token prediction, which is computed in training only."""
+"""Cost of multi-token prediction, which is computed in training only."""
 
 from archetype.cost.formula import Counts, Formula, constant, total
 from archetype.cost.registry import Linear, NormCost
@@ -10,11 +10,7 @@ from archetype.parts.head.cost import HeadCost
 
 
 class FurtherTokensCost:
-    """Cost of all further tokens.
-
-    Args:
-        head: the model's head, which is applied to each further token.
-    """
+    """Cost of all further tokens; `head` is the model's, which is applied to each of them."""
 
     def __init__(self, further: spec.FurtherTokens, stack: StackView, head: HeadCost) -> None:
         self.count, self.stack, self.head = further.count, StackCost(stack), head
@@ -35,11 +31,11 @@ class FurtherTokensCost:
         return self.count * (head + projection) + total(blocks)
 
     def product_weights(self) -> int:
-        """Return the number of weights in matrix products, except the head's."""
         work = Work(constant(1), constant(1), "forward")
         weights = self.count * self.projection.parameters
         for group in self.stack.groups:
             parameters, products = group.cost.parameters(), group.cost.flops(work)
+            # modules with FLOPs of matrix products and with parameters; the head is counted with the model
             weights += group.number * total(parameters[name] for name in products if name in parameters)
         return weights.value
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from archetype.models.block.module import build_block
 from archetype.models.further_tokens.spec import FurtherTokens as FurtherTokensSpec
-from archetype.models.stack.module import place_of
+from archetype.models.stack.module import places_of
 from archetype.models.stack.spec import StackView
 from archetype.nn.cache import LayerState, write_slots
 from archetype.nn.context import ForwardContext, Lengths, Vectors
@@ -24,7 +24,7 @@ class HiddenCache(LayerState):
 
     @property
     def can_shorten(self) -> bool:
-        # every position keeps its own slot
+        # slot s always holds position s
         return True
 
     def append(self, x: Vectors, context: ForwardContext) -> None:
@@ -34,10 +34,10 @@ class HiddenCache(LayerState):
         return HiddenCache(self.vectors[:, :, :slots])
 
     def read(self, starts: Lengths, count: int) -> Vectors:
-        """Return the vectors of `count` positions from `starts` on, (B, count, D); undefined beyond the buffer."""
-        positions = starts[:, None] + torch.arange(count, device=starts.device)
+        """Return the vectors of `count` positions from `starts` on; undefined beyond the buffer."""
+        positions = starts[:, None] + torch.arange(count, device=starts.device)  # (B, count)
         rows = torch.arange(len(starts), device=starts.device)[:, None]
-        return self.vectors[rows, 0, positions.clamp(max=self.vectors.shape[2] - 1)]
+        return self.vectors[rows, 0, positions.clamp(max=self.vectors.shape[2] - 1)]  # (B, count, D)
 
 
 class FurtherTokens(nn.Module):
@@ -58,7 +58,7 @@ class FurtherTokens(nn.Module):
             nn.ModuleList(build_norm(further.norm, d) for _ in each) for _ in range(3)
         )
         self.projections = nn.ModuleList(Linear(2 * d, d, bias=False) for _ in each)
-        self.blocks = nn.ModuleList(build_block(block, place_of(stack, n)) for n, block in enumerate(stack.layers))
+        self.blocks = nn.ModuleList(map(build_block, stack.layers, places_of(stack)))
 
     def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
         """Return the states for speculative decoding: the head's inputs, and the state of each block."""
@@ -74,7 +74,6 @@ class FurtherTokens(nn.Module):
         Args:
             hidden: the head's inputs for the next token.
             embedded: embeddings of the tokens.
-            context: forward context of both.
         """
         vectors = []
         for index in range(len(self.blocks)):

@@ -1,4 +1,4 @@
-"""The cost of MegaByte."""
+"""Cost of MegaByte."""
 
 from archetype.cost.formula import Counts, symbol
 from archetype.cost.registry import cost_of, linear

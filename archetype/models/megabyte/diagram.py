@@ -11,8 +11,8 @@ from archetype.roles.drawing import Blocks, Item, Link, Step, Stream, Streams, p
 
 @streams_of(MegaByte)
 def megabyte(model: MegaByte, cost: MegaByteCost, text: Callable[[Formula], str]) -> Streams:
-    """Draw the global model on the left, and on the right the local model that reads its output."""
     byte, wide, local = text(cost.byte_d), text(cost.global_d), text(cost.local_d)
+    # the global model is on the left; on the right, the local model reads its output
     patches: tuple[Item, ...] = (
         pill("bytes", "bytes", "(B, T)"),
         Step("global_embedding.token", "embedding", f"V × {byte}", field="vocab_size"),

@@ -78,11 +78,11 @@ class GlobalEmbedding(WithStartToken):
         self.position = Learned(LearnedSpec(), model.context_length, share)
 
     def forward(self, text: Int[Tensor, "B M J"], first: Int[Tensor, "b 1"]) -> Float[Tensor, "B M D_g"]:
-        """Return the vectors of patches, starting with patch `first` of each row."""
+        # vectors of patches, of which the first has index `first` in its sequence
         offsets = torch.arange(text.shape[1] * text.shape[2], device=text.device)
         positions = self.position(first * text.shape[2] + offsets).unflatten(1, text.shape[1:])
         vectors: Tensor = self.token(text) + positions
-        return vectors.flatten(2)
+        return vectors.flatten(2)  # (B, M, J, D_g / J) -> (B, M, D_g)
 
 
 class LocalEmbedding(WithStartToken):
@@ -93,8 +93,7 @@ class LocalEmbedding(WithStartToken):
         self.token = table(model.vocab_size, model.local_model.d_model)
 
     def forward(self, text: Int[Tensor, "B M J"]) -> Float[Tensor, "B M J D"]:
-        """Return the vectors of the bytes before each byte of each patch."""
-        start = self.start.expand(*text.shape[:2], 1, -1)
+        start = self.start.expand(*text.shape[:2], 1, -1)  # (B, M, 1, D)
         return torch.cat((start, self.token(text[..., :-1])), dim=2)
 
 
@@ -116,13 +115,14 @@ class MegaByte(CausalModel):
 
     @property
     def token_table(self) -> Weight:
-        # that of the local embedding
+        # of the local embedding, whose vectors have the width that the head reads
         return self.local_embedding.token.weight
 
     @torch.no_grad()
     def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
         # the global layers have read the start vector, and the current patch is empty
         size = self.spec.patch_size
+        # one slot per patch, and one for the start vector
         layers = self.global_model.new_layers(batch, capacity // size + 1, dtype, device)
         lengths = torch.zeros(batch, dtype=torch.long, device=device)
         start = self.global_embedding.start.expand(batch, 1, -1)
@@ -166,6 +166,7 @@ class MegaByte(CausalModel):
         count = (length - 1) // size + 2
         offsets = torch.arange(count * size, device=tokens.device)
         had = context.positions[:, :1] % size
+        # (B, M J), index of each byte among the bytes of the partial patch (J of them) and the new tokens
         source = torch.where(offsets < had, offsets, offsets - had + size).clamp(max=size + length - 1)
         return torch.cat((_partial(state).tokens, tokens), dim=1).gather(1, source).view(-1, count, size)
 
@@ -175,12 +176,13 @@ class MegaByte(CausalModel):
         # the global model's caches then hold all complete patches
         size = self.spec.patch_size
         first = context.shared_positions[:, :1] // size
-        x = self.global_embedding(text[:, :-1], first)
+        x = self.global_embedding(text[:, :-1], first)  # (B, M - 1, D_g): the last patch is not complete
         if state is None:
             x = torch.cat((self.global_embedding.start.expand(x.shape[0], 1, -1), x), dim=1)
+            # with the start vector
             num_patches = None if context.num_tokens is None else context.num_tokens // size + 1
             return self._globally(x, _context_of(context, x, num_tokens=num_patches))
-        complete = context.ends // size - first[:, 0]
+        complete = context.ends // size - first[:, 0]  # (B,), patches that the new bytes complete
         # only one in J decoded bytes completes a patch: this check (a synchronization) is cheaper than a needless step
         if bool((complete > 0).any()):
             layers = [layer.layer for layer in state.layers if isinstance(layer, PatchState)]
@@ -222,6 +224,6 @@ def _partial(state: State) -> PartialPatch:
 def _context_of(
     context: ForwardContext, x: Tensor, lengths: Tensor | None = None, num_tokens: Tensor | None = None
 ) -> ForwardContext:
-    """Return the context of another stack in the same pass, with the same list of losses."""
-    beside = ForwardContext.of(x, lengths, num_tokens, observer=context.observer, kernels=context.kernels)
-    return replace(beside, aux_losses=context.aux_losses)
+    # another stack of the same pass; parts of both add to one list of losses
+    inner = ForwardContext.of(x, lengths, num_tokens, observer=context.observer, kernels=context.kernels)
+    return replace(inner, aux_losses=context.aux_losses)

@@ -1,4 +1,4 @@
-"""The cost of n-gram models."""
+"""Cost of n-gram models."""
 
 from itertools import pairwise
 

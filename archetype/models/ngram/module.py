@@ -55,16 +55,18 @@ class NGram(CausalModel):
         """Return logits of the token after each position, (B, T, V), and the state; see `CausalModel`."""
         context = self.context(tokens, state.lengths if state else None, num_tokens)
         newest = self._newest(state)
+        # ids of no effect: their vectors are masked
         before = tokens.new_zeros(tokens.shape[0], self.spec.n - 1) if newest is None else newest.tokens
         text = torch.cat((before, tokens), dim=1)  # (B, n - 1 + T)
         x = self.windows(text, context)  # (B, T, n D)
         x = last_tokens(x, context) if last_only else x
         for layer in self.hidden:
-            x = self.activation(layer(x))
+            x = self.activation(layer(x))  # (B, t, F)
         logits = self.lm_head(x, self.token_table) if with_logits else None  # (B, t, V)
         if state is None or newest is None:
             return Output(logits, hidden=x)
         ends = torch.full_like(text[:, 0], tokens.shape[1]) if num_tokens is None else num_tokens
+        # (B, n - 1), before the padding of each row
         newest.tokens = text.gather(1, ends[:, None] + torch.arange(self.spec.n - 1, device=text.device))
         return Output(logits, state.advance(context.ends), hidden=x)
 

@@ -1,7 +1,7 @@
-"""The cost of a stack of blocks; equal layers are counted once."""
+"""Cost of a stack of blocks; equal layers are counted once."""
 
 from collections.abc import Hashable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
@@ -24,12 +24,11 @@ class LayerGroup(NamedTuple):
 
     @property
     def number(self) -> Formula:
-        """Number of layers: symbol L, or 1 for a single layer."""
+        # formulas write L times the layers, but no factor for a single layer
         return symbol("L", len(self.layers)) if len(self.layers) > 1 else constant(1)
 
     @property
     def number_of_weights(self) -> Formula:
-        """Number of layers that do not share another layer's weights, as a formula."""
         return self.number if self.owners == len(self.layers) else constant(self.owners)
 
     @property
@@ -48,7 +47,6 @@ class StatePart(NamedTuple):
     integers: int = 0  # 64-bit integers
 
     def nbytes(self, itemsize: int) -> int:
-        """Return the bytes for numbers of `itemsize` bytes."""
         return self.numbers * itemsize + self.integers * INT64
 
 
@@ -70,6 +68,24 @@ class StackCost:
         self.final_norm = NormCost.of(stack.final_norm, self.d)
         self.groups = group_equal_layers(stack, self.d)
 
+    @cached_property
+    def group_of(self) -> dict[int, LayerGroup]:
+        """Group of each layer."""
+        return {layer: group for group in self.groups for layer in group.layers}
+
+    @cached_property
+    def sharing(self) -> dict[str, dict[int, int]]:
+        """Index of the layer whose weights, or whose keys, a layer uses, for the layers that do."""
+        layers = list(enumerate(self.stack.layers))
+        sources = {
+            "weights": {layer: block.weights_of for layer, block in layers},
+            "keys": {layer: block.mixer.source(layer) for layer, block in layers},
+        }
+        return {
+            name: {layer: source for layer, source in source_of.items() if source is not None}
+            for name, source_of in sources.items()
+        }
+
     def parameters(self) -> Counts:
         counts = {"final_norm": self.final_norm.parameters()}
         if self.stack.relative_bias is not None:
@@ -79,11 +95,9 @@ class StackCost:
         return prefixed(self.prefix, counts)
 
     def state(self, length: int, source: int = 0) -> int:
-        """Return the numbers in the state of one sequence of `length` tokens with a source of `source` tokens."""
         return sum(len(group.layers) * group.cost.state(length, source) for group in self.groups)
 
     def state_parts(self, length: int, source: int = 0) -> Iterator[StatePart]:
-        """Yield the state of one sequence by groups of equal layers; arguments as for `state`."""
         for group in self.groups:
             count, crosses = len(group.layers), group.cost.cross is not None
             kind = str(getattr(group.cost.block.mixer, "kind", "")) + (" and cross-attention" if crosses else "")
@@ -94,6 +108,7 @@ class StackCost:
         shared: dict[Hashable, int] = {}
         blocks = largest = left = 0
         for group in self.groups:
+            # layers that differ by index are groups of one, so the first layer represents all
             block_bytes = group.cost.saved_activations(work._replace(layer=group.layers[0]))
             blocks += block_bytes * len(group.layers)
             largest = max(largest, block_bytes + group.cost.feedforward.hidden_gradient(work))
@@ -101,6 +116,7 @@ class StackCost:
             left += len(self.stack.sources.intersection(group.layers)) * group.cost.mixer.left_activations(work)
         final_norm = self.final_norm.saved_activations(work.tokens)
         streams = self.groups[0].cost.residual.streams
+        # residual streams of all layers, in float32
         inputs = len(self.stack.layers) * work.tokens * streams * self.d.value * FLOAT32
         return StackActivations(sum(shared.values()) + final_norm, blocks, largest, inputs + left)
 
@@ -132,7 +148,7 @@ def _owners(stack: spec.StackView, layers: Sequence[int]) -> int:
 
 
 def labelled(text: str) -> list[int]:
-    """Parse layer indices in short notation."""
+    # arithmetic progression: first, second..last
     if ".." in text:
         first, _, rest = text.partition(",")
         second, _, last = rest.partition("..")
@@ -142,7 +158,6 @@ def labelled(text: str) -> list[int]:
 
 
 def label(layers: Sequence[int]) -> str:
-    """Return layer indices in short notation."""
     steps = {after - before for before, after in pairwise(layers)}
     if len(layers) > 2 and len(steps) == 1 and steps != {1}:
         return f"{layers[0]},{layers[1]}..{layers[-1]}"

@@ -1,6 +1,7 @@
 """A stack of blocks with a final norm."""
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ class Blocks(nn.ModuleList):
         self.order = [index if isinstance(module, nn.Module) else module for index, module in enumerate(modules)]
         for index, module in enumerate(modules):
             if isinstance(module, nn.Module):
+                # under the layer's index, which is part of the names in checkpoints
                 self.add_module(str(index), module)
 
     def __len__(self) -> int:
@@ -58,7 +60,12 @@ class Stack(nn.Module):
         if (shared := stack.relative_bias) is not None:
             position, num_heads = shared
             self.position_bias = module_class(position)(position, num_heads, stack.d_model, stack.causal)
-        self.blocks = Blocks([_block_or_index(stack, index) for index in range(len(stack.layers))])
+        self.blocks = Blocks(
+            [
+                build_block(block, place) if block.weights_of is None else block.weights_of
+                for block, place in zip(stack.layers, places_of(stack), strict=True)
+            ]
+        )
         self.reinjected = {index: block.weights_of for index, block in enumerate(stack.layers) if block.reinject}
         self.residual, self.sources = stack.residual, stack.sources
         self.final_norm = build_norm(stack.final_norm, stack.d_model)
@@ -76,14 +83,17 @@ class Stack(nn.Module):
             layers: compute only these, from one residual stream to the next (pipeline parallelism).
         """
         context.position_bias, context.left, context.sources = self.position_bias, {}, self.sources
-        stream = enter(self.residual, x) if layers is None else x
+        stream = enter(self.residual, x) if layers is None else x  # (B, T, D), or several streams
         read: dict[int | None, Tensor] = {}  # inputs of layers with `reinject`
         for index in range(len(self.blocks)) if layers is None else layers:
             if index in self.reinjected:
                 stream = stream + read[self.reinjected[index]]
+            # the input of the first repetition, which the later ones add to theirs
             elif index in self.reinjected.values():
                 read[index] = stream
+            # parts read the index: shared blocks compute several layers
             block, context.layer = self.blocks[index], index
+            # without gradients or with a state nothing is saved for backward
             if state is None and index < self.num_recomputed and block.training and torch.is_grad_enabled():
                 stream = recomputed(block, stream, context)
             else:
@@ -91,12 +101,10 @@ class Stack(nn.Module):
         return leave(self.residual, stream) if layers is None else stream
 
 
-def place_of(stack: StackView, layer: int) -> Place:
-    contents = sum(len(block.contents) for block in stack.layers[:layer])
-    return Place(stack.d_model, layer, len(stack.layers), stack.causal, contents, stack.residual, stack.vocab_size)
-
-
-def _block_or_index(stack: StackView, layer: int) -> nn.Module | int:
-    # the index of the layer whose weights it shares, or its own module
-    block = stack.layers[layer]
-    return build_block(block, place_of(stack, layer)) if block.weights_of is None else block.weights_of
+def places_of(stack: StackView) -> list[Place]:
+    """Return the place of each layer."""
+    counts = accumulate((len(block.contents) for block in stack.layers), initial=0)  # of sublayers before each layer
+    return [
+        Place(stack.d_model, layer, len(stack.layers), stack.causal, content, stack.residual, stack.vocab_size)
+        for layer, content in zip(range(len(stack.layers)), counts, strict=False)
+    ]

@@ -13,6 +13,7 @@ from archetype.nn.context import ForwardContext, Vectors
 
 def recomputed(block: nn.Module, x: Vectors, context: ForwardContext) -> Vectors:
     """Return the output of a block, saving only its input for backward; recomputation is exact to the bit."""
+    # copies: the context of the pass changes until backward
     shared, left, layer, is_first = dict(context.shared), dict(context.left), context.layer, True
 
     def run(x: Vectors) -> Vectors:
@@ -23,6 +24,7 @@ def recomputed(block: nn.Module, x: Vectors, context: ForwardContext) -> Vectors
             y = block(x, context, None)
             return y
         with _buffers_unchanged(block):  # such as running statistics, which already include this batch
+            # losses were added by the first run
             then = replace(context, shared=dict(shared), layer=layer, left=dict(left), aux_losses=[])
             y = block(x, then, None)
             return y

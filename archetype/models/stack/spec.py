@@ -107,10 +107,10 @@ class StackView(NamedTuple):
         return next((path for _, path, part in self.parts() if part.tokens_read_by or part.layer_features), None)
 
     def parts(self) -> Iterator[tuple[int, str, Any]]:
-        """Yield the parts of all contents with their layer index and path."""
         for index, block in enumerate(self.layers):
             for name, content in block.contents.items():
                 for path, part in content.named_parts():
+                    # module paths (experts.0) in the spelling of fields (experts[0])
                     inner = re.sub(r"\.(\d+)", r"[\1]", f".{path}" if path else "")
                     yield index, f"{self.field(index)}.{'cross_attention' if name == 'cross' else name}{inner}", part
 

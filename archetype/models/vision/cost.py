@@ -1,4 +1,4 @@
-"""The cost of image encoders."""
+"""Cost of image encoders."""
 
 from archetype.cost.formula import Counts, prefixed, symbol
 from archetype.cost.registry import cost_of, linear
@@ -27,6 +27,7 @@ class VisionEncoderCost(EncoderCost):
         return prefixed("embedding.", patch | {name: embedding[name] for name in ("position", "norm")})
 
     def flops(self, work: Work) -> Counts:
+        # learned tokens are not projected
         patches = work.rows * (work.length + -1 * len(self.learned_tokens))
         return {"embedding.patch": 2 * patches * self.patch * self.d} | super().flops(work)
 

@@ -34,12 +34,12 @@ class PatchEmbedding(nn.Module):
     def forward(self, images: Float[Tensor, "B channels height width"]) -> Vectors:
         """Return the vectors of learned tokens, if any, and of the patches, row by row."""
         dtype = self.patch.weight.dtype  # sums keep the weights' data type under autocast
-        x = self.patch(patches(images.to(dtype), self.spec.patch_size)).to(dtype)
-        learned = [getattr(self, name).expand(x.shape[0], 1, -1) for name in self.spec.learned_tokens]
-        x = torch.cat((*learned, x), dim=1) if learned else x
+        x = self.patch(patches(images.to(dtype), self.spec.patch_size)).to(dtype)  # (B, patches, D)
+        learned = [getattr(self, name).expand(x.shape[0], 1, -1) for name in self.spec.learned_tokens]  # (B, 1, D) each
+        x = torch.cat((*learned, x), dim=1) if learned else x  # (B, T, D)
         scale = self.spec.embedding.scale
         x = x if scale == 1.0 else x * scale
-        positions = torch.arange(x.shape[1], device=x.device)[None]
+        positions = torch.arange(x.shape[1], device=x.device)[None]  # (1, T)
         x = normalize_stream(self.norm, x + self.position(positions).to(dtype))
         return dropout(x, self.dropout, self.training)
 

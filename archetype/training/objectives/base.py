@@ -72,7 +72,7 @@ class Objective(ABC):
     """Training objective: the examples of a run and the loss of a model on them.
 
     Attributes:
-        unit: what is predicted: token, image, text or pair.
+        unit: kind of prediction: token, image, text or pair.
         loss_name: name of a loss that is not in nats.
         description: amount of training data, for display.
         fingerprint: hash of the examples, checked when a run is resumed.
@@ -81,7 +81,7 @@ class Objective(ABC):
         bytes_per_unit: UTF-8 bytes of validation text per prediction; None if bits per byte are not defined.
         steps_per_epoch: None if there are no epochs.
         compares_rows: whether the loss of a row depends on the other rows of the forward pass.
-        batch_shape: rows of a batch, and maximal tokens of a row (None for images); None: as in the recipe.
+        batch_shape: (rows of a batch, maximal tokens of a row or None for images); None: as in the recipe.
         num_further: number of tokens after the next that the model learns to predict; set by the training state.
     """
 
@@ -127,22 +127,23 @@ class Objective(ABC):
 
         By default, the cross-entropy of a uniform distribution over all ids or classes.
         """
+        # the loss is not a cross-entropy over ids or classes
         if type(self).compute_loss is not Objective.compute_loss:
             return None
         num_choices: int = getattr(spec.head, "num_classes", 0) or getattr(spec, "vocab_size", 1)
         return math.log(num_choices)
 
     def num_targets(self, batch: Batch) -> int:
-        """Return the number of predictions that the loss of a batch is the mean of."""
+        """Return the number of predictions in a batch, over which the loss is averaged."""
         return self.target_counts(batch)[0]
 
     def target_counts(self, batch: Batch) -> Counts:
-        """Count what sets shapes in the computation of the loss: the targets, then the targets of each further token.
+        """Count the targets of a batch, then the targets of each further token, on the host.
 
-        Training counts on the host, before the batch goes to the device: reading a count from the device would wait
-        for all work queued there.
+        The counts set shapes in the computation of the loss.
         """
         inputs, targets = self.inputs_and_targets(batch)
+        # on the host, before the batch goes to the device: reading a count there would wait for all queued work
         count, document_ids = self.num_further, inputs.get("document_ids")
         further = further_targets(targets, count, document_ids) if count else ()
         return tuple(int((ids != IGNORED).sum()) for ids in (targets, *further))
@@ -151,8 +152,6 @@ class Objective(ABC):
         """Run a forward pass and compute the loss, with label smoothing during training.
 
         Args:
-            model: on the device of the batch.
-            batch: from `batch` or `validation_batch`.
             counts: `target_counts` of the batch (empty: read from the device).
         """
         return self.loss_of(model, *self.inputs_and_targets(batch), counts)
@@ -172,6 +171,7 @@ class Objective(ABC):
         else:
             output = model(**inputs, with_logits=False)
             loss = _chunked_loss(output.hidden, plain, targets, smoothing, output.aux_loss, num_targets)
+        # empty in evaluation
         if not output.further:
             return loss
 
@@ -192,7 +192,7 @@ def _chunked_loss(
     aux_loss: Tensor | None,
     num_targets: int | None,
 ) -> LossOutput:
-    """Compute `cross_entropy_loss` in chunks from the hidden states that the model's head reads."""
+    # equals `cross_entropy_loss` of the head's logits for these hidden states
     features, head = model.lm_head.features(hidden), Head.of(model.lm_head, model.token_table)
     loss, count, num_correct = chunked_cross_entropy(features, head, targets, label_smoothing, num_targets)
     return LossOutput(loss if aux_loss is None else loss + aux_loss, count, num_correct)
@@ -209,16 +209,14 @@ def head_to_chunk(model: Any, num_targets: int) -> LanguageModelHead | None:
 def prior_loss(training: Any, validation: Any) -> float:
     """Return the validation loss, in nats, of predicting the class frequencies of the training data (add-one smoothed).
 
-    Args:
-        training: class indices of the training examples, (n,).
-        validation: class indices of the validation examples, (m,).
+    Both arguments are class indices of examples, (n,) and (m,).
     """
     counts = 1 + np.bincount(training, minlength=validation.max() + 1)
     return float(-np.log(counts[validation] / counts.sum()).mean())
 
 
 def split_batch(batch: Batch, rows: int | None) -> Iterator[Batch]:
-    """Split a batch into parts of `rows` rows (None: one part)."""
+    """Split a batch into parts of `rows` rows (default: one part)."""
     yield from zip(*(tensor.split(rows or len(tensor)) for tensor in batch), strict=True)
 
 
@@ -226,8 +224,7 @@ class MicroBatch(NamedTuple):
     """Rows of a batch that one forward pass computes, on the host.
 
     Attributes:
-        batch: the rows.
-        share: their fraction of the targets of the whole batch, whose loss is the sum of the losses times the shares.
+        share: these rows' fraction of the batch's targets; the loss of the batch is the sum of loss times share.
         counts: `Objective.target_counts` of the rows.
     """
 
@@ -238,7 +235,7 @@ class MicroBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class ObjectiveInputs:
-    """Inputs that an objective is built from; `texts` are those of `data`, by the field that names them."""
+    """Inputs that an objective is built from; `texts` maps fields of `data` to their texts."""
 
     spec: ModelSpec
     data: Data
@@ -251,7 +248,7 @@ class ObjectiveInputs:
 
     @property
     def text_tokenizer(self) -> Tokenizer:
-        """The tokenizer; only image data have none."""
+        """The tokenizer, for data that are not images."""
         assert self.tokenizer is not None
         return self.tokenizer
 
@@ -263,7 +260,7 @@ class ObjectiveConfig(Part):
 
     @abstractmethod
     def suits(self, spec: ModelSpec, data: Data) -> bool:
-        """Whether a model of this specification can be trained with this objective on data of this kind."""
+        """Return whether this objective can train a model of this specification on this kind of data."""
 
     @property
     def prompts(self) -> dict[str, str]:
@@ -271,7 +268,7 @@ class ObjectiveConfig(Part):
         return {}
 
     def num_ids(self, tokenizer: Tokenizer, sequence_length: int) -> int:
-        """Return the required vocabulary size: that of the tokenizer plus the ids that the objective adds."""
+        """Return the required vocabulary size: the tokenizer's, plus the ids that the objective adds."""
         return tokenizer.vocab_size
 
     def resolve(
@@ -280,7 +277,6 @@ class ObjectiveConfig(Part):
         """Fill in the settings from the data, and give the model the head it needs.
 
         Args:
-            texts: texts of `data`.
             labels: class names of a pretrained model, if it has any (None: the model is not pretrained).
         """
         return self, spec

@@ -21,7 +21,7 @@ from archetype.training.datasets import Data
 from archetype.training.examples import Conversations, Records
 from archetype.training.objectives.base import IGNORED, Batch, Objective, ObjectiveConfig, ObjectiveInputs
 
-MarkedRow = tuple[Tokens, npt.NDArray[np.bool_]]  # token ids, and the mask of those that the model writes
+MarkedRow = tuple[Tokens, npt.NDArray[np.bool_]]  # token ids, and the mask of the tokens of answers
 
 
 @part
@@ -51,6 +51,7 @@ class ChatObjective(Objective):
         assert isinstance(inputs.data, Conversations)
         self.inputs, self.packed, self.num_cut, self.num_unanswered = inputs, packed, 0, 0
         conversations = [self._rows(records) for records in inputs.data.split(inputs.texts)]
+        # one more token than the model reads: the last is a target only
         longest = inputs.sequence_length + 1 if packed else 0
         training, validation = (_packed(rows, longest) for rows in conversations)
         if not training or not validation:
@@ -63,6 +64,7 @@ class ChatObjective(Objective):
         self.fingerprint = Pairs([ids for ids, _ in rows], [marks.astype(np.int32) for _, marks in rows]).fingerprint
         counts = ExampleCounts(inputs.sequence_length, self.num_cut, num_unanswered=self.num_unanswered)
         self.description = counts.described(f"{len(conversations[0]):,} conversations")
+        # the model reads all tokens of a row but the last
         self.batch_shape = self.order.batch_size, int(lengths.max()) - 1
         self.num_validation_batches = -(-len(validation) // self.order.batch_size)
         self.steps_per_epoch = self.order.per_epoch
@@ -76,12 +78,13 @@ class ChatObjective(Objective):
         return self._batch(self.validation[index * size : (index + 1) * size])
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """Return all tokens but the last, and the next token of each position if it is part of an answer."""
+        """Return all tokens but the last, and each position's next token if it belongs to an answer."""
         tokens, num_tokens, is_answer, *ids = batch
         targets = tokens[:, 1:].masked_fill(~is_answer[:, 1:], IGNORED)
         inputs = {"tokens": tokens[:, :-1], "num_tokens": (num_tokens - 1).clamp(max=tokens.shape[1] - 1)}
         if ids:
             inputs["document_ids"] = ids[0][:, :-1]
+            # the last token of a conversation does not predict the first token of the next
             targets = targets.masked_fill(ids[0][:, 1:] != ids[0][:, :-1], IGNORED)
         return inputs, targets
 

@@ -26,10 +26,10 @@ class Contrastive(TextVectorConfig):
 
     Attributes:
         scale: inverse temperature; similarities are multiplied by it.
-        symmetric: whether to average this loss with that of each positive's anchor among all anchors.
+        symmetric: whether to average this loss with the cross-entropy of a positive's anchor among all anchors.
         similarity: cosine or dot product.
-        anchor_prompt: text before every anchor; the model's prompt `query` from then on.
-        document_prompt: text before every positive and negative; the model's prompt `document`.
+        anchor_prompt: text before every anchor; saved with the model as its prompt `query`.
+        document_prompt: text before every positive and negative; saved as the prompt `document`.
     """
 
     kind: Literal["contrastive"] = "contrastive"
@@ -41,7 +41,7 @@ class Contrastive(TextVectorConfig):
 
     @property
     def prompts(self) -> dict[str, str]:
-        """Prompts for anchors and documents, under the names that sentence-transformers uses."""
+        # names that sentence-transformers uses
         prompts = {"query": self.anchor_prompt, "document": self.document_prompt}
         return prompts if any(prompts.values()) else {}
 
@@ -75,7 +75,7 @@ class ContrastiveObjective(TextVectorObjective):
     def loss_of_vectors(
         self, vectors: list[Float[Tensor, "B D_s"]], labels: Batch, counts: Counts
     ) -> tuple[Tensor, int | None]:
-        """Return the mean loss of the anchors, and the number of anchors whose most similar text is their positive."""
+        """Return the mean loss of the anchors, and the number of anchors that are most similar to their positive."""
         anchors, positives = vectors[0], vectors[1]
         right = torch.arange(len(anchors), device=anchors.device)  # document i is the positive of anchor i
         logits = self._similarities(anchors, torch.cat(vectors[1:]))  # (B, b): all positives, then all negatives

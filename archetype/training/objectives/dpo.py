@@ -72,17 +72,19 @@ class DPOObjective(Objective):
         ).fingerprint
         counts = ExampleCounts(inputs.sequence_length, num_too_long=self.num_too_long)
         self.description = counts.described(f"{len(self.training):,} pairs of completions")
+        # each pair is two rows of one forward pass
         self.batch_shape = 2 * self.order.batch_size, max(len(ids) for ids, _ in sequences) - 1
         self.num_validation_batches = -(-len(self.validation) // self.order.batch_size)
         self.steps_per_epoch = self.order.per_epoch
         self.restore(
+            # placeholders until `prepare` or `restore`, so that batches have all their tensors
             {"training": torch.zeros(len(self.training), 2), "validation": torch.zeros(len(self.validation), 2)}
         )
 
     def prepare(self, model: nn.Module, dtype: str) -> dict[str, Tensor]:
-        """Return the reference log-probabilities of all completions."""
         was_training = model.training
         reference: dict[str, Tensor] = {}
+        # no dropout: the reference is a constant
         model.eval()
         with torch.no_grad():
             for name, pairs in (("training", self.training), ("validation", self.validation)):
@@ -100,8 +102,8 @@ class DPOObjective(Objective):
         self.reference, self.validation_reference = tensors["training"], tensors["validation"]
 
     def batch(self, step: int) -> Batch:
-        """Return tokens (B, T), lengths (B,) and completion mask (B, T), first of the chosen, then of the rejected
-        completions; then the reference log-probabilities (B, 2).
+        """Return tokens (B, T), lengths (B,) and completion mask (B, T) of the chosen completions, the same of the
+        rejected completions, and the reference log-probabilities (B, 2).
         """
         indices = self.order.batch(step)
         return (*_batch([self.training[index] for index in indices]), self.reference[indices])
@@ -127,11 +129,11 @@ class DPOObjective(Objective):
         return math.log(2)
 
     def target_counts(self, batch: Batch) -> Counts:
-        """Return the number of pairs."""
+        # number of pairs
         return (len(batch[0]),)
 
     def compute_loss(self, model: nn.Module, batch: Batch, counts: Counts = ()) -> LossOutput:
-        """Return the mean loss of the pairs; correct are those in which the chosen completion has the larger reward."""
+        """Return the mean loss of the pairs; a pair is correct if the chosen completion has the larger reward."""
         log_probabilities, aux_loss = self._log_probabilities(model, batch)
         rewards = self.beta * (log_probabilities - batch[6])  # (B, 2): chosen, rejected
         margins = rewards[:, 0] - rewards[:, 1]
@@ -143,11 +145,12 @@ class DPOObjective(Objective):
     def _log_probabilities(
         self, model: nn.Module, batch: Batch | list[Tensor]
     ) -> tuple[Float[Tensor, "B 2"], Tensor | None]:
-        """Return the summed log-probability of each completion, and the model's auxiliary loss."""
+        # summed log-probability of each completion, and the model's auxiliary loss
         inputs, targets = self.inputs_and_targets(tuple(batch))
         output = model(**inputs)
         # (2 B, T) log-probability of each next token
         log_probabilities = output.logits.float().log_softmax(-1).gather(-1, targets[..., None])[..., 0]
+        # (2 B, T) marks of the next tokens, padded like the tokens
         is_completion = torch.cat(
             [nn.functional.pad(marks, (0, targets.shape[1] + 1 - marks.shape[1])) for marks in (batch[2], batch[5])]
         )[:, 1:]

@@ -17,8 +17,6 @@ def further_loss(
 ) -> Tensor:
     """Return the mean over further tokens of their summed losses, divided by the number of next tokens.
 
-    Sums, so that the losses of the parts of a batch add up to the loss of the batch.
-
     Args:
         further: inputs of the head for each further token, (B, T, D) each.
         targets: next token of each position, (B, T), or IGNORED.
@@ -28,6 +26,7 @@ def further_loss(
     """
     later = further_targets(targets, len(further), document_ids)
     counts = counts or [int((ids != IGNORED).sum()) for ids in later]
+    # sums, not means, so that the losses of micro-batches add up to the loss of the batch
     sums = [
         # without targets the mean is undefined, and with several processes each parameter needs a gradient
         loss_of(vectors, ids, count) * count if count else 0 * vectors.sum()
@@ -37,9 +36,9 @@ def further_loss(
 
 
 def further_targets(targets: Tensor, count: int, document_ids: Tensor | None = None) -> list[Tensor]:
-    """Return the targets of each further token, (B, T): those of the next token, shifted by 1 to `count` positions.
+    """Return the targets of each further token, (B, T): the next-token targets shifted by 1 to `count` positions.
 
-    They are IGNORED past the end of the row and across documents.
+    Targets are IGNORED past the end of the row and across documents.
     """
     later = []
     for ahead in range(1, count + 1):

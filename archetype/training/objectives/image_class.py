@@ -21,7 +21,7 @@ from archetype.training.objectives.base import Batch, Objective, ObjectiveConfig
 class ImageClass(ObjectiveConfig):
     """Cross-entropy of an image's class.
 
-    A head with other classes than those of the images is replaced by a new one.
+    If the images have other classes than the head, the head is replaced.
 
     Attributes:
         labels: class names in the order of their ids (absent: the names of a folder's subfolders).
@@ -38,10 +38,10 @@ class ImageClass(ObjectiveConfig):
     def resolve(
         self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
     ) -> tuple["ImageClass", ModelSpec]:
-        """Return the classes, and a head for them if the model has none, or is pretrained and has another."""
         assert isinstance(data, ImageData)
         num_before = spec.head.num_classes if spec.head.classifies else 0
         names = self.labels or (class_names(Path(data.file)) if Path(data.file).is_dir() else ())
+        # a model without pretrained weights keeps its head if the names fit it
         if num_before and labels is None and len(names) in (0, num_before):
             return self.replace(labels=names), spec
         num_classes = int(_images(data, spec).labels.max()) + 1

@@ -36,7 +36,7 @@ class MaskedToken(ObjectiveConfig):
         return spec.fills_masks and isinstance(data, RunningText)
 
     def num_ids(self, tokenizer: Tokenizer, sequence_length: int) -> int:
-        """Return the tokenizer's vocabulary size, plus one if it has no mask token."""
+        # a tokenizer without a mask token gets the id after its vocabulary
         return max(tokenizer.vocab_size, mask_id(tokenizer) + 1)
 
     def build(self, inputs: ObjectiveInputs) -> "MaskedTokenObjective":
@@ -46,12 +46,6 @@ class MaskedToken(ObjectiveConfig):
 
 
 class MaskedTokenObjective(TextObjective):
-    """Masked language modeling on windows of text.
-
-    Args:
-        vocab_size: of the tokenizer; random replacements are drawn from it.
-    """
-
     def __init__(
         self,
         corpus: Corpus | Documents,
@@ -63,13 +57,15 @@ class MaskedTokenObjective(TextObjective):
         vocab_size: int,
     ) -> None:
         super().__init__(corpus, batch_size, sequence_length, seed)
+        # vocab_size: the tokenizer's, from which random replacements are drawn
         self.config, self.mask_id, self.vocab_size = config, mask_id, vocab_size
 
     def examples(self, windows: Tokens, step: int) -> Batch:
         """Return masked tokens and targets, both (B, T); tokens not selected have the target IGNORED."""
         generator, tokens = self.generator(step), windows[:, :-1]
-        order = generator.random(tokens.shape).argsort(axis=1)  # so that each row has the same number of targets
+        order = generator.random(tokens.shape).argsort(axis=1)  # each row has the same number of targets
         selected = order < max(1, round(self.config.mask_probability * tokens.shape[1]))
+        # below 0.8: mask; from 0.9: random token; between: unchanged
         draw = generator.random(tokens.shape)
         masked = np.where(selected & (draw < 0.8), self.mask_id, tokens)
         masked = np.where(selected & (draw >= 0.9), generator.integers(self.vocab_size, size=tokens.shape), masked)

@@ -73,8 +73,8 @@ class PackedNextTokenObjective(NextTokenObjective):
 
     def _tensors(self, rows: PackedRows) -> Batch:
         targets = rows.tokens[:, 1:].astype(np.int64)
-        targets[np.arange(targets.shape[1]) >= rows.num_targets[:, None]] = IGNORED  # padding
-        targets[rows.document_ids[:, 1:] != rows.document_ids[:, :-1]] = IGNORED  # ids are all 0 unless separate
+        targets[np.arange(targets.shape[1]) >= rows.num_targets[:, None]] = IGNORED  # (B, T) padding
+        targets[rows.document_ids[:, 1:] != rows.document_ids[:, :-1]] = IGNORED  # all ids are 0 unless separate
         arrays = (rows.tokens[:, :-1].astype(np.int64), targets, rows.document_ids[:, :-1].copy())
         return tuple(map(torch.from_numpy, arrays[: 3 if self.corpus.separate else 2]))
 

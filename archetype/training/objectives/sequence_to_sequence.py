@@ -31,8 +31,8 @@ class SequenceToSequence(ObjectiveConfig):
         return spec.writes_target and isinstance(data, PairData)
 
     def build(self, inputs: ObjectiveInputs) -> "SequenceToSequenceObjective":
-        """Build the objective from the pairs whose sides both fit into the sequence length."""
         assert isinstance(inputs.data, PairData)
+        # pairs are left out if either side is longer
         longest = inputs.sequence_length
         sides = inputs.data.sides(inputs.texts)
         training, validation = (tokenized(*side, inputs.text_tokenizer, longest) for side in sides)
@@ -74,7 +74,7 @@ class SequenceToSequenceObjective(Objective):
         return _tensors(*self.validation.rows(indices))
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the source with the target but its last token, and the target but its first token."""
+        """Return the source and the target without its last token, and the target without its first token."""
         source, source_num_tokens, target, num_tokens = batch
         inputs = {
             "source": source,

@@ -47,19 +47,13 @@ class SpanCorruption(ObjectiveConfig):
         return tokenizer.vocab_size + self.num_noise_tokens_and_spans(sequence_length)[1] + 1
 
     def build(self, inputs: ObjectiveInputs) -> "SpanCorruptionObjective":
-        """Build the objective; sentinels are the last ids of the vocabulary."""
         vocab_size: int = getattr(inputs.spec, "vocab_size")  # noqa: B009
         sizes = (inputs.batch_size, inputs.sequence_length, inputs.seed)
+        # sentinels are the last ids of the vocabulary, counting down, as in T5
         return SpanCorruptionObjective(corpus_of(inputs), *sizes, self, vocab_size - 1)
 
 
 class SpanCorruptionObjective(TextObjective):
-    """Span corruption on windows of text.
-
-    Args:
-        first_sentinel: id of the first span's sentinel; the ids of later sentinels count down from it.
-    """
-
     def __init__(
         self,
         corpus: Corpus | Documents,
@@ -70,13 +64,14 @@ class SpanCorruptionObjective(TextObjective):
         first_sentinel: int,
     ) -> None:
         super().__init__(corpus, batch_size, sequence_length, seed)
+        # ids of later sentinels count down from the first
         self.config, self.first_sentinel = config, first_sentinel
         if min(sequence_length, self.validation_windows.shape[1] - 1) < 2:
             cause = "a window of one token has no span to cut out"
             raise DataError("text", cause, "give a longer text or sequence_length")
 
     def examples(self, windows: Tokens, step: int) -> Batch:
-        """Return sources (B, S) and targets (B, T + 1); all rows cut the same numbers of spans and tokens.
+        """Return sources (B, S) and targets (B, T + 1); all rows have equally many spans and removed tokens.
 
         A target is the sentinel and tokens of each span, and a final sentinel.
         """
@@ -89,6 +84,7 @@ class SpanCorruptionObjective(TextObjective):
         num_cut, num_spans = self.config.num_noise_tokens_and_spans(len(tokens))
         spans = _random_partition(num_cut, num_spans, generator)
         gaps = _random_partition(len(tokens) - num_cut, num_spans, generator)
+        # one per span and a final one, (num_spans + 1,)
         sentinels = np.arange(self.first_sentinel, self.first_sentinel - num_spans - 1, -1, dtype=tokens.dtype)
         # gap, span, gap, span, ...
         pieces = np.split(tokens, np.cumsum(np.stack((gaps, spans), axis=1).ravel())[:-1])
@@ -97,7 +93,7 @@ class SpanCorruptionObjective(TextObjective):
         return np.concatenate(source), np.concatenate([*target, sentinels[-1:]])
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the source and the target shifted right as inputs, and the target without its first token."""
+        """Return the source and the target without its last token, and the target without its first token."""
         source, target = batch
         return {"source": source, "target": target[:, :-1]}, target[:, 1:]
 

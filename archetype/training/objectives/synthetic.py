@@ -44,17 +44,16 @@ class SyntheticTask(ObjectiveConfig):
 
 
 class SyntheticObjective(Objective):
-    """Rows generated for each step from the seed, and fixed validation rows."""
-
     def __init__(self, data: SyntheticData, batch_size: int, seed: int) -> None:
         self.data, self.seed = data, seed
-        self.description = f"drawn examples of {data.kind}"
+        self.description = f"generated examples of {data.kind}"
         self.fingerprint = hashlib.sha256(json.dumps(data.dump(full=True), sort_keys=True).encode()).hexdigest()
         self.batch_shape = batch_size, data.row_length
         self.held_out = list(split_batch(_tensors(data.held_out()), batch_size))
         self.num_validation_batches = len(self.held_out)
 
     def batch(self, step: int) -> Batch:
+        # Philox, a counter-based generator: the examples of a step need no earlier steps
         key = np.array([self.seed + 1, step], dtype=np.uint64)
         assert self.batch_shape is not None
         return _tensors(self.data.rows(np.random.Generator(np.random.Philox(key=key)), self.batch_shape[0]))

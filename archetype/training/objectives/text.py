@@ -16,7 +16,6 @@ class TextObjective(Objective):
     """Objective on windows of text.
 
     Args:
-        corpus: training and validation tokens.
         batch_size: windows per batch, B.
         sequence_length: tokens of a window, T; one more is read as the last target.
         seed: determines the order of windows and the random numbers of each batch.
@@ -35,8 +34,8 @@ class TextObjective(Objective):
         return self.examples(self.batches.batch(step), step)
 
     def validation_batch(self, index: int) -> Batch:
-        """Return consecutive windows of the validation text."""
         first = index * self.batch_size
+        # -1 - index: a key that no training step uses
         return self.examples(self.validation_windows[first : first + self.batch_size], -1 - index)
 
     @abstractmethod
@@ -45,11 +44,10 @@ class TextObjective(Objective):
 
         Args:
             windows: token ids, (B, T + 1).
-            step: with the seed, it determines the random numbers; negative for validation batches.
+            step: determines the random numbers, together with the seed; negative for validation batches.
         """
 
     def generator(self, step: int) -> np.random.Generator:
-        """Return the random number generator of a step."""
         key = np.array([self.seed + 1, step % 2**64], dtype=np.uint64)  # a list of such numbers would become floats
         return np.random.Generator(np.random.Philox(key=key))
 
@@ -57,12 +55,8 @@ class TextObjective(Objective):
 def corpus_of(inputs: ObjectiveInputs, separates_documents: bool = False) -> Corpus | Documents:
     """Tokenize the running text of the inputs.
 
-    Args:
-        inputs: inputs of the objective.
-        separates_documents: whether the objective can restrict attention to a document.
-
     Raises:
-        SpecError: the data require that, and the objective cannot.
+        SpecError: the data separate documents, but the objective cannot restrict attention to a document.
     """
     assert isinstance(inputs.data, RunningText)
     corpus = inputs.data.tokenized(inputs.texts, inputs.text_tokenizer)

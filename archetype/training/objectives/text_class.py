@@ -33,10 +33,10 @@ from archetype.training.objectives.base import (
 class TextClass(ObjectiveConfig):
     """Cross-entropy of a text's class, predicted from an encoder's first token or a decoder's last.
 
-    A head with other classes than those of the data is replaced by a new one.
+    If the data have other classes than the head, the head is replaced.
 
     Attributes:
-        labels: class names in the order of their ids (absent: those of the model, or of the data in order).
+        labels: class names in the order of their ids (default: the model's, or else the sorted classes of the data).
         label_smoothing: probability mass spread evenly over all classes.
     """
 
@@ -50,8 +50,8 @@ class TextClass(ObjectiveConfig):
     def resolve(
         self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
     ) -> tuple["TextClass", ModelSpec]:
-        """Return the classes, and a head for them if the model has another."""
         assert isinstance(data, LabelledText)
+        # also of validation records: each class needs an id
         names = {str(record["label"]) for part in data.split(texts) for record in part}
         num_classes = spec.head.num_classes if spec.head.classifies else 0
         chosen = chosen_labels(names, self.labels, labels, num_classes, data.examples[0])
@@ -74,7 +74,7 @@ class Regression(ObjectiveConfig):
     def resolve(
         self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
     ) -> tuple["Regression", ModelSpec]:
-        """Give the model a head with one output if it has another."""
+        # the prediction is the single output of the head
         keeps_head = spec.head.classifies and spec.head.num_classes == 1
         return self, spec if keeps_head else spec.with_class_head(1)
 
@@ -156,8 +156,7 @@ def chosen_labels(
         field: the data file, for errors.
 
     Raises:
-        SpecError: a class of the data is missing in the recipe.
-        DataError: there is only one class.
+        ArchetypeError: a class of the data is missing in the recipe, or there is only one class.
     """
     in_order = tuple(sorted(names, key=_by_number))  # 2 before 10
     names_of_head = tuple(of_model or ()) or tuple(map(str, range(num_classes)))
@@ -172,7 +171,7 @@ def chosen_labels(
 
 
 def tokenized_texts(records: Records, tokenizer: Tokenizer, longest: int) -> tuple[list[Tokens], int]:
-    """Tokenize the texts with special tokens, cut to `longest` tokens. Return them and the number of texts cut."""
+    """Tokenize texts with special tokens, truncated to `longest` tokens. Return them and how many were truncated."""
     sequences, num_cut = [], 0
     num_special = len(tokenizer.add_special_tokens([]))
     for record in records:

@@ -47,7 +47,7 @@ class TextSimilarityObjective(TextVectorObjective):
         super().__init__(inputs, *map(_examples, inputs.data.split(inputs.texts)))
 
     def target_counts(self, batch: Batch) -> Counts:
-        """Return the number of rows, and the number of pairs of rows whose scores differ, which CoSENT compares."""
+        # rows, and the pairs of rows with different scores that CoSENT compares
         return len(batch[0]), int(_is_lower(batch[-1]).sum())
 
     def loss_of_vectors(
@@ -65,7 +65,7 @@ class TextSimilarityObjective(TextVectorObjective):
 
 
 def _is_lower(scores: Tensor) -> Bool[Tensor, "B B"]:
-    scores = scores.float()  # rounded alike on the host, where pairs are counted, and on the device
+    scores = scores.float()  # rounded alike on the host (counts pairs) and on the device (selects them)
     return scores[:, None] < scores[None, :]
 
 

@@ -28,12 +28,11 @@ class TextVectorConfig(ObjectiveConfig):
 
     @abstractmethod
     def takes(self, data: Data) -> bool:
-        """Whether the objective can learn from data of this kind."""
+        """Return whether the objective can learn from data of this kind."""
 
     def resolve(
         self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
     ) -> tuple["TextVectorConfig", ModelSpec]:
-        """Give the model a sentence-embedding head if it has another."""
         return self, spec if spec.head.embeds else spec.with_sentence_head()
 
 
@@ -67,12 +66,12 @@ class TokenizedExamples:
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
-        """Length of the longest text of each row, in tokens."""
         lengths: npt.NDArray[np.int64] = np.array([[len(text) for text in column] for column in self.columns]).max(0)
         return lengths
 
     def batch(self, indices: npt.NDArray[np.int64]) -> Batch:
         """Return tokens (B, T) and lengths (B,) of each column, then the labels (B,) if there are any."""
+        # each column is padded to its own longest text
         tensors: list[Tensor] = []
         for column in self.columns:
             padded = Rows.of([column[index] for index in indices])
@@ -105,7 +104,7 @@ class TextVectorObjective(Objective):
         return self.validation.batch(np.arange(first, min(first + self.order.batch_size, len(self.validation))))
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the texts of the first column, and a target for each row."""
+        # one target per row: only their number is used
         return {"tokens": batch[0], "num_tokens": batch[1]}, torch.arange(len(batch[0]))
 
     def target_counts(self, batch: Batch) -> Counts:
@@ -139,5 +138,4 @@ class TextVectorObjective(Objective):
 
 
 def cosines(a: Float[Tensor, "B D_s"], b: Float[Tensor, "b D_s"]) -> Float[Tensor, "B b"]:
-    """Return the cosine of the angle between each vector of `a` and each of `b`."""
     return nn.functional.normalize(a, dim=-1) @ nn.functional.normalize(b, dim=-1).T

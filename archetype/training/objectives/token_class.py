@@ -23,10 +23,10 @@ from archetype.training.objectives.text_class import chosen_labels
 class TokenClass(ObjectiveConfig):
     """Cross-entropy of the class of each word's first token (Devlin 2018, section 5.3).
 
-    A head with other classes than those of the data is replaced by a new one.
+    If the data have other classes than the head, the head is replaced.
 
     Attributes:
-        labels: class names in the order of their ids (absent: those of the model, or of the data in order).
+        labels: class names in the order of their ids (default: the model's, or else the sorted classes of the data).
         label_smoothing: probability mass spread evenly over all classes.
     """
 
@@ -40,7 +40,6 @@ class TokenClass(ObjectiveConfig):
     def resolve(
         self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
     ) -> tuple["TokenClass", ModelSpec]:
-        """Return the classes, and a head for them if the model has another."""
         assert isinstance(data, LabelledTokens)
         names = {str(label) for part in data.split(texts) for record in part for label in record["labels"]}
         num_classes = spec.head.num_classes if spec.head.labels_tokens and not spec.head.marks_spans else 0
@@ -96,6 +95,7 @@ def _classes(examples: list[Labelled]) -> Any:
 
 def _batch(examples: list[Labelled]) -> Batch:
     tokens = Rows.of([ids for ids, _ in examples])
+    # (B, T): padding and later tokens of a word have no target
     classes: Any = np.full(tokens.tokens.shape, IGNORED, dtype=np.int64)
     for row, (_, classes_of_text) in zip(classes, examples, strict=True):
         row[: len(classes_of_text)] = classes_of_text

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from archetype.machine.device import has_bfloat16
 
-TOGETHER = 2**22  # elements of matrices orthogonalized in one call: small matrices leave cores idle
-NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # of an odd polynomial, steep at 0 and near 1 up to 1 (Jordan 2024)
+TOGETHER = 2**22  # elements orthogonalized in one call: a small matrix alone leaves cores idle
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # odd polynomial, steep at 0 and near 1 up to 1 (Jordan 2024)
 
 
 class Several(torch.optim.Optimizer):
@@ -51,6 +51,7 @@ class MuonOptimizer(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Move every matrix along its orthogonalized momentum, as far as AdamW would (Liu 2025, equation 4)."""
         for group in self.param_groups:
+            # matrices of one shape are stacked into one batched product
             of_one_shape: dict[tuple[Any, ...], list[Tensor]] = {}
             for parameter in group["params"]:
                 if parameter.grad is not None:
@@ -64,6 +65,7 @@ class MuonOptimizer(torch.optim.Optimizer):
         x = torch.stack([self._update(parameter, group["momentum"], group["nesterov"]) for parameter in parameters])
         for parameter, direction in zip(parameters, orthogonalize(x, group["num_iterations"]), strict=True):
             parameter.mul_(1 - group["lr"] * group["weight_decay"])
+            # 0.2 sqrt(max(rows, columns)): the root mean square of AdamW's updates
             parameter.add_(direction, alpha=-group["lr"] * 0.2 * math.sqrt(max(parameter.shape)))
 
     def _update(self, parameter: Tensor, decay: float, nesterov: bool) -> Tensor:
@@ -80,12 +82,13 @@ def orthogonalize(x: Tensor, num_iterations: int) -> Tensor:
 
     Args:
         x: matrices, (n, rows, columns).
-        num_iterations: of three products each.
+        num_iterations: iterations of three products each.
 
     Returns:
         Matrices with the same singular vectors, and singular values between about 0.7 and 1.2.
     """
     a, b, c = NEWTON_SCHULZ
+    # transposed if tall, so that X Xt has the smaller side
     is_wide = x.shape[-2] <= x.shape[-1]
     x = (x if is_wide else x.mT).to(orthogonal_dtype(x))
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)  # singular values of at most 1
@@ -98,6 +101,6 @@ def orthogonalize(x: Tensor, num_iterations: int) -> Tensor:
 def orthogonal_dtype(matrices: Tensor) -> torch.dtype:
     """Return bfloat16 if the device has instructions for it, as torch's Muon; emulated, it takes ten times as long."""
     device = matrices.device.type
-    if device == "meta":  # of a model that is planned for this machine
+    if device == "meta":  # a model whose training is being planned for this machine
         device = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.bfloat16 if has_bfloat16(device) else torch.float32

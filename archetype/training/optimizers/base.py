@@ -24,7 +24,7 @@ class Optimizer(Part):
     """Base of all optimizers.
 
     Attributes:
-        weight_decay: of matrices, relative to the learning rate.
+        weight_decay: weight decay of matrices, relative to the learning rate.
         groups: parameters with a separate learning rate or weight decay.
     """
 
@@ -41,11 +41,7 @@ class Optimizer(Part):
         """Build the torch optimizer of all trainable parameters of the model."""
 
     def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Return torch parameter groups of the trainable parameters; by default only matrices have weight decay.
-
-        Raises:
-            SpecError: one of `groups` matches no trainable parameter.
-        """
+        """Return torch parameter groups of the trainable parameters; errors as for `group_parameters`."""
         return torch_groups(self.grouped(model))
 
     def grouped(self, model: nn.Module) -> list[Grouped]:

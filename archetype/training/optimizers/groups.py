@@ -28,11 +28,7 @@ class ParameterGroup(Spec):
 
 
 def width_ratio(model: nn.Module) -> float:
-    """Return muP's base width divided by the model's width; 1 for other initializations.
-
-    Raises:
-        SpecError: the model has no single width.
-    """
+    """Return muP's base width divided by the model's width; 1 for other initializations."""
     model_spec = getattr(model, "spec", None)
     base_width: int | None = getattr(getattr(model_spec, "initialization", None), "base_width", None)
     if base_width is None:
@@ -55,11 +51,7 @@ class Grouped(NamedTuple):
 
 
 def group_parameters(model: nn.Module, groups: tuple[ParameterGroup, ...], weight_decay: float) -> list[Grouped]:
-    """Return all trainable parameters with their settings; only matrices have weight decay unless a group sets it.
-
-    Raises:
-        SpecError: a group matches no trainable parameter.
-    """
+    """Return all trainable parameters with their settings; only matrices have weight decay unless a group sets it."""
     roles, decayed, grouped, members = roles_of(model), decayed_parameters(model), [], []
     for index, group in enumerate(groups):
         field, pattern = f"optimizer.groups[{index}].parameters", group.parameters
@@ -82,7 +74,7 @@ def group_parameters(model: nn.Module, groups: tuple[ParameterGroup, ...], weigh
 
 
 def torch_groups(grouped: list[Grouped]) -> list[dict[str, Any]]:
-    """Return torch parameter groups, one per combination of settings."""
+    # one group per combination: an optimizer updates a group's parameters together
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for each in grouped:
         groups.setdefault((each.learning_rate_ratio, each.weight_decay), []).append(each.parameter)

@@ -24,7 +24,7 @@ class AdamW(Optimizer):
     """Adam with decoupled weight decay of matrices (Loshchilov 2017).
 
     Attributes:
-        weight_decay: of matrices, relative to the learning rate.
+        weight_decay: weight decay of matrices, relative to the learning rate.
         betas: decay of the means of gradients and of squared gradients.
         eps: added to the root of the mean square.
         state_bits: bits per number of the state; 8 bits in blocks of 256 (Dettmers 2021) need the extra `torchao`.
@@ -49,10 +49,10 @@ class AdamW(Optimizer):
         return optimizer
 
     def state_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """Bytes of two moments; an 8-bit state keeps small and odd parameters in float32."""
         sizes = [each.parameter.numel() for each in grouped]
         if self.state_bits == 32:
             return 8 * sum(sizes)
+        # torchao keeps small parameters and those that blocks do not divide in float32
         # 8-bit codes of two moments, and a float32 scale per block of 256
         return sum(2 * (size + size // 64) if size >= 4096 and size % 256 == 0 else 8 * size for size in sizes)
 
@@ -65,12 +65,12 @@ class Muon(Optimizer):
     learning rate and the weight decay.
 
     Attributes:
-        weight_decay: of matrices, relative to the learning rate.
+        weight_decay: weight decay of matrices, relative to the learning rate.
         momentum: decay of the mean of gradients.
         nesterov: whether to use Nesterov momentum.
         num_iterations: number of Newton-Schulz iterations.
-        betas: of AdamW.
-        eps: of AdamW.
+        betas: AdamW's, for all other parameters.
+        eps: AdamW's, for all other parameters.
     """
 
     width_exponent: ClassVar[float | None] = 0.5  # an update's spectral norm grows with the root of the width
@@ -96,17 +96,17 @@ class Muon(Optimizer):
         return Several(optimizers)
 
     def state_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """Bytes of one momentum per matrix and two moments of all other parameters."""
+        # one momentum per matrix, two moments of all other parameters
         return sum((4 if _is_matrix(each) else 8) * each.parameter.numel() for each in grouped)
 
     def workspace_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """Bytes for matrices of one shape: updates, their stack, two more of its size, and two products."""
         matrices = [each.parameter for each in grouped if _is_matrix(each)]
         most, itemsize = 0, orthogonal_dtype(matrices[0]).itemsize if matrices else 0
         for shape, count in Counter(matrix.shape for matrix in matrices).items():
             numel = shape.numel()
             together = numel * min(count, max(1, TOGETHER // numel))
             squares = together * min(shape) // max(shape)
+            # matrices of one shape: updates and their stack, then two more of its size, and two products X Xt
             most = max(most, (8 if self.nesterov else 4) * together, 4 * together + 2 * itemsize * (together + squares))
         return most
 
@@ -132,7 +132,7 @@ class Adafactor(Optimizer):
         )
 
     def state_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """Bytes of one number per row and column of a matrix, and per element of a vector."""
+        # one number per row and column of a matrix, and per element of a vector
         shapes = [each.parameter.shape for each in grouped]
         return sum(
             4 * math.prod(shape[:-2]) * (shape[-1] + shape[-2]) if len(shape) > 1 else 4 * math.prod(shape)
@@ -148,7 +148,7 @@ class Lion(Optimizer):
     """Sign of an interpolated momentum (Chen 2023, algorithm 2).
 
     Attributes:
-        weight_decay: of matrices, relative to the learning rate.
+        weight_decay: weight decay of matrices, relative to the learning rate.
         betas: weight of the momentum in the update, and its decay.
     """
 

@@ -38,13 +38,13 @@ def restore_optimizer(
 
 
 def _parts(value: Tensor) -> Iterator[tuple[str, Tensor]]:
-    if not hasattr(value, "__tensor_flatten__") or hasattr(value, "device_mesh"):  # a sharded tensor counts as one
+    if not hasattr(value, "__tensor_flatten__") or hasattr(value, "device_mesh"):  # a DTensor is saved as one
         return iter([("", value)])
     return ((f".{name}", getattr(value, name)) for name in value.__tensor_flatten__()[0])
 
 
 def _restore_part(optimizer: torch.optim.Optimizer, parameter: Tensor, path: str, value: Tensor) -> None:
-    """Fill an inner tensor of an 8-bit state, which is created as torchao does if it does not exist."""
+    # an inner tensor of an 8-bit state; torchao would create the state at the first step, so it is created here
     state, (key, part) = optimizer.state[parameter], path.split(".")
     if key not in state:
         state[key] = optimizer._new_buffer(parameter, key == "exp_avg")  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
 """Checkpoints that all processes write together, by torch.distributed.checkpoint.
 
-The files are safetensors with slice metadata, so that any number of processes can read them.
+The files are safetensors with slice metadata: any number of processes can read them.
 """
 
 from pathlib import Path
@@ -25,14 +25,14 @@ def write(
     """Write the shards of all processes as one checkpoint, which appears complete or not at all.
 
     Args:
-        processes: each calls this function, from any of its threads.
+        processes: every process calls this function, from any of its threads.
         pieces: tensors, whole or sharded, by subfolder and name.
         arguments: further arguments of `checkpoints.write_with`.
 
     Raises:
-        CheckpointError: it cannot be written.
+        CheckpointError: the checkpoint cannot be written.
     """
-    is_told = False  # whether the other processes know the folder, and so no longer wait for it
+    is_told = False  # whether the other processes no longer wait for the folder's name
 
     def fill(temporary: Path) -> list[str]:
         nonlocal is_told
@@ -45,7 +45,7 @@ def write(
         try:
             checkpoints.write_with(folder, step, fill, *arguments)
         finally:
-            if not is_told:  # the checkpoint of this step is there already, or no folder could be made for it
+            if not is_told:  # the checkpoint exists already, or its folder could not be created; "" releases them
                 _tell("", processes.saving)
 
     def other() -> None:
@@ -67,7 +67,6 @@ def _save(folder: Path, pieces: dict[str, dict[str, Tensor]], group: dist.Proces
 
 
 def _tell(text: str, group: dist.ProcessGroup | None) -> str:
-    """Broadcast a text of the main process."""
     texts = [text]  # replaced in all processes but the main one
     dist.broadcast_object_list(texts, src=0, group=group)
     return texts[0]

@@ -12,7 +12,7 @@ from archetype.training.objectives.base import IGNORED, Batch, Counts, LossOutpu
 
 
 class ContextParallel(PositionShares):
-    """Share of this process in the positions of every row, on the mesh of the processes that share them."""
+    """Positions of every row that this process has, on the mesh of the processes that share them."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         super().__init__(mesh.get_local_rank(), mesh.size())
@@ -21,7 +21,9 @@ class ContextParallel(PositionShares):
     def gather(self, x: Tensor) -> Tensor:
         """Return all positions, in dimension 2 and in order, from the share of each process."""
         shares = DTensor.from_local(x, self.mesh, [Shard(2)], run_check=False)  # (B, H, T / processes, d)
+        # all-gather in the forward pass; Partial makes it a reduce-scatter of the gradients in the backward pass
         gathered = shares.redistribute(self.mesh, [Replicate()]).to_local(grad_placements=[Partial()])
+        # each process has two pieces of a row, from both ends, so that a causal mask gives all equal work
         return self.in_order(gathered)
 
     def target_counts(self, objective: Objective, batch: Batch) -> Counts:

@@ -21,7 +21,7 @@ class SharedExperts(Protocol):
     exchange: Callable[[Tensor, Tensor], Tensor] | None
 
     def sorted_by_expert(self, x: Tensor, chosen: Tensor) -> Tensor:
-        """Return the outputs (N, k, D) of each token's experts, `chosen` by their index in this process."""
+        """Return the outputs of each token's experts, (N, k, D); `chosen` are indices in this process."""
 
 
 def share_experts(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
@@ -46,24 +46,28 @@ def exchange(experts: SharedExperts, plan: SplitPlan, mesh: DeviceMesh, x: Tenso
     """
     assert isinstance(experts, nn.Module)
     group, num_local, choices = mesh.get_group(), experts.num_experts, chosen.flatten()
-    order = choices.argsort(stable=True)  # (N k,) by expert, and so by the process that has it
+    order = choices.argsort(stable=True)  # (N k,) by expert, and so by process: experts are split in order
     counts = torch.bincount(choices // num_local, minlength=mesh.size())  # tokens for each process
+    # first exchange: how many rows each process will send to this one
     ones = [1] * mesh.size()
     # read from the device: the shapes of the exchange depend on the router's choices, here and in the other processes
     sent, received = torch.stack([counts, _sent(counts, ones, ones, group)]).tolist()
+    # one row per choice, (received, D); order // k is the token of a choice
     rows = _sent(x.index_select(0, order // chosen.shape[1]), sent, received, group)
     local_ids = _sent(choices[order] % num_local, sent, received, group)
+    # size 1: outputs are sent back, not summed, so nothing is divided by the number of processes
     swapped = [*use_local(experts, plan, 1)]
     try:
-        # a process that nobody chose still takes part in its experts' gradients
+        # without tokens the experts still need (zero) gradients, since FSDP reduces them with the other processes
         outputs = experts.sorted_by_expert(rows, local_ids[:, None])[:, 0] if len(rows) else _nothing(experts, rows)
     finally:
         restore(swapped)
+    # the same exchange backwards, then the inverse of the sort
     return _sent(outputs, received, sent, group).index_select(0, order.argsort()).view(*chosen.shape, -1)
 
 
 def _sent(tensor: Tensor, sizes: list[int], received: list[int], group: ProcessGroup) -> Tensor:
-    """Exchange rows all-to-all, with gradients; `sizes` and `received` count the rows for and from each process."""
+    # all-to-all; `sizes` are the rows for each process, `received` the rows from each
     if tensor.requires_grad:
         result = collectives.all_to_all_single_autograd(tensor.contiguous(), received, sizes, group)
     else:

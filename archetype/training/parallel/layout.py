@@ -24,12 +24,12 @@ class Parallel(Spec):
     """Sizes of the process mesh; their product, without `expert`, is the number of processes.
 
     Attributes:
-        data_parallel: copies of the model, each for some rows of a batch (absent: as many as there are processes for).
+        data_parallel: copies of the model, each for some rows of a batch (default: as many as the processes allow).
         shard: processes that share the weights, gradients, optimizer state and rows of a copy (FSDP; Zhao 2023).
         tensor: processes that share each matrix of a layer (Shoeybi 2019).
         pipeline: stages of consecutive layers (Huang 2018).
         expert: processes of data_parallel, shard and context that share the experts (Lepikhin 2020).
-        context: processes that share the positions of each row, and with `shard` the weights (Liu 2023).
+        context: processes that share the positions of each row and, together with `shard`, the weights (Liu 2023).
         schedule: order of a pipeline's micro-batches.
     """
 
@@ -48,20 +48,16 @@ class Parallel(Spec):
 
     @property
     def num_rows_shared(self) -> int:
-        """Number of processes that share the rows of a batch."""
+        # processes with different rows of a batch
         return (self.data_parallel or 1) * self.shard
 
     @property
     def num_tokens_shared(self) -> int:
-        """Number of processes that share the tokens of a batch."""
+        # processes with different tokens of a batch
         return self.num_rows_shared * self.context
 
     def resized(self, assignments: Sequence[str]) -> "Parallel":
-        """Return the layout with other sizes, given as `parallel.shard=4`.
-
-        Raises:
-            SpecError: an assignment is not a size of `parallel`.
-        """
+        """Return the layout with other sizes, given as `parallel.shard=4`; other assignments are a SpecError."""
         if others := [assignment for assignment in assignments if not assignment.startswith("parallel.")]:
             raise SpecError(
                 "--set", f"a resumed run keeps its recipe, which {others[0]!r} would change", "leave it out"
@@ -71,11 +67,7 @@ class Parallel(Spec):
         return Parallel.parse(data)
 
     def for_world(self, num_processes: int) -> "Parallel":
-        """Return the layout with as many copies of the model as the number of processes allows.
-
-        Raises:
-            SpecError: the sizes do not fit.
-        """
+        """Return the layout with as many copies of the model as the number of processes allows."""
         sizes = ", ".join(f"{name} {size}" for name in self.sizes if (size := getattr(self, name)) not in (None, 1))
         if self.data_parallel is None and num_processes % self.num_processes == 0:
             return self.replace(data_parallel=num_processes // self.num_processes)
@@ -89,10 +81,11 @@ class Parallel(Spec):
         """Refuse sizes that the model or the rest of the recipe does not support.
 
         Raises:
-            SpecError: names the size, and what it does not divide or cannot be combined with.
+            SpecError: names the size, and the field that it does not divide or cannot be combined with.
         """
         self._check_weights(recipe)
         for path, part in _contents(spec):
+            # such as the heads of attention for tensor, and the experts for expert
             for size, fields in part.sizes_to_divide.items():
                 for name, total in fields.items():
                     _check_divides(size, getattr(self, size), f"{path}.{name}", total)
@@ -119,6 +112,7 @@ class Parallel(Spec):
         if self.pipeline > 1 and recipe.objective is not None and recipe.objective.kind != "next_token":
             cause = f"supports the objective next_token only, not {recipe.objective.kind}"
             raise SpecError("parallel.pipeline", cause, "use data_parallel and shard")
+        # Muon and factored or 8-bit states compute over a whole matrix or block of it, which no process has
         are_cut = max(self.shard, self.tensor, self.expert) > 1
         if recipe.ema_decay is not None and (are_cut or self.pipeline > 1):
             raise SpecError("ema_decay", "needs whole weights, but parallel splits them", "use data_parallel alone")

@@ -14,7 +14,7 @@ from archetype.roles.parallel import plans_of
 from archetype.training.objectives.base import Batch, Counts, LossOutput, Objective, cross_entropy_loss
 
 SCHEDULES: dict[str, type[ScheduleGPipe] | type[Schedule1F1B]] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
-NO_LOSS = LossOutput(torch.zeros(()), 0, 0)  # of all stages but the last
+NO_LOSS = LossOutput(torch.zeros(()), 0, 0)  # for all stages but the last
 
 
 class Pipeline:
@@ -27,18 +27,18 @@ class Pipeline:
         assert layers is not None
         self.layers: Any = layers
         self.width, self.dtype = layers.model.spec.d_model, model.dtype
-        self.judge: Callable[[Tensor, Tensor], Tensor] | None = None  # the loss of a micro-batch's logits and targets
+        self.judge: Callable[[Tensor, Tensor], Tensor] | None = None  # loss of a micro-batch, from logits and targets
         self._schedules: dict[tuple[int, ...], ScheduleGPipe | Schedule1F1B] = {}
 
     def train(self, objective: Objective, part: Batch, counts: Counts, rows: int, weight: float) -> LossOutput:
-        """Run all micro-batches of `rows` rows, forward and backward; gradients are those of weight times the loss."""
+        """Run all micro-batches of `rows` rows, forward and backward; gradients are scaled by `weight`."""
         inputs, targets = objective.inputs_and_targets(part)
         (tokens,) = inputs.values()
         total = max(1, counts[0])
 
         def judge(logits: Tensor, targets: Tensor) -> Tensor:
             output = cross_entropy_loss(logits, targets, objective.label_smoothing)
-            # the factor as a product of Python's floats, which are float64, rounded to float32: nothing is read
+            # this micro-batch's share of all targets, computed in float64 on the device: nothing is read here
             return output.loss * (torch.as_tensor(output.num_targets).double() / total * weight).float()
 
         self.judge, schedule = judge, self._schedule(tokens.shape, len(tokens) // rows)
@@ -46,10 +46,12 @@ class Pipeline:
         stage_inputs = (tokens,) if self.layers.is_first else ()  # later stages receive theirs
         if not self.layers.is_last:
             schedule.step(*stage_inputs, return_outputs=False)
+            # gradients are computed; the training loop still calls backward on this loss
             return LossOutput(torch.zeros((), device=self.device, requires_grad=True), 0, None)
         schedule.step(*stage_inputs, target=targets, losses=losses, return_outputs=False)
+        # the loop multiplies by the share again
         mean = torch.stack([loss.detach() for loss in losses]).sum() / weight
-        return LossOutput(mean.requires_grad_(), total, None)  # without a graph: its gradients are computed
+        return LossOutput(mean.requires_grad_(), total, None)  # a leaf: backward has run
 
     def evaluate(self, objective: Objective, part: Batch) -> LossOutput:
         """Run one forward pass; only the last stage returns the loss."""
@@ -57,6 +59,7 @@ class Pipeline:
         (tokens,) = inputs.values()
         x = tokens
         if not self.layers.is_first:
+            # (B, T, D), received from the previous stage
             x = torch.empty(*tokens.shape, self.width, dtype=self.dtype, device=self.device)
             dist.recv(x, group=self.group, group_src=self.stage - 1)
         y: Tensor = self.layers(x)  # (B, T, D), of the last stage the logits (B, T, V)
@@ -70,8 +73,10 @@ class Pipeline:
         return self.judge(logits, targets)
 
     def _schedule(self, shape: torch.Size, micro_batches: int) -> ScheduleGPipe | Schedule1F1B:
+        # a stage infers the shapes that it receives once, so other shapes need another schedule
         key = (*shape, micro_batches)
         if key not in self._schedules:
             stage = PipelineStage(self.layers, self.stage, self.num_stages, self.device, group=self.group)
+            # scale_grads=False: the losses are weighted already, and the schedule would divide by their number
             self._schedules[key] = self.schedule(stage, micro_batches, loss_fn=self._judged, scale_grads=False)
         return self._schedules[key]

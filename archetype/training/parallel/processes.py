@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from archetype.training.state import TrainState
 
 T = TypeVar("T")
-MESH = ("pipeline", "data_parallel", "shard", "context", "tensor")  # the last dimensions exchange most, so are closest
-WEIGHTS_MESH = ("pipeline", "data_parallel", "shard", "tensor")  # the processes of context shard weights too
+MESH = ("pipeline", "data_parallel", "shard", "context", "tensor")  # from few exchanges to many: the last are closest
+WEIGHTS_MESH = ("pipeline", "data_parallel", "shard", "tensor")  # here shard includes the processes of context
 EXPERT_MESH = ("pipeline", "copies", "expert", "tensor")
 LOST = re.compile(r"gloo/|Connection (closed|reset|refused)|Broken pipe")  # errors after another process ended
 log = logging.getLogger(__name__)
-PATIENCE = timedelta(hours=6)  # for the main process to read and tokenize all data
+PATIENCE = timedelta(hours=6)  # while the main process reads and tokenizes all data
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def _silence_hints() -> None:
 
 
 def _is_first_to_say() -> bool:
-    """Return whether this process is the first to report the loss of another; true if the store is gone."""
+    """Return whether this process is the first to report that another ended; true if the store is gone."""
     try:
         # checked first, since the store's client would print a C++ stack trace
         socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), timeout=5).close()
@@ -98,8 +98,8 @@ def _is_first_to_say() -> bool:
 class ManyProcesses(Processes):
     """Processes on one mesh.
 
-    Each computes its rows of the same global batch. Losses are shares of the mean over all targets of that batch, and
-    gradients are summed, so that a step equals that of a single process.
+    Losses are shares of the mean over all targets of the global batch, and gradients are summed, so that a step equals
+    a step of a single process.
     """
 
     is_alone = False
@@ -110,19 +110,20 @@ class ManyProcesses(Processes):
         self.size, self.micro_batch_size, self.share = 1, 1, 1.0
         self.pipeline: Pipeline | None = None
         self.context: ContextParallel | None = None
-        self.saving: dist.ProcessGroup | None = None  # for threads that write checkpoints while training goes on
+        self.saving: dist.ProcessGroup | None = None  # used by threads that write checkpoints during the next steps
 
     def check(self, recipe: "Recipe", spec: ModelSpec) -> None:
         layout = recipe.parallel.for_world(dist.get_world_size())
         layout.check(spec, recipe)
 
     def building_device(self, recipe: "Recipe", device: torch.device) -> torch.device:
-        """Return the meta device if no process holds the whole model."""
         layout = recipe.parallel
+        # no process holds the whole model: each fills its shards later
         return torch.device("meta") if max(layout.shard, layout.tensor, layout.expert, layout.pipeline) > 1 else device
 
     def begin(self, begin: "Callable[[], TrainState]", join: "Callable[[], TrainState]") -> "TrainState":
         """Start or resume a run in the main process, let the others join it, and distribute the model."""
+        # first the main process, which writes the folder that the others then read
         state = self.together(begin if self.is_main else lambda: None)
         joined = self.together(lambda: None if self.is_main else join())
         state = state or joined
@@ -135,6 +136,7 @@ class ManyProcesses(Processes):
         try:
             result = action()
         except Exception as caught:
+            # raised after the exchange: the other processes are waiting in it
             error = caught
         failed = self._largest(0 if error is None else 1, group)
         if error is not None:
@@ -151,19 +153,24 @@ class ManyProcesses(Processes):
         state.processes, layout = self, state.recipe.parallel.for_world(dist.get_world_size())
         sizes = tuple(getattr(layout, name) for name in MESH)
         mesh = init_device_mesh(self.device.type, sizes, mesh_dim_names=MESH)
+        # processes with different tokens; processes along tensor and pipeline share a number, so they draw alike
         tokens = mesh["data_parallel", "shard", "context"]._flatten("tokens")
         self.number, self.tokens_group = tokens.get_local_rank(), tokens.get_group()
+        # context is the last dimension of tokens: its processes have the same rows
         self.row, self.size = self.number // layout.context, layout.num_rows_shared
+        # losses and counts are summed over these; tensor is left out, since its processes compute the same loss
         self.measured = mesh["pipeline", "data_parallel", "shard", "context"]._flatten("measured")
         self.stages = mesh["pipeline"]
+        # with tensor parallelism no process has the head's whole matrix
         state.objective.chunks_logits = layout.tensor == 1
         if state.objective.compares_rows and self.size > 1:
             rows_at_once = min(
                 state.recipe.micro_batch_size or state.recipe.batch_size, state.recipe.batch_size // self.size
             )
-            state.notes = (*state.notes, f"a row is compared with the {rows_at_once} rows of its forward pass only")
+            state.notes = (*state.notes, f"each row is compared only with the {rows_at_once} rows of its forward pass")
         self.holds_all = layout.shard == layout.tensor == layout.expert == layout.pipeline == 1
         self.writes_checkpoints = self.is_main or not self.holds_all
+        # a separate group: exchanges of the writing thread must not mix with exchanges of the training step
         self.saving = dist.new_group(timeout=PATIENCE, backend="gloo")
         state.background.finished()  # saved by the main process before the others joined
         self.ddp = data_parallel(state, self.tokens_group) if self.holds_all else None
@@ -180,6 +187,7 @@ class ManyProcesses(Processes):
             weights = state.unread.weights_file if state.unread else None
             materialize(state.model, self.device, state.recipe.seed, weights)
         state.model.to(self.device)
+        # built after the split, so that its state has the sizes of the shards
         state.optimizer = state.recipe.optimizer.build(state.model)
         if any(isinstance(parameter, DTensor) for parameter in state.model.parameters()):
             state.optimizer.param_groups = [
@@ -192,18 +200,19 @@ class ManyProcesses(Processes):
             restore_optimizer(state.model, state.optimizer, moments)
 
     def parts(self, objective: Objective, batch: Batch, rows: int | None) -> list[MicroBatch]:
-        """Return the micro-batches of this process, equally many in every process.
-
-        If a process has too few rows, it computes one with share 0, since all processes must take part in exchanges.
-        """
+        """Return the micro-batches of this process, equally many in every process."""
         if self.pipeline is not None:  # splits its rows into micro-batches itself
             self.micro_batch_size, rows = rows or 1, None
         total = len(batch[0])
         num_rows = -(-total // self.size)
         step = min(rows or num_rows, num_rows)
         parts = []
+        # targets of all processes, so that the shares of all micro-batches sum to 1
         total_targets = max(1, objective.num_targets(batch))
+        # with context parallelism, only the targets at this process's positions count
         target_counts = partial(self.context.target_counts, objective) if self.context else objective.target_counts
+        # A process without rows left computes one row with share 0: a process that skipped a pass would leave the
+        # others waiting in its exchanges.
         for first in range(self.row * num_rows, (self.row + 1) * num_rows, step):
             last = min(first + step, (self.row + 1) * num_rows, total)
             part = tuple(tensor[first:last] if first < last else tensor[:1] for tensor in batch)
@@ -217,11 +226,11 @@ class ManyProcesses(Processes):
         return nullcontext() if self.ddp is None or is_last else self.ddp.no_sync()
 
     def compute_loss(self, objective: Objective, model: nn.Module, part: Batch, counts: Counts) -> LossOutput:
-        """Run one forward pass, through DDP or the pipeline stages if there are any."""
         if self.pipeline is not None and not model.training:
             return self.pipeline.evaluate(objective, part)
         if self.pipeline is not None:
             return self.pipeline.train(objective, part, counts, self.micro_batch_size, self.share)
+        # DDP only in training: evaluation has no gradients to exchange
         model = self.ddp if self.ddp is not None and model.training else model
         compute_loss = partial(self.context.compute_loss, objective) if self.context else objective.compute_loss
         return compute_loss(model, part, counts)
@@ -229,6 +238,7 @@ class ManyProcesses(Processes):
     def clip_gradients(self, parameters: list[nn.Parameter], max_norm: float) -> Tensor:
         """Clip the gradients to a norm over all shards. Return the norm before, a scalar on this device."""
         parameters = [parameter for parameter in parameters if parameter.grad is not None]
+        # pipeline stages use neither DDP nor FSDP, which would have summed the gradients of the copies
         if self.pipeline is not None and self.size > 1:
             for gradient in (local(parameter.grad) for parameter in parameters if parameter.grad is not None):
                 dist.all_reduce(gradient, group=self.tokens_group)
@@ -237,8 +247,10 @@ class ManyProcesses(Processes):
                 parameter.grad = grad.redistribute(placements=parameter.placements)
         groups = by_mesh(parameters)
         norms = [torch.nn.utils.get_total_norm([p.grad for p in group if p.grad is not None]) for group in groups]
+        # the norm of a DTensor gradient is a partial sum; `whole` completes it over the group's shards
         norm: Tensor = torch.stack([whole(norm).float() for norm in norms]).norm()
         if self.pipeline is not None:
+            # each stage has other parameters: squares add up
             square = norm.square()
             dist.all_reduce(square, group=self.stages.get_group())
             norm = square.sqrt()
@@ -264,7 +276,7 @@ class ManyProcesses(Processes):
 
     @property
     def first_signal(self) -> Callable[[int | None], int | None]:
-        """Exchange signals at every step; each process returns the largest."""
+        """Exchange signals at every step; each process returns the largest, so that all stop at the same step."""
         return lambda received: self._largest(received or 0) or None
 
     @contextmanager
@@ -274,13 +286,13 @@ class ManyProcesses(Processes):
             yield
 
     def locked(self, folder: Path) -> AbstractContextManager[None]:
-        """Hold the lock of the run in the main process."""
         return self._main_locks(folder)
 
     def whole(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return gathered tensors on the CPU of the main process; the other processes take part in the exchange."""
+        """Return gathered tensors on the CPU of the main process; all processes must call this."""
         if self.holds_all:
             return tensors
+        # with a pipeline, every stage keeps its layers, and the first stage collects them
         complete = gathered(tensors, self.is_main or self.pipeline is not None)
         if self.pipeline is None:
             return complete
@@ -299,7 +311,7 @@ class ManyProcesses(Processes):
         average: dict[str, Tensor] | None,
         keep: int,
     ) -> None:
-        """Write whole tensors in the main process; write shards in every process, into one checkpoint."""
+        """Write whole tensors in the main process, or one checkpoint of shards from every process."""
         if self.holds_all:
             super().write_checkpoint(folder, step, weights, optimizer, provenance, average, keep)
         else:
@@ -313,7 +325,7 @@ class ManyProcesses(Processes):
 
 
 def data_parallel(state: "TrainState", group: dist.ProcessGroup) -> DistributedDataParallel:
-    """Wrap the model in DDP so that gradients are summed over the copies of a group."""
+    """Wrap the model in DDP, with gradients summed, not averaged, over the copies."""
 
     def total(buffer: Tensor) -> torch.futures.Future[Tensor]:
         summed: torch.futures.Future[Tensor] = dist.all_reduce(buffer, group=group, async_op=True).get_future()
@@ -326,13 +338,14 @@ def data_parallel(state: "TrainState", group: dist.ProcessGroup) -> DistributedD
         for name in unused:
             state.model.get_parameter(name).requires_grad_(False)
     ddp = DistributedDataParallel(state.model, process_group=group)
-    # a sum: DDP's default divides the gradients by the number of copies
+    # DDP's default divides gradients by the number of copies; ours are shares of the mean already
     ddp.register_comm_hook(None, lambda _, bucket: total(bucket.buffer()))
     return ddp
 
 
 def unused_parameters(state: "TrainState") -> list[str]:
     """Return the trainable parameters that get no gradient, such as an unused pooler's: DDP would wait for them."""
+    # one row through the model; running statistics of norms are restored, so the probe leaves no trace
     model, buffers = state.model, copy_buffers(state.model)
     row = tuple(tensor[:1].to(model.device) for tensor in state.objective.batch(state.step))
     state.objective.compute_loss(model, row).loss.backward()
@@ -354,6 +367,7 @@ def share_model(model: Model, layout: Parallel, device: torch.device, dtype: str
         names = f"{', '.join(whole_parts[:3])}{f' and {len(whole_parts) - 3} more' if len(whole_parts) > 3 else ''}"
         notes.append(f"parallel.tensor: not split: {names}")
     if layout.num_tokens_shared > 1 and layout.pipeline == 1:
+        # one dimension: plain FSDP; two: HSDP, which shards within a copy and sums gradients across copies
         copies = mesh["shard"] if layout.data_parallel == 1 else mesh["data_parallel", "shard"]
         blocks = _blocks(model)
         policy = MixedPrecisionPolicy(torch.bfloat16 if dtype == "bfloat16" else None, torch.float32)
@@ -361,6 +375,8 @@ def share_model(model: Model, layout: Parallel, device: torch.device, dtype: str
         if layout.expert > 1:
             sizes = layout.pipeline, layout.num_tokens_shared // layout.expert, layout.expert, layout.tensor
             experts = init_device_mesh(device.type, sizes, mesh_dim_names=EXPERT_MESH)
+            # experts first: FSDP of a block leaves out modules that are sharded already. An expert's weights are shared
+            # only by the processes that have the same experts.
             meshes = [(module, experts["copies"]) for module in share_experts(model, experts["expert"])] + meshes
         for module, module_mesh in meshes:
             fully_shard(module, mesh=module_mesh, mp_policy=policy)
@@ -371,7 +387,7 @@ def share_model(model: Model, layout: Parallel, device: torch.device, dtype: str
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:
-    """Return the members of the model's outermost lists of modules, each of which FSDP gathers separately."""
+    # members of the outermost module lists: FSDP gathers and frees the weights of one block at a time
     lists: list[str] = []
     blocks: list[nn.Module] = []
     for path, module in model.named_modules():

@@ -17,16 +17,11 @@ from archetype.models.initialization import OwnTensor, initialize_tensor, own_te
 
 @torch.no_grad()
 def materialize(model: Model, device: torch.device, seed: int, weights: Path | None = None) -> None:
-    """Replace the meta tensors of a model with this process's shards, initialized, or read from `weights`.
-
-    Tensors are initialized or read whole on the host, one at a time: the values equal those of a model built whole, and
-    memory holds only the shards and one tensor.
-
-    Raises:
-        CheckpointError: a tensor is missing or has another shape.
-    """
+    """Replace the meta tensors of a model with this process's shards, initialized, or read from `weights`."""
     tensors = None if weights is None else Tensors.single(weights)
     model.to_empty(device=device)
+    # each tensor is drawn or read whole on the host, then cut: values equal those of a single process, and memory holds
+    # only the shards and one tensor
     for owned in own_tensors(model):
         local(owned.tensor).copy_(own_share(_complete(owned, model, seed, tensors), owned.tensor))
 
@@ -46,9 +41,11 @@ def shared_alike(tensors: Iterable[tuple[str, Tensor]], model: nn.Module) -> Ite
     """Shard the tensors of an optimizer state like their parameters; tensors of other shapes stay whole."""
     parameters = dict(model.named_parameters())
     for name, tensor in tensors:
+        # optimizer tensors are named PARAMETER:FIELD
         parameter = parameters.get(name.rpartition(":")[0])
         if parameter is None:  # another stage has it
             continue
+        # moments have their parameter's shape; step counts are scalars and stay whole
         if isinstance(parameter, DTensor) and tensor.shape == parameter.shape and tensor.dim():
             share, layout = own_share(tensor, parameter).clone(), (parameter.device_mesh, parameter.placements)
             tensor = DTensor.from_local(share, *layout, run_check=False, shape=tensor.shape, stride=tensor.stride())
@@ -64,7 +61,7 @@ def own_share(tensor: Tensor, parameter: Tensor) -> Tensor:
 
 
 def by_mesh(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Group parameters by mesh and placement, since a multi-tensor operation takes only one kind."""
+    """Group parameters by mesh and placement, since a multi-tensor operation accepts only one kind of DTensor."""
     groups: dict[Any, list[nn.Parameter]] = {}
     for parameter in parameters:
         key = (parameter.device_mesh, parameter.placements) if isinstance(parameter, DTensor) else None
@@ -76,6 +73,7 @@ def gathered(tensors: dict[str, Tensor], keeps: bool) -> dict[str, Tensor]:
     """Return whole tensors on the CPU, gathered one at a time; empty if this process does not keep them."""
     result = {}
     for name, tensor in tensors.items():
+        # a collective: every process calls it, in the same order, also those that keep nothing
         complete = whole(tensor.detach())
         if keeps:
             result[name] = complete.cpu()
@@ -83,10 +81,8 @@ def gathered(tensors: dict[str, Tensor], keeps: bool) -> dict[str, Tensor]:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return this process's shard of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Gather a tensor from its shards."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

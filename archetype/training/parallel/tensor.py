@@ -21,7 +21,7 @@ Swapped = tuple[nn.Module, str, Any]  # module, name, parameter
 
 
 class InShares(ParallelStyle):
-    """Part that each process computes with its shard of the parameters."""
+    """Part that each process computes with its shards of the parameters."""
 
     def __init__(self, plan: SplitPlan) -> None:
         super().__init__()
@@ -30,6 +30,7 @@ class InShares(ParallelStyle):
     def _apply(self, module: nn.Module, mesh: DeviceMesh) -> nn.Module:
         distribute_parameters(module, mesh, self.plan)
         self.plan.resize(mesh.get_local_rank())
+        # filled before the forward pass and emptied after it: the module sees plain tensors in between
         swapped: list[Swapped] = []
 
         def before(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -46,7 +47,7 @@ class InShares(ParallelStyle):
         return module
 
     def _input(self, value: Any, mesh: DeviceMesh) -> Any:
-        """Return an input as a plain tensor; its gradient is summed over the processes."""
+        # every process has the whole input, and the gradient of only its share of the part: Partial sums them
         if isinstance(value, DTensor):
             return value.to_local()
         if not isinstance(value, Tensor) or not value.is_floating_point():
@@ -54,7 +55,7 @@ class InShares(ParallelStyle):
         return DTensor.from_local(value, mesh, [Replicate()], run_check=False).to_local(grad_placements=[Partial()])
 
     def _output(self, output: Tensor, mesh: DeviceMesh) -> Tensor:
-        """Return the sum of all outputs, or the concatenation of their features, (B, T, F)."""
+        # an all-reduce of partial sums, or an all-gather of features, (B, T, F)
         if self.plan.gathered is None:
             shares = DTensor.from_local(output, mesh, [Partial()], run_check=False)
         else:
@@ -70,12 +71,13 @@ def distribute_parameters(module: nn.Module, mesh: DeviceMesh, plan: SplitPlan) 
         owner, name = _owner(module, path)
         if owner is not None and (parameter := owner._parameters.get(name)) is not None:
             placements = [Shard(kind.dim) if isinstance(kind, Cut) else Replicate()]
+            # src_data_rank=None: no broadcast, because every process has built the same tensor
             share = distribute_tensor(parameter.detach(), mesh, placements, src_data_rank=None)
             owner._parameters[name] = nn.Parameter(share, parameter.requires_grad)
 
 
 def use_local(module: nn.Module, plan: SplitPlan, size: int) -> Iterator[Swapped]:
-    """Replace the parameters of a module by this process's shards. Yield what they replaced."""
+    """Replace the parameters of a module by this process's shards. Yield the replaced parameters."""
     for path, kind in plan.parameters.items():
         owner, name = _owner(module, path)
         parameters: dict[str, Any] = {} if owner is None else owner._parameters
@@ -84,13 +86,13 @@ def use_local(module: nn.Module, plan: SplitPlan, size: int) -> Iterator[Swapped
             if isinstance(kind, Cut):
                 parameters[name] = parameter.to_local()
             else:
+                # each process computes a share of the output, and so a share of this gradient
                 whole = parameter.to_local(grad_placements=[Partial()])
                 # outputs are summed over processes, so what is added once is divided by their number
                 parameters[name] = whole / size if kind is Whole.ONCE else whole
 
 
 def restore(swapped: list[Swapped]) -> None:
-    """Put the original parameters back."""
     for owner, name, parameter in swapped:
         owner._parameters[name] = parameter
 

@@ -352,5 +352,5 @@ def test_further_tokens_that_no_file_has_are_refused_where_they_are_asked_for(tm
     file = exported(model, tmp_path / "gguf")
     load(file).save(tmp_path / "run")
     for place in (file, tmp_path / "run"):
-        with pytest.raises(ArchetypeError, match="further_tokens: no layers of this model that predict further tokens"):
+        with pytest.raises(ArchetypeError, match="further_tokens: the model has no multi-token prediction layers"):
             load(place, further_tokens=True)

@@ -129,7 +129,7 @@ def test_a_text_is_scored_with_its_accuracy_and_cut_where_it_has_a_class(tmp_pat
     lm = LanguageModel(encoder, randomize(build(encoder)), train_tokenizer("bytes", "", None))
     (tmp_path / "texts.csv").write_text(f"text,label\nthe cat,0\n{'a long text' * 3},1\n")
     report = lm.evaluate(tmp_path / "texts.csv")
-    assert report.macro.support == 2 and "texts: 1 of all cut to 12 tokens" in str(report)
+    assert report.macro.support == 2 and "texts: 1 truncated to 12 tokens" in str(report)
     assert report.accuracy == lm.classify(["the cat", "a long texta"]).argmax(1).eq(torch.tensor([0, 1])).float().mean()
     (tmp_path / "texts.csv").write_text("text,label\nthe cat,good\n")
     with pytest.raises(ArchetypeError, match="'good' is not one of the model's classes, 0, 1; name the classes as"):

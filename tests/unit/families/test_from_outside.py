@@ -42,7 +42,7 @@ def test_a_family_is_read_and_written_back_to_the_bit(tmp_path: Path) -> None:
     for name in ("config.json", "model.safetensors"):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "folder" / name).read_bytes()
     families._from_outside.clear()
-    with pytest.warns(UnknownFamily, match="tide, the family that this model was read as, is not registered"):
+    with pytest.warns(UnknownFamily, match="this model was imported as tide, a family that is not registered"):
         assert archetype.load(tmp_path / "run").family is None
 
 

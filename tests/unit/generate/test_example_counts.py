@@ -71,8 +71,8 @@ def test_texts_that_are_too_long_are_counted(kind: str, num_long: int, tmp_path:
     num_cut = num_texts * num_long
     num_words = len(words(True)) - 3 if kind == "words" and num_long else 0  # "a", "text" and "longer" have a token
     assert (counts["max_tokens"], counts["num_cut"], counts["num_words"]) == (LONGEST, num_cut, num_words)
-    line = f"texts: {num_cut} of all cut to {LONGEST} tokens"
-    left_out = f", {num_words} words left out, without a token in the first {LONGEST} tokens" if num_words else ""
+    line = f"texts: {num_cut} truncated to {LONGEST} tokens"
+    left_out = f", {num_words} words left out (no token within the first {LONGEST} tokens)" if num_words else ""
     assert printed.endswith(f"\n{line}{left_out}\n") if num_cut else "texts: " not in printed
 
 
@@ -86,4 +86,4 @@ def test_pairs_with_an_empty_side_are_counted(num_empty: int, tmp_path: Path) ->
     files = (f"--{side}={tmp_path / side}" for side in ("source", "target"))
     printed, counts = evaluated(tmp_path / "model", *files, "--num-beams", 1)
     assert counts["num_empty"] == num_empty
-    assert (f"\npairs: {num_empty} of all left out, empty on one side\n" in printed) == bool(num_empty)
+    assert (f"\npairs: {num_empty} left out (one side is empty)\n" in printed) == bool(num_empty)

@@ -244,5 +244,5 @@ def test_a_pair_without_a_tokenizer_reads_ids() -> None:
     with torch.no_grad():
         expected = logits(model(target, source=source).logits)
     assert torch.equal(logits(lm.trace(source, target=target).run().logits), expected)
-    with pytest.raises(DataError, match="tokenizer: the model's folder has none"):
+    with pytest.raises(DataError, match="tokenizer: the model's folder has no tokenizer"):
         lm.trace(source, target=[5])

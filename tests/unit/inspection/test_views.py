@@ -95,7 +95,7 @@ def test_attention_is_chosen_by_layer_and_head() -> None:
         ("llama-tiny", lambda i: i.attention(9), "layer: 9 is out of range; use 0 to 1"),
         ("llama-tiny", lambda i: i.attention("blocks.1x"), "layer: there is no blocks.1x; did you mean blocks.1?"),
         ("llama-tiny", lambda i: i.attention(0, 9), "head: 9 is out of range; use 0 to 3"),
-        ("llama-tiny", lambda i: i.view("lenz"), "view: there is no lenz; did you mean lens?"),
+        ("llama-tiny", lambda i: i.view("lenz"), "view: there is no view lenz; did you mean lens?"),
         ("llama-tiny", lambda i: i.view("lens", head=1), "the view lens has no heads"),
         ("llama-tiny", lambda i: i.experts(), "the model has no mixture of experts"),
         ("llama-tiny", lambda i: i.recurrent(), "the only memory is keys and values"),
@@ -221,7 +221,7 @@ def test_a_language_model_inspects_texts_ids_and_pictures() -> None:
         (lambda lm: lm.inspect(""), "text: has 0 tokens and the model's context holds 1 to"),
         (lambda lm: lm.inspect("a" * 5000), "text: has 5000 tokens"),
         (lambda lm: lm.inspect([7, 999]), "text: has an id outside 0 to 255"),
-        (lambda lm: lm.inspect("a", "b"), "target: is for encoder-decoders only"),
+        (lambda lm: lm.inspect("a", "b"), "target: applies to encoder-decoders only"),
         (lambda lm: lm.inspect("abc").attribution("ab"), "token: 'ab' is 2 tokens"),
     ],
 )

@@ -118,7 +118,7 @@ def test_a_model_larger_than_memory_is_refused_before_it_is_allocated() -> None:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     assert str(caught.value) == (
         f"llama-3.1-405b: its weights take 3,023.8 GiB and this machine has {memory:,.1f} GiB; "
-        "use a smaller one, or device='meta' to count it"
+        "use a smaller model, or device='meta' to count parameters"
     )
 
 

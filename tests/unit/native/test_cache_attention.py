@@ -1,5 +1,7 @@
 """Attention of a step over a cache, for every set of instructions: the formula's, and a row's own in any company."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -28,15 +30,15 @@ def formula(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor, scale: f
     return scores.masked_fill(later, -torch.inf).softmax(-1) @ values
 
 
-def attend(name: str, *inputs: Tensor) -> Tensor:
+def attend(name: str, *inputs: Tensor, threads: int = 2, **settings: Any) -> Tensor:
     def step(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor, *second: Tensor) -> Tensor:
         pair = (second[0], second[1]) if second else None
-        y = attend_by_kernels(q, keys, values, 0.3, positions, second=pair)
+        y = attend_by_kernels(q, keys, values, 0.3, positions, second=pair, **settings)
         assert y is not None
         return y
 
     replay, (y,) = record(kernels(name), step, inputs)
-    replay(2)
+    replay(threads)
     return y
 
 
@@ -63,3 +65,42 @@ def test_scores_of_keys_in_two_parts_are_added(dtype: torch.dtype) -> None:
     y = attend("native", q, keys, values, LENGTHS, q2, keys2)
     expected = formula(torch.cat((q, q2), -1), torch.cat((keys, keys2), -1), values, LENGTHS, 0.3)
     assert distance(y, expected) <= (2e-6 if dtype == torch.float32 else 2**-8)
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_long_cache_is_summed_in_parts(instructions: str, dtype: torch.dtype) -> None:
+    """Several queries equal a single one, two threads one thread, and all are near the formula."""
+    length, heads, dim = 2 * native.PART + 200, 6, 32
+    q = floats(2, heads, 3, dim, dtype=dtype)
+    keys, values = (floats(2, 2, length, dim, dtype=dtype) for _ in range(2))
+    positions = torch.tensor([[length - 50, length - 49, length - 48], [native.PART - 2, native.PART - 1, native.PART]])
+    settings: dict[str, Any]
+    for settings in ({}, {"window": 900}, {"softcap": 2.0, "sinks": floats(heads, dtype=torch.float32)},
+                     {"slopes": torch.rand(heads, generator=GENERATOR) / 100}):  # fmt: skip
+        with case(instructions, dtype, settings):
+            y = attend(instructions, q, keys, values, positions, **settings)
+            assert torch.equal(y, attend(instructions, q, keys, values, positions, threads=1, **settings))
+            for token in range(3):
+                alone = (q[:, :, token : token + 1].clone(), keys, values, positions[:, token : token + 1].clone())
+                assert torch.equal(attend(instructions, *alone, **settings), y[:, :, token : token + 1])
+            expected = long_formula(q, keys, values, positions, **settings)
+            assert distance(y, expected) <= (4e-6 if dtype == torch.float32 else 2**-8)
+
+
+def long_formula(
+    q: Tensor, keys: Tensor, values: Tensor, positions: Tensor, window: int = 0, softcap: float = 0.0,
+    sinks: Tensor | None = None, slopes: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    keys, values = (x.double().repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (keys, values))
+    scores = 0.3 * q.double() @ keys.transpose(2, 3)
+    distances = positions[:, None, :, None] - torch.arange(keys.shape[2])
+    if softcap:
+        scores = softcap * (scores / softcap).tanh()
+    if slopes is not None:
+        scores = scores - slopes.double()[:, None, None] * distances
+    scores = scores.masked_fill((distances < 0) | (distances >= (window or keys.shape[2])), -torch.inf)
+    if sinks is None:
+        return scores.softmax(-1) @ values
+    columns = sinks.double()[:, None, None].expand(*scores.shape[:3], 1)
+    return torch.cat((scores, columns), -1).softmax(-1)[..., :-1] @ values

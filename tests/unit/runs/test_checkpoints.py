@@ -104,7 +104,7 @@ def test_a_damaged_newest_is_said_and_the_one_before_is_used(
     messages: list[str] = []
     assert latest(two[1].folder.parent, messages.append) == two[0]
     cause = "is missing or damaged" if file == MANIFEST else "is missing"
-    assert messages == [f"{two[1].folder / file}: {cause}; going on from step-00000005, the one before"]
+    assert messages == [f"{two[1].folder / file}: {cause}; resuming from the earlier step-00000005"]
     (two[0].folder / file).unlink()
     with pytest.raises(CheckpointError, match=f"step-00000010/{file}: {cause}; restore it, or start a new run"):
         latest(two[1].folder.parent)

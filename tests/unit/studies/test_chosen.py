@@ -55,7 +55,10 @@ def test_two_models_and_a_text_are_enough() -> None:
     assert part.modes.full.tokens == steps * 32 == int(reasons["tokens"].split()[0])
     assert f"{part.seeds} pairs" in reasons["seeds"] and f"{part.decide.margin} of narrow" in reasons["margin"]  # type: ignore[attr-defined]
     rates = ", ".join(f"{rate:g}" for rate in part.tune.grid["optimizer.learning_rate"])
-    assert reasons["rates"].startswith(f"{rates}: ") and "narrow, the first; against it wide" in reasons["control"]
+    assert (
+        reasons["rates"].startswith(f"{rates}: ")
+        and "narrow, the first model; compared with it as they are: wide" in reasons["control"]
+    )
     assert "wide cannot be judged: control failed" in done.stdout  # so few steps teach nothing
     again = run("narrow.yaml", "wide.yaml", "--data", "text.txt", "--minutes", "0.05")
     assert again.stdout == done.stdout and "to make" not in again.stderr and "as chosen before" in again.stderr
@@ -79,13 +82,13 @@ def test_a_long_time_reads_the_text_four_times_at_most(folder: Path) -> None:
 def test_what_cannot_be_compared_so_is_refused(folder: Path) -> None:
     (folder / "study.yaml").write_text(mapping_to_yaml(experiment().dump()))
     for arguments, message in [
-        (["narrow.yaml"], "MODEL...: names one model only; name another to compare it with"),
+        (["narrow.yaml"], "MODEL...: names only one model; name another model to compare it with"),
         (["narrow.yaml", "study.yaml"], "study.yaml: is an experiment, not a model; use `archetype compare run stud"),
-        (["narrow.yaml", "t5-tiny"], "t5-tiny: does not continue text, byte by byte; write an experiment file"),
-        (["bert-tiny", "narrow.yaml"], "bert-tiny: does not continue text, byte by byte; write an experiment file"),
+        (["narrow.yaml", "t5-tiny"], "t5-tiny: does not predict the next byte of a text; write an experiment file"),
+        (["bert-tiny", "narrow.yaml"], "bert-tiny: does not predict the next byte of a text; write an experiment file"),
         (["--data", "text.txt", "narrow.yaml", "nowhere"], "nowhere: "),
         (["narrow.yaml", "wide.yaml", "--data", "text.txt", "--minutes", "0.03"],
-         "--minutes: 0.03 leave 2 steps to each of 10 runs; give 1 or more"),
+         "--minutes: 0.03 minutes leave 2 steps for each of 10 runs; use 1 or more"),
         (["narrow.yaml", "wide.yaml", "--data", "nowhere"], "nowhere: there is no such corpus in"),
     ]:  # fmt: skip
         with case(arguments), pytest.raises(ArchetypeError) as error:

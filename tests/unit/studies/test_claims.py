@@ -61,7 +61,7 @@ def test_a_check_that_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ArchetypeError) as error:
         load_checks(tmp_path / "broken")
     assert str(error.value) == f"{file}:3: ZeroDivisionError: division by zero; fix the check"
-    with pytest.raises(SpecError, match=r"seats\.py: another package is called json; rename the folder"):
+    with pytest.raises(SpecError, match=r"seats\.py: another package has the name json; rename the folder"):
         load_checks(folder_of_claims(tmp_path / "json"))
 
 

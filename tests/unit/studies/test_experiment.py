@@ -20,17 +20,17 @@ from archetype.studies.study import Study
 from tests.unit.studies.small import BASE, experiment, study, trained
 
 MISTAKES = [
-    ({"arms": {"a": {}}}, "parts[0].arms: there is one arm"),
-    ({"type": "trainde"}, "parts[0].type: there is no type 'trainde' of part; did you mean trained?"),
+    ({"arms": {"a": {}}}, "parts[0].arms: there is only one arm"),
+    ({"type": "trainde"}, "parts[0].type: there is no part type 'trainde'; did you mean trained?"),
     ({"metirc": {}}, "parts[0].metirc: is not a known key; did you mean metric?"),
     ({"metric": {"beter": "lower"}}, "parts[0].metric.beter: is not a known key; did you mean better?"),
     ({"decide": {"kind": "equal"}}, "there is no kind 'equal'"),
-    ({"between": ("a", "b")}, "parts[0].between: 'b' is no arm"),
-    ({"match": {"free": {"wdie": "d_model"}}}, "'wdie' is no arm; did you mean wide?"),
-    ({"id": "No id"}, "parts[0].id: 'No id' is no id"),
-    ({"tune": {"grid": {}, "seeds": [1]}}, "are seeds of the comparison too; use numbers from 2 on"),
+    ({"between": ("a", "b")}, "parts[0].between: 'b' is not an arm"),
+    ({"match": {"free": {"wdie": "d_model"}}}, "'wdie' is not an arm; did you mean wide?"),
+    ({"id": "No id"}, "parts[0].id: 'No id' is not a valid id"),
+    ({"tune": {"grid": {}, "seeds": [1]}}, "are also seeds of the comparison; use numbers from 2 on"),
     ({"modes": {"quick": {}}}, "parts[0].modes.full: is missing"),
-    ({"metric": {"positions": [8, 4]}}, "parts[0].metric.positions: [8, 4] names no position"),
+    ({"metric": {"positions": [8, 4]}}, "parts[0].metric.positions: [8, 4] is empty"),
 ]
 IMPOSSIBLE = [
     ({"arms": {"a": {}, "b": {"d_mdoel": 4}}}, "arms.b: d_mdoel: is not a known key; did you mean d_model?"),
@@ -38,8 +38,8 @@ IMPOSSIBLE = [
     ({"arms": {"a": {}, "b": {"recipe.batch_siz": 4}}}, "batch_siz: is not a known key; did you mean batch_size?"),
     ({"match": {"params": "0.5%"}}, "arms.wide: non_embedding are"),
     ({"data": "nowhere"}, "nowhere: there is no such corpus"),
-    ({"data": {"kind": "images", "file": "x"}}, "data of kind images are not for studies"),
-    ({"tune": {"grid": {"optimiser.learning_rate": [0.1]}}}, "is no field of a recipe; did you mean optimizer?"),
+    ({"data": {"kind": "images", "file": "x"}}, "data of kind images cannot be used in studies"),
+    ({"tune": {"grid": {"optimiser.learning_rate": [0.1]}}}, "is not a recipe field; did you mean optimizer?"),
     ({"base": "nothing.yaml"}, "nothing.yaml"),
 ]
 

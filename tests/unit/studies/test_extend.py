@@ -132,14 +132,14 @@ def test_what_cannot_be_extended_is_refused(tmp_path: Path) -> None:
     (tmp_path / "short.json").write_text(json.dumps(damaged))
     for file, other_store, message in [
         (tmp_path / "changed.json", store, "its experiment has the hash"),
-        (tmp_path / "quick.json", store, "is no report in full mode"),
-        (tmp_path / "long.json", store, "the trials of width are not those of its arms"),
+        (tmp_path / "quick.json", store, "is not a report in full mode"),
+        (tmp_path / "long.json", store, "the trials of width do not match its arms"),
         (tmp_path / "unsupported.json", store, r"parts\[0\].is_supported is missing"),
-        (tmp_path / "untuned.json", store, "the trials of width are not those of its arms"),
-        (tmp_path / "short.json", store, "is no report in full mode: tuning is missing"),
-        (tmp_path / "list.json", store, "is no report in full mode: parts"),
+        (tmp_path / "untuned.json", store, "the trials of width do not match its arms"),
+        (tmp_path / "short.json", store, "is not a report in full mode: tuning is missing"),
+        (tmp_path / "list.json", store, "is not a report in full mode: parts"),
         (report, Pretended(tmp_path / "new", LOSS_BY_RATE), "run `archetype compare calibrate` first"),
-        (alone, store, "name one with --corpus"),
+        (alone, store, "name a corpus with --corpus"),
     ]:
         with pytest.raises(DataError, match=message):
             ReportExtension(file, (), tmp_path, other_store)

@@ -48,7 +48,7 @@ def test_a_file_serves_wherever_a_tokenizer_is_named(tmp_path: Path) -> None:
     ("name", "text", "expected"),
     [
         ("ranks.tiktoken", "not ranks", 'line 1: is not a "base64 rank" pair'),
-        ("notes.md", "# notes", "is no file of a tokenizer by its name; name one of these: "),
+        ("notes.md", "# notes", "does not have the name of a tokenizer file; use one of "),
         ("config.json", '{"model_type": "llama"}', "model: is missing"),
         ("a.json", "[]", "is not a JSON object"),
         ("a.json", "{", "not JSON"),

@@ -83,7 +83,7 @@ def test_a_chat_learns_answers_alone(files: dict[str, Path], tmp_path: Path) -> 
         answers = [part[2:] + ";" for part in text.split(";") if part.startswith("a:")]
         assert state.tokenizer.decode(row[row >= 0].tolist()) == "".join(answers)
     short = start(tmp_path / "short", recipe_of(files, "chat", sequence_length=10), CPU).objective
-    assert "of all cut to 10 tokens" in short.description
+    assert "truncated to 10 tokens" in short.description
 
 
 def test_an_answer_without_weight_is_read_and_not_learned(files: dict[str, Path], tmp_path: Path) -> None:

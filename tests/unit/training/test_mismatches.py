@@ -208,5 +208,5 @@ def test_other_data_are_refused_on_resuming(
     with pytest.raises(ArchetypeError) as caught:
         resume(tmp_path / "run", CPU)
     message = str(caught.value).replace(str(tmp_path), "")
-    cause = "the data are not those that this run began with"
+    cause = "the data have changed since this run began"
     assert message == f"/{files}: {cause}; restore them, or give --allow-changes"

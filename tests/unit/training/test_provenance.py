@@ -70,7 +70,7 @@ def test_another_text_is_noticed_before_the_first_checkpoint(tmp_path: Path, rec
     copy.write_text(text_file.read_text())
     start(folder, recipe.replace(data=recipe.data.replace(text=(str(copy),))), CPU)
     copy.write_text(text_file.read_text().replace("token", "taken"))
-    assert refusal(folder).endswith("copy.txt: the data are not those that this run began with; restore them, or give "
+    assert refusal(folder).endswith("copy.txt: the data have changed since this run began; restore them, or give "
                                     "--allow-changes")  # fmt: skip
     assert resume(folder, CPU, allow_changes=True).step == 0
     assert resume(folder, CPU).step == 0
@@ -84,7 +84,7 @@ def test_another_architecture_is_noticed_before_the_first_checkpoint(tmp_path: P
     state = start(tmp_path / "run", recipe, CPU)
     state.run.spec_file.write_text(state.run.spec_file.read_text().replace("silu", "relu"))
     for options in ({}, {"allow_changes": True}):
-        message = "/spec.yaml: the architecture is not the one that this run began with; restore it, or start a new run"
+        message = "/spec.yaml: the architecture has changed since this run began; restore it, or start a new run"
         assert refusal(tmp_path / "run", **options) == message
 
 

@@ -69,7 +69,7 @@ def test_a_trained_run_has_a_page_that_needs_nothing_else(run: Run) -> None:
     lines = metrics.read(run.metrics_file)
     texts = [line["sample"] for line in lines if "sample" in line]
     assert len(texts) == 2 and all(text.startswith(" text of") or "text" in page for text in texts)
-    written = page.split("<h2>What it writes</h2>")[1].split("</table>")[0]
+    written = page.split("<h2>Samples</h2>")[1].split("</table>")[0]
     assert re.findall(r"<tr><td[^>]*>([\d,]+)</td>", written) == [
         str(line["step"]) for line in lines if "sample" in line
     ]
@@ -124,7 +124,7 @@ def test_an_interrupted_run_has_its_page_too_and_other_folders_are_refused(tmp_p
     with pytest.raises(KeyboardInterrupt):
         archetype.train(tmp_path / "run", run.folder.parent / "text.txt", **ARGUMENTS, on_event=stop)
     assert "2 of 6" in (tmp_path / "run" / "report.html").read_text()
-    with pytest.raises(DataError, match="is not a run that was trained; give the folder"):
+    with pytest.raises(DataError, match="is not a trained run; give the folder"):
         write_report(Run(tmp_path))
 
 

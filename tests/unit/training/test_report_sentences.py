@@ -19,18 +19,18 @@ def told(held_out: list[float], training: list[float] | None = None, steps: int 
 
 
 @pytest.mark.parametrize(("losses", "end"), [
-    (FALLING, "The held-out loss was still falling: by 0.500 nats since step 30."),
-    (FLAT, "The held-out loss was no longer falling: it changed by less than 1% since step 30."),
-    (RISING, "Since step 20 the held-out loss has risen by 10.0%: more training made it worse."),
+    (FALLING, "The validation loss was still falling: by 0.500 nats since step 30."),
+    (FLAT, "The validation loss was no longer falling: it changed by less than 1% since step 30."),
+    (RISING, "Since step 20 the validation loss has risen by 10.0%: more training made it worse."),
 ])  # fmt: skip
 def test_the_end_of_a_loss_is_told(losses: list[float], end: str) -> None:
     assert told(losses)[-1] == end
     best = f"{min(losses):.3f} at step {10 * (losses.index(min(losses)) + 1)}"
-    assert told(losses)[2] == f"The best held-out loss is {best}."
+    assert told(losses)[2] == f"The best validation loss is {best}."
 
 
 def test_an_end_is_told_from_three_measurements_on() -> None:
-    assert told([5.0, 4.0, 3.0])[-1] == "The held-out loss was still falling: by 1.000 nats since step 20."
+    assert told([5.0, 4.0, 3.0])[-1] == "The validation loss was still falling: by 1.000 nats since step 20."
     assert not any("falling" in sentence for sentence in told([5.0, 4.0]))
 
 
@@ -44,4 +44,4 @@ def test_what_was_trained_and_on_how_much_is_told() -> None:
     assert told([], []) == [
         "llama-tiny, a decoder of 123 parameters, was trained on a.txt and 1 more: 0 of 50 steps, 0 predictions."
     ]
-    assert "drawn examples of recall" in sentences(Recipe(data={"kind": "recall"}), TINY, 1, [])[0]
+    assert "generated examples of recall" in sentences(Recipe(data={"kind": "recall"}), TINY, 1, [])[0]

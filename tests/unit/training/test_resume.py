@@ -196,7 +196,8 @@ def test_a_damaged_newest_checkpoint_is_said_and_the_run_goes_on_from_the_one_be
     newest.write_bytes(newest.read_bytes()[:-1] + b"\0")
     state = resume(tmp_path / "run", CPU)
     assert state.step == 8
-    assert state.notes == (f"{newest}: is not what was saved; going on from step-00000008, the one before",)
+    cause = "is damaged: it differs from the manifest"
+    assert state.notes == (f"{newest}: {cause}; resuming from the earlier step-00000008",)
     run(state, lambda event: None)
     assert_equal_states(state, whole)
 
@@ -226,7 +227,7 @@ def test_another_text_is_refused(tmp_path: Path, recipe: Recipe, text_file: Path
     copy.write_text(text_file.read_text())
     steps(start(tmp_path / "run", recipe.replace(data=recipe.data.replace(text=(str(copy),))), CPU), 4)
     copy.write_text(text_file.read_text().replace("token", "taken"))
-    with pytest.raises(CheckpointError, match=r"copy.txt: the data are not those .*; restore them, or give --allow"):
+    with pytest.raises(CheckpointError, match=r"copy.txt: the data have changed .*; restore them, or give --allow"):
         resume(tmp_path / "run", CPU)
 
 
@@ -234,7 +235,7 @@ def test_another_architecture_is_refused(tmp_path: Path, recipe: Recipe) -> None
     steps(start(tmp_path / "run", recipe, CPU), 4)
     file = tmp_path / "run" / "spec.yaml"
     file.write_text(file.read_text().replace("silu", "relu"))  # every shape still fits
-    with pytest.raises(CheckpointError, match=r"spec.yaml: the architecture is not the one .*; restore it, or start"):
+    with pytest.raises(CheckpointError, match=r"spec.yaml: the architecture has changed .*; restore it, or start"):
         resume(tmp_path / "run", CPU)
 
 
@@ -281,5 +282,5 @@ def test_the_hashes_by_which_a_run_is_known_stay(recipe: Recipe, tmp_path: Path)
 def test_a_checkpoint_without_a_hash_of_the_specification_is_refused(recipe: Recipe, tmp_path: Path) -> None:
     state = start(tmp_path / "run", recipe, CPU)
     checkpoints.write(state.run.checkpoints, 1, state.model.state_dict(), {}, {"versions": {}})
-    with pytest.raises(CheckpointError, match="the architecture is not the one that this run began with"):
+    with pytest.raises(CheckpointError, match="the architecture has changed since this run began"):
         resume(tmp_path / "run", CPU)

@@ -32,23 +32,23 @@ def talk(is_long: bool) -> dict[str, Any]:
 KINDS: dict[str, tuple[Any, type[Data], str, str]] = {
     "chat": (
         talk, Conversations, "llama-tiny",
-        "{num} of all cut to 24 tokens, {num} of all left out, without an answer",
+        "{num} truncated to 24 tokens, {num} left out (no answer within the limit)",
     ),
     "preferences": (
         lambda long: {"prompt": "a", "chosen": words(long), "rejected": "b"}, Preferences, "llama-tiny",
-        "{num} of all left out, longer than 24 tokens",
+        "{num} left out (longer than 24 tokens)",
     ),
     "labelled text": (
         lambda long: {"text": words(long), "label": random.choice("xy")}, LabelledText, "bert-tiny",
-        "{num} of all cut to 24 tokens",
+        "{num} truncated to 24 tokens",
     ),
     "labelled tokens": (
         lambda long: {"tokens": words(long).split(), "labels": list(words(long).split())}, LabelledTokens, "bert-tiny",
-        "{num} of all cut to 24 tokens",
+        "{num} truncated to 24 tokens",
     ),
     "text pairs": (
         lambda long: {"anchor": words(long), "positive": "b"}, TextPairs, "bert-tiny",
-        "{num} of all cut to 24 tokens",
+        "{num} truncated to 24 tokens",
     ),
 }  # fmt: skip
 
@@ -58,7 +58,7 @@ def said_of(data: Data, spec: str, folder: Path) -> str:
     state = start(folder / "run", recipe, torch.device("cpu"))
     provenance = read_provenance(state.run)
     assert provenance and provenance.examples == state.objective.description
-    assert f"It learns from {provenance.examples}." in write_report(state.run).read_text()
+    assert f"The training data are {provenance.examples}." in write_report(state.run).read_text()
     return provenance.examples
 
 
@@ -89,5 +89,5 @@ def test_pairs_that_are_left_out_are_counted(num_long: int, num_empty: int, tmp_
     files = ((str(tmp_path / name),) for name in ("source", "target"))
     said = said_of(PairData(**dict(zip(("source", "target"), files, strict=True))), "transformer-tiny", tmp_path)
     _, _, rest = said.partition(" pairs of texts")
-    too_long = f", {num_long} of all left out, longer than 24 tokens" if num_long else ""
-    assert rest == too_long + (f", {num_empty} of all left out, empty on one side" if num_empty else "")
+    too_long = f", {num_long} left out (longer than 24 tokens)" if num_long else ""
+    assert rest == too_long + (f", {num_empty} left out (one side is empty)" if num_empty else "")

@@ -146,7 +146,7 @@ def test_a_tracker_that_fails_is_left_and_the_run_goes_on(
     events: list[Event] = []
     run(start(tmp_path / "run", recipe.replace(trackers=("trackio",)), CPU), events.append)
     notices = [event.text for event in events if isinstance(event, Notice)]
-    assert notices == ["trackio gets nothing more of this run: no network"]
+    assert notices == ["trackio failed and gets no further metrics: no network"]
     recorded = json.loads((tmp_path / "run" / "provenance.json").read_text())
     assert recorded["recipe"]["trackers"] == [{"kind": "trackio", "project": "archetype"}]
     assert len([line for line in metrics.read(Run(tmp_path / "run").metrics_file) if "loss" in line]) == 12
