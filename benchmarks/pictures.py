@@ -30,7 +30,7 @@ DOCS = Path(__file__).parents[1] / "docs" / "guide"
 STUDIES = Path(__file__).parents[1] / "claims" / "reports"
 PORT = 8765
 WIDE, PHONE, README = (1280, 960), (360, 740), (1400, 900)
-TALL = {"token": (1280, 1060)}  # so that the whole diagram is seen
+TALL = {"token": (1280, 1060)}  # so that the whole diagram is visible
 SCALE = 2  # pixels per point of the screenshot in README.md
 STEPS = 600
 TEXT = "The model reads a text. The model reads"
@@ -39,7 +39,7 @@ COOL = json.dumps({"max_tokens": 60, "temperature": 0})
 HYBRID = ("layers[1::2].mixer=mamba", "name=hybrid-8b")  # the quickstart of README.md
 WRITTEN = "() => document.body.innerText.includes('ended')"
 TOKEN = {"view": "token", "text": TEXT, "token": 8, "layer": 1, "part": "blocks.*.mixer.scores"}
-VIEWS = {  # by the file: the screen with its state, what shows that it is ready, and keys to be pressed first
+VIEWS = {  # by file: screen, its state, selector or expression that is true when it is ready, and keys to press first
     "home": ("home", {"text": PROMPT}, "section[aria-busy=false] [data-written]", ()),
     "spec": ("spec", {"spec": "preset:llama-3-8b"}, "[data-number=parameters]", ()),
     "architecture": ("architecture", {"spec": "preset:llama-3-8b", "part": "blocks.*.mixer.q"}, "rect.box", ()),
@@ -63,7 +63,7 @@ DARK = ("attention",)
 
 
 def main(folder: Path, model: str, names: list[str]) -> None:
-    """Make what is missing in a folder, serve it, and take screenshots, all of them if no names are given."""
+    """Train missing models in a folder, serve them, and take the named screenshots, or all of them."""
     folder.mkdir(parents=True, exist_ok=True)
     text = folder / "text.txt"
     if not text.exists():
@@ -89,7 +89,7 @@ RUNS = ("mixture", "mamba")
 
 
 def train(folder: Path, name: str) -> None:
-    """Train one of the models."""
+    """Train a model in the folder."""
     presets = {"mixture": "mixtral-tiny", "mamba": "mamba-tiny"}
     spec = load_spec(presets[name]).dump() | {"name": name}
     del spec["vocab_size"]
@@ -103,18 +103,19 @@ def train(folder: Path, name: str) -> None:
 
 
 def archetype(*arguments: str | Path) -> None:
-    """Run a verb."""
+    """Run an archetype command."""
     subprocess.run([sys.executable, "-m", "archetype", *map(str, arguments)], check=True)
 
 
 def take(names: list[str]) -> None:
-    """Photograph each screen on a wide display and on a phone; phones are pasted four in a row."""
+    """Take each screen on a wide display and on a phone, with four phones in a row."""
     with chromium() as browser:
-        if not names or "hybrid" in names:
-            save(photograph(browser, "hybrid", README, scale=SCALE), "hybrid")
         for name in VIEWS:
             if not names or name in names:
                 save(photograph(browser, name, TALL.get(name, WIDE)), name)
+        if not names or "hybrid" in names:
+            photograph(browser, "hybrid", README)  # so that the time shown is not that of a cold server
+            save(photograph(browser, "hybrid", README, scale=SCALE), "hybrid")
         for name in DARK:
             if not names or f"{name}-dark" in names:
                 save(photograph(browser, name, WIDE, "dark"), f"{name}-dark")
@@ -129,7 +130,7 @@ def take(names: list[str]) -> None:
 
 
 def hybrid() -> tuple[str, dict[str, Any], str, tuple[str, ...]]:
-    """The view of README.md: Llama 3 8B with a Mamba mixer in every second layer, compared with Llama 3 8B."""
+    """Return the view of README.md: Llama 3 8B with Mamba in every second layer, compared with Llama 3 8B."""
     text = to_yaml(assign(load_spec("llama-3-8b"), HYBRID))
     deflate = zlib.compressobj(wbits=-zlib.MAX_WBITS)
     packed = base64.urlsafe_b64encode(deflate.compress(text.encode()) + deflate.flush()).decode().rstrip("=")
@@ -139,7 +140,7 @@ def hybrid() -> tuple[str, dict[str, Any], str, tuple[str, ...]]:
 def photograph(
     browser: Any, name: str, size: tuple[int, int], colours: str = "light", *, scale: float = 1, port: int = PORT
 ) -> Image.Image:
-    """Return one screen, once it shows what it is to show."""
+    """Return a screenshot of a screen once its content has loaded."""
     screen, values, ready, keys = hybrid() if name == "hybrid" else VIEWS[name]
     model = {} if name == "hybrid" else {"model": "model"}
     viewport = {"width": size[0], "height": size[1]}
@@ -160,7 +161,7 @@ def photograph(
 
 
 def save(picture: Image.Image, name: str) -> None:
-    """Write a screenshot with 256 colours."""
+    """Save a screenshot with 256 colors."""
     small = picture.quantize(256, method=Image.Quantize.MAXCOVERAGE, kmeans=2, dither=Image.Dither.NONE)
     small.save(DOCS / f"page-{name}.png", optimize=True)
     print(f"page-{name}.png", (DOCS / f"page-{name}.png").stat().st_size, flush=True)

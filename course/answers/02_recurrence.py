@@ -14,6 +14,6 @@ def forget_bias(half_life):
 
 # %% exercise 3
 def clipped(gradients, max_norm):
-    norm = math.sqrt(sum(float((one**2).sum()) for one in gradients))
+    norm = math.sqrt(sum(float((gradient**2).sum()) for gradient in gradients))
     factor = min(1.0, max_norm / norm)
-    return [factor * one for one in gradients]
+    return [factor * gradient for gradient in gradients]

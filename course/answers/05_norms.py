@@ -4,7 +4,7 @@ def rms_norm(x, weight, eps=1e-5):
 
 
 # %% exercise 2
-def centring_matrix(D):
+def centering_matrix(D):
     return torch.eye(D) - torch.ones(D, D) / D
 
 

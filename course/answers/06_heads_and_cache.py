@@ -1,5 +1,5 @@
 # %% exercise 1
-def texts_that_fit(memory, weights, per_token, length):
+def sequences_that_fit(memory, weights, per_token, length):
     return (memory - weights) // (per_token * length)
 
 

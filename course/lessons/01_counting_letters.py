@@ -21,11 +21,11 @@ import archetype
 text = "".join(pydoc.plain(pydoc.render_doc(kind)) for kind in (str, list, dict, int, float, bytes, set))
 letters = sorted(set(text))
 V = len(letters)
-number = {letter: index for index, letter in enumerate(letters)}
-ids = torch.tensor([number[letter] for letter in text])
+id_of = {letter: index for index, letter in enumerate(letters)}
+ids = torch.tensor([id_of[letter] for letter in text])
 split = len(ids) * 9 // 10
 train, test = ids[:split], ids[split:]
-print(f"{len(train):,} letters to count, {len(test):,} to be judged on, {V} different ones")
+print(f"{len(train):,} letters for training, {len(test):,} for testing, {V} distinct")
 # %% [markdown]
 # ## Predict
 #
@@ -94,16 +94,16 @@ numbers = ids.tolist()
 
 
 def ngram_perplexity(n, tokens, k=0.1):
-    """Perplexity on tokens of a table of n letters, counted in the training text."""
+    """Perplexity on tokens of an n-gram table counted on the training text."""
     pasts = Counter(tuple(numbers[i : i + n - 1]) for i in range(split - n + 1))
-    wholes = Counter(tuple(numbers[i : i + n]) for i in range(split - n + 1))
-    own = tokens.tolist()
-    grams = [tuple(own[i : i + n]) for i in range(len(own) - n + 1)]
-    return perplexity(torch.tensor([(wholes[one] + k) / (pasts[one[:-1]] + k * V) for one in grams]))
+    known = Counter(tuple(numbers[i : i + n]) for i in range(split - n + 1))
+    sequence = tokens.tolist()
+    grams = [tuple(sequence[i : i + n]) for i in range(len(sequence) - n + 1)]
+    return perplexity(torch.tensor([(known[gram] + k) / (pasts[gram[:-1]] + k * V) for gram in grams]))
 
 
 orders = range(1, 8)
-seen = [ngram_perplexity(n, train, k=0) for n in orders]  # nothing in it was never seen
+seen = [ngram_perplexity(n, train, k=0) for n in orders]  # every n-gram of this text has been counted
 unseen = [ngram_perplexity(n, test) for n in orders]
 # %% [markdown]
 # ## A network with a memory
@@ -121,34 +121,34 @@ lstm = archetype.build(
 
 def next_letter_loss():
     starts = torch.randint(split - 65, (32,))
-    rows = train[starts[:, None] + torch.arange(65)]
-    return torch.nn.functional.cross_entropy(lstm(rows[:, :-1]).logits.flatten(0, 1), rows[:, 1:].flatten())
+    batch = train[starts[:, None] + torch.arange(65)]
+    return torch.nn.functional.cross_entropy(lstm(batch[:, :-1]).logits.flatten(0, 1), batch[:, 1:].flatten())
 
 
 fit(next_letter_loss, lstm.parameters(), 300, rate=1e-2)
 with torch.no_grad():
-    rows = test[: len(test) // 256 * 256 + 1]
-    logits = lstm(rows[None, :-1][:, :4096]).logits[0]
-    lstm_perplexity = math.exp(torch.nn.functional.cross_entropy(logits, rows[1 : len(logits) + 1]))
+    unread = test[: len(test) // 256 * 256 + 1]
+    logits = lstm(unread[None, :-1][:, :4096]).logits[0]
+    lstm_perplexity = math.exp(torch.nn.functional.cross_entropy(logits, unread[1 : len(logits) + 1]))
 
 figure, axis = plt.subplots(figsize=(6, 3))
 axis.semilogy(orders, seen, "o-", label="table, training text")
-axis.semilogy(orders, unseen, "o-", label="table, new text")
-axis.axhline(lstm_perplexity, color="C2", linestyle="--", label="LSTM, new text")
-axis.set(xlabel="letters of the table, n", ylabel="perplexity")
+axis.semilogy(orders, unseen, "o-", label="table, test text")
+axis.axhline(lstm_perplexity, color="C2", linestyle="--", label="LSTM, test text")
+axis.set(xlabel="n, letters per table entry", ylabel="perplexity")
 axis.legend()
 sizes = archetype.cost_report(lstm.spec).parameters["total"]
 print(f"best table {min(unseen):.2f} with n = {orders[unseen.index(min(unseen))]}; LSTM {lstm_perplexity:.2f}")
-print(f"numbers in a table of 4 letters: {V**4:,}; parameters of the LSTM: {sizes:,}")
+print(f"entries of a table with n = 4: {V**4:,}; parameters of the LSTM: {sizes:,}")
 
 
 # %% [markdown]
 # ## What you have seen
 #
-# * Perplexity: $\exp\left(-\frac{1}{N} \sum_i \log p(x_i \mid x_{<i})\right)$; a uniform guess has $V$.
-# * A bigram table is a network of one matrix; trained by gradient descent it approaches the counts.
+# * Perplexity: $\exp\left(-\frac{1}{N} \sum_i \log p(x_i \mid x_{<i})\right)$; that of a uniform guess is $V$.
+# * A bigram table is a network with one matrix. Trained by gradient descent, it approaches the counts.
 # * A table of $n$ letters has $V^n$ entries, most of them empty. Beyond some $n$ it memorizes the training text
-#   and predicts new text worse. Networks replace the table with a function that has few parameters.
+#   and gets worse on new text. Networks replace the table with a function that has few parameters.
 # %% [markdown]
 # ## Exercises
 #
@@ -170,8 +170,7 @@ with exercise(1):
 
 
 # %% [markdown]
-# **2.** What share of the groups of `n` letters in the new text does not occur in the training text? Use `train`
-# and `test`.
+# **2.** What share of the n-grams in the test text does not occur in the training text? Use `train` and `test`.
 # %% exercise 2
 def unseen_share(n):
     raise NotImplementedError("Write your answer in the cell above.")

@@ -37,7 +37,7 @@ for t in range(10):
     h = torch.tanh(W @ x[0, t] + U @ h + b)
     outputs.append(h)
 torch.testing.assert_close(torch.stack(outputs)[None], rnn(x, ForwardContext.of(x)))
-print("ten steps by hand are what the layer gives")
+print("ten steps by hand equal the layer's output")
 # %% [markdown]
 # ## Predict
 #
@@ -50,7 +50,7 @@ prediction = None
 
 
 def gradient_by_distance(mixer, length=64, scale=0.01):
-    """Norm of the gradient of the last output with respect to the input that stands so many steps before it."""
+    """Gradient norm of the last output with respect to the input n steps earlier, for each n."""
     torch.manual_seed(1)
     x = (scale * torch.randn(32, length, D)).requires_grad_()
     last = mixer(x, ForwardContext.of(x))[:, -1]
@@ -83,7 +83,7 @@ print(f"0.9^50 = {0.9**50:.6g}")
 
 
 def gated(kind, bias):
-    """An LSTM or GRU with a bias of the gate that decides what stays."""
+    """An LSTM or GRU with this bias of the gate that decides what is kept."""
     mixer = layer_of({"kind": kind})
     with torch.no_grad():
         for vector in (mixer.cell.bias_ih_l0, mixer.cell.bias_hh_l0):
@@ -110,7 +110,7 @@ figure.tight_layout()
 # %% [markdown]
 # ## Does it matter for learning?
 #
-# The first token is one of eight, and 30 tokens of noise follow. Then the network must predict the first one. A
+# The first token is one of eight, and 30 tokens of noise follow. Then the network must predict the first token. A
 # guess is right one time in eight. LSTM and GRU start with a bias of 4, that is, a gate of 0.98.
 # %%
 GAP = 30
@@ -132,17 +132,17 @@ def accuracy_after(mixer, steps=200):
         model.blocks[0].mixer.load_state_dict(gated(mixer["kind"], 4.0).state_dict())
 
     def loss():
-        rows, first = batch(32)
-        return torch.nn.functional.cross_entropy(model(rows, last_only=True).logits[:, 0], first)
+        tokens, first = batch(32)
+        return torch.nn.functional.cross_entropy(model(tokens, last_only=True).logits[:, 0], first)
 
     fit(loss, model.parameters(), steps, rate=1e-2)
-    rows, first = batch(500)
+    tokens, first = batch(500)
     with torch.no_grad():
-        return (model(rows, last_only=True).logits[:, 0].argmax(-1) == first).double().mean().item()
+        return (model(tokens, last_only=True).logits[:, 0].argmax(-1) == first).double().mean().item()
 
 
 for mixer in ({"kind": "rnn"}, {"kind": "lstm"}, {"kind": "gru"}, {"kind": "attention", "num_heads": 4}):
-    print(f"{mixer['kind']:9}  {accuracy_after(mixer):.1%} right")
+    print(f"{mixer['kind']:9}  {accuracy_after(mixer):.1%} correct")
 # %% [markdown]
 # ## What you have seen
 #
@@ -180,8 +180,8 @@ with exercise(1):
 
 
 # %% [markdown]
-# **2.** Half of the cell should be left after `half_life` $= n$ tokens. Return the bias of the forget gate that
-# achieves this, if the gate depends only on its bias: $\sigma(b)^n = 1/2$.
+# **2.** Half of the cell's value should remain after `half_life` $= n$ tokens. Return the bias of the forget gate
+# that achieves this, if the gate depends only on its bias: $\sigma(b)^n = 1/2$.
 # %% exercise 2
 def forget_bias(half_life):
     raise NotImplementedError("Write your answer in the cell above.")
@@ -194,8 +194,8 @@ with exercise(2):
 
 
 # %% [markdown]
-# **3.** Exploding gradients are clipped: if the norm over *all* tensors together is above `max_norm`, all are
-# multiplied by the same factor, so that it becomes `max_norm`. Return the clipped tensors.
+# **3.** Exploding gradients are clipped: if the norm of *all* tensors together exceeds `max_norm`, all are
+# multiplied by the same factor, so that the norm becomes `max_norm`. Return the clipped tensors.
 # %% exercise 3
 def clipped(gradients, max_norm):
     raise NotImplementedError("Write your answer in the cell above.")

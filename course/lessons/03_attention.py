@@ -30,13 +30,13 @@ def look_up(query, keys, values):
 for size in (1, 5, 20):
     print(size, look_up(size * torch.tensor([1.0, 0.0]), keys, values))
 # %% [markdown]
-# The longer the query, the closer the mean is to the value of the nearest key.
+# The larger the query, the closer the mean is to the value of the nearest key.
 #
 # ## Predict
 #
 # In attention, queries, keys and values are three products of the same vectors. The queries and keys of a head
-# have $P$ features. If these are independent with variance 1, what is the variance of the score $q \cdot k$ for $P
-# = 64$?
+# have $P$ features. If these are independent with variance 1, what is the variance of the score $q \cdot k$ for
+# $P = 64$?
 # %%
 prediction = None
 # %%
@@ -66,13 +66,13 @@ def attend(x):
     length, P = len(x), D // H
     mixed = torch.zeros(length, D)
     for head in range(H):
-        own = slice(head * P, (head + 1) * P)
-        q, k, v = (x @ one.weight[own].T for one in (attention.q, attention.k, attention.v))
+        features = slice(head * P, (head + 1) * P)
+        q, k, v = (x @ linear.weight[features].T for linear in (attention.q, attention.k, attention.v))
         for i in range(length):
             scores = torch.stack([q[i] @ k[j] / math.sqrt(P) for j in range(i + 1)])
             weights = scores.exp() / scores.exp().sum()
             for j in range(i + 1):
-                mixed[i, own] += weights[j] * v[j]
+                mixed[i, features] += weights[j] * v[j]
     return mixed @ attention.o.weight.T
 
 
@@ -177,8 +177,8 @@ with exercise(2):
 
 
 # %% [markdown]
-# **3.** How many FLOPs do the four projections, the scores and the weighted sum of values take for one text of `T`
-# tokens? A multiplication and an addition are two FLOPs; count all pairs, masked or not.
+# **3.** How many FLOPs do the four projections, the scores and the weighted sum of values take for a sequence of
+# `T` tokens? A multiplication and an addition are two FLOPs; count all pairs, masked or not.
 # %% exercise 3
 def attention_flops(T, D):
     raise NotImplementedError("Write your answer in the cell above.")

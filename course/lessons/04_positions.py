@@ -54,7 +54,7 @@ torch.testing.assert_close(products.diagonal(7), products[3, 10].expand(505), rt
 
 
 def rotate(x, i, theta=10_000.0):
-    """Turn a vector of P features that stands at position i; feature j is paired with feature j + P/2."""
+    """Rotate a vector of P features at position i; feature j is paired with feature j + P/2."""
     P = len(x)
     angles = i * theta ** (-torch.arange(0, P, 2, dtype=x.dtype) / P)
     a, b = x[: P // 2], x[P // 2 :]
@@ -68,7 +68,7 @@ x, mixer = trace["blocks.0.mixer.in"][0], model.blocks[0].mixer
 with torch.no_grad():
     by_hand = rotate(mixer.q(x)[25].unflatten(0, (4, -1))[2], 25)
 torch.testing.assert_close(by_hand, trace["blocks.0.mixer.q"][0, 2, 25])
-print("query of head 2 at position 25, turned by hand: equal")
+print("query of head 2 at position 25, rotated by hand: equal")
 # %% [markdown]
 # ## Predict
 #
@@ -80,7 +80,7 @@ prediction = None
 q, k = torch.randn(64, dtype=torch.float64), torch.randn(64, dtype=torch.float64)
 here, both, key_alone = rotate(q, 10) @ rotate(k, 3), rotate(q, 110) @ rotate(k, 103), rotate(q, 10) @ rotate(k, 103)
 reveal(prediction, (both - here).abs().item())
-print(f"score {here:.6f}; both moved {both:.6f}; the key alone {key_alone:.6f}")
+print(f"score {here:.6f}; both moved {both:.6f}; only the key moved {key_alone:.6f}")
 # %% [markdown]
 # ## Biases
 #
@@ -90,16 +90,16 @@ print(f"score {here:.6f}; both moved {both:.6f}; the key alone {key_alone:.6f}")
 biased, plain = decoder({"position": "alibi"}), decoder()
 biased.load_state_dict(plain.state_dict())  # a bias has no parameters
 heads = {}
-for name, one in (("alibi", biased), ("none", plain)):
-    lm = archetype.LanguageModel(one.spec, one)
+for name, variant in (("alibi", biased), ("none", plain)):
+    lm = archetype.LanguageModel(variant.spec, variant)
     heads[name] = [lm.inspect(tokens).attention(layer=0, head=h).tensors()["masked"] for h in range(4)]
 slopes = [(heads["alibi"][h] - heads["none"][h])[39, 38].item() for h in range(4)]
 print("subtracted one step back, by head:", [round(-slope, 5) for slope in slopes])
 
 figure, axes = plt.subplots(1, 2, figsize=(7, 2.6))
 distances = torch.arange(200)
-turned = torch.stack([rotate(torch.ones(64), i) for i in distances])
-axes[0].plot(distances, turned @ torch.ones(64) / 64)
+rotated = torch.stack([rotate(torch.ones(64), i) for i in distances])
+axes[0].plot(distances, rotated @ torch.ones(64) / 64)
 axes[0].set(title="RoPE: q = k = 1", xlabel="distance", ylabel="score")
 for slope in slopes:
     axes[1].plot(distances, slope * distances)
@@ -125,7 +125,7 @@ arms = {
 }
 
 
-def rows_of(length, count):
+def batch_of(length, count):
     starts = torch.randint(len(ids) - length - 1, (count,))
     return ids[starts[:, None] + torch.arange(length + 1)]
 
@@ -133,15 +133,15 @@ def rows_of(length, count):
 figure, axis = plt.subplots(figsize=(6, 3))
 for name, (mixer, embedding) in arms.items():
     torch.manual_seed(0)
-    one = decoder(mixer, embedding, LONG, layers=2, V=len(letters))
+    arm = decoder(mixer, embedding, LONG, layers=2, V=len(letters))
 
-    def loss_by_position(rows, one=one):
-        logits = one(rows[:, :-1]).logits
-        return torch.nn.functional.cross_entropy(logits.transpose(1, 2), rows[:, 1:], reduction="none").mean(0)
+    def loss_by_position(batch, arm=arm):
+        logits = arm(batch[:, :-1]).logits
+        return torch.nn.functional.cross_entropy(logits.transpose(1, 2), batch[:, 1:], reduction="none").mean(0)
 
-    fit(lambda by_position=loss_by_position: by_position(rows_of(SHORT, 16)).mean(), one.parameters(), 300)
+    fit(lambda by_position=loss_by_position: by_position(batch_of(SHORT, 16)).mean(), arm.parameters(), 300)
     with torch.no_grad():
-        losses = loss_by_position(rows_of(LONG, 64))
+        losses = loss_by_position(batch_of(LONG, 64))
     within, beyond = losses[8:SHORT].mean(), losses[LONG // 2 :].mean()
     axis.plot(losses.unfold(0, 8, 8).mean(-1), label=name)
     print(f"{name:10}  loss up to {SHORT}: {within:.3f}; from {LONG // 2} to {LONG}: {beyond:.3f}")
@@ -158,7 +158,7 @@ figure.tight_layout()
 #   destroy this property.
 # * RoPE: $(R_i q) \cdot (R_k k) = q \cdot R_{k-i}\, k$, exactly, in every layer, without parameters.
 # * ALiBi: $-m_h (i - j)$; distant keys get less weight at any length, which is why it works beyond the trained
-#   one.
+#   length.
 # * A causal mask alone tells a model something about the order.
 # %% [markdown]
 # ## Exercises
@@ -204,5 +204,5 @@ with exercise(3):
     scaled.load_state_dict(model.state_dict())
     vectors = torch.randn(1, 4, 9, 16)
     context = ForwardContext.of(torch.zeros(1, 9, dtype=torch.long))
-    turned = scaled.blocks[0].mixer.rotary(vectors, context.positions, context)
-    torch.testing.assert_close(rotate_interpolated(vectors[0, 1, 8], 8, 4.0), turned[0, 1, 8])
+    rotated = scaled.blocks[0].mixer.rotary(vectors, context.positions, context)
+    torch.testing.assert_close(rotate_interpolated(vectors[0, 1, 8], 8, 4.0), rotated[0, 1, 8])

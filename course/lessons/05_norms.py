@@ -5,7 +5,7 @@
 # layer?
 #
 # You write two norms, watch a residual stream grow with depth, measure gradients in 24 layers, and train the same
-# stack with its norms in each of the two places.
+# stack with its norms before and after the layers.
 # %% [markdown]
 # ## Two norms by hand
 #
@@ -30,8 +30,8 @@ def decoder(wiring, layers=24, D=48, final_norm="none", initialization="gpt2"):
 
 
 def layer_norm(x, weight, bias, eps=1e-5):
-    centred = x - x.mean(-1, keepdim=True)
-    return centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt() * weight + bias
+    centered = x - x.mean(-1, keepdim=True)
+    return centered / (centered.square().mean(-1, keepdim=True) + eps).sqrt() * weight + bias
 
 
 x = 3 * torch.randn(5, 48) + 1
@@ -40,7 +40,7 @@ with torch.no_grad():
     norm.weight.uniform_(0.5, 1.5)
     norm.bias.normal_()
     torch.testing.assert_close(layer_norm(x, norm.weight, norm.bias), norm(x))
-print("LayerNorm by hand is what the layer gives")
+print("LayerNorm by hand equals the layer's output")
 # %% [markdown]
 # ## Predict
 #
@@ -63,12 +63,12 @@ reveal(prediction, stream.std().item())
 #
 # With pre-norm the stream grows as in your prediction. With post-norm each layer resets it to 1.
 # %%
-KINDS = {"pre_norm": "layer", "post_norm": "none"}  # with the norm before the head: post-norm has one already
+KINDS = {"pre_norm": "layer", "post_norm": "none"}  # with the final norm: a post-norm block already ends with one
 tokens = torch.randint(64, (8, 33))
 
 
 def gradients(model):
-    """Norm of each layer's gradient, for its last matrix."""
+    """Gradient norm of the last matrix of each layer."""
     logits = model(tokens[:, :-1]).logits
     torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
     return [block.feedforward.down.weight.grad.norm().item() for block in model.blocks]
@@ -98,12 +98,12 @@ figure.tight_layout()
 #
 # ## Does it matter for learning?
 #
-# The task: repeat a text of four random tokens. Both stacks have 8 layers and the same learning rate from the
+# The task: repeat a sequence of four random tokens. Both stacks have 8 layers and the same learning rate from the
 # first step, without warm-up.
 # %%
 
 
-def copy_rows(count):
+def copy_batch(count):
     half = torch.randint(1, 16, (count, 4))
     return torch.cat((half, torch.zeros(count, 1, dtype=torch.long), half), dim=1)
 
@@ -115,9 +115,9 @@ for axis, rate in zip(axes, (3e-3, 1e-2), strict=True):
         model = decoder({"kind": kind, "norm": "layer"}, 8, 32, final_norm, {"kind": "normal", "std": 0.1})
 
         def loss(model=model):
-            rows = copy_rows(16)
-            logits = model(rows[:, :-1]).logits[:, 4:]
-            return torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 5:].flatten())
+            batch = copy_batch(16)
+            logits = model(batch[:, :-1]).logits[:, 4:]
+            return torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 5:].flatten())
 
         losses = torch.tensor(fit(loss, model.parameters(), 120, rate))
         axis.plot(losses, label=kind)
@@ -129,9 +129,9 @@ figure.tight_layout()
 
 
 # %% [markdown]
-# At the small rate post-norm is no worse, perhaps better. At the large one it gets stuck, while pre-norm learns
-# fastest. This is why warm-up starts with small rates. How much it helps depends on depth and rate; the [study of
-# this claim](../claims/reports/claim-03.md) confirms it only in part.
+# At the small rate post-norm is no worse, perhaps better. At the large rate it gets stuck, while pre-norm learns
+# faster than at the small rate. This is why warm-up starts with small rates. How much it helps depends on depth and
+# rate; the [study of this claim](../claims/reports/claim-03.md) confirms it only in part.
 # %% [markdown]
 # ## What you have seen
 #
@@ -163,14 +163,14 @@ with exercise(1):
 # **2.** A LayerNorm with $\gamma = 1$, $\beta = 0$ is a matrix followed by an RMSNorm with weight 1. Return that
 # $D$ x $D$ matrix.
 # %% exercise 2
-def centring_matrix(D):
+def centering_matrix(D):
     raise NotImplementedError("Write your answer in the cell above.")
 
 
 # %% check 2
 with exercise(2):
     ones = torch.ones(48)
-    y = x @ centring_matrix(48)
+    y = x @ centering_matrix(48)
     by_rms = y / (y.square().mean(-1, keepdim=True) + 1e-5).sqrt()
     torch.testing.assert_close(by_rms, layer_norm(x, ones, 0 * ones), rtol=1e-4, atol=1e-4)
 

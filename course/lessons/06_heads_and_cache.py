@@ -43,7 +43,7 @@ print("32 tokens at once and one by one: equal logits")
 #
 # Llama 2 70B has 80 layers and heads of 128 features. Each of its 64 query heads could have its own keys and
 # values (multi-head attention, MHA); in fact there are 8 heads of keys and values (grouped-query attention, GQA).
-# How many GiB would the cache of **one** text of 4,096 tokens take with MHA, at 2 bytes per number?
+# How many GiB would the cache of **one** sequence of 4,096 tokens take with MHA, at 2 bytes per number?
 # %%
 prediction = None
 # %%
@@ -72,7 +72,7 @@ def mixer_of(**fields):
 
 
 def copied(source, target, **changed):
-    """The target with the weights of the source, of which some are changed."""
+    """Copy the weights of the source into the target, with some changed."""
     target.load_state_dict(source.state_dict() | changed)
     return target
 
@@ -111,14 +111,14 @@ with torch.no_grad():
     q = gqa.q.weight.unflatten(0, (H, P))
     mla.q.weight.copy_(torch.cat((q, torch.zeros(H, R, D)), dim=1).flatten(0, 1))
     mla.kv_down.weight.copy_(torch.cat((gqa.k.weight, gqa.v.weight, torch.zeros(R, D))))
-    expansion = torch.zeros(H, 2, P, 2, K, P)  # of each head to key and value, from latents of keys and values
+    expansion = torch.zeros(H, 2, P, 2, K, P)  # (head, key or value, feature) from (key or value, KV head, feature)
     for head in range(H):
         for part in range(2):
             expansion[head, part, :, part, head * K // H, :] = torch.eye(P)
     mla.kv_up.weight.copy_(expansion.reshape(H * 2 * P, C))
     mla.o.weight.copy_(gqa.o.weight)
     torch.testing.assert_close(mla(x, context), gqa(x, context))
-print("MLA with copied heads is GQA")
+print("MLA with copied heads equals GQA")
 # %% [markdown]
 # ## Attending to the latents themselves
 #
@@ -168,7 +168,7 @@ for name, mixer in kinds.items():
     reports = [archetype.cost_report(spec, length=length) for length in lengths]
     axis.loglog(lengths, [report.state["bytes"] / 2**30 for report in reports], "o-", label=name)
     per_token = reports[0].state["bytes_per_token"]
-    print(f"{name:13} {per_token / 1024:6.1f} KiB a token, {reports[-1].parameters['total'] / 1e9:.2f} B parameters")
+    print(f"{name:13} {per_token / 1024:6.1f} KiB per token, {reports[-1].parameters['total'] / 1e9:.2f} B parameters")
 axis.axhline(80, color="gray", linestyle=":")
 axis.annotate("memory of one large GPU", (1024, 90), fontsize=7)
 axis.set(xlabel="tokens", ylabel="cache, GiB")
@@ -191,22 +191,22 @@ figure.tight_layout()
 # %% [markdown]
 # ## Exercises
 #
-# **1.** How many texts of `length` tokens fit into a GPU of `memory` bytes together with weights of `weights`
-# bytes, if each token of each text needs `per_token` bytes?
+# **1.** How many sequences of `length` tokens fit into a GPU of `memory` bytes together with weights of `weights`
+# bytes, if each token of each sequence needs `per_token` bytes?
 # %% exercise 1
-def texts_that_fit(memory, weights, per_token, length):
+def sequences_that_fit(memory, weights, per_token, length):
     raise NotImplementedError("Write your answer in the cell above.")
 
 
 # %% check 1
 with exercise(1):
-    assert texts_that_fit(80 * 2**30, 16 * 2**30, 128 * 1024, 8192) == 64
-    assert texts_that_fit(80 * 2**30, 79 * 2**30, 2**20, 4096) == 0
+    assert sequences_that_fit(80 * 2**30, 16 * 2**30, 128 * 1024, 8192) == 64
+    assert sequences_that_fit(80 * 2**30, 79 * 2**30, 2**20, 4096) == 0
 
 
 # %% [markdown]
-# **2.** A trained MHA is often turned into GQA by the *mean* of the key heads of a group. Return the matrix of
-# keys (or values) with `K` heads, from that of `H` heads of `P` features.
+# **2.** A trained MHA is often converted to GQA by taking the *mean* of the key heads of each group. Return the
+# key (or value) matrix with `K` heads, given the matrix with `H` heads of `P` features.
 # %% exercise 2
 def mean_heads(weight, K):
     raise NotImplementedError("Write your answer in the cell above.")
@@ -214,7 +214,7 @@ def mean_heads(weight, K):
 
 # %% check 2
 with exercise(2):
-    torch.testing.assert_close(mean_heads(mha.k.weight, 2), gqa.k.weight)  # whose heads are equal within a group
+    torch.testing.assert_close(mean_heads(mha.k.weight, 2), gqa.k.weight)  # the heads of a group are equal
     assert mean_heads(torch.randn(H * P, D), 1).shape == (P, D)
 
 

@@ -15,8 +15,8 @@ prediction = None
 # %% [markdown]
 # ## By hand
 #
-# Let $A$ be the matrix of a mask: $A_{ij} = 1$ where $i$ sees $j$. Two layers reach $j$ from $i$ where some $k$ is
-# seen by $i$ and sees $j$, which is where $(A A)_{ij} > 0$. So powers of the mask are the reach of a stack.
+# Let $A$ be the matrix of a mask: $A_{ij} = 1$ if $i$ sees $j$. Two layers reach $j$ from $i$ if $i$ sees some $k$
+# that sees $j$, that is, if $(A A)_{ij} > 0$. So powers of the mask give the reach of a stack.
 # %%
 import archetype
 
@@ -40,8 +40,8 @@ reveal(prediction, T - 1 - oldest)
 #
 # ## The same, measured
 #
-# A reach computed on paper could be wrong in code. So we take the gradient of the last output with respect to
-# every input: it is zero exactly where the model cannot see.
+# What holds on paper may not hold in code. So we take the gradient of the last output with respect to every input:
+# it is zero exactly where the model cannot see.
 # %%
 
 
@@ -81,8 +81,8 @@ figure.tight_layout()
 # ## Patterns that reach everything in two steps
 #
 # The Sparse Transformer combines near keys and far keys. *Strided*: the last $s$ positions, and every $s$-th
-# before. *Fixed*: the token's own block of $s$ positions, and the last position of each block before it. With $s
-# \approx \sqrt T$ each token sees about $2 \sqrt T$ others.
+# position before them. *Fixed*: the token's own block of $s$ positions, and the last position of each block before
+# it. With $s \approx \sqrt T$ each token sees about $2 \sqrt T$ others.
 # %%
 s = 8
 masks = {
@@ -123,8 +123,8 @@ print("masks and counted pairs agree for", ", ".join(patterns))
 # %% [markdown]
 # ## What it saves
 #
-# The work of a full layer grows with $T^2$, that of a window with $T W$, that of the strided pattern with $T \sqrt
-# T$. A window also bounds the cache: keys that have left the window are never read again.
+# The work of a full layer grows with $T^2$, that of a window with $T W$, and that of the strided pattern with
+# $T \sqrt T$. A window also bounds the cache: keys that have left the window are never read again.
 # %%
 lengths = [256 * 4**power for power in range(5)]
 figure, axes = plt.subplots(1, 2, figsize=(7, 2.8))
@@ -169,7 +169,7 @@ with exercise(1):
 
 
 # %% [markdown]
-# **2.** How many pairs does a causal window of `W` have in a text of `T` tokens, `T >= W`? Use a formula, not a
+# **2.** How many pairs does a causal window of `W` have in a sequence of `T` tokens, `T >= W`? Use a formula, not a
 # loop.
 # %% exercise 2
 def window_pairs(T, W):

@@ -36,7 +36,7 @@ with torch.no_grad():
     gate, up = x @ gated.gate.weight.T, x @ gated.up.weight.T
     by_hand = (gate * gate.sigmoid() * up) @ gated.down.weight.T
     torch.testing.assert_close(by_hand, gated(x, context))
-print("SwiGLU by hand is what the layer gives")
+print("SwiGLU by hand equals the layer's output")
 # %% [markdown]
 # ## Predict
 #
@@ -115,13 +115,13 @@ print(f"{total:,} parameters, of which {active:,} are active for one token")
 # $$\text{balance} = E \sum_e f_e\, p_e$$
 #
 # where $f_e$ is the share of choices that went to expert $e$, and $p_e$ is its mean probability. We train the same
-# model with and without this loss. The texts come from three made-up languages, in each of which a token
+# model with and without this loss. The texts come from three made-up languages. In each of them a token
 # determines the next one.
 # %%
 next_tokens = torch.stack([torch.randperm(64) for _ in range(3)])
 
 
-def rows_of(count, length=24):
+def batch_of(count, length=24):
     language = torch.randint(3, (count,))
     tokens = [torch.randint(64, (count,))]
     for _ in range(length):
@@ -134,30 +134,30 @@ def train(balance_loss):
     changed = feedforward_of(part | {"balance_loss": balance_loss}, initialization="gpt2")
     model = archetype.build(changed)
     with torch.no_grad():
-        model.blocks[0].feedforward.router.weight[0] += 0.3  # a router that begins unfairly
+        model.blocks[0].feedforward.router.weight[0] += 0.3  # start with a biased router
         model.embedding.token.weight += 0.2
 
     def loss():
-        rows = rows_of(16)
-        output = model(rows[:, :-1])
-        next_token = torch.nn.functional.cross_entropy(output.logits.flatten(0, 1), rows[:, 1:].flatten())
+        batch = batch_of(16)
+        output = model(batch[:, :-1])
+        next_token = torch.nn.functional.cross_entropy(output.logits.flatten(0, 1), batch[:, 1:].flatten())
         return next_token if output.aux_loss is None else next_token + output.aux_loss
 
     losses = fit(loss, model.parameters(), 200, rate=1e-2)
-    trace = archetype.LanguageModel(model.spec, model.eval()).trace(rows_of(32)[:, :-1]).run()
+    trace = archetype.LanguageModel(model.spec, model.eval()).trace(batch_of(32)[:, :-1]).run()
     chosen = trace["blocks.0.feedforward.chosen"].flatten()
     return losses[-1], torch.bincount(chosen, minlength=E) / len(chosen)
 
 
 figure, axis = plt.subplots(figsize=(5, 2.6))
-for place, balance_loss in enumerate((0.0, 0.05)):
+for bar, balance_loss in enumerate((0.0, 0.05)):
     loss, shares = train(balance_loss)
     axis.bar(
-        [expert + 0.4 * place for expert in range(E)], shares.tolist(), width=0.4, label=f"balance loss {balance_loss}"
+        [expert + 0.4 * bar for expert in range(E)], shares.tolist(), width=0.4, label=f"balance loss {balance_loss}"
     )
     print(f"balance loss {balance_loss}: busiest expert {shares.max():.0%}, idlest {shares.min():.0%}")
 axis.axhline(1 / E, color="gray", linestyle=":")
-axis.set(xlabel="expert", ylabel="share of the choices")
+axis.set(xlabel="expert", ylabel="share of routed tokens")
 axis.legend()
 figure.tight_layout()
 # %% [markdown]
@@ -190,8 +190,8 @@ with exercise(1):
 
 
 # %% [markdown]
-# **2.** Return the share of a model's parameters that is used for one token. It has `shared` parameters that every
-# token uses, and `E` experts of `expert` parameters each, of which `k` are chosen.
+# **2.** Return the share of a model's parameters that is used for one token. The model has `shared` parameters that
+# every token uses, and `E` experts with `expert` parameters each, of which the router selects `k` per token.
 # %% exercise 2
 def active_share(shared, expert, E, k):
     raise NotImplementedError("Write your answer in the cell above.")

@@ -20,15 +20,15 @@ prediction = None
 # * feed-forward: $8 D^2 + 5 D$
 # * two LayerNorms: $4 D$
 #
-# Together these are $12 D^2 + 13 D$ per layer. Outside the layers there are the table of tokens $V D$, which is
-# also used for the logits, the table of positions $2048\, D$, and a final norm $2 D$.
+# Together these are $12 D^2 + 13 D$ per layer. Outside the layers there are the token embedding $V D$, which is
+# also used for the logits, the position embedding $2048\, D$, and a final norm $2 D$.
 # %%
 import archetype
 
 L, D, V, T = 96, 12288, 50257, 2048
 attention, feedforward, norms = L * (4 * D**2 + 4 * D), L * (8 * D**2 + 5 * D), (L * 4 + 2) * D
-tables = (V + T) * D
-total = attention + feedforward + norms + tables
+embeddings = (V + T) * D
+total = attention + feedforward + norms + embeddings
 reveal(prediction, attention / total)
 
 report = archetype.cost_report("gpt3-175b")
@@ -44,14 +44,14 @@ archetype.draw("gpt3-175b", length=T)
 # parameter. Attention between tokens comes on top: $2 T D$ for the scores and $2 T D$ for the weighted sum of
 # values in each layer.
 # %%
-matrices = L * 12 * D**2 + V * D  # the table of tokens is a matrix when it makes logits
+matrices = L * 12 * D**2 + V * D  # the token embedding also computes the logits
 forward = T * (2 * matrices + L * 4 * T * D)
 gpt3 = archetype.load_spec("gpt3-175b")
 dense = archetype.cost_report(gpt3.replace(layers=[gpt3.layers[0]] * L), length=T)
 assert dense.flops["forward"] == forward
-print(f"one text of {T:,} tokens: {forward:.3e} FLOPs; {forward / T / total:.3f} FLOPs a token and parameter")
+print(f"a sequence of {T:,} tokens: {forward:.3e} FLOPs; {forward / T / total:.3f} FLOPs per token and parameter")
 sparse = archetype.cost_report(gpt3, length=T, attention="allowed")
-print(f"as published, with sparse layers in turn, and allowed pairs alone: {sparse.flops['forward']:.3e}")
+print(f"as published, with alternating sparse layers, counting only allowed pairs: {sparse.flops['forward']:.3e}")
 # %% [markdown]
 # The backward pass takes twice as many FLOPs as the forward pass, because it multiplies by each matrix twice: once
 # for the gradient of the input and once for that of the matrix. Hence the rule of thumb for training: **$6 N$
@@ -60,29 +60,29 @@ print(f"as published, with sparse layers in turn, and allowed pairs alone: {spar
 tokens = 300e9
 training = 3 * forward / T * tokens
 rule = 6 * total * tokens
-a100 = 312e12 * 0.4  # FLOPs a second in bfloat16, of which 40 % are reached
+a100 = 312e12 * 0.4  # FLOPs per second in bfloat16, at 40 % utilization
 print(f"training: {training:.3e} FLOPs; rule of thumb {rule:.3e}")
 print(f"on 1,024 A100: {training / a100 / 1024 / 86400:.0f} days")
 # %% [markdown]
-# ## Where the work goes as texts grow
+# ## Where the work goes as sequences grow
 #
 # Attention between tokens grows with $T^2$, everything else with $T$. At what length is it half of the work?
 # %%
 lengths = [2**power for power in range(9, 18)]
-between = [4 * length * D * L for length in lengths]  # a token
+between = [4 * length * D * L for length in lengths]  # per token
 products = 2 * matrices
-shares = [one / (one + products) for one in between]
+shares = [pairs / (pairs + products) for pairs in between]
 figure, axis = plt.subplots(figsize=(5.5, 2.8))
 axis.semilogx(lengths, shares, "o-")
 axis.axhline(0.5, color="gray", linestyle=":")
-axis.set(xlabel="tokens of a text, T", ylabel="share of attention's pairs", ylim=(0, 1))
+axis.set(xlabel="sequence length T", ylabel="share of query-key pairs", ylim=(0, 1))
 figure.tight_layout()
 print(f"half at T = {products / (4 * D * L):,.0f}, about 6 D")
 # %% [markdown]
 # ## Memory
 #
 # Weights in 16 bits take 2 bytes per parameter. Training with Adam keeps, in 32 bits, the weights, gradients and
-# two moments: 16 bytes per parameter. The cache of one text has $2 L D$ numbers per token.
+# two moments: 16 bytes per parameter. The cache has $2 L D$ numbers per token.
 # %%
 GiB = 2**30
 by_hand = {"weights": 2 * total, "training_state": 16 * total, "cache": 2 * L * D * T * 2}
@@ -94,7 +94,7 @@ for name, count in by_hand.items():
 # ## Scaling a model
 #
 # GPT-3's eight sizes go from 125 M to 175 B. Width and depth grow together; the parameters follow $12 L D^2$ once
-# the tables no longer matter.
+# the embeddings no longer matter.
 # %%
 names = [name for name in archetype.presets() if name.startswith("gpt3-") and "tiny" not in name]
 print(f"{'':10} {'layers':>6} {'width':>6} {'parameters':>16} {'12 L D^2':>9}")
@@ -127,8 +127,8 @@ def gpt_parameters(L, D, V, T):
 with exercise(1):
     for name in ("gpt2", "gpt2-xl", "gpt3-13b"):
         spec = archetype.load_spec(name)
-        own = gpt_parameters(spec.num_layers, spec.d_model, spec.vocab_size, spec.context_length)
-        assert own == archetype.cost_report(name).parameters["total"], name
+        count = gpt_parameters(spec.num_layers, spec.d_model, spec.vocab_size, spec.context_length)
+        assert count == archetype.cost_report(name).parameters["total"], name
 
 
 # %% [markdown]
@@ -147,7 +147,7 @@ with exercise(2):
 
 # %% [markdown]
 # **3.** When a model generates, each token reads all weights from memory once. A GPU reads `bandwidth` bytes per
-# second. What is the largest number of tokens per second for one text if the weights take 2 bytes per parameter?
+# second. What is the largest number of tokens per second for one sequence if the weights take 2 bytes per parameter?
 # %% exercise 3
 def tokens_per_second(parameters, bandwidth):
     raise NotImplementedError("Write your answer in the cell above.")

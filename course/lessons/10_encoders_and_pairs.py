@@ -9,22 +9,22 @@
 # ## Predict
 #
 # In a made-up language the tokens at even positions are drawn at random from 0 to 11, and each token at an odd
-# position is the *larger* of its two neighbours. One token at an odd position is hidden. A model that sees both
-# sides can always predict it. How often can a model that sees only the left side? (What is its best guess?)
+# position is the *larger* of its two neighbors. One token at an odd position is hidden. A model that sees both sides
+# can always predict it. How often can a model that sees only the left side predict it? (What is its best guess?)
 # %%
 prediction = None
 # %%
 import archetype
 
 V, T, D = 12, 13, 32
-MASK = V  # a token of its own, in the place of a hidden one
-INITIAL = {"kind": "normal", "std": 0.1}  # larger than usual, for models so narrow
+MASK = V  # an extra token that replaces a hidden one
+INITIAL = {"kind": "normal", "std": 0.1}  # larger than usual, because the models are narrow
 
 
 def texts(count):
-    rows = torch.randint(V, (count, T))
-    rows[:, 1::2] = torch.maximum(rows[:, :-2:2], rows[:, 2::2])
-    return rows
+    tokens = torch.randint(V, (count, T))
+    tokens[:, 1::2] = torch.maximum(tokens[:, :-2:2], tokens[:, 2::2])
+    return tokens
 
 
 def stack(kind):
@@ -37,22 +37,22 @@ def stack(kind):
     return {"kind": kind, **sizes, "layers": [block] * 2, "final_norm": "layer", "initialization": INITIAL}
 
 
-def hide(rows):
-    """Rows with one token at an odd place hidden, and that place of each row."""
-    places = 2 * torch.randint(T // 2, (len(rows),)) + 1
-    hidden = rows.clone()
-    hidden[torch.arange(len(rows)), places] = MASK
-    return hidden, places
+def hide(tokens):
+    """Hide one token at an odd position of each sequence; return the sequences and these positions."""
+    positions = 2 * torch.randint(T // 2, (len(tokens),)) + 1
+    hidden = tokens.clone()
+    hidden[torch.arange(len(tokens)), positions] = MASK
+    return hidden, positions
 
 
 def accuracy(kind):
     torch.manual_seed(0)
     model = archetype.build(stack(kind))
 
-    def logits_of(rows):
-        hidden, places = hide(rows)
-        each = torch.arange(len(rows))
-        return model(hidden).logits[each, places], rows[each, places]
+    def logits_of(tokens):
+        hidden, positions = hide(tokens)
+        each = torch.arange(len(tokens))
+        return model(hidden).logits[each, positions], tokens[each, positions]
 
     fit(lambda: torch.nn.functional.cross_entropy(*logits_of(texts(32))), model.parameters(), 300, rate=5e-3)
     with torch.no_grad():
@@ -61,13 +61,13 @@ def accuracy(kind):
 
 
 both, left = accuracy("encoder"), accuracy("decoder")
-best = sum(a + 1 for a in range(V)) / V**2  # it names its left neighbour a, which is right if the other is <= a
+best = sum(a + 1 for a in range(V)) / V**2  # the guess is the left neighbor a, right if the other is <= a
 reveal(prediction, best)
-print(f"trained: {left:.1%} with the left side alone, {both:.1%} with both")
+print(f"trained: {left:.1%} with only the left side, {both:.1%} with both")
 # %% [markdown]
-# The two models differ in one word of their specification, `encoder` or `decoder`: the mask. An encoder is trained
-# by hiding tokens (BERT hides 15 %); it cannot generate text, because it has only seen complete texts. A decoder
-# is trained on every token at once, and can generate.
+# The two models differ in one word of their specification, `encoder` or `decoder`, which chooses the mask. An
+# encoder is trained by hiding tokens (BERT hides 15 %); it cannot generate text, because it has only seen complete
+# texts. A decoder is trained on every token at once, and can generate.
 #
 # ## Padding
 #
@@ -75,11 +75,11 @@ print(f"trained: {left:.1%} with the left side alone, {both:.1%} with both")
 # hide it: a text then gives the same vectors in a batch as alone.
 # %%
 encoder = archetype.build(stack("encoder"))
-rows, lengths = texts(3), torch.tensor([13, 5, 8])
+batch, lengths = texts(3), torch.tensor([13, 5, 8])
 with torch.no_grad():
-    together = encoder(rows, num_tokens=lengths).hidden
+    together = encoder(batch, num_tokens=lengths).hidden
     for row, length in enumerate(lengths):
-        alone = encoder(rows[row : row + 1, :length]).hidden[0]
+        alone = encoder(batch[row : row + 1, :length]).hidden[0]
         torch.testing.assert_close(together[row, :length], alone, rtol=1e-4, atol=1e-5)
 print("padded and alone: equal vectors")
 # %% [markdown]
@@ -104,14 +104,14 @@ lm = archetype.LanguageModel(pair.spec, pair)
 trace = lm.trace(source[0], target=target).run()
 cross = pair.decoder.blocks[0].cross
 with torch.no_grad():
-    read = trace["encoder.final_norm.out"][0]  # (13, D)
-    asks = trace["decoder.blocks.0.cross.in"][0]  # (6, D)
-    q = cross.q(asks).unflatten(-1, (4, -1)).transpose(0, 1)  # (H, 6, P)
-    k, v = (one(read).unflatten(-1, (4, -1)).transpose(0, 1) for one in (cross.k, cross.v))
+    encoded = trace["encoder.final_norm.out"][0]  # (13, D)
+    x = trace["decoder.blocks.0.cross.in"][0]  # (6, D)
+    q = cross.q(x).unflatten(-1, (4, -1)).transpose(0, 1)  # (H, 6, P)
+    k, v = (linear(encoded).unflatten(-1, (4, -1)).transpose(0, 1) for linear in (cross.k, cross.v))
     weights = (q @ k.transpose(1, 2) / q.shape[-1] ** 0.5).softmax(-1)  # (H, 6, 13)
     by_hand = cross.o((weights @ v).transpose(0, 1).flatten(1))
 torch.testing.assert_close(by_hand, trace["decoder.blocks.0.cross.out"][0])
-print("cross-attention by hand is what the layer gives")
+print("cross-attention by hand equals the layer's output")
 # %% [markdown]
 # ## Reversing texts
 #
@@ -141,7 +141,7 @@ fit(loss, pair.parameters(), 300, rate=5e-3)
 source, given, target = reversal(200)
 with torch.no_grad():
     right = (pair(given, source=source).logits.argmax(-1) == target).double().mean()
-print(f"{right:.1%} of the reversed tokens are right")
+print(f"{right:.1%} of the reversed tokens are correct")
 
 lm = archetype.LanguageModel(pair.spec, pair.eval())
 maps = lm.inspect(source[0], target=given[:1])
@@ -166,9 +166,8 @@ figure.tight_layout()
 # %% [markdown]
 # ## Exercises
 #
-# **1.** BERT hides 15 % of the tokens: of these 80 % become the mask, 10 % another token and 10 % stay. Given `n`
-# tokens of a text, how many are expected to be *changed* in what the model reads? (A random other token always
-# differs.)
+# **1.** BERT selects 15 % of the tokens: 80 % of these become the mask, 10 % become another token, and 10 % stay.
+# In a text of `n` tokens, how many does the model read *changed*, on average? (The other token always differs.)
 # %% exercise 1
 def expected_changes(n):
     raise NotImplementedError("Write your answer in the cell above.")

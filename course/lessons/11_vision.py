@@ -15,18 +15,18 @@ import archetype
 
 SIZE, PATCH, D = 24, 4, 48
 CLASSES = ("beside", "above", "falling", "rising")
-OFFSETS = torch.tensor([[0.0, 5.0], [5.0, 0.0], [3.5, 3.5], [-3.5, 3.5]])  # from the middle to one disc
+OFFSETS = torch.tensor([[0.0, 5.0], [5.0, 0.0], [3.5, 3.5], [-3.5, 3.5]])  # of one disc from the center
 
 
 def pictures(count):
     """Pictures (count, 1, SIZE, SIZE) and their classes."""
     classes = torch.randint(4, (count,))
-    places = torch.stack(torch.meshgrid(torch.arange(SIZE), torch.arange(SIZE), indexing="ij"), dim=-1)
+    pixels = torch.stack(torch.meshgrid(torch.arange(SIZE), torch.arange(SIZE), indexing="ij"), dim=-1)
     middle = torch.randint(8, SIZE - 8, (count, 1, 1, 2))
     drawn = torch.zeros(count, SIZE, SIZE)
     for sign in (1, -1):
-        centre = middle + sign * OFFSETS[classes][:, None, None]
-        drawn += (places - centre).norm(dim=-1) <= 3
+        center = middle + sign * OFFSETS[classes][:, None, None]
+        drawn += (pixels - center).norm(dim=-1) <= 3
     return (drawn + 0.15 * torch.randn(count, SIZE, SIZE))[:, None], classes
 
 
@@ -87,13 +87,13 @@ print("patches by hand, as a convolution and in Archetype: equal")
 # %% [markdown]
 # ## Space is learned
 #
-# Apart from its position vectors, nothing tells the model which patches are neighbours. Without them, a picture
+# Apart from its position vectors, nothing tells the model which patches are neighbors. Without them, a picture
 # whose patches are shuffled is the same picture.
 # %%
 
 
 def shuffled(images, order):
-    """Pictures with their patches in another order."""
+    """Return pictures with their patches in another order."""
     cut = torch.nn.functional.unfold(images, PATCH, stride=PATCH)
     return torch.nn.functional.fold(cut[:, :, order], (SIZE, SIZE), PATCH, stride=PATCH)
 
@@ -120,7 +120,7 @@ test_images, test_classes = pictures(500)
 with torch.no_grad():
     right = (vit(test_images).logits.argmax(-1) == test_classes).double().mean().item()
     right_shuffled = (vit(shuffled(test_images, order)).logits.argmax(-1) == test_classes).double().mean().item()
-print(f"{right:.1%} right on new pictures, {right_shuffled:.1%} with shuffled patches (a guess: 25%)")
+print(f"{right:.1%} correct on new pictures, {right_shuffled:.1%} with shuffled patches (a guess: 25%)")
 # %% [markdown]
 # Where does the class token look?
 # %%
@@ -148,8 +148,8 @@ figure.tight_layout()
 # %% [markdown]
 # ## Exercises
 #
-# **1.** How many tokens does a video of `frames` pictures of side `S` have, cut into blocks of `J` x `J` pixels
-# over `t` frames, without a class token?
+# **1.** How many tokens does a video of `frames` pictures of side `S` have, if it is cut into blocks of
+# `J` x `J` pixels over `t` frames, without a class token?
 # %% exercise 1
 def video_tokens(frames, S, J, t):
     raise NotImplementedError("Write your answer in the cell above.")
@@ -177,8 +177,8 @@ with exercise(2):
 
 
 # %% [markdown]
-# **3.** The class is read from the class token. Another way is the mean of all patches. Change the specification
-# `vit_spec` so that it has no class token, and return it.
+# **3.** Here the class is predicted from the class token. Another way is the mean of all patches. Change the
+# specification `vit_spec` so that it has no class token, and return it.
 # %% exercise 3
 def without_class_token(spec):
     raise NotImplementedError("Write your answer in the cell above.")

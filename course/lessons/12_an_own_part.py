@@ -4,12 +4,12 @@
 # **Question.** You have an idea for a layer. How do you build it, and how do you find out whether it is better?
 #
 # You write a mixer that Archetype does not have, check that it is causal and that it can decode, and compare it
-# with attention over several seeds. Then you compute by hand what the comparison says.
+# with attention over several seeds. Then you compute the verdict of the comparison by hand.
 # %% [markdown]
 # ## The idea
 #
 # Attention decides for each token where to look. What if a layer always looks at the recent past, with a memory
-# that fades at a rate that each feature learns? That is an exponential moving average:
+# that fades at a learned rate per feature? That is an exponential moving average:
 #
 # $$m_t = a \odot m_{t-1} + (1 - a) \odot W_v x_t, \qquad y_t = W_o\,(m_t \odot \operatorname{silu}(W_g x_t)),
 # \qquad a = \sigma(\lambda)$$
@@ -18,8 +18,8 @@
 #
 # ## Predict
 #
-# Both models learn the letters of Python's documentation, with equally many parameters in each layer, in texts of
-# 32 bytes. Which has the lower loss: `"attention"` or `"average"`? And will the difference between them be larger
+# Both models are trained on Python's documentation in sequences of 32 bytes. The one with the average has 4 % fewer
+# parameters. Which has the lower loss: `"attention"` or `"average"`? And will the difference between them be larger
 # than that between two seeds of the same model?
 # %%
 prediction = None
@@ -49,7 +49,7 @@ class MovingAverage(spec.Mixer):
     """A gated moving average of values whose decay each feature learns."""
 
     kind: Literal["moving_average"] = "moving_average"
-    slowest: int = 32  # tokens after which 1/e of the slowest feature is left at the start
+    slowest: int = 32  # at the start, tokens after which 1/e of the slowest feature is left
 
 
 @dataclass
@@ -110,28 +110,28 @@ def model_spec(mixer, D=32):
     return {**sizes, "layers": [block], "final_norm": "rms"}
 
 
-own = archetype.build(model_spec("moving_average"))
+model = archetype.build(model_spec("moving_average"))
 tokens = torch.randint(256, (1, 20))
 changed = tokens.clone()
 changed[0, 15] = (changed[0, 15] + 1) % 256
 with torch.no_grad():
-    logits = own(tokens).logits
-    assert torch.equal(logits[:, :15], own(changed).logits[:, :15])
-    assert not torch.allclose(logits[:, 15:], own(changed).logits[:, 15:])
-    state, steps = own.new_state(1), []
+    logits = model(tokens).logits
+    assert torch.equal(logits[:, :15], model(changed).logits[:, :15])
+    assert not torch.allclose(logits[:, 15:], model(changed).logits[:, 15:])
+    state, steps = model.new_state(1), []
     for t in range(20):
-        output = own(tokens[:, t : t + 1], state)
+        output = model(tokens[:, t : t + 1], state)
         state = output.state
         steps.append(output.logits)
     torch.testing.assert_close(torch.cat(steps, dim=1), logits)
-report = archetype.cost_report(own.spec, length=32)
-assert report.parameters["total"] == sum(one.numel() for one in own.parameters())
+report = archetype.cost_report(model.spec, length=32)
+assert report.parameters["total"] == sum(parameter.numel() for parameter in model.parameters())
 print(f"causal, decodes, counted: {report.parameters['total']:,} parameters, {report.state['bytes']} bytes of state")
 # %% [markdown]
 # ## The comparison
 #
-# One run of each says little, because another seed gives another loss. So an experiment runs both with the same
-# seeds and the same texts in the same order, and asks whether the differences *within the pairs* differ from zero.
+# One run of each says little, because another seed gives another loss. So an experiment trains both with the same
+# seeds on the same texts in the same order, and asks whether the differences *within the pairs* differ from zero.
 # An experiment is plain data, in the form that `archetype compare` reads from a file. (A real study also tunes the
 # learning rate of each arm, because one rate rarely suits both: add `tune`.)
 # %%
@@ -164,7 +164,7 @@ from archetype.extend import compare, summary_text
 outcome = compare(experiment, store=folder / "runs", data_dir=folder)
 print(summary_text(outcome))
 # %% [markdown]
-# The verdict names what is missing: it has not been shown yet that comparisons on *this machine* can tell a real
+# The verdict names what is missing: nothing has shown yet that comparisons on *this machine* can tell a real
 # difference from none. `archetype compare calibrate` shows it, and `compare plan` says how long it takes: a model
 # compared with itself must give "no difference shown", and a model of twice the width must be "shown" to be
 # better. You can compute what the numbers say yourself.
@@ -182,11 +182,11 @@ differences = [new - old for old, new in zip(values["attention"], values["averag
 half = 2.570582 * stdev(differences) / math.sqrt(len(differences))
 by_hand = [mean(differences), mean(differences) - half, mean(differences) + half]
 flipped = [abs(mean(s * d for s, d in zip(signs, differences, strict=True))) for signs in product((1, -1), repeat=6)]
-p = mean(one >= abs(mean(differences)) - 1e-12 for one in flipped)
+p = mean(value >= abs(mean(differences)) - 1e-12 for value in flipped)
 
 reveal(prediction, min(values, key=lambda arm: mean(values[arm])))
-for arm, many in values.items():
-    print(f"{arm:9}", " ".join(f"{one:.3f}" for one in many))
+for arm, losses in values.items():
+    print(f"{arm:9}", " ".join(f"{loss:.3f}" for loss in losses))
 print(f"difference {by_hand[0]:+.3f}, 95 %: {by_hand[1]:+.3f} to {by_hand[2]:+.3f}; sign-flip p = {p:.3f}")
 assert all(abs(a - b) < 1e-4 for a, b in zip(by_hand, part["effect"]["effect"], strict=True))
 

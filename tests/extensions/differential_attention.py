@@ -93,7 +93,7 @@ class DifferentialAttentionModule(nn.Module):
             k, v, positions = cache.append(k, v, context)  # (B, H, S, 2P) twice, (b, S)
             mask = context.cached("differential pairs", lambda: causal_pairs(context.positions, positions))
         score, pairs = ScoreFunction(self.head_dim**-0.5), zip(q.chunk(2, -1), k.chunk(2, -1), strict=True)
-        first, second = (attend(one, other, v, score, mask, mask is None, context.kernels) for one, other in pairs)
+        first, second = (attend(a, b, v, score, mask, mask is None, context.kernels) for a, b in pairs)
         y = (1 - self.lambda_init) * self.norm(first - self.weight_of_second().to(second.dtype) * second)
         z: Tensor = self.o(y.transpose(1, 2).flatten(2))
         return z

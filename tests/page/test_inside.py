@@ -367,7 +367,7 @@ def test_a_report_shows_the_numbers_of_its_file(page: Page, reports: Path, tmp_p
     page.address(f"report={written.stem}")
     effect = page.tab.evaluate("JSON.parse(document.querySelector('[data-effect]').dataset.effect)")
     assert effect == part["effect"]["effect"]
-    numbers = [float(one) for one in re.findall(r"[-\d.]+(?:e-\d+)?", texts(page, ".says")[0].replace("−", "-"))]
+    numbers = [float(one) for one in re.findall(r"[-\d.]+(?:e-\d+)?", texts(page, ".summary")[0].replace("−", "-"))]
     p, margin = part["effect"]["p"], part["effect"]["margin"]
     assert numbers == [float(f"{value:.3g}") for value in (*part["effect"]["effect"], p, margin)]
     assert texts(page, ".verdict") == [report["verdict"]]

@@ -458,7 +458,7 @@ def test_turns_of_a_chat_are_sent_stopped_edited_and_answered_again(page: Page, 
     first = answer(("user", "Hello"))
     shows(first)
     tab.fill("textarea[aria-label='Turn 3']", "More")  # send
-    tab.click("button:text-is('Answer')")
+    tab.click("button:text-is('Generate')")
     shows(answer(("user", "Hello"), ("assistant", first), ("user", "More")))
     tab.fill("textarea[aria-label='Turn 1']", "Good day")  # edit, and answer the first turn again
     tab.click(".turn.assistant >> nth=0 >> button:text-is('Regenerate')")
@@ -477,7 +477,7 @@ def test_turns_of_a_chat_are_sent_stopped_edited_and_answered_again(page: Page, 
     tab.wait_for_selector("button:has-text('Stop')")
     tab.keyboard.press("Escape")
     tab.wait_for_selector("[role=status]:has-text('stopped')")
-    assert tab.locator("button:text-is('Answer')").is_enabled()
+    assert tab.locator("button:text-is('Generate')").is_enabled()
 
 
 TEMPLATES = tuple(text.replace("RUN", "window.ran=1").replace("AWAY", "http://127.0.0.2/") for text in (

@@ -1,23 +1,23 @@
-/** The state of the page as the part of its address behind the #: `/screen?name=value&...`. */
+/** The state of the web UI, stored in the hash of its address: `/screen?name=value&...`. */
 export interface Address {
   screen: string;
   values: Record<string, string>;
 }
 
-/** Read the hash of an address. */
+/** Parse the hash of an address. */
 export function parseHash(hash: string): Address {
   const [path = "", query = ""] = hash.replace(/^#\/?/, "").split(/\?(.*)/s);
   return { screen: decodeURIComponent(path), values: Object.fromEntries(new URLSearchParams(query)) };
 }
 
-/** Write the hash of an address; values that are empty are left out. */
+/** Write the hash of an address, without empty values. */
 export function formatHash({ screen, values }: Address): string {
   const pairs = Object.entries(values).filter(([, value]) => value !== "");
   const query = new URLSearchParams(pairs).toString();
   return `#/${encodeURIComponent(screen)}${query && `?${query}`}`;
 }
 
-/** A text as a short value of an address: compressed, in URL-safe base64. */
+/** Compress a text into a short address value, in URL-safe base64. */
 export async function packText(text: string): Promise<string> {
   const stream = new Blob([text]).stream().pipeThrough(new CompressionStream("deflate-raw"));
   const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
@@ -25,7 +25,7 @@ export async function packText(text: string): Promise<string> {
   return base64.replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
 }
 
-/** The text that `packText` made a value of. */
+/** Decompress a value of `packText`. */
 export async function unpackText(value: string): Promise<string> {
   const binary = atob(value.replaceAll("-", "+").replaceAll("_", "/"));
   const bytes = Uint8Array.from(binary, (character) => character.charCodeAt(0));

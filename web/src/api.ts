@@ -1,11 +1,11 @@
-/** What the server answers, typed; see archetype/apps/serve/. */
+/** Types of the server's responses; see archetype/apps/serve/. */
 
 export interface ModelInfo {
   name: string;
   error?: string;
   kind?: "decoder" | "encoder" | "encoder_decoder" | "ngram" | "megabyte" | "vision_encoder";
   head?: string;
-  prompt?: string | null; // to begin with, where the server has one
+  prompt?: string | null; // initial prompt, if the server has one
   loaded?: boolean;
   context_length?: number;
   num_layers?: number;
@@ -71,7 +71,7 @@ export interface Box {
   detail: string;
   kind: string;
   repeat: number;
-  sets: number; // of weights among its layers; 0: each has its own
+  sets: number; // number of weight sets that the layers share; 0 if each layer has its own
   field: string;
   change: string;
   cost: Record<Measure, number>;
@@ -166,7 +166,7 @@ export interface Evaluated {
   times: Times | null;
   form: FormGroup[];
   diff: { path: string; a: unknown; b: unknown }[];
-  family?: string | null; // under which it can be published, where that was asked
+  family?: string | null; // that it can be exported as, if requested
   base: (Sums & { name: string }) | null;
   diagram: Diagram;
   parts: Record<string, { kind: string; yaml: string; about: string }>;
@@ -178,7 +178,7 @@ export interface Refused {
   problems: Problem[];
 }
 
-/** An answer that is an error, in the server's words. */
+/** An error response, with the server's message. */
 export class ApiError extends Error {
   constructor(
     message: string,
@@ -191,7 +191,7 @@ export class ApiError extends Error {
 
 let askForKey: () => Promise<string> = () => Promise.reject(new Error("no key"));
 
-/** Say how the reader is asked for the server's key, where it needs one. */
+/** Set the function that asks the user for the server's API key. */
 export function onKeyNeeded(ask: () => Promise<string>): void {
   askForKey = ask;
 }
@@ -216,12 +216,12 @@ async function send(path: string, body: unknown, signal?: AbortSignal): Promise<
   }
 }
 
-/** GET a path, or POST a body to it, and read the JSON of the answer. */
+/** GET a path, or POST a body to it, and parse the JSON of the response. */
 export async function call<T>(path: string, body?: unknown, signal?: AbortSignal): Promise<T> {
   return (await send(path, body, signal)).json() as Promise<T>;
 }
 
-/** GET a path, and read numbers: their shape stands in the header x-shape. */
+/** GET a tensor. Its shape is in the header x-shape. */
 export async function numbers(path: string, signal?: AbortSignal): Promise<{ shape: number[]; data: Float32Array | Uint8Array }> {
   const response = await send(path, undefined, signal);
   const shape = (response.headers.get("x-shape") ?? "").split(",").map(Number);
@@ -229,7 +229,7 @@ export async function numbers(path: string, signal?: AbortSignal): Promise<{ sha
   return { shape, data: response.headers.get("x-dtype") === "uint8" ? new Uint8Array(buffer) : new Float32Array(buffer) };
 }
 
-/** The events of a stream as they come, until it ends or is aborted. */
+/** Yield the events of a stream as they arrive, until it ends or is aborted. */
 export async function* events<T>(path: string, body?: unknown, signal?: AbortSignal): AsyncGenerator<T> {
   const response = await send(path, body, signal);
   const reader = response.body!.pipeThrough(new TextDecoderStream()).getReader();
@@ -252,7 +252,7 @@ export async function* events<T>(path: string, body?: unknown, signal?: AbortSig
   }
 }
 
-/** The data of one server-sent event; none of a comment, or of the sign that there are no more. */
+/** Return the data of a server-sent event; empty for a comment or for the end mark [DONE]. */
 export function eventData(event: string): string[] {
   const data = event.split("\n").filter((line) => line.startsWith("data:"));
   const text = data.map((line) => line.slice(5).trimStart()).join("\n");

@@ -1,4 +1,4 @@
-/** A picture: a white disc on black. */
+/** Draw an example image: a white disc on black. */
 export function disc(): string {
   const canvas = document.createElement("canvas");
   canvas.width = canvas.height = 64;

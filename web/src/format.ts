@@ -1,7 +1,7 @@
 const DECIMAL: [number, string][] = [[1e24, "Y"], [1e21, "Z"], [1e18, "E"], [1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"]];
 const BINARY: [number, string][] = [[2 ** 50, "PiB"], [2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
 
-const grouped = new Intl.NumberFormat("en-US", { maximumFractionDigits: 6 }); // making one takes longer than a thousand numbers
+const grouped = new Intl.NumberFormat("en-US", { maximumFractionDigits: 6 }); // creating one takes longer than formatting a thousand numbers
 
 /** 28311552 as 28,311,552. */
 export function exact(number: number): string {
@@ -27,7 +27,7 @@ export function seconds(number: number): string {
   return `${threeDigits(number / 1e-9)} ns`;
 }
 
-/** Three digits that count: 27.04 as 27, 1.2345 as 1.23; more only before the point. */
+/** Three significant digits: 27.04 as 27, 1.2345 as 1.23; integer digits are never dropped. */
 export function threeDigits(number: number): string {
   if (Math.abs(number) >= 999.5) return exact(Math.round(number));
   const text = String(Number(number.toPrecision(3)));
@@ -36,10 +36,11 @@ export function threeDigits(number: number): string {
 
 /** A share as a percentage with one decimal. */
 export function percent(share: number): string {
-  return `${(100 * share).toFixed(1)}%`;
+  const text = (100 * share).toFixed(1);
+  return `${text === "-0.0" ? "0.0" : text}%`;
 }
 
-/** A change, with its sign: +12.5%, −3.0%; nothing where there is none. */
+/** A relative change with its sign: +12.5%, −3.0%; empty if the values are equal. */
 export function change(before: number, after: number): string {
   if (before === after) return "";
   if (before === 0) return "new";
@@ -47,7 +48,7 @@ export function change(before: number, after: number): string {
   return `${share > 0 ? "+" : "−"}${Math.abs(share) < 0.05 ? "<0.1" : Math.abs(share).toFixed(1)}%`;
 }
 
-/** A token as a reader sees it: white space and what cannot be seen by signs. */
+/** A token with visible symbols for white space and control characters. */
 export function visible(text: string): string {
   return text.replaceAll("\n", "⏎").replaceAll("\t", "⇥").replaceAll(" ", "·").replace(/[\u0000-\u001f\u007f]/g, "�") || "∅";
 }

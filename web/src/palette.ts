@@ -4,7 +4,7 @@ export type PaletteName = "viridis" | "cividis" | "signed" | "mask";
 
 const tables = new Map<string, Uint8ClampedArray>();
 
-/** 256 colours as red, green, blue and opacity, from the lowest number to the highest. */
+/** 256 RGBA colors, from the lowest value to the highest. */
 export function palette(name: PaletteName, dark: boolean): Uint8ClampedArray {
   const key = name === "mask" ? `mask ${dark}` : name;
   const known = tables.get(key);

@@ -1,6 +1,6 @@
 import type { Component } from "svelte";
 
-/** A screen of the page: its name in the address, what the header calls it, the key that opens it, and its component. */
+/** A screen of the web UI: its name in the address, its title in the header, its keyboard shortcut and its component. */
 export interface Screen {
   id: string;
   title: string;
@@ -9,7 +9,7 @@ export interface Screen {
   load: () => Promise<{ default: Component }>;
 }
 
-/** All screens in the order of the header; each is loaded when it is first opened. */
+/** All screens in the order of the header. Each is loaded when it is first opened. */
 export const screens: Screen[] = [
   {
     id: "home",
@@ -50,14 +50,14 @@ export const screens: Screen[] = [
     id: "inside",
     title: "Inside",
     key: "i",
-    about: "Attention, logit lens, residual stream, experts and recurrent states for a text",
+    about: "Attention, logit lens, residual stream, experts and recurrent states of a text",
     load: () => import("./screens/inside/Inside.svelte"),
   },
   {
     id: "state",
     title: "KV cache",
     key: "m",
-    about: "Memory used in decoding: of several models by length, and as allocated now",
+    about: "Memory used in decoding: by length for several models, and as allocated now",
     load: () => import("./screens/state/State.svelte"),
   },
   {

@@ -2,19 +2,19 @@ import { unpackText } from "./address";
 import { api, type Evaluated, type EvaluateRequest, type Origin, type Problem } from "./api";
 import { catalogue } from "./state.svelte";
 
-/** What `spec` is in an address that says nothing: the served model, or else a well-known preset. */
+/** Default of `spec` in an address: the served model, or else a well-known preset. */
 export function defaultSpec(): string {
   return catalogue.model ? `model:${catalogue.model.name}` : "preset:llama-3-8b";
 }
 
-/** What a value of the address names: `preset:NAME`, `model:NAME`, or `yaml:` with a packed text. */
+/** Parse an address value: `preset:NAME`, `model:NAME`, or `yaml:` with a packed text. */
 export async function originOf(value: string): Promise<Origin> {
   const [kind, name = ""] = value.split(/:(.*)/s);
   if (kind === "yaml") return { source: await unpackText(name) };
   return kind === "model" ? { model: name } : { preset: name };
 }
 
-/** The answers of the server about a specification; the newest question counts, and older ones are given up. */
+/** The server's evaluation of a specification. A new request cancels older ones. */
 export class Evaluation {
   answer = $state.raw<Evaluated | null>(null);
   problems = $state.raw<Problem[]>([]);
@@ -23,7 +23,7 @@ export class Evaluation {
   milliseconds = $state(0);
   #running: AbortController | null = null;
 
-  /** Ask; the last good answer stays until there is a better one. */
+  /** Evaluate a specification. The last valid answer stays until the next one arrives. */
   async run(request: EvaluateRequest): Promise<Evaluated | null> {
     this.#running?.abort();
     const running = (this.#running = new AbortController());

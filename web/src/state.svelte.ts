@@ -3,14 +3,14 @@ import { api, type ModelInfo, type PresetInfo } from "./api";
 import { screens } from "./screens";
 
 /**
- * What the page shows, kept in its address: whoever opens the same address sees the same.
+ * The state of the web UI, stored in its address: the same address shows the same page.
  *
- * Shared names: `model`, `spec` (see `specOrigin`), and the selection `layer`, `head`, `token`, `position`.
- * A screen may add names of its own.
+ * Shared names: `model`, `spec` (see `originOf`), and the selection `layer`, `head`, `token`, `position`.
+ * A screen may add other names.
  */
 class PageState {
   #address = $state(parseHash(window.location.hash));
-  #late = 0; // a timer, until the address stands in the browser's bar too
+  #late = 0; // timer of a pending update of the browser's address bar
 
   constructor() {
     window.addEventListener("hashchange", () => {
@@ -20,21 +20,21 @@ class PageState {
   }
 
   get screen(): string {
-    return screens.some((one) => one.id === this.#address.screen) ? this.#address.screen : screens[0]!.id;
+    return screens.some((screen) => screen.id === this.#address.screen) ? this.#address.screen : screens[0]!.id;
   }
 
-  /** The value of a name; empty where the address has none. */
+  /** The value of a name; empty if the address has none. */
   get(name: string): string {
     return this.#address.values[name] ?? "";
   }
 
-  /** A value as a number; null where there is none. */
+  /** A value as a number; null if there is none. */
   number(name: string): number | null {
     const value = this.get(name);
     return value === "" || !Number.isFinite(Number(value)) ? null : Number(value);
   }
 
-  /** Change values; null and "" take one away. `step` adds an entry to the browser's history. */
+  /** Change values; null and "" remove a value. `step` adds an entry to the browser's history. */
   set(values: Record<string, string | number | boolean | null>, step = false): void {
     this.#write(this.screen, values, step);
   }
@@ -44,7 +44,7 @@ class PageState {
     this.#write(screen, values, true);
   }
 
-  /** The address of a screen with the present values, and others. */
+  /** Return the address of a screen with the current values, updated with others. */
   link(screen: string, values: Record<string, string> = {}): string {
     return formatHash({ screen, values: { ...this.#address.values, ...values } });
   }
@@ -61,16 +61,16 @@ class PageState {
       if (isLate) window.history.replaceState(null, "", before);
       window.history.pushState(null, "", hash);
     } else {
-      // it takes the browser milliseconds, and Safari refuses many in a row: after the frame, once for all changes till then
+      // replaceState takes milliseconds, and Safari refuses many calls in a row, so changes are collected
       const shown = window.location.hash;
       this.#late = window.setTimeout(() => {
         this.#late = 0;
-        if (window.location.hash === shown) window.history.replaceState(null, "", hash); // else someone has gone elsewhere
+        if (window.location.hash === shown) window.history.replaceState(null, "", hash); // else the user has navigated away
       }, 50);
     }
   }
 
-  /** Leave the browser's bar as it is; whether it was behind. */
+  /** Cancel a pending update of the address bar; return whether there was one. */
   #cancel(): boolean {
     const isLate = this.#late !== 0;
     window.clearTimeout(this.#late);
@@ -81,7 +81,7 @@ class PageState {
 
 export const page = new PageState();
 
-/** The one place that all views look at; each part is null where nothing is chosen. */
+/** The selection that all views share; each field is null if nothing is selected. */
 export const selection = {
   get layer() {
     return page.number("layer");
@@ -100,7 +100,7 @@ export const selection = {
   },
 };
 
-/** What the server has: its models and the presets. */
+/** The server's models and the presets. */
 class Catalogue {
   models = $state<ModelInfo[]>([]);
   presets = $state<PresetInfo[]>([]);
@@ -120,15 +120,15 @@ class Catalogue {
     }
   }
 
-  /** The model of the address, or else the first. */
+  /** The model in the address, or else the first. */
   get model(): ModelInfo | null {
-    return this.models.find((one) => one.name === page.get("model")) ?? this.models[0] ?? null;
+    return this.models.find((candidate) => candidate.name === page.get("model")) ?? this.models[0] ?? null;
   }
 }
 
 export const catalogue = new Catalogue();
 
-/** Whether the page is dark: as the reader chose, or else as the system is. */
+/** Whether the page is dark: the user's choice, or else the system's setting. */
 class Theme {
   #system = window.matchMedia("(prefers-color-scheme: dark)");
   #chosen = $state<string | null>(window.localStorage.getItem("theme"));

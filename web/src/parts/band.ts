@@ -1,11 +1,11 @@
-/** A curve that oscillates, as its moving mean with the least and the greatest value of each window. */
+/** Moving mean of an oscillating curve, with the minimum and maximum of each window. */
 export interface Band {
   mean: number[];
   low: number[];
   high: number[];
 }
 
-/** The band of a curve; a window reaches `half` values to either side, and less at the ends, so that it stays symmetric. */
+/** Compute the band of a curve. A window includes `half` values on either side, fewer near the ends so that it stays symmetric. */
 export function band(y: number[], half: number): Band {
   const result: Band = { mean: [], low: [], high: [] };
   y.forEach((_, at) => {

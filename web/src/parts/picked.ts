@@ -11,14 +11,14 @@ export interface Group {
   options: Option[];
 }
 
-/** What a search leaves of models and presets, by family; every word must be in a name or its family. */
+/** Models and presets that match a search, grouped by family. Each word must occur in the name or the family. */
 export function picked(models: ModelInfo[], presets: PresetInfo[], search: string, edited = "", none = ""): Group[] {
   const words = search.toLowerCase().split(/\s+/).filter(Boolean);
   const fits = (text: string) => words.every((word) => text.toLowerCase().includes(word));
   const groups: Group[] = [];
   if (none && !words.length) groups.push({ name: "none", options: [{ value: "", name: none }] });
-  if (edited && !words.length) groups.push({ name: "edited", options: [{ value: edited, name: "edited here" }] });
-  groups.push({ name: "served models", options: models.filter((one) => fits(one.name)).map(({ name }) => ({ value: `model:${name}`, name })) });
+  if (edited && !words.length) groups.push({ name: "edited", options: [{ value: edited, name: "your edits" }] });
+  groups.push({ name: "served models", options: models.filter((model) => fits(model.name)).map(({ name }) => ({ value: `model:${name}`, name })) });
   const families = new Map<string, Option[]>();
   for (const { name, family, parameters } of presets) {
     if (fits(`${name} ${family}`)) families.set(family, [...(families.get(family) ?? []), { value: `preset:${name}`, name, parameters }]);

@@ -7,7 +7,7 @@ const READS: Record<string, string> = {
   encoder_decoder: "It reads a whole source text at once and generates a target text token by token.",
   ngram: "It predicts the next token from the last few with a feed-forward network.",
   megabyte: "It reads bytes in patches: a large model runs over the patches, and a small one generates the bytes of each patch.",
-  vision_encoder: "It cuts an image into patches and reads them all at once, as tokens.",
+  vision_encoder: "It splits an image into patches and processes all of them at once, as tokens.",
 };
 const MIXERS: Record<string, string> = {
   attention: "attention", latent: "latent attention", mamba: "Mamba", mamba2: "Mamba-2", lstm: "LSTM", gru: "GRU", rnn: "RNN",
@@ -22,7 +22,7 @@ interface Kind {
   layers: number;
 }
 
-/** The kinds of mixers, with how many layers have each. */
+/** Kinds of mixers, with the number of layers of each. */
 export function mixers(answer: Evaluated): Kind[] {
   const counts = new Map<string, number>();
   for (const group of answer.form) {
@@ -32,11 +32,11 @@ export function mixers(answer: Evaluated): Kind[] {
   return [...counts].map(([name, layers]) => ({ name, layers }));
 }
 
-/** What a model is, in a few sentences. */
+/** Describe a model in a few sentences. */
 export function describe(answer: Evaluated, model: ModelInfo): string[] {
   const { parameters, flops, state, memory, dtype } = answer.cost;
   const kinds = mixers(answer);
-  const words = kinds.map((one) => `${MIXERS[one.name] ?? one.name.replaceAll("_", " ")}${kinds.length > 1 ? ` in ${one.layers}` : ""}`);
+  const words = kinds.map((mixer) => `${MIXERS[mixer.name] ?? mixer.name.replaceAll("_", " ")}${kinds.length > 1 ? ` in ${mixer.layers}` : ""}`);
   const width = answer.form[0]?.value.d_model ?? "";
   const layers = answer.num_layers ? `${exact(answer.num_layers)} layers${width ? ` of width ${exact(Number(width))}` : ""}${words.length ? `, with ${words.join(" and ")}` : ""}` : "no layers";
   const active = parameters.active === parameters.total ? "" : ` (${short(parameters.active)} active per token)`;

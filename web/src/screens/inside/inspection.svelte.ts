@@ -1,7 +1,7 @@
 import { call, numbers } from "../../api";
 import { catalogue, page } from "../../state.svelte";
 
-/** What the server says of an inspected text; see archetype/apps/serve/inspections.py. */
+/** Responses about an inspected text; see archetype/apps/serve/inspections.py. */
 export interface Token {
   id: number | null;
   text: string;
@@ -68,7 +68,7 @@ export interface RecurrentSeries {
   values: (number | null)[];
 }
 
-/** What a box of the diagram gives at one position; `name` is the activation. */
+/** Output of a box of the diagram at one position; `name` is the name of the activation. */
 export interface Station {
   box: string;
   layer: number | null;
@@ -79,7 +79,7 @@ export interface Station {
 
 export interface Choice {
   chosen: number;
-  left: number; // tokens that the settings leave
+  left: number; // tokens that remain after the sampling settings
   size: number;
   rows: { id: number; name: string; logit: number; probability: number; left: number }[];
 }
@@ -89,7 +89,7 @@ export interface Matrix {
   data: Float32Array | Uint8Array;
 }
 
-/** What is to be read, as it stands in the address. */
+/** The model's input, as stored in the address. */
 export interface Reading {
   model?: string;
   text?: string;
@@ -102,7 +102,7 @@ export interface Reading {
 
 const EXAMPLE = "The cat sat on the mat. The cat sat on the";
 
-/** The inspection that all views of this screen look at, and what was fetched of it. */
+/** The inspection that all views of this screen show, with a cache of its responses. */
 class Inspection {
   answer = $state.raw<Inspected | null>(null);
   error = $state("");
@@ -112,7 +112,7 @@ class Inspection {
   #running: AbortController | null = null;
   #fetched = new Map<string, Promise<unknown>>();
 
-  /** Inspect a text, unless it is the one that was inspected last. */
+  /** Inspect an input, unless it is the current one. */
   async read(reading: Reading, again = false): Promise<void> {
     const asked = JSON.stringify(reading);
     if (asked === this.#asked && !again) return;
@@ -134,7 +134,7 @@ class Inspection {
     }
   }
 
-  /** The largest difference of a logit between this pass and a plain one, which the server makes for it. */
+  /** Return the largest logit difference between the traced pass and a plain pass, which the server runs for this. */
   async difference(): Promise<number> {
     return (await this.#fetch("exact", call<{ max_logit_diff: number }>)).max_logit_diff;
   }
@@ -159,26 +159,26 @@ class Inspection {
     return (await this.#fetch("recurrent", call<{ series: RecurrentSeries[] }>)).series;
   }
 
-  async way(place: string): Promise<Station[]> {
-    return (await this.#fetch(`way?${place}`, call<{ stations: Station[] }>)).stations;
+  async way(query: string): Promise<Station[]> {
+    return (await this.#fetch(`way?${query}`, call<{ stations: Station[] }>)).stations;
   }
 
-  station(place: string, number: number): Promise<Matrix> {
-    return this.#fetch(`station?${place}&number=${number}`, numbers);
+  station(query: string, number: number): Promise<Matrix> {
+    return this.#fetch(`station?${query}&number=${number}`, numbers);
   }
 
-  choice(place: string, settings: string): Promise<Choice> {
-    return this.#fetch(`choice?${place}&${settings}`, call<Choice>);
+  choice(query: string, settings: string): Promise<Choice> {
+    return this.#fetch(`choice?${query}&${settings}`, call<Choice>);
   }
 
-  /** Fetch once what belongs to this inspection; one that has left the server is made again. */
+  /** Fetch a response of this inspection once. If the server has dropped the inspection, inspect the input again. */
   #fetch<T>(path: string, get: (path: string) => Promise<T>): Promise<T> {
     const known = this.#fetched.get(path);
     if (known) return known as Promise<T>;
     const promise = get(`/api/inspect/${this.answer!.id}/${path}`).catch((error: Error & { code?: string }) => {
       this.#fetched.delete(path);
       if (error.code === "inspection_not_found" && this.#again !== this.#asked) {
-        this.#again = this.#asked; // once: what leaves the server at once would be read for ever
+        this.#again = this.#asked; // only once, because an inspection that the server drops at once would be repeated forever
         void this.read(JSON.parse(this.#asked) as Reading, true);
       }
       throw error;
@@ -191,7 +191,7 @@ class Inspection {
 
 export const inspection = new Inspection();
 
-/** What the address says is to be read. */
+/** Return the model's input from the address. */
 export function readingOf(): Reading {
   const model = catalogue.model;
   const reading: Reading = model ? { model: model.name } : {};
@@ -208,12 +208,12 @@ export function readingOf(): Reading {
   return { ...reading, text: page.get("text") || EXAMPLE };
 }
 
-/** The line of Python that computes the same. */
+/** Return the line of Python that computes a view. */
 export function pythonLine(view: string): string {
   return `${python("inspect")}.${view}`;
 }
 
-/** The line of Python that computes an activation at a position. */
+/** Return the line of Python that computes an activation at a position. */
 export function pythonOf(name: string, position: number): string {
   const [part, last] = [name.replace(/\.[a-z]+$/, ""), name.slice(name.lastIndexOf(".") + 1)];
   if (last === "weights") return pythonLine(`attention("${part}", 0).weights[${position}]`);

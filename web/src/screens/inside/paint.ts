@@ -10,52 +10,52 @@ export interface Painting {
   upwards?: boolean;
 }
 
-const LEAST = 1e-4; // of the highest number: where the logarithm's colours begin
-const NOTHING = 0; // the pixel of what is no number: transparent, so that it looks as the paper
+const LOG_START = 1e-4; // share of the highest value at which a logarithmic scale begins
+const TRANSPARENT = 0; // pixel of a missing value
 
-/** The place of a number among 256 colours, as matplotlib finds it: of 256 equal shares of the range. */
+/** Return the index of a value's color, as in matplotlib: the range is split into 256 equal parts. */
 export function entryOf(value: number, { low, high, scale = "linear" }: Painting): number {
   return entry(value, low, high - low || 1, scale === "log");
 }
 
 function entry(value: number, low: number, range: number, isLog: boolean): number {
   let share = (value - low) / range;
-  if (isLog) share = share <= LEAST ? 0 : 1 - Math.log(share) / Math.log(LEAST);
+  if (isLog) share = share <= LOG_START ? 0 : 1 - Math.log(share) / Math.log(LOG_START);
   return Math.trunc(Math.max(0, Math.min(255, share * 256)));
 }
 
-/** A matrix as a picture, a pixel for each cell, the first row above or below. */
+/** Paint a matrix with one pixel per cell, the first row at the top, or at the bottom with `upwards`. */
 export function paint(values: ArrayLike<number>, rows: number, columns: number, how: Painting): ImageData {
-  const [range, isLog] = [how.high - how.low || 1, how.scale === "log"]; // once, for there may be a million cells
+  const [range, isLog] = [how.high - how.low || 1, how.scale === "log"]; // computed once, as there may be a million cells
   const picture = new ImageData(Math.max(1, columns), Math.max(1, rows));
-  // a pixel's four bytes as one number
+  // the four bytes of a pixel as one integer
   const [pixels, colours] = [picture.data, table(how.palette ?? "viridis", false)].map((bytes) => new Uint32Array(bytes.buffer));
   for (let row = 0; row < rows; row += 1) {
     const from = columns * (how.upwards ? rows - 1 - row : row);
     for (let column = 0; column < columns; column += 1) {
       const value = values[from + column]!;
-      pixels![row * columns + column] = Number.isFinite(value) ? colours![entry(value, how.low, range, isLog)]! : NOTHING;
+      pixels![row * columns + column] = Number.isFinite(value) ? colours![entry(value, how.low, range, isLog)]! : TRANSPARENT;
     }
   }
   return picture;
 }
 
-/** The pixel of each byte of the server's maps: 0 is a pair that is not allowed, from 1 to `high` are weights. */
+/** Return the pixel of each byte in the server's maps: 0 is a masked pair, 1 to `high` are weights. */
 export function byteColours(high: number): Uint32Array {
   const bytes = Float32Array.from({ length: 256 }, (_, byte) => (byte ? byte - 1 : NaN));
   return new Uint32Array(paint(bytes, 1, 256, { low: 0, high: high - 1 }).data.buffer);
 }
 
-/** A colour of the palette as CSS, and whether white is easier to read on it than black (WCAG 2.2). */
+/** Return a color of the palette as CSS, and whether white text is easier to read on it than black (WCAG 2.2). */
 export function colourOf(value: number, how: Painting): { background: string; light: boolean } {
   const colours = table(how.palette ?? "viridis", false);
   const [red, green, blue] = colours.subarray(4 * entryOf(value, how)) as unknown as [number, number, number];
-  const [r, g, b] = [red, green, blue].map((one) => (one <= 10 ? one / 3294 : ((one / 255 + 0.055) / 1.055) ** 2.4));
+  const [r, g, b] = [red, green, blue].map((channel) => (channel <= 10 ? channel / 3294 : ((channel / 255 + 0.055) / 1.055) ** 2.4));
   const luminance = 0.2126 * r! + 0.7152 * g! + 0.0722 * b!;
   return { background: `rgb(${red} ${green} ${blue})`, light: 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05 };
 }
 
-/** The least and the greatest of finite numbers. */
+/** Return the minimum and maximum of the finite values. */
 export function bounds(values: Iterable<number | null>): [number, number] {
   let [low, high] = [Infinity, -Infinity];
   for (const value of values) {
@@ -66,7 +66,7 @@ export function bounds(values: Iterable<number | null>): [number, number] {
   return low > high ? [0, 1] : [low, high];
 }
 
-/** Rows of numbers one after the other; what is no number is NaN. */
+/** Concatenate rows; missing values become NaN. */
 export function flat(rows: (number | null)[][]): Float64Array {
   const width = rows[0]?.length ?? 0;
   const values = new Float64Array(rows.length * width);

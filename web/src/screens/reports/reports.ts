@@ -1,6 +1,6 @@
 import { numbers } from "../../api";
 
-/** An effect as archetype.studies writes it: its mean with the interval of 95 %, and the margin that would matter. */
+/** An effect as archetype.studies writes it: the mean with its 95% interval, and the margin of equivalence. */
 export interface Effect {
   effect: [number, number | null, number | null];
   margin?: number | null;
@@ -11,10 +11,10 @@ export interface Effect {
 
 export function isEffect(value: unknown): value is Effect {
   const effect = (value as Effect | null)?.effect;
-  return Array.isArray(effect) && effect.length === 3 && effect.every((one) => one === null || typeof one === "number") && typeof effect[0] === "number";
+  return Array.isArray(effect) && effect.length === 3 && effect.every((value) => value === null || typeof value === "number") && typeof effect[0] === "number";
 }
 
-/** A picture of a report as an address of this page; asked for with the reader's key. */
+/** Fetch a picture of a report with the user's API key, and return an object URL. */
 export async function picture(name: string): Promise<string> {
   const { data } = await numbers(`/api/pictures/${encodeURIComponent(name)}`);
   const type = name.endsWith(".svg") ? "image/svg+xml" : "image/png";

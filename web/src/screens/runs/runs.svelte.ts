@@ -1,6 +1,6 @@
 import { call } from "../../api";
 
-/** What the server says of training runs; see archetype/apps/serve/runs.py. */
+/** Responses about training runs; see archetype/apps/serve/runs.py. */
 export interface RunRow {
   name: string;
   updated: number;
@@ -46,15 +46,15 @@ export interface Details {
 
 export const AXES: Record<string, string> = { step: "steps", tokens: "tokens", flops: "FLOPs", seconds: "training seconds" };
 export const COLOURS = ["#2f6fd0", "#d0672f", "#2f9e62", "#9a57c8", "#c43d66", "#1f9bb0", "#8a7a1c", "#6b6f7a", "#b8489c", "#4a8a1f"];
-const POINTS = 400; // of a curve, at most
+const POINTS = 400; // maximum per curve
 
-/** The curves of the chosen runs, which grow as the runs do. */
+/** Curves of the selected runs, updated while the runs are training. */
 export class RunCurves {
   of = $state.raw<Record<string, Curves>>({});
   error = $state("");
   #settings = "";
 
-  /** Fetch what is new of each run; all of it where the axis or the smoothing has changed. */
+  /** Fetch new points of each run, or all points if the axis or the smoothing has changed. */
   async refresh(names: string[], x: string, smoothing: number): Promise<void> {
     const settings = `${x} ${smoothing}`;
     const known = settings === this.#settings ? this.of : {};
@@ -74,14 +74,14 @@ export class RunCurves {
     if (!known) return call<Curves>(path);
     const added = await call<Curves>(`${path}&after=${known.next}`);
     if (added.version !== known.version) return call<Curves>(path);
-    const count = Object.values(added.series).reduce((sum, one) => sum + one.x.length, 0);
+    const count = Object.values(added.series).reduce((sum, buckets) => sum + buckets.x.length, 0);
     if (!count && !added.samples.length && added.training === known.training) return known;
     const series = { ...known.series };
-    for (const [key, one] of Object.entries(added.series)) {
+    for (const [key, buckets] of Object.entries(added.series)) {
       const before = series[key];
       series[key] = before
-        ? { x: [...before.x, ...one.x], min: [...before.min, ...one.min], max: [...before.max, ...one.max], mean: [...before.mean, ...one.mean], ema: [...before.ema, ...one.ema] }
-        : one;
+        ? { x: [...before.x, ...buckets.x], min: [...before.min, ...buckets.min], max: [...before.max, ...buckets.max], mean: [...before.mean, ...buckets.mean], ema: [...before.ema, ...buckets.ema] }
+        : buckets;
       if (series[key]!.x.length > 2 * POINTS) return call<Curves>(path);
     }
     return { ...added, series, samples: [...known.samples, ...added.samples] };

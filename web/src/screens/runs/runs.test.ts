@@ -18,20 +18,20 @@ function answers(...found: (Curves | null)[]): string[] {
   return paths;
 }
 
-test("only new points are fetched, and join those before", async () => {
+test("only new points are fetched, and appended", async () => {
   const runs = new RunCurves();
   const paths = answers(curves([1, 2], { samples: [{ step: 2, text: "a" }] }), curves([3], { samples: [{ step: 3, text: "b" }] }), curves([], { next: 4 }));
   await runs.refresh(["a b/c"], "step", 0.9);
   await runs.refresh(["a b/c"], "step", 0.9);
   expect(paths.map((path) => path.replace(/.*\/runs/, ""))).toEqual(["/a%20b/c/metrics?points=400&x=step&smoothing=0.9", "/a%20b/c/metrics?points=400&x=step&smoothing=0.9&after=3"]);
   const both = runs.of["a b/c"]!;
-  expect([both.series.loss!.x, both.samples.map((one) => one.text)]).toEqual([[1, 2, 3], ["a", "b"]]);
+  expect([both.series.loss!.x, both.samples.map((sample) => sample.text)]).toEqual([[1, 2, 3], ["a", "b"]]);
   const before = runs.of;
   await runs.refresh(["a b/c"], "step", 0.9);
-  expect(runs.of).toBe(before); // nothing new: nothing is drawn again
+  expect(runs.of).toBe(before); // without new points nothing is redrawn
 });
 
-test("everything is fetched again for another axis, and where the run began anew", async () => {
+test("everything is fetched again for another axis, and after a run restarts", async () => {
   const runs = new RunCurves();
   const paths = answers(curves([1, 2]), curves([10]), curves([], { version: 2, next: 0 }), curves([1], { version: 2 }));
   await runs.refresh(["a"], "step", 0);
@@ -41,7 +41,7 @@ test("everything is fetched again for another axis, and where the run began anew
   expect(runs.of.a!.series.loss!.x).toEqual([1]);
 });
 
-test("a failure is said, and what was drawn stays", async () => {
+test("an error is shown, and the curves stay", async () => {
   const runs = new RunCurves();
   answers(curves([1]), null);
   await runs.refresh(["a"], "step", 0);

@@ -24,7 +24,7 @@ const look = EditorView.theme({
   ".cm-tooltip": { backgroundColor: "var(--raised)", borderColor: "var(--line)" },
 });
 
-/** An editor of YAML; the style sheets that it adds carry the page's nonce. */
+/** Create a YAML editor. Its style sheets have the page's CSP nonce. */
 export function createEditor(parent: HTMLElement, text: string, onchange: (text: string) => void): EditorView {
   const nonce = document.querySelector<HTMLMetaElement>("meta[property=csp-nonce]")?.nonce ?? "";
   const state = EditorState.create({
@@ -34,7 +34,7 @@ export function createEditor(parent: HTMLElement, text: string, onchange: (text:
       EditorView.contentAttributes.of({ "aria-label": "Specification in YAML", tabindex: "0" }),
       EditorView.lineWrapping,
       EditorView.updateListener.of((update) => {
-        if (update.docChanged && update.transactions.some((one) => one.isUserEvent("input") || one.isUserEvent("delete") || one.isUserEvent("undo") || one.isUserEvent("redo") || one.isUserEvent("move"))) {
+        if (update.docChanged && update.transactions.some((transaction) => transaction.isUserEvent("input") || transaction.isUserEvent("delete") || transaction.isUserEvent("undo") || transaction.isUserEvent("redo") || transaction.isUserEvent("move"))) {
           onchange(update.state.doc.toString());
         }
       }),
@@ -53,12 +53,12 @@ export function createEditor(parent: HTMLElement, text: string, onchange: (text:
   return new EditorView({ state, parent });
 }
 
-/** Put another text into an editor. */
+/** Replace the text of an editor. */
 export function replaceText(view: EditorView, text: string): void {
   view.dispatch({ changes: { from: 0, to: view.state.doc.length, insert: text } });
 }
 
-/** Underline problems where they are. */
+/** Underline problems in the text. */
 export function showProblems(view: EditorView, problems: Problem[]): void {
   const diagnostics = problems.map((problem) => {
     const line = view.state.doc.line(Math.min(Math.max(1, problem.line), view.state.doc.lines));
@@ -69,7 +69,7 @@ export function showProblems(view: EditorView, problems: Problem[]): void {
   view.dispatch(setDiagnostics(view.state, diagnostics));
 }
 
-/** Put the cursor on a line. */
+/** Move the cursor to a line. */
 export function goToLine(view: EditorView, number: number): void {
   const line = view.state.doc.line(Math.min(Math.max(1, number), view.state.doc.lines));
   view.dispatch({ selection: { anchor: line.from }, scrollIntoView: true });

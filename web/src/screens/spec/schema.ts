@@ -1,4 +1,4 @@
-/** A JSON Schema as far as specifications need it. */
+/** The subset of JSON Schema that specifications use. */
 export interface Schema {
   $id?: string;
   $ref?: string;
@@ -19,17 +19,17 @@ export interface Schema {
   maximum?: number;
 }
 
-/** How a field is shown. */
+/** Input element of a field. */
 export type Control =
   | { type: "union"; members: { kind: string; schema: Schema }[] }
   | { type: "choice"; options: (string | number)[] }
-  | { type: "number"; whole: boolean; min?: number; max?: number }
+  | { type: "number"; integer: boolean; min?: number; max?: number }
   | { type: "flag" }
   | { type: "text" }
   | { type: "object"; schema: Schema }
   | { type: "none" };
 
-/** What a field can hold, and whether it may be left out (null). */
+/** Input element of a field, and whether the field is optional (null). */
 export interface FieldShape {
   control: Control;
   optional: boolean;
@@ -47,25 +47,25 @@ function kindOf(schema: Schema): string | null {
   return typeof kind === "string" ? kind : null;
 }
 
-/** How a field is shown; of a union of whole parts one is chosen by its kind. */
+/** Return the input element of a field. A union of parts is a choice by kind. */
 export function shape(schema: Schema, definitions: Record<string, Schema>): FieldShape {
-  const whole = resolve(schema, definitions);
-  const about = whole.description ?? "";
-  const branches = flatten(whole, definitions);
-  const optional = branches.some((one) => one.type === "null");
-  const others = branches.filter((one) => one.type !== "null");
-  const parts = others.filter((one) => kindOf(one) !== null);
+  const resolved = resolve(schema, definitions);
+  const about = resolved.description ?? "";
+  const branches = flatten(resolved, definitions);
+  const optional = branches.some((branch) => branch.type === "null");
+  const others = branches.filter((branch) => branch.type !== "null");
+  const parts = others.filter((branch) => kindOf(branch) !== null);
   if (parts.length) {
-    return { control: { type: "union", members: parts.map((one) => ({ kind: kindOf(one)!, schema: one })) }, optional, about };
+    return { control: { type: "union", members: parts.map((part) => ({ kind: kindOf(part)!, schema: part })) }, optional, about };
   }
-  const fields = others.find((one) => one.properties);
+  const fields = others.find((branch) => branch.properties);
   if (fields) return { control: { type: "object", schema: fields }, optional, about };
   return { control: plain(others[0] ?? {}), optional, about };
 }
 
 function flatten(schema: Schema, definitions: Record<string, Schema>): Schema[] {
   const inner = schema.oneOf ?? schema.anyOf;
-  return inner ? inner.flatMap((one) => flatten(resolve(one, definitions), definitions)) : [schema];
+  return inner ? inner.flatMap((branch) => flatten(resolve(branch, definitions), definitions)) : [schema];
 }
 
 function plain(schema: Schema): Control {
@@ -73,9 +73,9 @@ function plain(schema: Schema): Control {
   switch (schema.type) {
     case "integer":
     case "number": {
-      const whole = schema.type === "integer";
-      const min = schema.minimum ?? (schema.exclusiveMinimum !== undefined && whole ? schema.exclusiveMinimum + 1 : undefined);
-      return { type: "number", whole, ...(min === undefined ? {} : { min }), ...(schema.maximum === undefined ? {} : { max: schema.maximum }) };
+      const isInteger = schema.type === "integer";
+      const min = schema.minimum ?? (schema.exclusiveMinimum !== undefined && isInteger ? schema.exclusiveMinimum + 1 : undefined);
+      return { type: "number", integer: isInteger, ...(min === undefined ? {} : { min }), ...(schema.maximum === undefined ? {} : { max: schema.maximum }) };
     }
     case "boolean":
       return { type: "flag" };
@@ -86,14 +86,14 @@ function plain(schema: Schema): Control {
   }
 }
 
-/** Values to begin with where a kind needs a number that nothing gives. */
+/** Initial values of required numbers that have no default. */
 const STARTS: Record<string, number> = {
   size: 256, d_ff: 1024, num_heads: 8, num_experts: 8, experts_per_token: 2, factor: 4, original_context_length: 4096,
   low_frequency_factor: 1, high_frequency_factor: 4, state_size: 16, stride: 64, block_size: 64, head_dim: 64,
   kv_lora_rank: 128, qk_nope_head_dim: 64, qk_rope_head_dim: 32, v_head_dim: 64, hidden_size: 256, q_lora_rank: 256,
 };
 
-/** A part of another kind: what the former one has of the same name, and for what else it needs, values to begin with. */
+/** Switch a part to another kind: keep values of fields with the same name, and fill other required fields with initial values. */
 export function switched(member: { kind: string; schema: Schema }, former: unknown, definitions: Record<string, Schema>): Record<string, unknown> {
   const before = (former && typeof former === "object" ? former : {}) as Record<string, unknown>;
   const value: Record<string, unknown> = { kind: member.kind };
@@ -109,7 +109,7 @@ export function switched(member: { kind: string; schema: Schema }, former: unkno
   return value;
 }
 
-/** A name of the file as words: num_kv_heads as num kv heads. */
+/** Write a field name as words: num_kv_heads as num kv heads. */
 export function words(name: string): string {
   return name.replaceAll("_", " ");
 }

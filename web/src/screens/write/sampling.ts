@@ -1,4 +1,4 @@
-/** A setting of how tokens are chosen; the model's own holds where it is left out. */
+/** A sampling setting. If it is not set, the model's default applies. */
 export interface Setting {
   name: string;
   label: string;
@@ -10,19 +10,19 @@ export interface Setting {
 }
 
 export const settings: Setting[] = [
-  { name: "max_tokens", label: "max new tokens", about: "largest number of generated tokens", min: 1, step: 1, start: 64 },
-  { name: "temperature", label: "temperature", about: "0 takes the most likely token; larger values vary more", min: 0, max: 2, step: 0.05 },
+  { name: "max_tokens", label: "max new tokens", about: "maximum number of tokens to generate", min: 1, step: 1, start: 64 },
+  { name: "temperature", label: "temperature", about: "0 always takes the most likely token; higher values give more varied text", min: 0, max: 2, step: 0.05 },
   { name: "top_p", label: "top p", about: "keeps the most likely tokens that together reach this probability", min: 0.01, max: 1, step: 0.01 },
   { name: "top_k", label: "top k", about: "keeps this many of the most likely tokens; 0 keeps all", min: 0, step: 1 },
   { name: "min_p", label: "min p", about: "drops tokens below this share of the top token's probability", min: 0, max: 0.99, step: 0.01 },
   { name: "repetition_penalty", label: "repetition penalty", about: "divides the logits of tokens that already occur", min: 0.01, step: 0.05 },
   { name: "presence_penalty", label: "presence penalty", about: "subtracted from the logits of tokens that already occur", min: -2, max: 2, step: 0.1 },
-  { name: "frequency_penalty", label: "frequency penalty", about: "subtracted once for each time a token occurs", min: -2, max: 2, step: 0.1 },
-  { name: "min_tokens", label: "min new tokens", about: "the text does not end before this many tokens", min: 0, step: 1 },
+  { name: "frequency_penalty", label: "frequency penalty", about: "subtracted from a token's logit once per occurrence", min: -2, max: 2, step: 0.1 },
+  { name: "min_tokens", label: "min new tokens", about: "minimum number of tokens to generate", min: 0, step: 1 },
   { name: "seed", label: "seed", about: "the same seed gives the same text", step: 1 },
 ];
 
-/** The settings of an address, which are JSON; none where it is damaged. */
+/** Parse the settings in an address, which are JSON; empty if they are invalid. */
 export function parseSettings(text: string): Record<string, unknown> {
   try {
     const value: unknown = text ? JSON.parse(text) : {};
@@ -32,24 +32,24 @@ export function parseSettings(text: string): Record<string, unknown> {
   }
 }
 
-/** A request as a command line. */
+/** Write a request as a curl command. */
 export function asCurl(origin: string, path: string, body: Record<string, unknown>): string {
   const json = JSON.stringify(body, null, 2).replaceAll("'", "'\\''");
   return `curl ${origin}${path} -H 'content-type: application/json' -d '${json}'`;
 }
 
-/** A request by openai's Python package; what OpenAI does not have goes into extra_body. */
+/** Write a request for openai's Python package. Fields that OpenAI does not have go into extra_body. */
 export function asPython(origin: string, path: string, body: Record<string, unknown>): string {
   const known = ["model", "prompt", "messages", "max_tokens", "temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "stop", "logprobs", "top_logprobs", "echo", "n", "stream"];
-  const own = Object.entries(body).filter(([name]) => known.includes(name));
+  const standard = Object.entries(body).filter(([name]) => known.includes(name));
   const extra = Object.fromEntries(Object.entries(body).filter(([name]) => !known.includes(name)));
-  const lines = own.map(([name, value]) => `    ${name}=${python(value)},`);
+  const lines = standard.map(([name, value]) => `    ${name}=${python(value)},`);
   if (Object.keys(extra).length) lines.push(`    extra_body=${python(extra)},`);
   const call = path.includes("chat") ? "client.chat.completions.create" : "client.completions.create";
   return `from openai import OpenAI\n\nclient = OpenAI(base_url="${origin}/v1", api_key="none")\nanswer = ${call}(\n${lines.join("\n")}\n)\n`;
 }
 
-/** A value of JSON as Python writes it. */
+/** Write a JSON value as a Python literal. */
 export function python(value: unknown): string {
   if (value === null || value === undefined) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";

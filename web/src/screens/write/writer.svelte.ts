@@ -1,12 +1,12 @@
 import { call, events } from "../../api";
 
-/** A token as it was read or written. */
+/** A token of the prompt or of the generated text. */
 export interface Piece {
   text: string;
   id: number | null;
   logprob: number | null;
   top: [string, number][];
-  written: boolean; // by the model, not read
+  written: boolean; // generated, not part of the prompt
 }
 
 export interface Choice {
@@ -29,24 +29,24 @@ export interface Chunk {
   usage?: { prompt_tokens: number; completion_tokens: number } | null;
 }
 
-/** Tokens that are drawn together, so that a long text is neither compared nor laid out at every step; another object when one is added. */
+/** Tokens that are drawn together, so that a long text is not compared and laid out at every step. Adding a token creates a new object. */
 export interface Block {
   start: number; // index of its first token
   pieces: Piece[];
 }
 
-// a block ends with the first line that ends after so many tokens, or, where none does, after the most
+// a block ends at the first line break after BLOCK tokens, or after LONGEST_BLOCK tokens
 const BLOCK = 128, LONGEST_BLOCK = 1024;
 
-/** The tokens of one choice of a chunk; those of an echoed prompt come first, all in one chunk. */
+/** Return the tokens of a chunk's choice. The tokens of an echoed prompt arrive first, in one chunk. */
 export function piecesOf(choice: Choice, offset: number, written: boolean): Piece[] {
   const { logprobs } = choice;
   if (logprobs?.content) {
-    return logprobs.content.map((one, at) => ({
-      text: at === 0 && logprobs.content!.length === 1 ? (choice.delta?.content ?? one.token) : one.token,
+    return logprobs.content.map((token, at) => ({
+      text: at === 0 && logprobs.content!.length === 1 ? (choice.delta?.content ?? token.token) : token.token,
       id: choice.token_ids?.[at] ?? null,
-      logprob: one.logprob,
-      top: one.top_logprobs.map((other): [string, number] => [other.token, other.logprob]),
+      logprob: token.logprob,
+      top: token.top_logprobs.map((other): [string, number] => [other.token, other.logprob]),
       written,
     }));
   }
@@ -62,27 +62,27 @@ export function piecesOf(choice: Choice, offset: number, written: boolean): Piec
   }));
 }
 
-/** Bounds of the entropy in nats of a distribution of which the likeliest tokens are known: the rest is one token, or all others alike. */
+/** Bound the entropy, in nats, of a distribution whose most likely tokens are known: the rest is concentrated, or uniform over all other tokens. */
 export function entropyBounds(logprobs: number[], vocabSize: number): [number, number] {
-  const known = -logprobs.reduce((sum, one) => sum + Math.exp(one) * one, 0);
-  const rest = Math.max(0, 1 - logprobs.reduce((sum, one) => sum + Math.exp(one), 0));
+  const known = -logprobs.reduce((sum, logprob) => sum + Math.exp(logprob) * logprob, 0);
+  const rest = Math.max(0, 1 - logprobs.reduce((sum, logprob) => sum + Math.exp(logprob), 0));
   if (rest < 1e-9) return [known, known];
   const others = Math.max(1, vocabSize - logprobs.length);
   const largest = Math.min(rest, Math.exp(Math.min(...logprobs)));
-  const low = -rest * Math.log(largest); // no other token is likelier than the last that is known
+  const low = -rest * Math.log(largest); // no other token is more likely than the least likely known one
   return [known + low, known - rest * Math.log(rest / others)];
 }
 
-/** How many of the tokens that two wrote are the same, and the first that differ; null before both have one. */
+/** Count the generated tokens that two texts share, and return the first that differ; null until both have one. */
 export function agreement(a: Piece[], b: Piece[]): { count: number; left: Piece | null; right: Piece | null } | null {
-  const [left, right] = [a, b].map((pieces) => pieces.filter((one) => one.written)) as [Piece[], Piece[]];
+  const [left, right] = [a, b].map((pieces) => pieces.filter((piece) => piece.written)) as [Piece[], Piece[]];
   if (!left.length || !right.length) return null;
-  const first = left.findIndex((one, at) => one.text !== right[at]?.text);
+  const first = left.findIndex((piece, at) => piece.text !== right[at]?.text);
   const count = first < 0 ? left.length : first;
   return { count, left: left[count] ?? null, right: right[count] ?? null };
 }
 
-/** A model that writes: its tokens as they come, and how fast. */
+/** A running generation: its tokens as they arrive, and its speed. */
 export class Writer {
   blocks = $state.raw<Block[]>([]);
   running = $state(false);
@@ -90,8 +90,8 @@ export class Writer {
   finish = $state<string | null>(null);
   usage = $state.raw<Chunk["usage"]>(null);
   firstToken = $state<number | null>(null); // seconds
-  speed = $state<number | null>(null); // tokens a second, after the first
-  numRead = $state(0); // tokens that were read, before those that are written
+  speed = $state<number | null>(null); // tokens per second, after the first token
+  numRead = $state(0); // number of prompt tokens
   #pending: Piece[] = [];
   #stop: AbortController | null = null;
   #frame = 0;
@@ -101,12 +101,12 @@ export class Writer {
   }
 
   get text(): string {
-    return this.pieces.map((one) => one.text).join("");
+    return this.pieces.map((piece) => piece.text).join("");
   }
 
-  /** All ids, in order; null where one is not known. */
+  /** All token ids in order; null if one is unknown. */
   get ids(): number[] | null {
-    const ids = this.pieces.map((one) => one.id);
+    const ids = this.pieces.map((piece) => piece.id);
     return ids.every((id) => id !== null) ? (ids as number[]) : null;
   }
 
@@ -124,7 +124,7 @@ export class Writer {
     this.#stop?.abort();
   }
 
-  /** Let the model write; what was there before is replaced. */
+  /** Generate a text, which replaces the previous one. */
   async write(path: string, body: Record<string, unknown>): Promise<void> {
     this.clear();
     const stop = (this.#stop = new AbortController());
@@ -190,7 +190,7 @@ export class Writer {
   }
 }
 
-/** The id of a token's text, where the text is one token. */
+/** Return the token id of a text; null if the text is not a single token. */
 export async function idOf(model: string, text: string): Promise<number | null> {
   const answer = await call<{ tokens: number[] }>("/tokenize", { model, prompt: text, add_special_tokens: false });
   return answer.tokens.length === 1 ? answer.tokens[0]! : null;

@@ -3,7 +3,7 @@ import { Writer } from "./writer.svelte";
 
 beforeEach(() => {
   vi.stubGlobal("window", { sessionStorage: { getItem: () => null } });
-  vi.stubGlobal("requestAnimationFrame", () => 1); // no frame comes: what is left is shown at the end
+  vi.stubGlobal("requestAnimationFrame", () => 1); // no frame is drawn, so all tokens are shown at the end
   vi.stubGlobal("cancelAnimationFrame", () => undefined);
 });
 
@@ -18,16 +18,16 @@ function answer(...parts: string[]): void {
   vi.stubGlobal("fetch", () => Promise.resolve(new Response([...parts, usage].join(""))));
 }
 
-test("an echoed prompt is read, and the tokens after it are written", async () => {
+test("tokens of an echoed prompt are told apart from generated tokens", async () => {
   answer(chunk(["on", "ce"], [1, 2], 0), chunk([" a"], [3], 4), chunk([" b"], [4], 6, "length"));
   const writer = new Writer();
   await writer.write("/v1/completions", { echo: true });
   expect([writer.text, writer.numRead, writer.ids, writer.finish, writer.error, writer.running]).toEqual(["once a b", 2, [1, 2, 3, 4], "length", "", false]);
-  expect(writer.pieces.map((one) => one.written)).toEqual([false, false, true, true]);
+  expect(writer.pieces.map((piece) => piece.written)).toEqual([false, false, true, true]);
   expect(writer.usage).toEqual({ prompt_tokens: 2, completion_tokens: 2 });
 });
 
-test("a long text is kept in blocks that end with a line, and lose no token", async () => {
+test("a long text is split into blocks at line breaks, without losing a token", async () => {
   const tokens = Array.from({ length: 700 }, (_, at) => (at % 50 === 49 ? "\n" : String(at % 10)));
   answer(...tokens.map((token, at) => chunk([token], [at], at)));
   const writer = new Writer();
@@ -36,7 +36,7 @@ test("a long text is kept in blocks that end with a line, and lose no token", as
   expect(writer.blocks.map((block) => [block.start, block.pieces.length])).toEqual([[0, 150], [150, 150], [300, 150], [450, 150], [600, 100]]);
 });
 
-test("an error ends the text, and the next one replaces it", async () => {
+test("an error ends a text, and the next text replaces it", async () => {
   answer(chunk(["a"], [1], 0), 'data: {"error":{"message":"no memory","code":null}}\n\n');
   const writer = new Writer();
   await writer.write("/v1/completions", {});
