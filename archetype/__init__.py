@@ -1,4 +1,4 @@
-"""The architecture workbench for language models: one specification, from its cost to its text.
+"""Architecture workbench for language models: costs, models, training and generation from one specification.
 
     spec = archetype.load_spec("llama-2-7b")    # preset, YAML or JSON file, Hugging Face folder, run directory, or dict
     report = archetype.cost_report(spec, batch=1, length=4096)
@@ -6,7 +6,7 @@
     lm = archetype.load("folder")               # .spec .model .tokenizer, and the methods of its kind of model
     lm = archetype.CausalLM.load("folder")      # the same for type checkers: .generate(...) .stream(...) .chat(...)
 
-Nothing is imported before it is used: specifications and costs never load torch.
+Modules are imported on first use: specifications and costs never load torch.
 """
 
 from typing import TYPE_CHECKING

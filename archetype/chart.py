@@ -1,4 +1,4 @@
-"""Charts of lines, points and bands as SVG that is readable on light and dark backgrounds."""
+"""Charts of lines, points and bands as SVG, readable on light and dark backgrounds."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,7 +7,7 @@ from html import escape
 
 from archetype.table import quantity
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 266, 64, 34, 26, 12  # plot size without the legend, and margins
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 266, 64, 34, 26, 12  # pixels: size without the legend, and margins
 COLOURS = ("#3d7fe0", "#d9622b", "#2f9e57", "#8f5be8", "#d6408c", "#1f93ad", "#b98312", "#75808c")
 STYLE = "text { fill: #7d868f; font: 11px system-ui, sans-serif } line { stroke: #8886 } polyline { fill: none }"
 NUM_TICKS = 5
@@ -17,23 +17,13 @@ Values = Sequence[float]
 
 @dataclass(frozen=True)
 class Chart:
-    """Contents of a chart.
-
-    Args:
-        x_name: of the horizontal axis.
-        y_name: of the vertical axis.
-        lines: (x, y) values by label.
-        points: (x, y) values drawn as dots, by label.
-        bands: (x, lower, upper) values in the color of the label.
-        log_x: whether the horizontal axis is logarithmic.
-        log_y: whether the vertical axis is logarithmic.
-    """
+    """Contents of a chart."""
 
     x_name: str
     y_name: str
-    lines: Mapping[str, tuple[Values, Values]]
-    points: Mapping[str, tuple[Values, Values]] = field(default_factory=dict)
-    bands: Mapping[str, tuple[Values, Values, Values]] = field(default_factory=dict)
+    lines: Mapping[str, tuple[Values, Values]]  # (x, y) by label
+    points: Mapping[str, tuple[Values, Values]] = field(default_factory=dict)  # (x, y) by label, drawn as dots
+    bands: Mapping[str, tuple[Values, Values, Values]] = field(default_factory=dict)  # (x, lower, upper) by label
     log_x: bool = False
     log_y: bool = False
 
@@ -45,7 +35,7 @@ class Chart:
         labels = [*dict.fromkeys((*self.lines, *self.points))]
         marks, x, y = axes.marks(), LEFT, HEIGHT + ROW
         for index, label in enumerate(labels):
-            hue = 240 - 240 * index // max(1, len(labels) - 1)  # many labels are in an order: blue to red
+            hue = 240 - 240 * index // max(1, len(labels) - 1)  # too many labels for COLOURS: blue to red, in order
             colour = COLOURS[index] if len(labels) <= len(COLOURS) else f"hsl({hue} 65% 50%)"
             if label in self.bands:
                 xs, low, high = self.bands[label]
@@ -68,11 +58,7 @@ class Chart:
 
 
 class _Axes:
-    """Mapping from values to pixels.
-
-    Args:
-        chart: its drawable values determine the axis limits.
-    """
+    """Mapping from values to pixels; the limits are those of all values that can be drawn."""
 
     def __init__(self, chart: Chart) -> None:
         self.chart = chart
@@ -86,7 +72,7 @@ class _Axes:
             self.high = max(ys) if max(ys) > self.low else self.low + max(abs(self.low) / 100, 1e-9)
 
     def marks(self) -> list[str]:
-        """Return ticks with labels, grid lines and axis names as SVG."""
+        # ticks with labels, grid lines and axis names, as SVG
         marks = []
         for tick in range(NUM_TICKS):
             part = tick / (NUM_TICKS - 1)
@@ -103,7 +89,7 @@ class _Axes:
         return [*marks, name, f'<text x="2" y="12">{escape(self.chart.y_name)}</text>']
 
     def pairs(self, xs: Values, ys: Values) -> list[tuple[float, float]]:
-        """Return pixel positions (from left, from top) of the pairs that can be drawn."""
+        # pixels from the left and from the top, of the pairs that can be drawn
         return [self._pixel(*pair) for pair in zip(xs, ys, strict=True) if self._is_drawn(*pair)]
 
     def _pixel(self, x: float, y: float) -> tuple[float, float]:
@@ -122,7 +108,7 @@ class _Axes:
 
 
 def _tick(number: float) -> str:
-    """Format a tick label: 251,904 or 2.00 M rather than 2.519e+05 or 2e+06."""
+    # 251,904 or 2.00 M rather than 2.519e+05 or 2e+06
     return f"{number:.4g}" if abs(number) < 10_000 else quantity(number).strip()
 
 

@@ -13,13 +13,9 @@ SITE: str | None = None  # documentation, with the JSON Schemas under schemas/; 
 
 
 def install_command(extra: str) -> str:
-    """Return the pip command that installs the packages of an extra.
+    """Return the pip command that installs an extra (`[project.optional-dependencies]` in pyproject.toml).
 
-    In a checkout it names the checkout; otherwise the packages of the extra, so that pip never looks for our own
-    distribution on an index.
-
-    Args:
-        extra: a name under `[project.optional-dependencies]` in pyproject.toml.
+    Outside a checkout, it names the packages of the extra, so that pip never looks for this distribution on an index.
     """
     if (CHECKOUT / "pyproject.toml").is_file():
         target = "." if Path.cwd() == CHECKOUT else CHECKOUT
@@ -28,7 +24,7 @@ def install_command(extra: str) -> str:
 
 
 def _requirements(extra: str) -> list[str]:
-    """Return the requirements of an extra, without their markers, from the metadata of the installed package."""
+    # from the metadata of the installed package, without markers
     from importlib.metadata import distribution
 
     marked = re.compile(rf"""\bextra\s*==\s*["']{re.escape(extra)}["']""")
@@ -37,7 +33,7 @@ def _requirements(extra: str) -> list[str]:
 
 
 def installed_from() -> str:
-    """Return where the package was installed from, without local paths, for files that are shared."""
+    """Return where the package was installed from; without local paths, since files with it are shared."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:
@@ -52,9 +48,5 @@ def installed_from() -> str:
 
 
 def schema_url(kind: str) -> str | None:
-    """Return the published URL of a JSON Schema; None while there is no site.
-
-    Args:
-        kind: specification, recipe or experiment.
-    """
+    """Return the URL of the JSON Schema of a specification, recipe or experiment; None while there is no site."""
     return f"{SITE}schemas/{kind}.json" if SITE else None

@@ -30,35 +30,27 @@ FURTHER = "a type of GGUF files such as q4_k_m, or published"
 
 @dataclass(frozen=True)
 class WeightTypes:
-    """Storage types of a model's weights.
+    """Storage types of a model's weights."""
 
-    Attributes:
-        name: name of the mix, such as int4 or q4_k_m.
-        numbers: dtype of the computation, and default dtype of the state.
-        bits: average bits per weight.
-        by_module: average bits by module name without layer index, if they differ.
-        nbytes: bytes of all weights, if known exactly.
-    """
-
-    name: str
-    numbers: str
-    bits: int | Fraction
-    by_module: Mapping[str, Fraction]
-    nbytes: int | None = None
+    name: str  # such as int4, or q4_k_m for a mix of types
+    numbers: str  # data type of the computation, and the default for the state
+    bits: int | Fraction  # average bits per weight
+    by_module: Mapping[str, Fraction]  # average bits by module name without layer index, if they differ
+    nbytes: int | None = None  # bytes of all weights, if known exactly
 
     @classmethod
     def uniform(cls, name: str) -> "WeightTypes":
         """Return one type for all weights.
 
         Raises:
-            SpecError: unknown type.
+            SpecError: the type is unknown.
         """
         bits = _bits(name, WEIGHTS)
         return cls(name, name if bits >= 16 else "bfloat16", bits, {})
 
     @classmethod
     def mixed(cls, name: str, parameters: Iterable[tuple[str, int, int | Fraction]], further: int = 0) -> "WeightTypes":
-        """Return types that differ from tensor to tensor.
+        """Return types that differ by tensor.
 
         Args:
             parameters: (name, number of elements, bytes) of each tensor.
@@ -74,31 +66,29 @@ class WeightTypes:
         return cls(name, "float32" if bits[""] >= 32 else "bfloat16", bits[""], bits, int(nbytes))
 
     def weight_bits(self, count: int, module: str) -> int | Fraction:
-        """Return the bits of `numbers` weights of a module."""
         return count * self.by_module.get(_module(module), self.bits)
 
     def weight_bytes(self, count: int) -> int:
-        """Return the bytes of all `numbers` weights of the model."""
         return int(-(-count * self.bits // 8)) if self.nbytes is None else self.nbytes
 
 
 def _module(name: str) -> str:
-    """blocks.3.mixer.q.weight or blocks.0,2..22.mixer.q -> blocks.*.mixer.q"""
+    # blocks.3.mixer.q.weight and blocks.0,2..22.mixer.q become blocks.*.mixer.q
     return re.sub(r"blocks\.[\d,.\-]+\.", "blocks.*.", re.sub(r"\.(weight|bias)$", "", name))
 
 
 def weight_bytes(count: int, dtype: str) -> int:
-    """Return the bytes of `numbers` weights with their scales."""
+    """Return the bytes of `count` weights with their scales."""
     return _nbytes(count, dtype, WEIGHTS)
 
 
 def state_bytes(count: int, dtype: str) -> int:
-    """Return the bytes of `numbers` elements of a state."""
+    """Return the bytes of `count` numbers of a state."""
     return _nbytes(count, dtype, NUMBERS)
 
 
 def bytes_of(dtype: str) -> int:
-    """Return the bytes per element of computations with such weights; weights below 16 bits compute in bfloat16."""
+    """Return the bytes per number of computations with weights of this type; below 16 bits, these are bfloat16."""
     return int(max(16, _bits(dtype, WEIGHTS)) // 8)
 
 

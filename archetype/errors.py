@@ -31,7 +31,7 @@ class ArchetypeError(Exception):
         return (f"{place}: {cause}" if place else cause) + (f"; {remedy}" if remedy else "")
 
     def at(self, place: str) -> "ArchetypeError":
-        """Return a copy with `place`, such as a file, put before the error's own place."""
+        """Return a copy with `place`, such as a file, in front of the place of the error."""
         inner = f"{place}: {self.place}" if self.place else place
         return type(self)(inner, self.cause, self.remedy)
 
@@ -41,11 +41,7 @@ class SpecError(ArchetypeError):
 
 
 class SpecErrors(SpecError):
-    """Several mistakes of one file, one per line.
-
-    Args:
-        errors: mistakes in file order; the first one's `place`, `cause` and `remedy` are those of this error.
-    """
+    """Several mistakes in one file, one per line; `place`, `cause` and `remedy` are those of the first."""
 
     def __init__(self, errors: "list[SpecError]") -> None:
         super().__init__(errors[0].place, errors[0].cause, errors[0].remedy)
@@ -62,7 +58,7 @@ class SpecErrors(SpecError):
 
 
 class CheckpointError(ArchetypeError):
-    """Weights or a model folder that cannot be read or written as asked."""
+    """Weights or a model folder that cannot be read or written."""
 
 
 class DataError(ArchetypeError):
@@ -70,15 +66,15 @@ class DataError(ArchetypeError):
 
 
 class WrongKind(SpecError, AttributeError):
-    """A method that another kind of model has; `hasattr` is False for it."""
+    """A method that only other kinds of models have; an AttributeError, so that `hasattr` returns False."""
 
 
 class Notice(UserWarning):
-    """One-line warning about a file that could be read nevertheless."""
+    """One-line warning about a file that was read nevertheless."""
 
 
 class ChangedExtension(Notice):
-    """An extension file was edited since a model or run was made with its parts."""
+    """An extension file was edited after a model or run had been made with its parts."""
 
 
 class LeftOut(Notice):
@@ -90,7 +86,7 @@ class NotObeyed(Notice):
 
 
 class ReadOtherwise(Notice):
-    """A file is interpreted differently than by the reference library."""
+    """A file is interpreted differently from the reference library."""
 
 
 class UnknownFamily(Notice):
@@ -110,11 +106,8 @@ def shorten(text: str, limit: int) -> str:
 
 
 def one_line(text: str, limit: int | None = None) -> str:
-    """Make text safe to print in one line: control characters from a file must not reach the terminal.
-
-    Args:
-        limit: maximal length; longer texts are truncated in the middle.
-    """
+    """Return a text in one printable line, truncated in the middle to at most `limit` characters."""
+    # Control characters from a file must not reach the terminal.
     line = " ".join((text if limit is None else shorten(text, 4 * limit)).split())
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
     return line if limit is None else shorten(line, limit)

@@ -1,11 +1,11 @@
-"""Stable API for extensions: the only module that they import, besides `archetype` and `archetype.spec`.
+"""Stable API for extensions, which import only this module, `archetype` and `archetype.spec`.
 
     import archetype
     from archetype import spec
     from archetype.extend import ForwardContext, LayerState, MixerCost, Place
 
-Names stay here when the modules behind them move. `archetype.register` adds a part; `archetype check` tries it.
-`docs/adding_a_part.md` describes what each role requires.
+The names remain when the modules that define them move. `archetype.register` adds a part, and `archetype check` tests
+it. `docs/adding_a_part.md` describes the requirements of each role.
 """
 
 from importlib import import_module

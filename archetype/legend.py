@@ -1,8 +1,7 @@
-"""Letters for sizes, each with one meaning, in shapes (`nn`), formulas (`cost`) and diagrams.
+"""Letters of sizes in shapes (`nn`), formulas (`cost`) and diagrams.
 
-They are listed in the order in which factors of a product are written. A specification whose sizes have other meanings
-or letters declares them in its `letters`. A size without a letter is spelled out (`height`, `channels`), and a product
-is written without a sign (`HP`).
+Factors of a product are written in this order. A specification whose sizes have other meanings or letters declares them
+in its `letters`. A size without a letter is written out (`height`, `channels`), and a product has no sign (`HP`).
 """
 
 LEGEND = {
@@ -54,5 +53,5 @@ LEGEND = {
     "D_g": "d_model of the global model",
     "D_l": "d_model of the local model",
     "D_r": "features that routed experts work in",
-    "D_p": "features of what the embedding gives a layer beside the stream",
+    "D_p": "features of the per-layer vectors of the embedding",
 }

@@ -11,16 +11,11 @@ MIN_WIDTH = 24  # of a wrapped column
 
 
 class Table(NamedTuple):
-    """Text columns aligned left, then number columns aligned right.
+    """Text columns, aligned left, followed by number columns, aligned right."""
 
-    Args:
-        headings: column headings; all empty for a table without a header.
-        text_columns: number of text columns; the last of several is wrapped on a narrow terminal.
-    """
-
-    headings: Sequence[str]
+    headings: Sequence[str]  # all empty for a table without a header
     rows: Sequence[Sequence[str]]
-    text_columns: int = 1
+    text_columns: int = 1  # the last of several text columns is wrapped on a narrow terminal
 
     def text(self, width: int) -> str:
         """Return aligned lines for a terminal of `width` columns."""

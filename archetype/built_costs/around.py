@@ -29,13 +29,13 @@ from archetype.roles.wiring import Wiring
 
 
 class Passing(nn.Module):
-    """Replaces a content of a block and returns its input."""
+    """Stands in for a content of a block, and returns its input."""
 
     def forward(self, x: Tensor, context: ForwardContext, state: object = None) -> Tensor:
         return x
 
     def project(self, source: Tensor) -> None:
-        """Return nothing: the replaced cross-attention needs no keys and values."""
+        pass  # called on cross-attention, whose keys and values are not needed
 
 
 class MeasuredWiringCost(WiringCost):

@@ -23,7 +23,7 @@ META = torch.device("meta")
 
 
 class Layer(NamedTuple):
-    """The layer whose parts are counted, since a module may depend on its place."""
+    """The layer whose parts are counted; the module of a part may depend on its place."""
 
     block: Block
     place: Place
@@ -34,7 +34,7 @@ _layer: ContextVar[Layer | None] = ContextVar("the layer whose parts are counted
 
 @contextmanager
 def counted_in(layer: Layer) -> Iterator[None]:
-    """Count parts as they are built in this layer of a stack."""
+    """Count parts as in this layer of a stack."""
     before = _layer.set(layer)
     try:
         yield
@@ -75,11 +75,10 @@ def total(module: nn.Module) -> Formula:
 
 
 class _Numbers(TorchDispatchMode):
-    """Lets a module read numbers from its tensors, for example with `.item()`: each is 1 on the meta device."""
-
+    # lets a module read values on the meta device, for example by `.item()`: each is 1
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # otherwise torch loads its compiler, only to skip this mode
+        return False  # to skip this mode, torch would import its compiler, which takes seconds
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default and args[0].device == META:
@@ -88,8 +87,7 @@ class _Numbers(TorchDispatchMode):
 
 
 class _FlopCounter(_Numbers):
-    """Counts FLOPs of this thread; torch's FlopCounterMode hooks the modules of all threads, such as a server's."""
-
+    # torch's FlopCounterMode hooks the modules of all threads, including those of a server; this counts one thread
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.total = 0
@@ -115,7 +113,7 @@ def flops_of(run: Callable[[], Any], part: Spec) -> Formula:
 
 
 def saved_by(run: Callable[[], Any], module: nn.Module, work: TrainingWork) -> int:
-    """Return the bytes of the tensors that autograd saves, each storage once and without parameters."""
+    """Return the bytes of the tensors that autograd saves, without parameters; each storage is counted once."""
     parameter_storages = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
     saved: dict[int, Tensor] = {}
 

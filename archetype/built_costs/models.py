@@ -1,4 +1,4 @@
-"""Models with parts of extensions: every layer is counted separately, and costs are checked against the modules."""
+"""Costs of models with parts of extensions: layers are counted separately, and compared with the modules."""
 
 import re
 from collections import Counter
@@ -18,13 +18,13 @@ from archetype.models.stack.spec import StackView
 from archetype.spec.kinds import kinds_from_outside
 from archetype.spec.registry import provided
 
-TOKENS = 64  # of the pass that shows whether layers differ
+TOKENS = 64  # tokens of the pass by which layers are compared
 OUTSIDE = "outside the blocks"
 IN_BLOCK = re.compile(r"(.*?blocks\.\d+)\.(\w+)")
 
 
 class ModelsAsBuilt:
-    """Counts models with parts of extensions from their built modules."""
+    """Counts models with parts of extensions; see `cost.registry.AsBuilt`."""
 
     def layers(
         self, stack: StackView, layers: Sequence[int], count: Callable[[], BlockCost]
@@ -43,11 +43,6 @@ class ModelsAsBuilt:
         return groups.values()
 
     def check(self, cost: ModelCost) -> None:
-        """Raise an error if a cost counts other parameters than the modules have.
-
-        Raises:
-            SpecError: names the first module that differs.
-        """
         if not kinds_from_outside(cost.spec) or provided("module", type(cost.spec)) is None:
             return  # a kind of model without a module has nothing to compare with
         counted, built = Counter[str](), Counter[str]()

@@ -1,4 +1,4 @@
-"""The costs of norms, positions, embeddings and heads that declare none."""
+"""Costs of norms, positions, embeddings and heads without a registered cost."""
 
 import torch
 from torch import Tensor

@@ -1,1 +1,1 @@
-"""Invariants of all parts, checked on small models; parts may be built-in or from an extension."""
+"""Invariants of parts, built-in or from an extension, checked on small models."""

@@ -1,4 +1,4 @@
-"""Checks that a specification survives writing, and that model, cost and diagram agree with each other."""
+"""Checks that a specification is written without loss, and that model, cost and diagram agree with each other."""
 
 import json
 import re
@@ -33,10 +33,8 @@ def is_built(subject: Subject) -> None:
 
 
 def parameters_are_counted(subject: Subject) -> None:
-    """The cost lists every module with parameters once, with the number of parameters that are built.
-
-    A parameter belongs to the row with the longest module name that is a prefix of its name.
-    """
+    """The cost lists every module with parameters once, with the number of parameters that are built."""
+    # A parameter belongs to the row with the longest module name that is a prefix of its name.
     report = _report(subject)
     owner: dict[str, Row] = {}
     for row in report.rows:

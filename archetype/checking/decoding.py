@@ -1,4 +1,4 @@
-"""Checks of the decoding state: outputs do not depend on it, on how a sequence is split, or on the batch."""
+"""Checks of the decoding state: outputs are the same without it, in chunks of any size, and in any batch."""
 
 from itertools import pairwise
 
@@ -37,14 +37,14 @@ def chunks_are_whole(subject: Subject) -> None:
 
 
 def padding_leaves_states(subject: Subject) -> None:
-    """Sequences that end or pause while others continue keep the state that they would have alone."""
+    """Sequences that end or pause while others continue keep the state that they have without the others."""
     _check_writes(subject)
     length = subject.length - 1
     sizes = [length, 4]
     sequences = [subject.tokens(1, size, size)[0] for size in sizes]
     whole = [subject.read(sequence[None], rows=[index])[0] for index, sequence in enumerate(sequences)]
     state, read = subject.new_state(range(2), subject.length), [0, 0]
-    for counts in ([length - 4, 2], [0, 2], [4, 0]):
+    for counts in ([length - 4, 2], [0, 2], [4, 0]):  # tokens of each sequence per pass; 0: only padding
         parts = zip(sequences, read, counts, strict=True)
         pieces = [sequence[start : start + count] for sequence, start, count in parts]
         padded = torch.stack([pad(piece, (0, max(counts) - len(piece)), value=7) for piece in pieces])
@@ -62,12 +62,12 @@ def padding_leaves_states(subject: Subject) -> None:
 
 
 def rows_join_and_leave(subject: Subject) -> None:
-    """Slots that stay, are copied, or are replaced by other sequences continue as they would alone."""
+    """Rows that stay, are copied, or are replaced by other sequences continue as without the others."""
     _check_writes(subject)
     length = subject.length - 2
     sequences = [subject.tokens(1, size, size)[0] for size in (length, length - 3, 2)]
     state = _state_of(subject, sequences, [0, 1, 2], subject.length)
-    order = [2, 0, 2]
+    order = [2, 0, 2]  # another order, with a copy
     _check_next_token(subject, state.select(subject.indices(order)), [sequences[index] for index in order], order)
     newcomers = [subject.tokens(1, size, 50 + size)[0] for size in (length - 1, 1)]
     state.insert(subject.indices([2, 0]), _state_of(subject, newcomers, [3, 4], length))

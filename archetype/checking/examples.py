@@ -1,4 +1,4 @@
-"""Smallest sensible models with a part: with its defaults, and with one field changed at a time."""
+"""Small models with a part: with its defaults, and with one field changed at a time."""
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -26,13 +26,9 @@ BLOCKS = 2  # equal layers of a model, to detect accidental sharing
 
 
 class Example(NamedTuple):
-    """Model with a part.
+    """Model with a part."""
 
-    Attributes:
-        name: difference from the defaults.
-    """
-
-    name: str
+    name: str  # how the part differs from its defaults
     model: ModelSpec
 
 
@@ -85,7 +81,7 @@ AROUND = ("decoder", "encoder")  # kinds of model that parts are put into
 
 
 def examples(role: type[Part], kind: type[Part], fixed: Mapping[str, Any] | None = None) -> list[Example]:
-    """Return models of a kind: its defaults in a decoder and in an encoder, small sizes, and every change of one field.
+    """Return models with a kind: its defaults in a decoder and an encoder, small sizes, and every change of a field.
 
     Args:
         fixed: values of fields that do not change (default: none).
@@ -103,7 +99,7 @@ def examples(role: type[Part], kind: type[Part], fixed: Mapping[str, Any] | None
 
 
 def _changed(role: type[Part], part: Part, change: Change, fixed: dict[str, Any]) -> Iterator[Example]:
-    # the values of a change are tried in turn; invalid ones are skipped
+    # a model for each valid value; making the next value may itself raise an error
     options = iter(change.options)
     while True:
         try:

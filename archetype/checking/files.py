@@ -1,4 +1,4 @@
-"""Checks that models survive writing and reading."""
+"""Checks that models are written and read without loss."""
 
 import tempfile
 from pathlib import Path
@@ -28,7 +28,7 @@ def run_keeps_bits(subject: Subject) -> None:
             if name not in tensors or not torch.equal(tensor, tensors[name]):
                 raise Violated(f"{name} reads back with different values")
         inputs = subject.inputs()
-        # alignment in memory may change the order of sums
+        # not equal to the bit: the alignment of tensors in memory may change the order of sums
         if distance(vectors(again(**inputs)), vectors(subject.model(**inputs))) > EXACT:
             raise Violated("the model that was read has other outputs, so something was not saved")
 

@@ -9,7 +9,8 @@ from archetype.models.build import Model
 from archetype.nn.comparison import distance
 
 LEAST = 1e-7  # relative to the largest gradient of the model; an untrained router had 2e-11
-# The softmax over keys only depends on differences of scores, so a term that is added to all keys has no gradient.
+# A vector that is added to all keys changes all scores of a query by the same number, which softmax ignores. So its
+# gradient is 0.
 COMMON_TO_ALL_KEYS = ("mixer.k.bias", "mixer.k_global.bias", "mixer.k_norm.bias", "mixer.position_k.bias")
 
 
@@ -31,7 +32,8 @@ def autocast_is_finite(subject: Subject) -> None:
 @torch.enable_grad()
 def every_parameter_learns(subject: Subject) -> None:
     """Every parameter gets a gradient above rounding errors, in training or evaluation mode."""
-    # in training mode a batch norm cancels a bias before it; float64 keeps rounding errors small
+    # In training mode, a batch norm cancels a bias before it, so either mode suffices. In float64, a rounding error is
+    # much smaller than a gradient.
     model = subject.built(torch.float64)
     if not any(True for _ in model.parameters()):
         raise Inapplicable("has no parameters")
@@ -42,7 +44,7 @@ def every_parameter_learns(subject: Subject) -> None:
 
 
 def _without_gradient(subject: Subject, model: Model) -> set[str]:
-    # a rounding error, unlike a gradient, is not proportional to the scale of the loss
+    # A small gradient may be a rounding error, which (unlike a gradient) is not proportional to the scale of the loss.
     gradients, tripled = _gradients(subject, model, 1.0), _gradients(subject, model, 3.0)
     largest = max(float(gradient.abs().max()) for gradient in gradients.values())
     small = {name for name, gradient in gradients.items() if gradient.abs().max() <= LEAST * largest}

@@ -1,4 +1,4 @@
-"""Select the kinds to check: all that a file registers, or all of a name."""
+"""Select the kinds to check: all kinds that a file registers, or all kinds with a name."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ Kind = tuple[type[Part], type[Part]]  # a role, and a member of it
 
 
 def checked_roles() -> tuple[type[Part], ...]:
-    """Return the roles that have invariants: those of parts, and models."""
+    """Return the roles whose kinds can be checked: roles of parts, and models."""
     return (*PLACES, ModelSpec)
 
 
@@ -40,10 +40,10 @@ def kinds_of_file(file: Path) -> list[Kind]:
 
 
 def kinds_named(name: str) -> list[Kind]:
-    """Return the kinds of this name, at most one per role.
+    """Return the kinds with this name, at most one per role.
 
     Raises:
-        SpecError: there is none.
+        SpecError: no kind has this name.
     """
     by_name: dict[str, list[Kind]] = {}
     for role, kind in all_kinds():

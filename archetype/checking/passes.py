@@ -1,4 +1,4 @@
-"""Checks of forward passes: finite, causal, independent of the rest of the batch, and equal when compiled."""
+"""Checks of forward passes: finite, causal, independent of the batch, and equal when compiled."""
 
 import warnings
 from functools import partial
@@ -26,7 +26,7 @@ def is_finite(subject: Subject) -> None:
 
 
 def device_changes_nothing(subject: Subject) -> None:
-    """Another device gives the same float64 outputs as the CPU, up to rounding in rotations."""
+    """Another device computes the same float64 outputs as the CPU, up to rounding in rotations."""
     if subject.device == CPU:
         raise Inapplicable("it runs on the CPU")
     inputs = {name: in_float64(value) for name, value in subject.inputs().items()}
@@ -52,7 +52,8 @@ def future_changes_nothing(subject: Subject) -> None:
         changed = torch.cat((tokens[:, :seen], (tokens[:, seen:] + 1) % vocab_size), 1)
         after = subject.read(changed)
         if not torch.equal(before[:, :seen], after[:, :seen]):
-            # products of other shapes, as in experts, round differently; in float64 the difference must vanish
+            # Products of other shapes (as in experts) round differently. In float64, such a difference nearly vanishes,
+            # and a leak does not.
             exact = [subject.exact.read(some)[:, :seen] for some in (tokens, changed)]
             if (leak := distance(*exact)) > BITS:
                 position = int((exact[0] - exact[1]).abs().amax((0, 2)).argmax())
@@ -62,7 +63,7 @@ def future_changes_nothing(subject: Subject) -> None:
 
 
 def batch_is_single(subject: Subject) -> None:
-    """A sequence gives the same outputs in a batch as alone."""
+    """A sequence has the same outputs in a batch as by itself."""
     inputs = subject.inputs()
     together = vectors(subject.model(**inputs))
     for index in range(len(together)):
@@ -72,7 +73,7 @@ def batch_is_single(subject: Subject) -> None:
 
 
 def padding_is_nothing(subject: Subject) -> None:
-    """Padded sequences of different lengths give the same outputs as each alone, whatever the padding contains."""
+    """Padded sequences have the same outputs as without padding and batch, for any tokens in the padding."""
     if subject.reads_images:
         raise Inapplicable("images have a fixed size")
     length = subject.length
@@ -92,7 +93,7 @@ def padding_is_nothing(subject: Subject) -> None:
 
 
 def compiled_is_eager(subject: Subject) -> None:
-    """Blocks compiled by torch.compile give the same outputs as eager ones."""
+    """Blocks compiled by torch.compile compute the same outputs as eager blocks."""
     model = subject.built().requires_grad_(False)
     if not blocks_of(model):
         raise Inapplicable("has no blocks")
@@ -101,7 +102,7 @@ def compiled_is_eager(subject: Subject) -> None:
         inputs = {name: value[:, :COMPILED_LENGTH] for name, value in inputs.items()}
     eager = vectors(model(**inputs))
     with warnings.catch_warnings(action="ignore"):  # from torch's compiler
-        torch.compiler.reset()  # drops the programs of earlier models, whose number is limited
+        torch.compiler.reset()  # torch limits the number of compiled programs: drop those of earlier models
         try:
             compile_blocks(model)
         except SpecError as error:

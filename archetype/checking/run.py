@@ -20,8 +20,8 @@ class Invariant(NamedTuple):
     """Property that every model must have.
 
     Attributes:
-        check: raises `Violated` or `Inapplicable`; any other exception is a failure too.
-        needs: checks that must not fail for this one to be informative.
+        check: raises `Violated` or `Inapplicable`; any other exception is a failure, too.
+        needs: checks without which this check is not informative.
         of_defaults_only: whether only the first example is checked, to save time.
     """
 
@@ -67,7 +67,7 @@ class Report(NamedTuple):
 
 
 READ_IN_PARTS = (passes.padding_is_nothing, decoding.chunks_are_whole)
-# In order. An invariant is only checked if those that it needs hold, so that one mistake fails one row.
+# An invariant is only checked if the invariants that it needs hold, so that one mistake causes one failure.
 INVARIANTS = (
     Invariant("YAML and JSON round trip", construction.round_trip, ()),
     Invariant("a module is built", construction.is_built, ()),
@@ -163,7 +163,7 @@ def _ask(invariant: Invariant, subject: Subject) -> Row:
 
 
 def _joined(examples: list[str], rows: tuple[Row, ...]) -> Row:
-    # one row for all examples: the first failure, else the first success, else the reason for skipping
+    # one row for all examples: the first failure, else the first success, else the first reason for skipping
     failing = [(name, row) for name, row in zip(examples, rows, strict=True) if row.result == "fails"]
     if failing:
         name, row = failing[0]

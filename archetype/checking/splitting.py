@@ -17,13 +17,13 @@ PROCESSES = 2
 
 
 class Table(NamedTuple):
-    """Argument that is a table split by rows among processes, such as the embedding of a tied head."""
+    """Argument that is a table whose rows are split among processes, such as the embedding of a tied head."""
 
     rows: Tensor
 
 
 def shares_sum_to_whole(subject: Subject) -> None:
-    """The outputs of the shares of a module with a plan for tensor parallelism add up to its whole output."""
+    """With tensor parallelism, the outputs of a module's shares add up to, or together are, its whole output."""
     modules = dict(subject.model.named_modules())
     planned = {path: module for path, module in modules.items() if isinstance(_plan(module), SplitPlan)}
     calls = _calls(subject, planned)
@@ -76,14 +76,14 @@ def _calls(subject: Subject, modules: dict[str, nn.Module]) -> dict[str, tuple[A
 
 
 def _alone(argument: Any, rank: int, left: dict[int, Any]) -> Any:
-    # as one process sees it: its rows of a table, or a context with the results of its earlier shares
+    # the argument of one process: its rows of a table, or a context with the results of its own earlier layers
     if isinstance(argument, Table):
         return torch.chunk(argument.rows, PROCESSES)[rank]
     return replace(argument, shared={}, left=left) if isinstance(argument, ForwardContext) else argument
 
 
 def _share(tensor: Tensor, share: Cut | Whole, rank: int) -> Tensor:
-    # a piece, everything, or an equal part of a term that is added once
+    # a piece; all of it; or an equal part of a term, which is added once in total
     if isinstance(share, Cut):
         return torch.chunk(tensor, PROCESSES, share.dim)[rank].clone()
     return tensor / PROCESSES if share is Whole.ONCE else tensor

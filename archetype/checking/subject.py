@@ -1,4 +1,4 @@
-"""Model under check: random tensors, and one interface for all kinds."""
+"""The model that is checked, with random tensors, and one interface for all kinds of models."""
 
 import inspect
 from collections.abc import Iterable
@@ -52,22 +52,21 @@ class Subject:
 
     @cached_property
     def parameters(self) -> frozenset[str]:
-        """Argument names of its forward method."""
+        # argument names of the forward method
         return frozenset(inspect.signature(module_class(self.spec).forward).parameters)
 
     @property
     def reads_images(self) -> bool:
-        """Whether its input are images, which have a fixed size."""
         return "images" in self.parameters
 
     @property
     def writes(self) -> bool:
-        """Whether it generates token by token, with a state."""
+        # whether it generates token by token, with a state
         return "state" in self.parameters
 
     @property
     def length(self) -> int:
-        """Length of the longest sequence in checks."""
+        # length of the longest sequence in checks
         return min(self.spec.context_length, 16)
 
     @property
@@ -76,7 +75,7 @@ class Subject:
         return int(spec.vocab_size)
 
     def tokens(self, rows: int, length: int, seed: int = 0, vocab_size: int | None = None) -> Tensor:
-        """Return random tokens (B, T)."""
+        # (B, T), random
         vocab_size = vocab_size or self.vocab_size
         tokens = torch.randint(vocab_size, (rows, length), generator=torch.Generator().manual_seed(seed))
         return tokens.to(self.device)
@@ -105,7 +104,7 @@ class Subject:
 
         Args:
             tokens: (B, T), padded at the end.
-            num_tokens: of each sequence, without padding (default: all).
+            num_tokens: number of tokens of each sequence, without padding (default: all).
             rows: indices of the sources, if the model reads sources (default: the first ones).
         """
         options: dict[str, Any] = {}
@@ -131,7 +130,7 @@ class Subject:
 
 
 def vectors(output: Output) -> Tensor:
-    """Return logits, or the hidden vectors if logits are those of whole sequences."""
+    """Return the logits of each token; if there are none (classes of a whole sequence), the hidden vectors."""
     logits = output.logits
     if logits is not None and (logits.dim() == 3 or output.hidden is None):
         return logits

@@ -12,7 +12,7 @@ from archetype.models.block.spec import Block
 from archetype.spec.base import Spec
 from archetype.spec.kinds import ByKind
 
-# Sizes of every checked model: 24 has many divisors, and heads of even width, as rotary positions need.
+# Sizes of every checked model: 24 has many divisors, and heads have an even size, which rotary positions need.
 SIZES = {"vocab_size": 31, "context_length": 24, "d_model": 24}
 NORM = {"kind": "rms"}
 ATTENTION = {"kind": "attention", "num_heads": 4}
@@ -28,24 +28,19 @@ BLOCK: dict[str, Any] = {
     "mixer": ATTENTION | {"position": {"kind": "rotary"}},
     "feedforward": {"kind": "gated", "d_ff": 20, "activation": "silu"},
 }
-WHOLE = (4, 2, 6, 3, 1)  # divisors of the width; each field begins with another, so that sizes differ
+WHOLE = (4, 2, 6, 3, 1)  # divisors of the width; each field starts at another index, so that sizes differ
 REAL = (2.0, 1.0, 0.5, 4.0)
 MOST = 500  # combinations of required fields to try
-LARGE = 8  # defaults above it are replaced in the example of small sizes
-SMALL = 4  # their replacement
+LARGE = 8  # larger defaults are replaced by SMALL in the example of small sizes
+SMALL = 4
 NAMES = ("kind", "version", "name")  # fields without effect on results
 
 
 class Change(NamedTuple):
-    """Other values of one field.
+    """Other values of one field."""
 
-    Attributes:
-        field: path of the field, or the change in words.
-        options: (value, fields of the whole specification that change); the first valid one is used.
-    """
-
-    field: str
-    options: Iterable[tuple[Any, dict[str, Any]]]
+    field: str  # path of the field, or the change in words
+    options: Iterable[tuple[Any, dict[str, Any]]]  # (value, fields to change); the first valid option is used
 
 
 def instances(kind: type[Spec], fixed: Mapping[str, Any] | None = None) -> Iterator[Any]:

@@ -1,1 +1,1 @@
-"""Work on untrusted input in a process that can be killed: one module with a function `answer` per task."""
+"""Process untrusted input in a child process that can be killed: each task is a module with a function `answer`."""

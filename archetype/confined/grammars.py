@@ -1,4 +1,4 @@
-"""Try a grammar in a process that can be killed, since compiling it may take unbounded time and memory."""
+"""Try out a grammar in a child process, since compiling it may take unbounded time and memory."""
 
 import ctypes
 import json
@@ -14,7 +14,7 @@ from archetype.errors import shorten
 
 LONGEST = 1000  # characters of an error, which may repeat the grammar
 STEPS = 64  # tokens to follow, to detect growth per token
-PLACED = 20_000  # characters of a JSON schema up to which the faulty part is located
+PLACED = 20_000  # characters of a JSON schema; in a larger one, the faulty part is not searched
 LONGEST_PLACE = 100  # characters
 PER_CHARACTER = 10_000  # bytes of a compiled grammar; an upper bound where the system cannot measure it
 
@@ -47,7 +47,7 @@ def answer(kind: str, source: str, whitespace: str | None, num_tokens: int = 0) 
 
 
 def place_of(schema: object, fault: str) -> str:
-    """Return the path of the innermost part of a JSON schema that has the error by itself: "properties.a: "."""
+    """Return the path of the innermost part of a JSON schema that alone causes the error, as "properties.a: "."""
     path: list[str] = []
     inner: list[str] | None = []
     while inner is not None:
@@ -93,21 +93,19 @@ def text_of(kind: str, source: str, whitespace: str | None) -> str:
 
 
 def limits() -> Any:
-    """Return the limits per token; llguidance limits items of the parser's row, which bounds the time.
-
-    A row of 1,000 items takes 8 kB, and 40 ms if all pairs are combined, as in `start: start start | "a"`. A JSON
-    schema needs 4 items per property that is still possible.
-    """
+    """Return the limits for each token; the number of items in a row of the parser bounds the time."""
+    # A row of 1,000 items takes 8 kB, and 40 ms if all pairs are combined, as in `start: start start | "a"`. A JSON
+    # schema needs 4 items for each property that is still possible.
     return llguidance.LLParserLimits(max_items_in_row=1000, max_lexer_states=100_000, verbose_errors=False)
 
 
 def fault_of(matcher: Any) -> str | None:
-    """Return the error of a matcher; None without one."""
+    """Return the error of a matcher, or None."""
     return str(matcher.get_error()).partition("<state>")[0].strip()[:LONGEST] if matcher.is_error() else None
 
 
 def allocated() -> int | None:
-    """Return the bytes that this process has allocated and not freed; None if that cannot be measured."""
+    """Return the bytes that this process has allocated and not freed; None if they cannot be measured."""
     if sys.platform != "linux" or not hasattr(library := ctypes.CDLL(None), "mallinfo2"):
         return None
     library.mallinfo2.restype = _Allocations

@@ -1,4 +1,4 @@
-"""Recognize chat templates that render message by message: one rendering contains those of all prefixes."""
+"""Recognize chat templates that render message by message: one rendering contains the renderings of all prefixes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,11 +20,11 @@ CARRIED = {"namespace", "cycler", "joiner"}  # objects that carry data from a me
 
 
 def writes_in_order(environment: Environment, source: str) -> bool:
-    """Return whether a template has a single loop, in which each message only depends on itself and earlier ones.
+    """Return whether a template has a single loop, in which the text of a message depends on no later message.
 
-    Outside the loop only the first message may be read. In the loop nothing may depend on the number of messages or be
-    carried to later ones, and the generation prompt is only tested after it. Then a prefix of the messages renders as
-    the beginning of the full rendering, followed by the text after the loop.
+    Outside the loop, only the first message may be read. In the loop, nothing may depend on the number of messages or
+    be carried to later messages, and the generation prompt is only tested after the loop. Then a prefix of the messages
+    renders as the beginning of the full rendering, followed by the text after the loop.
     """
     tree = environment.parse(source)
     names = {"messages"}
@@ -56,11 +56,11 @@ def writes_in_order(environment: Environment, source: str) -> bool:
 
 
 def starts_of_messages(template: Template, values: dict[str, Any]) -> tuple[str, list[int]]:
-    """Return a rendering, and the offset of each message's text, followed by the offset of the loop's end."""
+    """Return a rendering, the offset of each message's text in it, and last the offset of the loop's end."""
     pieces, starts = [], list[int]()
     length = 0
 
-    class Recorded(list[Any]):
+    class Recorded(list[Any]):  # notes how much has been rendered when the loop asks for the next message
         def __iter__(self) -> Iterator[Any]:
             for message in super().__iter__():
                 starts.append(length)
@@ -74,7 +74,7 @@ def starts_of_messages(template: Template, values: dict[str, Any]) -> tuple[str,
 
 
 def _loops(body: list[nodes.Node]) -> Iterator[nodes.For]:
-    # loops inside conditions only, whose output goes directly to the text
+    # loops at the top level or inside conditions: their output goes directly into the text
     for node in body:
         if isinstance(node, nodes.For):
             yield node

@@ -1,8 +1,8 @@
-"""Work on untrusted input in a process that can be killed, with limits of time and memory.
+"""Process untrusted input in a child process with limits of time and memory.
 
-Python cannot stop threads, and neither a grammar compiler nor a string method checks the time. Such work therefore runs
-in a child process, which ends with its parent and is restarted after it was killed. Windows and macOS cannot limit the
-memory of a process; only the time limit applies there.
+Python cannot stop a thread, and neither a grammar compiler nor a string method checks the time. The child process ends
+with its parent, and is started again after it was killed. Windows and macOS cannot limit the memory of a process; only
+the time limit applies there.
 """
 
 import atexit
@@ -29,11 +29,11 @@ LONGEST_ERROR = 1000  # characters of an error message
 
 
 class ConfinedError(Exception):
-    """The work failed.
+    """The child process could not compute a result.
 
     Args:
-        kind: name of the exception; "Killed" if the process was killed; "Late" if the wall-clock limit passed, perhaps
-            due to other programs.
+        kind: name of the exception in the child process; "Killed" if it was killed; "Late" if the wall-clock limit
+            passed, perhaps because of other programs.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -56,11 +56,11 @@ class Confined:
         atexit.register(self.close)
 
     def __call__(self, *args: Any, seconds: float, max_bytes: int) -> Any:
-        """Return the function's result.
+        """Return the result of the function.
 
         Args:
-            seconds: limit of processor time.
-            max_bytes: limit of the result; 16 times the size of the arguments is added.
+            seconds: limit of CPU time.
+            max_bytes: limit of the result's size, to which 16 times the size of the arguments is added.
 
         Raises:
             ConfinedError: the function failed or exceeded a limit.
@@ -97,7 +97,6 @@ class Confined:
         return value
 
     def close(self) -> None:
-        """End the process."""
         process, self._process = self._process, None
         if process is None or self._owner != os.getpid():
             return
@@ -116,7 +115,7 @@ class Confined:
         return self._process
 
     def _ended(self, process: "subprocess.Popen[bytes]", seconds: float, is_late: bool) -> ConfinedError:
-        # the reason for the missing reply; the next request starts another process
+        # why there was no reply; the next request starts another process
         process.kill()
         status = process.wait()
         self.close()
@@ -128,7 +127,7 @@ class Confined:
 def answer_requests(module: str, memory: int) -> None:
     """Serve requests in the child process until its input ends."""
     _limit(memory)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches the child, too: the parent handles it
     requests, replies = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr  # printed text must not mix with replies
     while (limits := _read(requests)) is not None and (request := _read(requests)) is not None:
@@ -155,12 +154,12 @@ def _limit(memory: int) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     size = memory if hard == resource.RLIM_INFINITY else min(memory, hard)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if sys.platform != "darwin":  # which refuses it
+    if sys.platform != "darwin":  # macOS refuses this limit
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
 
 
 def _allow(seconds: float) -> None:
-    # the system ends the process after this processor time; 0: no limit
+    # SIGPROF ends the process after this CPU time; 0 removes the limit
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, seconds)
 

@@ -1,4 +1,4 @@
-"""Render untrusted chat templates, which come with weights, in a process that can be killed."""
+"""Render untrusted chat templates, which come with weights, in a child process."""
 
 import json
 from datetime import datetime
@@ -22,7 +22,7 @@ def answer(source: str, values: dict[str, Any], with_starts: bool = False) -> li
 
     Returns:
         ["text", text]; ["refused", reason] if the template raises an error or is invalid; ["fails", message] for other
-        exceptions. With starts, ["text", text, offsets], or ["unordered", ""] for any other template.
+        exceptions. With starts, ["text", text, offsets], or ["unordered", ""] if the template does not render in order.
     """
     try:
         if not with_starts:
@@ -49,7 +49,7 @@ def _is_ordered(source: str) -> bool:
 
 
 class _Generation(Extension):
-    """Block `{% generation %}`, which marks the text to train on and does not change the rendering."""
+    # the block {% generation %} marks text to train on, and does not change the rendering
 
     tags = {"generation"}  # noqa: RUF012 as in jinja2
 

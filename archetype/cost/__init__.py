@@ -1,6 +1,6 @@
-"""How each part of an architecture counts its parameters, FLOPs, state and memory, without torch.
+"""Parameters, FLOPs, state and memory of each part of an architecture, computed without torch.
 
-`archetype.estimate` adds the parts up for a whole model; its report can also be imported from here.
+`archetype.estimate` sums the parts of a model; its report can also be imported from here.
 """
 
 from importlib import import_module

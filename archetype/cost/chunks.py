@@ -1,4 +1,4 @@
-"""Costs of mixers computed in chunks: products over the pairs of each chunk, and with the state."""
+"""Costs of mixers that are computed in chunks: products over all pairs of a chunk, and products with the state."""
 
 from typing import NamedTuple
 
@@ -7,15 +7,14 @@ from archetype.cost.work import FLOAT32, TrainingWork, Work
 
 
 class Chunks(NamedTuple):
-    """Chunks of a sequence: pairs of positions within them, tokens in chunks of several tokens, and single tokens."""
+    """The chunks of a sequence."""
 
-    pairs: Formula
-    tokens: Formula
-    single_tokens: int  # number of single-token chunks, which take one step of the recurrence
+    pairs: Formula  # pairs of positions within chunks of several tokens
+    tokens: Formula  # tokens in these chunks
+    single_tokens: int  # chunks of a single token, which take one step of the recurrence
 
     @classmethod
     def of(cls, work: Work, size: int) -> "Chunks":
-        """Return the chunks of one pass."""
         length = work.queries.value
         lengths = [size] * (length // size) + [length % size] * (length % size > 0)
         single_tokens, pairs = lengths.count(1), sum(n * n for n in lengths if n > 1)
@@ -25,7 +24,7 @@ class Chunks(NamedTuple):
         return cls(whole, work.length + -single_tokens, single_tokens)
 
     def memory_products(self, together: int, single: int) -> Formula:
-        """Return the FLOPs of products with the state: `together` per token in a chunk, `single` per single token."""
+        """Return the FLOPs of products with the state: `together` per token of a chunk, `single` per single token."""
         return self.tokens * together + single * self.single_tokens
 
 
@@ -37,5 +36,4 @@ def chunk_activations(work: TrainingWork, size: int, heads: int, memory: int) ->
 
 
 def without_zero(counts: Counts) -> Counts:
-    """Remove products whose count is zero."""
     return {name: count for name, count in counts.items() if count}

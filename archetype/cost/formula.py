@@ -1,7 +1,7 @@
-"""Counts with formulas: sums of products of named sizes, with integer coefficients.
+"""Counts as formulas: sums of products of named sizes, with integer coefficients.
 
-Every count is such a formula, so that the formula and its value come from one computation. A size is a symbol with a
-value, such as D = 768. Expressions of sizes with + and * yield both `12 D^2 + 13 D` and 7,087,872.
+A size is a symbol with a value, such as D = 768. Expressions of sizes with + and * yield both the formula
+`12 D^2 + 13 D` and its value 7,087,872, so that the two always agree.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ _ORDER = {name: index for index, name in enumerate(LEGEND)}
 
 
 class Symbol(NamedTuple):
-    """A named size; the same letter and value with another meaning is a different symbol."""
+    """A named size; symbols with the same letter and value but different meanings are different."""
 
     name: str
     value: int
@@ -31,7 +31,7 @@ Product = tuple[tuple[Symbol, int], ...]  # each symbol with its power, in the o
 
 
 class Formula:
-    """A sum of products of symbols. If several symbols have the same name, they are written with numbers."""
+    """A sum of products of symbols; symbols with the same name are numbered in text."""
 
     def __init__(self, terms: dict[Product, int]) -> None:
         self.terms = {product: coefficient for product, coefficient in terms.items() if coefficient}
@@ -78,7 +78,7 @@ class Formula:
         return {symbol for product in self.terms for symbol, _ in product}
 
     def text(self, names: Mapping[Symbol, str]) -> str:
-        """Write the formula with names from `symbol_names`, terms without layers first: `V D + L (12 D^2 + 13 D)`."""
+        """Return the formula with names from `symbol_names`, terms without layers first: `V D + L (12 D^2 + 13 D)`."""
         by_layers: dict[Product, dict[Product, int]] = {}
         for product, coefficient in self.terms.items():
             rest = int(bool(product) and product[0][0].name == "L")  # L comes first
@@ -104,7 +104,7 @@ Counts = dict[str, Formula]  # {module: count}
 
 
 def symbol_names(formulas: Iterable[Formula], further: Iterable[Symbol] = ()) -> dict[Symbol, str]:
-    """Return how to write each symbol of `formulas` and `further`: its name, numbered if several symbols share it."""
+    """Return the name of each symbol of `formulas` and `further`, numbered if several symbols share the name."""
     by_name: dict[str, list[Symbol]] = {}
     for symbol in sorted({symbol for formula in formulas for symbol in formula.symbols}.union(further), key=_order):
         by_name.setdefault(symbol.name, []).append(symbol)
@@ -116,8 +116,7 @@ def symbol_names(formulas: Iterable[Formula], further: Iterable[Symbol] = ()) ->
 
 
 def constant(number: int) -> Formula:
-    """Return a number as a formula without symbols."""
-    return Formula({(): number})
+    return Formula({(): number})  # the empty product is 1
 
 
 ZERO = constant(0)
@@ -146,7 +145,6 @@ def multiple(name: str, value: int, unit: Formula) -> Formula:
 
 
 def total(formulas: Iterable[Formula]) -> Formula:
-    """Return the sum of formulas."""
     terms: dict[Product, int] = {}
     for formula in formulas:
         for product, coefficient in formula.terms.items():
@@ -155,7 +153,6 @@ def total(formulas: Iterable[Formula]) -> Formula:
 
 
 def prefixed(prefix: str, counts: Counts) -> Counts:
-    """Prefix the names of modules."""
     return {prefix + name: count for name, count in counts.items()}
 
 

@@ -1,4 +1,4 @@
-"""Registry of costs: the interface of each role's cost, and the class registered for each kind.
+"""Costs of parts: the base class of each role, and the class registered for each kind.
 
 A part's folder has a file `cost.py` with a class for each kind, registered for the specification class by `@cost_of`.
 An extension's file registers its classes on import.
@@ -27,21 +27,18 @@ from archetype.spec.registry import provided, provides
 class PartCost:
     """Base class of the costs of parts.
 
-    Attributes:
-        is_measured: whether the cost is measured by running the module, which takes as long as the sequence.
-
     Args:
         d: features of its input and output vectors.
     """
 
-    is_measured: ClassVar[bool] = False
+    is_measured: ClassVar[bool] = False  # by running the module, which takes longer for a longer sequence
 
     def __init__(self, part: Any, d: Formula) -> None:
         self.part, self.d = part, d
 
     @classmethod
     def of(cls, part: Spec, d: Formula, *sizes: Any) -> Self:
-        """Return the cost of a part, by the class registered for its kind; `sizes` are further arguments of the role.
+        """Return the cost of a part; `sizes` are further constructor arguments of the role.
 
         Raises:
             SpecError: no class is registered and no fallback counts it.
@@ -55,15 +52,14 @@ class PartCost:
 
     @property
     def symbols(self) -> set[Symbol]:
-        """Symbols of all sizes stored in the cost."""
         return set[Symbol]().union(*(size.symbols for size in vars(self).values() if isinstance(size, Formula)))
 
 
 class Complexity(NamedTuple):
-    """Orders of growth, without projections, which are O(T D^2) for a whole sequence."""
+    """Complexity in O notation, without projections, which are O(T D^2) for a whole sequence."""
 
-    text: str  # of a whole sequence
-    token: str  # of one more token
+    text: str  # for a whole sequence
+    token: str  # for one more token
     state: str  # of the state of one sequence
 
 
@@ -76,12 +72,10 @@ class Linear(NamedTuple):
 
     @property
     def parameters(self) -> Formula:
-        """Number of weights and biases."""
         return linear(*self)
 
     def flops(self, tokens: Formula) -> Formula:
-        """Return 2 FLOPs per weight and token."""
-        return 2 * tokens * self.inputs * self.outputs
+        return 2 * tokens * self.inputs * self.outputs  # a multiplication and an addition per weight and token
 
 
 class ContentCost(PartCost, ABC):
@@ -98,11 +92,11 @@ class ContentCost(PartCost, ABC):
         return self.parameters()
 
     def tables(self) -> Counts:
-        """Return the features of each table with a row per token id, by module."""
+        """Return the features of each table with a row per token id, by module (value embeddings)."""
         return {}
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        """Return the input and output features of each projection to be shown; convolutions are left out."""
+        """Return the input and output features of each projection; convolutions are left out."""
         return {}
 
     @abstractmethod
@@ -110,16 +104,14 @@ class ContentCost(PartCost, ABC):
         """Return the bytes saved for backward."""
 
     def state(self, length: int) -> int:
-        """Return the numbers in the state of one sequence with room for `length` tokens; 0 without a state."""
+        """Return the count of numbers in the state of one sequence with a capacity of `length` tokens."""
         return 0
 
     def each(self) -> Iterator["ContentCost"]:
-        """Yield the costs of its parts: itself, unless it combines several parts."""
-        yield self
+        yield self  # a cost that combines several parts overrides this
 
     @property
     def state_name(self) -> str:
-        """Name of its state."""
         return f"{str(getattr(self.part, 'kind', type(self.part).__name__)).replace('_', ' ')} state"
 
 
@@ -134,7 +126,7 @@ class MixerCost(ContentCost):
         """Return the FLOPs of one pass, by product."""
 
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
-        """Return the bytes saved once for all layers of a stack, such as rotary tables, by a key."""
+        """Return {key: bytes} for tensors saved once for all layers with equal keys, such as rotary tables."""
         return {}
 
     def left_activations(self, work: TrainingWork) -> int:
@@ -150,7 +142,7 @@ class FeedForwardCost(ContentCost):
         """Return the FLOPs for some tokens, by projection."""
 
     def hidden_gradient(self, work: TrainingWork) -> int:
-        """Return the bytes of the gradient of its hidden vectors, allocated at the start of a block's backward pass."""
+        # bytes of the gradient of its hidden vectors, which the backward pass of a block allocates first
         return 0
 
 
@@ -175,21 +167,18 @@ class RouterCost(PartCost, ABC):
 
     @property
     def projection(self) -> Linear | None:
-        """The projection to logits; None if the router has none."""
-        return None
+        return None  # the projection to logits, if the router has one
 
     @property
     def learns(self) -> bool:
-        """Whether gradients flow to the weights of experts."""
+        """Whether gradients flow to the routing weights of the selected experts."""
         return True
 
     @abstractmethod
-    def parameters(self) -> Formula:
-        """Return the number of parameters."""
+    def parameters(self) -> Formula: ...
 
     @abstractmethod
-    def flops(self, tokens: Formula) -> Formula:
-        """Return the FLOPs of the logits for some tokens."""
+    def flops(self, tokens: Formula) -> Formula: ...
 
     @abstractmethod
     def saved_activations(self, work: TrainingWork) -> int:
@@ -204,12 +193,10 @@ class WiringCost(PartCost, ABC):
         """Return the parameters of the first and second norm of a content, such as `mixer`."""
 
     def own_parameters(self) -> Formula:
-        """Return the parameters of a block that belong neither to its contents nor to their norms."""
-        return ZERO
+        return ZERO  # parameters of a block outside its contents and their norms
 
     def flops(self, tokens: Formula) -> Formula:
-        """Return the FLOPs of matrix products outside the contents."""
-        return ZERO
+        return ZERO  # FLOPs of matrix products outside the contents
 
     @abstractmethod
     def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:
@@ -217,20 +204,17 @@ class WiringCost(PartCost, ABC):
 
 
 class ResidualCost(PartCost):
-    """Cost of a residual wiring for one content of a block; a plain sum costs nothing."""
+    """Cost of reading and writing the residual stream for one content of a block; a plain sum costs nothing."""
 
-    streams = 1  # number of residual vectors per position
+    streams = 1  # residual vectors per position
 
     def parameters(self) -> Formula:
-        """Return the parameters for reading and writing the stream."""
         return ZERO
 
     def flops(self, tokens: Formula) -> Formula:
-        """Return the FLOPs of matrix products for reading and writing the stream."""
         return ZERO
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Return the bytes saved for the backward pass of reading and writing the stream."""
         return 0
 
 
@@ -246,37 +230,32 @@ class SelectionCost(PartCost, ABC):
         super().__init__(part, d)
         self.query = query
 
+    # as in ContentCost and MixerCost
     @abstractmethod
-    def parameters(self) -> Counts:
-        """Return the parameters by projection."""
+    def parameters(self) -> Counts: ...
 
     @abstractmethod
-    def flops(self, work: Work) -> Counts:
-        """Return the FLOPs of one pass, by product."""
+    def flops(self, work: Work) -> Counts: ...
 
     @abstractmethod
-    def saved_activations(self, work: TrainingWork) -> int:
-        """Return the bytes saved for backward."""
+    def saved_activations(self, work: TrainingWork) -> int: ...
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        """Return the input and output features of each projection."""
         return {}
 
     def state(self, length: int) -> int:
-        """Return the numbers stored for one sequence with room for `length` tokens."""
         return 0
 
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
-        """Return the bytes saved once for all layers of a stack, by a key."""
         return {}
 
     def saved_mask(self, work: TrainingWork) -> int:
-        """Return the bytes of the mask of chosen pairs that attention saves, as numbers added to its scores."""
+        # attention saves the mask of chosen pairs as numbers that it adds to the scores; none if all keys are chosen
         leaves_out = self.most_keys(work.length) < work.length
         return leaves_out * work.tokens * work.length * work.itemsize
 
     def most_keys(self, length: int) -> int:
-        """Return the maximal number of keys that a query of a sequence of `length` tokens sees."""
+        """Return how many keys a query sees at most in a sequence of `length` tokens."""
         return length
 
 
@@ -288,22 +267,22 @@ _fallback: Fallback | None = None
 
 
 class AsBuilt(Protocol):
-    """Counts models with parts of extensions as they are built."""
+    """Compares the costs of models that contain parts of extensions with the modules that are built."""
 
     def layers(
         self, stack: Any, layers: Sequence[int], count: Callable[[], Any]
     ) -> Iterable[tuple[Sequence[int], Any]]:
-        """Group layers of a `StackView` that have equal specifications by whether their built modules are equal.
+        """Divide layers with equal specifications into groups whose built modules are equal.
 
         Returns:
-            Groups of layer indices, each with the `BlockCost` of one of its layers, from `count`.
+            (layer indices, cost of one of these layers, as returned by `count`) for each group.
         """
 
     def check(self, cost: Any) -> None:
-        """Check the `ModelCost` of a model against its modules.
+        """Compare a `ModelCost` with the modules of the model.
 
         Raises:
-            SpecError: names the part, what its cost counts, and what its module has.
+            SpecError: the parameters of a part differ from those that its cost counts.
         """
 
 
@@ -316,18 +295,17 @@ def cost_of(*parts: type[Spec]) -> Callable[[Cost], Cost]:
 
 
 def cost_class(part: type[Spec]) -> Any | None:
-    """Return the class registered for a part, or for its nearest base class."""
+    """Return the cost class registered for a part, or for its nearest base class."""
     return provided("cost", part)
 
 
 def set_fallback(fallback: Fallback | None) -> None:
-    """Set a function, called like `PartCost.of`, that counts parts without a registered cost (None: no fallback)."""
+    """Set the function that counts parts without a registered cost, called like `PartCost.of`."""
     global _fallback
     _fallback = fallback
 
 
 def count_as_built(counter: AsBuilt | None) -> None:
-    """Set how models with parts of extensions are counted."""
     global _as_built
     _as_built = counter
 
@@ -335,12 +313,11 @@ def count_as_built(counter: AsBuilt | None) -> None:
 def layers_as_built(
     stack: Any, layers: Sequence[int], count: Callable[[], Block]
 ) -> Iterable[tuple[Sequence[int], Block]]:
-    """Group layers like `AsBuilt.layers`; a single group without extensions."""
+    # a single group without extensions
     return [(layers, count())] if _as_built is None else _as_built.layers(stack, layers, count)
 
 
 def check_as_built(cost: Any) -> None:
-    """Check a cost like `AsBuilt.check`; nothing to do without extensions."""
     if _as_built is not None:
         _as_built.check(cost)
 

@@ -29,11 +29,11 @@ class TrainingWork(NamedTuple):
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one number in the result of a matrix product."""
+        # bytes of a number in the result of a matrix product
         return FLOAT32 if self.compute_dtype == "float32" else 2
 
     def input_bytes(self, features: int, *, tokens: int | None = None) -> int:
-        """Return the bytes of `tokens` vectors (default: all) saved once as input of all projections that read them."""
+        """Return the bytes of `tokens` vectors (default: all), saved once for all projections that read them."""
         return (self.tokens if tokens is None else tokens) * features * self.itemsize
 
 
@@ -55,20 +55,18 @@ class Work(NamedTuple):
 
     @property
     def queries(self) -> Formula:
-        """New tokens per sequence."""
+        # new tokens per sequence
         return constant(1) if self.phase == "decode" else self.length
 
     @property
     def tokens(self) -> Formula:
-        """New tokens of the batch."""
         return self.rows * self.queries
 
     @property
     def answered_tokens(self) -> Formula:
-        """Number of tokens whose logits are computed."""
+        # tokens whose logits are computed
         return self.tokens if self.phase == "forward" else self.rows
 
     def in_training(self, compute_dtype: ComputeType) -> TrainingWork:
-        """Return the same work in a training step."""
         source = self.source.value if self.source else 0
         return TrainingWork(self.rows.value, self.length.value, self.causal, compute_dtype, source)

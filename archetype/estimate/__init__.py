@@ -1,1 +1,1 @@
-"""The cost of a whole model: report, memory, times, layouts over devices, and models of equal cost. No torch."""
+"""Costs of whole models, without torch: report, memory, times, parallel layouts, and models of equal cost."""

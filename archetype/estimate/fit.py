@@ -35,10 +35,10 @@ def parse_size(text: str) -> int:
 
 
 def fits(report: CostReport, available: int) -> list[Fit]:
-    """Return the largest batch at the report's length, and the longest sequences at its batch, for each use.
+    """Return the largest batch at the report's length and the longest sequences at its batch, for each use.
 
     Args:
-        available: bytes of memory.
+        available: memory in bytes.
     """
     memory, source = report.memory_cost, report.source_length
     needs: dict[str, Callable[[int, int], int]] = {

@@ -11,8 +11,8 @@ from archetype.models.spec import ModelSpec
 from archetype.spec.edit import assign, value_at
 
 MEASURES = ("parameters", "active", "flops", "state")
-FEW = 256  # up to here all values are tried: numbers of layers and heads need not be multiples of anything
-LARGEST = 2**24
+FEW = 256  # fields up to this value are tried one by one: numbers of layers and heads have no common step
+LARGEST = 2**24  # of the values that are tried
 COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}
 BYTES = {"": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 STATE_SIZES = ("num_kv_heads", "kv_lora_rank")  # fields of a mixer that determine only the size of its state
@@ -20,7 +20,7 @@ MISS = 0.01  # accepted relative deviation from the target
 
 
 class Match(NamedTuple):
-    """The specification closest to the target."""
+    """The specification whose cost is closest to the target."""
 
     spec: ModelSpec
     path: str
@@ -57,7 +57,7 @@ def match(model: ModelSpec, other: ModelSpec | int, measure: str, path: str | No
     def amount_at(value: int) -> int:
         return amount(assign(model, [f"{path}={value}"]), measure, length)
 
-    index = bisect_left(values, target, key=amount_at)
+    index = bisect_left(values, target, key=amount_at)  # costs grow with a size, so few values have to be tried
     near = values[max(index - 1, 0) : index + 1]
     after = min(near, key=lambda value: abs(amount_at(value) - target))
     least, most = amount_at(values[0]), amount_at(values[-1])
@@ -112,7 +112,8 @@ def _num_heads(model: ModelSpec, path: str) -> int:
 
 
 def _possible_values(model: ModelSpec, path: str, value: int) -> Sequence[int]:
-    # every accepted value if the field is small, else multiples of its smallest step
+    # All valid values of a small field; for a large field, multiples of the smallest step that is valid (a width may
+    # have to be divisible by the number of heads).
     if value <= FEW:
         return [candidate for candidate in range(1, max(2 * value, 64) + 1) if _is_accepted(model, path, candidate)]
     step = next((step for step in range(1, value + 1) if _is_accepted(model, path, value + step)), value)

@@ -1,9 +1,9 @@
-"""Memory in bytes: the state in decoding, and weights, gradients, optimizer moments and activations in training.
+"""Memory in bytes: the state in decoding; weights, gradients, optimizer moments and activations in training.
 
-The loss saves the log-softmax of the logits in float32. At the start of the backward pass there are two more copies,
-the gradients after and before the log-softmax; a training step then reaches its peak, unless gradients and the
-optimizer step need more. In bfloat16 every weight of a matrix product has a cast copy throughout forward and backward.
-With activation checkpointing only the inputs of blocks are saved, and the activations of one block at a time.
+The loss saves the log-softmax of the logits in float32. At the start of the backward pass there are two more copies:
+the gradients after and before the log-softmax. A training step then reaches its peak, unless gradients and the
+optimizer step need more. In bfloat16, every weight of a matrix product has a cast copy throughout forward and backward.
+With activation checkpointing, only the inputs of blocks are saved, and the activations of one block at a time.
 """
 
 from functools import cached_property
@@ -21,15 +21,14 @@ class SavedActivations(NamedTuple):
 
     embedding_and_head: int  # including tensors shared by layers, final norms and the loss
     blocks: int
-    block_inputs: int  # all that is saved of recomputed blocks
+    block_inputs: int  # with activation checkpointing, nothing else of a block is saved
     largest_block: int  # including the gradient at the start of its backward pass
-    logits: int  # one copy in float32; the loss's gradient needs two more than are saved
-    logits_weight_gradient: int  # in float32, in addition to the logits' own
-    num_logits: int = 1  # saved copies: of the next token and each further token
+    logits: int  # one copy in float32
+    logits_weight_gradient: int  # gradient of the head's weight in float32
+    num_logits: int = 1  # saved copies: for the next token and each further token
 
     @property
     def saved(self) -> int:
-        """Bytes that autograd saves."""
         return self.embedding_and_head + self.blocks
 
     @property
@@ -39,12 +38,13 @@ class SavedActivations(NamedTuple):
 
     @property
     def peak_recomputed(self) -> int:
-        """Peak with activation checkpointing: logits and a block's activations are never allocated at once."""
+        """`peak` with activation checkpointing."""
+        # the gradients of logits are freed before the activations of a block are recomputed
         return self.embedding_and_head + self.block_inputs + max(self.loss_gradient, self.largest_block)
 
     @property
     def loss_gradient(self) -> int:
-        """Bytes of the gradients of the logits, in addition to what is saved."""
+        # gradients after and before the log-softmax, and of the head's weight
         return 2 * self.logits + self.logits_weight_gradient
 
 
@@ -52,9 +52,9 @@ class MemoryCost:
     """Memory of a model for any batch and length.
 
     Args:
-        cost: of the model.
+        cost: cost of the model.
         dtype: data type of the weights, or one per tensor; training computes in bfloat16 for types of two bytes.
-        state_dtype: data type of the state (absent: that of matrix products).
+        state_dtype: data type of the state (absent: the data type of matrix products).
 
     Raises:
         SpecError: a data type is unknown.
@@ -72,7 +72,6 @@ class MemoryCost:
 
     @property
     def weights(self) -> int:
-        """Bytes of all parameters in their data types."""
         return self.types.weight_bytes(self.num_parameters)
 
     @cached_property
@@ -108,7 +107,7 @@ class MemoryCost:
         }
 
     def training_peak(self, activations: int) -> int:
-        """Return the peak memory of a training step; `activations` are those at the start of the backward pass."""
+        """Return the peak memory of a training step from the activations at the start of its backward pass."""
         # Gradients are allocated while activations are freed. The peak is therefore either at the start of the backward
         # pass (weights, their copies, moments and all activations), or in the optimizer step (gradients, no
         # activations).
@@ -122,7 +121,7 @@ class MemoryCost:
             length: capacity of each sequence in tokens.
             source: tokens per source, if there is one (absent: `length`).
         """
-        # models without a source need not take the argument
+        # models without a source need not have the argument
         floats, integers = self.cost.state(length) if source is None else self.cost.state(length, source)
         return batch * (state_bytes(floats, self.state_dtype) + integers * INT64)
 
@@ -135,7 +134,7 @@ class MemoryCost:
         return -(-(self.state(1, length + patch_size, source) - self.state(1, length, source)) // patch_size)
 
     def saved_activations(self, batch: int, length: int, source: int | None = None) -> SavedActivations:
-        """Return the bytes that autograd saves in a training step, without copies of weights."""
+        """Return the bytes that autograd saves in a training step, without cast copies of weights."""
         sources = None if source is None else constant(source)
         cost, forward = self.cost, Work(constant(batch), constant(length), "forward", source=sources)
         work, stack_work = forward.in_training(self.compute_dtype), cost.stack_work(forward)

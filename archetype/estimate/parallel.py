@@ -35,9 +35,11 @@ NVLINK = {"A100": 300e9, "H100": 450e9, "H200": 450e9, "B200": 900e9, "MI300X": 
 # bytes per second in one direction (NVIDIA's and AMD's data sheets); other devices share a PCIe 4.0 x16 bus
 PCIE = 32e9
 NETWORK = 50e9  # bytes per second and device between machines: 400 Gb/s
-UTILIZATION = {"A100": 0.65}  # fraction of the peak that matrix products of a large model reach; others:
-DEFAULT_UTILIZATION = 0.5  # both from torchtitan's published steps, whose H100 had less power than most
-USABLE = 0.94  # of a device's memory; the rest is for driver and allocator
+# Fraction of the peak that matrix products of a large model reach, from torchtitan's published steps; its H100 ran at
+# less power than most.
+UTILIZATION = {"A100": 0.65}
+DEFAULT_UTILIZATION = 0.5
+USABLE = 0.94  # fraction of a device's memory; the driver and the allocator need the rest
 MAX_DEVICES = 1024
 
 
@@ -56,12 +58,12 @@ class Layout(NamedTuple):
 
     @property
     def rows_shared(self) -> int:
-        """Number of ways in which the batch is split."""
+        # number of parts into which the batch is split
         return self.data_parallel * self.shard
 
     @property
     def shards(self) -> int:
-        # weights are also sharded over context-parallel processes, unless every process keeps a full replica
+        # weights are also sharded over context-parallel processes, unless every process has all weights
         return self.shard * self.context if max(self.shard, self.tensor) > 1 else 1
 
     def __str__(self) -> str:
@@ -75,11 +77,11 @@ class Step(NamedTuple):
     rows: int  # per device, at once
     micro_batches: int
     recomputes: bool
-    memory: int  # bytes of the device with the highest memory
+    memory: int  # bytes on the device that needs most
     compute: float  # seconds
-    gathering: float  # seconds for weights and gradients, overlapping with computation
-    reducing: float  # seconds for vectors, during which computation waits
-    bubble: float  # fraction of the time that stages are idle
+    gathering: float  # seconds of communication of weights and gradients, which overlaps with computation
+    reducing: float  # seconds of communication of vectors, for which computation waits
+    bubble: float  # fraction of the time for which pipeline stages are idle
     seconds: float
     tokens: int  # of the whole batch
 
@@ -113,7 +115,7 @@ class Cluster(NamedTuple):
         return self.nodes * self.devices_per_node
 
     def bandwidth(self, span: int) -> float:
-        """Return the bytes per second of each device in a group of `span` neighbours."""
+        """Return the bytes per second of each device in a group of `span` neighbouring devices."""
         link = next((link for name, link in NVLINK.items() if self.device.name.startswith(name)), PCIE)
         return link if span <= self.devices_per_node else min(link, NETWORK)
 
@@ -151,7 +153,7 @@ class Planner:
         self.width = int(getattr(model, "d_model", 0) or model.stacks[0].d_model)
 
     def steps(self) -> Iterator[Step]:
-        """Yield the fastest step of each layout that model and batch allow, or the smallest one if none fits."""
+        """Yield the fastest step that fits for each possible layout; if none fits, the step with the least memory."""
         for layout in self.layouts():
             steps = [
                 step
@@ -161,7 +163,7 @@ class Planner:
             yield min(steps, key=lambda step: (not self.fits(step), step.seconds if self.fits(step) else step.memory))
 
     def layouts(self) -> Iterator[Layout]:
-        """Yield every way to distribute the work over all devices."""
+        """Yield the layouts that use all devices and are possible for the model and the batch."""
         devices, layers = self.cluster.devices, self.model.num_layers
         for tensor in _divisors(min(self.cluster.devices_per_node, NODE)):
             if any(heads % tensor for heads in _heads(self.model)):
@@ -174,6 +176,7 @@ class Planner:
                     rows_shared = left // context
                     if self.batch_size % rows_shared:
                         continue
+                    # shard over all devices, or within a machine, with replicas on the others
                     for shard in {rows_shared, min(rows_shared, self.cluster.devices_per_node)}:
                         if rows_shared % shard == 0:
                             yield Layout(rows_shared // shard, shard, tensor, pipeline, context)
@@ -188,7 +191,7 @@ class Planner:
         own_rows = self.batch_size // layout.rows_shared
         micro_batches = -(-own_rows // micro_batch)
         flops = self.report.flops["train_recomputed" if recomputes else "train"] * self.batch_size
-        uneven = self._blocks(layout) * layout.pipeline / self.model.num_layers
+        uneven = self._blocks(layout) * layout.pipeline / self.model.num_layers  # above 1: the longest stage decides
         compute = flops / self.speed / layout.devices * uneven
         volumes = self.volumes(layout, micro_batch, micro_batches, recomputes)
         near = layout.tensor * layout.context
@@ -198,6 +201,7 @@ class Planner:
         reducing += volumes["context"] / self.cluster.bandwidth(near)
         reducing += volumes["pipeline"] / self.cluster.bandwidth(layout.devices)
         bubble = (layout.pipeline - 1) / micro_batches
+        # weights are gathered while computing; computation waits for everything else
         seconds = max(compute, gathering) + reducing
         seconds += bubble * (compute + reducing)
         memory = self.memory(layout, micro_batch, micro_batches, recomputes)
@@ -217,9 +221,10 @@ class Planner:
         )
 
     def volumes(self, layout: Layout, micro_batch: int, micro_batches: int, recomputes: bool) -> Mapping[str, float]:
-        """Return the bytes that a device sends per step, by mesh dimension."""
+        """Return the bytes that a device sends per step, by mesh dimension (formulas: see above)."""
         parameters, copies = self._parameters(layout), layout.rows_shared * layout.context // layout.shards
         vectors = micro_batch * self.length / layout.context * self.width * self.itemsize
+        # parameters of blocks that several layers share are gathered for each of these layers
         again = (self.in_passes - self.in_blocks) * self._blocks(layout) / self.model.num_layers / layout.tensor
         gathers = (2 * self.itemsize + FLOAT32) * (parameters + again) * micro_batches  # gradients in each
         reduces = (6 if recomputes else 4) * self._blocks(layout) * micro_batches
@@ -236,7 +241,7 @@ class Planner:
         }
 
     def memory(self, layout: Layout, micro_batch: int, micro_batches: int, recomputes: bool) -> int:
-        """Return the bytes of the device that needs most: the first stage, which holds the most micro-batches."""
+        """Return the bytes on the device that needs most."""
         parameters = self._parameters(layout)
         shards = layout.shards
         state = 4 * FLOAT32 * parameters / shards  # weights, gradients, two moments
@@ -245,7 +250,7 @@ class Planner:
         gathered += self.itemsize * self.beside_blocks / layout.tensor * (shards > 1)
         if shards == 1 and self.itemsize == 2:
             gathered = 2 * parameters  # the bfloat16 copies
-        held = min(layout.pipeline, micro_batches)
+        held = min(layout.pipeline, micro_batches)  # micro-batches that the first stage has not finished
         return int(
             state
             + gathered
@@ -266,7 +271,8 @@ class Planner:
         return -(-self.model.num_layers // layout.pipeline)
 
     def _activations(self, layout: Layout, micro_batch: int, recomputes: bool) -> float:
-        """Return the activation bytes of one stage's blocks; tensor parallelism replicates norms and product inputs."""
+        # Bytes of the blocks of one stage. Tensor parallelism splits the activations inside contents, but every process
+        # has all norms and inputs of contents (unless sequence parallelism splits these, too).
         cost, forward = self.report.cost, Work(constant(micro_batch), constant(self.length), "forward")
         work = forward.in_training(compute_dtype(self.dtype))
         inputs = micro_batch * self.length * self.width
@@ -285,7 +291,7 @@ class Planner:
         return total * self._blocks(layout) / self.model.num_layers / layout.context + keys
 
     def _keys(self, layout: Layout) -> float:
-        # bytes of one whole sequence, in the blocks of one stage
+        # bytes of the keys and values of one whole sequence, in the blocks of one stage
         if layout.context == 1:
             return 0.0
         elements = 0.0
@@ -304,7 +310,7 @@ class Planner:
         return [degree for degree in _divisors(devices) if degree == 1 or self.length % (2 * degree) == 0]
 
     def _divides(self, num_stages: int) -> bool:
-        # stages may only pass vectors to their neighbours
+        # whether stages need nothing from each other but the vectors of the previous stage
         stacks = self.model.stacks
         return num_stages == 1 or all(
             stack.divides and stack.used_of_other_stage(num_stages) is None for stack in stacks
@@ -324,10 +330,10 @@ class Planner:
 
 
 def best_steps(planner: Planner, sizes: Mapping[str, int] | None = None) -> list[Step]:
-    """Return the layouts that fit, fastest first.
+    """Return the best step of each layout that fits, fastest first.
 
     Args:
-        sizes: required sizes of the layout, by name (absent: any).
+        sizes: required degrees of parallelism, by name (absent: any).
 
     Raises:
         SpecError: no layout fits, or none has these sizes.

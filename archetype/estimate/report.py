@@ -1,4 +1,4 @@
-"""The cost report of a specification, as a value, as JSON, and as tables."""
+"""Cost report of a specification, with its tables and its JSON."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -19,21 +19,21 @@ from archetype.table import Table, quantity, size
 
 CONVENTIONS = {
     "flops": "two for each multiply-add of a matrix product; elementwise work and look-ups are left out",
-    "train": "forward and backward, three times forward, with what training alone computes (further tokens); with "
-    "activation checkpointing the blocks' forward once more",
+    "train": "forward and backward: three times the forward pass, including multi-token prediction; with activation "
+    "checkpointing, the forward pass of the blocks once more",
     "decode": "one more token at the end of each row",
     "memory.training_state": "weights, gradients and AdamW's moments in float32, without activations",
-    "memory.activations": "what autograd saves, and the logits' gradients where backward begins",
-    "memory.weight_copies": "weights of products cast to the type that training computes in",
-    "memory.training_peak": "the most that a step holds: where backward begins, or in the optimizer's step",
+    "memory.activations": "tensors saved by autograd, and gradients of the logits at the start of the backward pass",
+    "memory.weight_copies": "weights of matrix products, cast to the data type in which training computes",
+    "memory.training_peak": "peak of a training step: at the start of the backward pass, or in the optimizer step",
     "memory.recomputed": "with activation checkpointing",
     "dtype": "fp8, int8, int4, mxfp4, nvfp4 (with scales) and lossless (12 bits) are types of weights; products are "
-    "bfloat16, and so is the state unless state_dtype says otherwise; GGUF's types and published differ by tensors",
-    "parameters.non_embedding": "all but looked-up tables; a head counts, unless it shares the table",
+    "bfloat16, and so is the state unless state_dtype is set; types of GGUF, and published, differ by tensor",
+    "parameters.non_embedding": "all parameters except lookup tables; a head counts unless it shares the table",
 }
 ATTENTION: dict[AttentionPairs, str] = {
-    "computed": "every pair that is computed, masked or not; of sparse patterns all of every tile",
-    "allowed": "the pairs that pattern and direction allow",
+    "computed": "every computed pair, masked or not; for sparse patterns, all pairs of each tile",
+    "allowed": "pairs that the pattern and the causal mask allow",
 }
 
 
@@ -53,7 +53,7 @@ class CostReport:
 
     @cached_property
     def formulas(self) -> Mapping[Column, Formula]:
-        """The sum of every column."""
+        """Sum of each column of `rows`."""
         return {column: total(row.formulas[column] for row in self.rows) for column in COLUMNS}
 
     @cached_property
@@ -92,7 +92,7 @@ class CostReport:
 
     @cached_property
     def allowed_flops(self) -> dict[str, int]:
-        """FLOPs that count only the allowed pairs of positions, and not masked pairs that a program may compute."""
+        """`flops`, counting only allowed pairs of positions and no masked pairs."""
         if self.attention == "allowed":
             return self.flops
         types = self.memory_cost.types
@@ -105,7 +105,7 @@ class CostReport:
 
     @property
     def _further_flops(self) -> Formula:
-        """FLOPs of the forward pass that only training computes (further tokens)."""
+        # FLOPs of a forward pass that only training computes (multi-token prediction)
         further = self.cost.further_tokens
         return ZERO if further is None else further.flops(self._forward)
 
@@ -117,7 +117,7 @@ class CostReport:
 
     @property
     def state(self) -> dict[str, int]:
-        """Bytes of the state in decoding: per further token of a sequence, and of the batch at full length."""
+        """Bytes of the state: by which one sequence grows per token, and of the whole batch at full length."""
         return {
             "bytes_per_token": self.memory_cost.state_per_token(self.length, self.source_length),
             "bytes": self.memory_cost.state(self.batch, self.length, self.source_length),
@@ -223,7 +223,7 @@ class CostReport:
         return Table(headings[:columns], [row[:columns] for row in rows], text_columns=2)
 
     def _formulas_table(self) -> Table:
-        """Return the formulas of the totals, the meaning of their symbols, and the complexity of mixers."""
+        # formulas of the totals, the meaning of their symbols, and the complexity of mixers
         formulas = {column: self.formulas[column].text(self.symbols) for column in ("parameters", "forward", "decode")}
         rows = [[column, text] for column, text in formulas.items() if text != "0"]
         symbols = (f"{name} = {value:,} {meaning}" for name, (value, meaning) in self.legend.items())
@@ -254,10 +254,10 @@ class CostReport:
             rows.append([f"state ({self.state_name})", held])
         rows.append(["training state", f"{sizes['training_state']}: weights, gradients and AdamW's moments in float32"])
         if self.memory["weight_copies"]:
-            copies = f"{sizes['weight_copies']} in {self.memory_cost.compute_dtype}, from forward to backward"
+            copies = f"{sizes['weight_copies']} in {self.memory_cost.compute_dtype}, during forward and backward"
             rows.append(["copies of weights", copies])
         for name, label in (("", "training peak"), ("_recomputed", "  activation checkpointing")):
-            activations = f"{sizes[f'activations{name}']} of activations where backward begins"
+            activations = f"{sizes[f'activations{name}']} of activations at the start of the backward pass"
             rows.append([label, f"{sizes[f'training_peak{name}']}; {activations}"])
         return Table(["", ""], rows, text_columns=2)
 
@@ -266,24 +266,16 @@ class CostReport:
 
 
 class _Mixing(NamedTuple):
-    """Complexity of equal mixers.
+    """Complexity of equal mixers."""
 
-    Attributes:
-        blocks: the blocks that contain them.
-        complexity: in the letters of the mixer.
-        sizes: symbols of these letters in this model.
-        reads: what the model reads.
-        decodes: whether they keep a state from token to token.
-    """
-
-    blocks: str
-    complexity: Complexity
-    sizes: dict[str, Symbol]
-    reads: str
-    decodes: bool
+    blocks: str  # the blocks that contain them
+    complexity: Complexity  # in the letters of the mixer
+    sizes: dict[str, Symbol]  # symbols of these letters in this model
+    reads: str  # what the model reads
+    decodes: bool  # whether the mixers have a state
 
     def written(self, names: Mapping[Symbol, str]) -> Complexity:
-        """Write the complexity in the letters of the report."""
+        # the complexity in the letters of the report
 
         def letter(match: re.Match[str]) -> str:
             size = self.sizes.get(match[0])
@@ -371,7 +363,7 @@ def comparison_table(names: Sequence[str], reports: Sequence[CostReport]) -> Tab
 
 
 def _of_text(report: CostReport, flops: int) -> str:
-    """Return the FLOPs per sequence as text; empty for images, which have no tokens."""
+    # per sequence; empty for images, which have no tokens
     return "" if report.cost.reads == "images" else _flops(flops // report.batch)
 
 

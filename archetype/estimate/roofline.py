@@ -1,12 +1,11 @@
-"""Roofline: the least time of a phase, by its FLOPs at the device's peak or by its memory traffic.
+"""Roofline model (Williams 2009): the least time of a phase, by its FLOPs at the device's peak or its memory traffic.
 
-Attention counts only allowed pairs of positions, whatever the report counts, as a kernel may skip the others. The
-utilization reached by published programs, however, refers to all pairs, as their authors count.
+Attention counts only allowed pairs of positions, even if the report counts all, since a kernel may skip masked pairs.
+The utilization of published programs refers to all pairs, since their authors count so.
 
-Memory traffic: weights once per pass (of experts, as many as the tokens reach if they choose evenly) and the state; in
+Memory traffic: weights once per pass (for experts, as many as the tokens reach with even routing) and the state; in
 training, weights twice, gradients once, activations and copies of weights written and read, and seven passes of the
-optimizer over the parameters. Everything else is assumed to stay in caches; a real program is slower (Williams 2009).
-The utilization that published programs reach is given separately.
+optimizer over the parameters. Everything else is assumed to stay in caches, so a real program is slower.
 """
 
 from collections.abc import Sequence
@@ -31,14 +30,14 @@ class PhaseTime(NamedTuple):
     traffic: int  # bytes
     compute_seconds: float  # 0 if no peak is published
     memory_seconds: float
-    tokens: int  # read or written by the phase
+    tokens: int  # processed, or generated, by the phase
     seconds: float  # the longer of both
     bound: str  # compute or memory, whichever is slower
     tokens_per_second: float  # of the whole batch
     unit: str  # tokens; sequences for a model that reads them whole; or images
     units_per_second: float
     memory: int  # required bytes on the device
-    usual_seconds: float | None = None  # at the utilization of a published program, if there is one
+    usual_seconds: float | None = None  # time at the utilization of a published program, if there is one
 
 
 class TooLarge(NamedTuple):
@@ -102,12 +101,12 @@ def phase_times(report: CostReport, device: Device) -> list[PhaseTime]:
 
 
 def chooses_experts(report: CostReport) -> bool:
-    """Whether the number of weights that a pass reads depends on the tokens (mixture of experts)."""
+    """Return whether the number of weights that a pass reads depends on the tokens (mixture of experts)."""
     return any(0 < row.active < row.parameters for row in report.rows)
 
 
 def launches(report: CostReport) -> int:
-    """Return the minimal number of matrix products launched in a forward pass, whose overhead a roofline ignores."""
+    """Return the least number of matrix products of a forward pass; a roofline ignores the time to launch them."""
     return sum(row.layers for row in report.rows if row.forward)
 
 
@@ -138,7 +137,7 @@ def weights_read(report: CostReport, tokens: int, phase: Phase = "forward") -> i
     """
     types, bits = report.memory_cost.types, Fraction(0)
     for row in report.rows:
-        rests = row.forward and not getattr(row, phase)
+        rests = row.forward and not getattr(row, phase)  # does not run in this phase
         if not row.is_table and not rests:
             left_out = 1 - min(1, row.active / row.parameters) if row.parameters else 0
             bits += types.weight_bits(row.parameters - round(row.parameters * left_out**tokens), row.module)

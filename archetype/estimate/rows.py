@@ -1,4 +1,4 @@
-"""Costs by module: one row per module, or per module of several equal layers together."""
+"""Costs by module: one row per module; equal layers share rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ class Row:
 
     module: str
     layers: int
-    owners: int  # number of these layers that do not share another layer's weights
+    owners: int  # number of these layers that have their own weights
     in_block: bool
     formulas: Mapping[Column, Formula]
     parameters: int  # trained numbers

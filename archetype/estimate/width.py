@@ -1,4 +1,4 @@
-"""Widening a model so that the learning rate of a narrow one transfers (muP)."""
+"""Widen a model so that the learning rate of a narrow one transfers (muP)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Text generation: settings, sampling, the engine, beam search, and the outputs of encoders."""
+"""Text generation: sampling, the engine, beam search; and outputs of encoders."""
 
 from archetype.generate.beam import Translation, beam_search, translate, translations
 from archetype.generate.encoder import (

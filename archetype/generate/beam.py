@@ -33,7 +33,7 @@ def beam_search(
 
     Args:
         model: in evaluation mode.
-        sources: token ids of each source, as the model was trained to read them.
+        sources: token ids of each source, in the form in which the model was trained.
         start: the token that every target starts with.
     """
     return [max(finished)[1] for finished in finished_targets(model, sources, start, end, settings)]
@@ -105,8 +105,8 @@ def translations(
 class Search:
     """Beam search of many sources in the slots of one state; a slot has `num_beams` rows, which share a source.
 
-    When the search of a source ends, its slot goes to the next source, so that steps stay full; the longest sources
-    come first. When no source is left, the slots in use move to the front and steps get smaller.
+    When the search of a source ends, its slot is given to the next source, longest sources first. When no source
+    waits, the slots in use move to the front, and steps become smaller.
 
     Args:
         model: in evaluation mode.
@@ -116,7 +116,7 @@ class Search:
 
     def __init__(self, model: EncoderDecoder, sources: list[list[int]], start: int, end: int, settings: Beam) -> None:
         if model.is_deterministic:
-            cause = "beam search batches its sources, so that results may depend on the other sources"
+            cause = "beam search batches its sources, so results may depend on other sources"
             raise SpecError("deterministic", cause, "load the model without it, or write without beams")
         self.model, self.sources, self.settings = model, sources, settings
         self.waiting = sorted(range(len(sources)), key=lambda index: len(sources[index]))  # the longest is taken first
@@ -136,7 +136,6 @@ class Search:
         self._next: State | None = None  # state of the sources in `_read_ahead`, in the same order
 
     def run(self) -> list[list[tuple[float, list[int]]]]:
-        """Run the search to its end. Return (score, tokens) of the finished hypotheses of each source."""
         for _ in self.steps():
             pass
         return self.finished
@@ -161,7 +160,7 @@ class Search:
         return BeamStep(model, state, self.settings.num_beams, self._suppressed, self.settings.renormalize_logits)
 
     def _extend(self) -> list[int]:
-        """Extend all hypotheses by one token. Return the slots whose search has ended."""
+        # extends all hypotheses by one token, and returns the slots whose search has ended
         step, targets, count = self.slots.current_step(), self.hypotheses, len(self.slots.sequences)
         assert isinstance(step, BeamStep)
         adjust = self._adjust if self._is_ruled() else None
@@ -173,12 +172,13 @@ class Search:
         return targets.extend(Candidates(logs, parents, tokens.astype(np.int64)))
 
     def _is_ruled(self) -> bool:
+        # whether a setting changes this step's logits depending on a hypothesis' text, which is not recorded
         lengths, limits = self.hypotheses.lengths, self.hypotheses.limits
         is_last = bool((lengths == limits - 1)[: len(self.slots.sequences)].any())
         return self._changes or (is_last and bool(self._rules.forced_eos_token_id))
 
     def _adjust(self, logs: Tensor) -> None:
-        # `logs` are log-probabilities (B, V), changed in place
+        # logs: log-probabilities, (B, V), changed in place
         targets, logs_of_rows = self.hypotheses, iter(logs)
         for slot, source in enumerate(self.slots.sequences):
             for tokens in targets.tokens[slot, :, : targets.lengths[slot]].tolist():
@@ -200,7 +200,7 @@ class Search:
             self.slots.leave(source)
 
     def _fill(self, slots: list[int]) -> None:
-        # sources are encoded in larger batches ahead of time
+        # puts waiting sources into the slots; sources are encoded ahead, in larger batches
         while slots:
             if not self._read_ahead:
                 self._read_next()

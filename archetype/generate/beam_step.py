@@ -78,20 +78,22 @@ class BeamStep(DecodeStep):
         return min(2 * self._scores.shape[1], self.model.spec.vocab_size)
 
     def _compute(self, model: GenerativeModel, tokens: Int[Tensor, "B 1"], state: State) -> Tensor:
+        # A recorded step always copies, since its list is fixed: a row whose source is itself costs nothing.
         if self._any_goes_on_from_another or model.kernels.records:
             state.targets.copy_rows(self._sources, self._starts)
         self._logits = super()._compute(model, tokens, state).float()
         return self._best(self._logits, self._logits.logsumexp(-1, keepdim=True))
 
     def _best(self, scores: Float[Tensor, "B V"], total: Float[Tensor, "B 1"]) -> Float[Tensor, "texts 3 N"]:
-        """Select the best continuations of each source; `scores - total` are log-probabilities of the next token."""
+        # `scores - total` are log-probabilities of the next token: logits are normalized only where they are selected
         allowed = scores if self._suppressed is None else scores + self._suppressed
         if self._renormalize:  # clamped so that rows with no token left stay at -inf
             total = allowed.logsumexp(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).min)
-        best, ids = allowed.topk(self.num_candidates)
+        best, ids = allowed.topk(self.num_candidates)  # (B, N) each
         logs = best - total
         num_texts, width = self._scores.shape
         totals = (self._scores[..., None] + logs.view(num_texts, width, -1)).flatten(1)
         totals, indices = totals.topk(min(2 * width, totals.shape[1]))
+        # one float32 tensor, so that there is one transfer to the host; ids are exact in float32 up to 2^24
         chosen = ids.float().view(num_texts, -1).gather(1, indices)
         return torch.stack((totals, indices.float(), chosen), dim=1)

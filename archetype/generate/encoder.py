@@ -140,7 +140,7 @@ def embed(
 
 @torch.inference_mode()
 def classify_pictures(model: VisionEncoder, images: Float[Tensor, "B channels height width"]) -> Float[Tensor, "B Y"]:
-    """Return the probability of each class for each image; of a head with one class, its value.
+    """Return the probability of each class for each image; for a head with one class, its output.
 
     Raises:
         SpecError: the model has no classes, or reads images of another size.
@@ -158,7 +158,9 @@ def classify_texts(
     start: int | None = None,
     truncate: bool = False,
 ) -> tuple[Float[Tensor, "B Y"], ExampleCounts]:
-    """Return the probability of each class for each text (of a head with one class, its value) and the truncated texts.
+    """Return the probability of each class for each text, and counts of the truncated texts.
+
+    A head with one class returns its output instead of a probability.
 
     Args:
         model: in evaluation mode.
@@ -218,7 +220,7 @@ def tokenized(
 def _by_length(
     model: Encoder | Decoder | EncoderDecoder, sequences: list[list[int]], read: Callable[[Tokens, Lengths], Tensor]
 ) -> Float[Tensor, "B numbers"]:
-    # the results are in the order of the sequences
+    # computes batches of similar lengths, and returns results in the order of the sequences
     order, results = list[int](), list[Tensor]()
     for indices, tokens, lengths in batches_by_length(model, sequences):
         order += indices

@@ -34,24 +34,19 @@ class Loaded(Protocol):
     """Protocol of a language model that an engine can run."""
 
     @property
-    def model(self) -> nn.Module:
-        """A causal model, in evaluation mode."""
+    def model(self) -> nn.Module: ...  # in evaluation mode
 
     @property
-    def tokenizer(self) -> Tokenizer | None:
-        """Tokenizer; None if prompts are token ids."""
+    def tokenizer(self) -> Tokenizer | None: ...  # None if prompts are token ids
 
     @property
-    def sampling(self) -> Sampling:
-        """Default sampling settings of a request."""
+    def sampling(self) -> Sampling: ...  # defaults of a request
 
     @property
-    def special(self) -> dict[str, Any]:
-        """Special token ids, from the model's files."""
+    def special(self) -> dict[str, Any]: ...  # special token ids, from the model's files
 
     @property
-    def ends(self) -> tuple[int, ...]:
-        """Ids of tokens that end a sequence."""
+    def ends(self) -> tuple[int, ...]: ...  # ids of tokens that end a sequence
 
 
 class Engine:
@@ -62,14 +57,14 @@ class Engine:
     fills the context continues with its newest three quarters, prefilled again from position 0, as in training. The
     prompt of an encoder-decoder is the source; equal sources are encoded once, and a target ends at the context length.
 
-    Any thread may submit, cancel and read. Whoever waits for an event runs the steps; with `async for` a background
-    thread does.
+    Any thread may submit, cancel and read. A thread that waits for an event runs the steps; for `async for`, a
+    background thread runs them.
 
     Args:
         lm: a model returned by `archetype.load`.
         slots: maximal number of requests decoded together.
         prefix_bytes: memory of the prefix cache (for an encoder-decoder: of the cached sources); 0 disables it.
-        prefill_tokens: prompt tokens read between two decode steps; more of them delay running requests.
+        prefill_tokens: prompt tokens processed between two decode steps; more tokens delay running requests longer.
         draft: a smaller model with the same vocabulary, used as draft model, or `self` for the model's own multi-token
             prediction; the model verifies several draft tokens in one pass.
         lookup: use prompt lookup instead: propose what followed the newest tokens at their last occurrence.
@@ -132,8 +127,8 @@ class Engine:
             prompt: a text or token ids; for an encoder-decoder the source.
             target: for an encoder-decoder, the beginning of the target.
             logprobs: return the log-probability of each token and of this many most likely tokens.
-            stop_ids: tokens that end the sequence, in addition to the model's own.
-            id: of the request (default: a counter).
+            stop_ids: further tokens that end the sequence.
+            id: id of the request (default: a counter).
             continues: whether the text continues the prompt, including the space between them; False for the answer to
                 a chat message. Text constrained by a grammar never does.
             group: requests of a group leave one slot to others (if there are several); a free slot goes to the group
@@ -211,7 +206,7 @@ class Engine:
         """Run one decode step and prefill a chunk of the waiting prompts. Return all events.
 
         Args:
-            reader: return nothing once this request has news, which another thread's step may bring.
+            reader: return an empty list if this request has unread events, since another thread may have run a step.
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._stepping or (reader is not None and reader.has_news))
@@ -314,7 +309,6 @@ class Engine:
 
     @property
     def state_nbytes(self) -> int:
-        """Bytes of the state of all slots."""
         return self._scheduler.slots.state.nbytes
 
     def occupancy(self) -> Occupancy:
@@ -324,7 +318,7 @@ class Engine:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        # a single thread at a time runs the model
+        # only one thread runs the model at a time
         with self._changed:
             self._changed.wait_for(lambda: not self._stepping)
             self._stepping = True
@@ -356,7 +350,7 @@ class Engine:
                 events.append(request.finish("cancelled"))
 
     def _fail_all(self, error: BaseException, finished: set[Request]) -> list[Event]:
-        # after an unexpected error the state cannot be trusted
+        # after an unexpected error, the state may be inconsistent: all requests end
         with self._changed:
             self._scheduler.clear()
             failed = [request for request in self._unfinished.values() if request not in finished]
@@ -365,7 +359,7 @@ class Engine:
         return [request.finish("error") for request in failed]
 
     def _step_in_background(self) -> None:
-        """Start a background thread that runs steps until no request is left."""
+        # the thread runs steps until no request is left
         with self._changed:
             if self._worker is None:
                 self._worker = threading.Thread(target=self._work, name="archetype-engine", daemon=True)

@@ -10,7 +10,7 @@ MOST_OF_TOP_H = 100  # most likely tokens that top-H considers
 
 def filtered(logits: Tensor, sampling: Sampling) -> Tensor:
     """Return logits (B, V) divided by the temperature, with -inf for tokens that are filtered out."""
-    # subtract the maximum first, so that no small temperature overflows to infinity
+    # subtract the maximum first, so that division by a small temperature cannot overflow to infinity
     logits = (logits - logits.amax(-1, keepdim=True)) / max(sampling.temperature, torch.finfo(logits.dtype).tiny)
     if sampling.top_h is not None:
         logits = _top_h(logits, sampling.top_h)

@@ -20,15 +20,12 @@ def check_finite(logits: Tensor, model: nn.Module, rerun: Callable[[], Any]) -> 
     if bool(logits.sum().isfinite()) or bool(logits.isfinite().all()):  # the sum of finite numbers may overflow
         return
     where = first_not_finite(model, rerun)
-    cause = f"the first NaN or infinite number comes out of {where}" if where else "some are NaN or infinite"
+    cause = f"the first NaN or infinite number is computed by {where}" if where else "some are NaN or infinite"
     raise CheckpointError("logits", cause, "check the weights there, or compute in float32")
 
 
 def first_not_finite(model: nn.Module, run: Callable[[], Any]) -> str:
-    """Return the path of the first module with a NaN or infinite output, or that passes such an input to a submodule.
-
-    Empty if all values are finite.
-    """
+    """Return the path of the first module that computes NaN or infinity, as output or as a submodule's input, or ""."""
     bad: list[str] = []
     paths = {module: path for path, module in model.named_modules()}
 

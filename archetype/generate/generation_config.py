@@ -58,7 +58,7 @@ def read_generation_config(folder: Path) -> tuple[Sampling, dict[str, Any]]:
     data = read_json(file, error=CheckpointError)
     sampling = _sampling(data, file)
     if unobeyed := [key for key, value in data.items() if is_unobeyed(key, value, data)]:
-        message = f"{file}: {', '.join(map(repr, unobeyed))[:200]} may change texts, which is not done here"
+        message = f"{file}: {', '.join(map(repr, unobeyed))[:200]} may change the text and is not supported"
         warnings.warn(message, NotObeyed, stacklevel=2)
     return sampling, data
 
@@ -82,7 +82,7 @@ def _sampling(data: Mapping[str, Any], file: Path) -> Sampling:
 
 
 def is_unobeyed(key: str, value: Any, data: Mapping[str, Any]) -> bool:
-    """Whether a key requests a feature that is not supported."""
+    """Return whether a key requests a feature that is not supported."""
     if value is None or key in READ or key in WITHOUT_EFFECT or key in (*SPECIAL, NEVER, "do_sample"):
         return False
     if key in OF_BEAMS and data.get("num_beams") in (None, 1):

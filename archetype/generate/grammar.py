@@ -45,7 +45,7 @@ def _try_out(*args: Any, seconds: float, max_bytes: int) -> Any:
 
 @dataclass(eq=False)
 class Compiled:
-    """A compiled grammar, shared by sequences."""
+    # all sequences with this grammar share it
 
     kind: str  # the setting that contains it
     matcher: Any  # an llguidance matcher in its initial state; its copies share one lexer cache
@@ -79,7 +79,7 @@ class Grammar:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the sequence is complete and cannot continue."""
+        # the text is complete, and no token can follow
         return bool(self._matcher.is_stopped()) and not self._matcher.is_error()
 
     def forbidden(self, vocab_size: int) -> Tensor:
@@ -106,7 +106,6 @@ class Grammar:
         self._seconds -= time.thread_time() - started
 
     def fork(self) -> "Grammar":
-        """Return an independent copy of this state."""
         return Grammar(self._compiled, self._matcher.deep_copy(), self._num_tokens, self._seconds)
 
     def _check(self) -> None:
@@ -202,8 +201,8 @@ class GrammarCompiler:
 
 
 def _is_slow(matcher: Any) -> bool:
-    # Whether a sequence would run out of CPU time after a few tokens. The first mask is by far the slowest and fills a
-    # cache that all copies share, so that no decode step waits for it.
+    # Whether a sequence would exhaust its CPU time within a few tokens. The first mask takes by far the longest; it is
+    # computed here, outside the limit, and fills a cache that all copies share.
     matcher.compute_bitmask()
     started, seconds = time.thread_time(), TEXT_SECONDS
     for _ in range(TRIED):

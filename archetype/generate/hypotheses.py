@@ -46,10 +46,9 @@ class Hypotheses:
         """Start the search of a new source in a slot, with targets of at most `limit` tokens."""
         self.lengths[slot], self.limits[slot], self.finished[slot] = 0, limit, []
         self.newest[slot], self.parents[slot], self.starts[slot] = self.start, np.arange(self.settings.num_beams), 0
-        self.scores[slot], self.scores[slot, 0] = -math.inf, 0.0  # all beams are equal at first: only one counts
+        self.scores[slot], self.scores[slot, 0] = -math.inf, 0.0  # all beams are equal at first, so only one may count
 
     def move(self, slot: int, to: int) -> None:
-        """Move a search to another slot."""
         for values in (self.tokens, self.newest, self.scores, self.parents, self.starts, self.lengths, self.limits):
             values[to] = values[slot]
         self.finished[to] = self.finished[slot]
@@ -72,7 +71,7 @@ class Hypotheses:
             self.finished[slot].append((self.settings.score(float(logs[slot, rank]), length), target))
 
     def _best_unfinished(self, candidates: Candidates) -> Candidates:
-        # padded with probability 0 if the vocabulary is too small
+        # candidates that do not end, in order; if they are too few (a tiny vocabulary), ended ones with probability 0
         order = np.argsort(candidates.tokens == self.end, axis=1, kind="stable")[:, : self.settings.num_beams]
         slots = self._slots[: len(order)]
         logs, beams, tokens = (values[slots, order] for values in candidates)
@@ -102,13 +101,15 @@ class Hypotheses:
             values[slots, rows] = chosen
         targets = self.tokens[:count, :, : lengths.max()]
         continued = targets[slots, self.parents[:count]]
-        # the first token in which a hypothesis differs from the row's old content; slot 0 holds the start token
+        # The first token in which a hypothesis differs from the old content of its row: only cache slots from there on
+        # are copied. Slot 0 holds the start token, so token t is in slot t + 1.
         self.starts[:count] = 1 + (targets != continued).argmax(-1)
         targets[:] = continued
         self.tokens[slots, self._beams, lengths[:, None] - 1] = self.newest[:count]
 
     def _rows(self, beams: Int[ndarray, "slots beams"]) -> Int[ndarray, "slots beams"]:
-        # the first child of a beam keeps its row, others take free rows
+        # The first child of a beam keeps the row of its parent, so nothing is copied. Other children get the rows of
+        # beams without children.
         repeats = ((beams[:, :, None] == beams[:, None, :]) & self._earlier).any(-1)
         is_taken: Bool[ndarray, "slots beams"] = np.zeros(beams.shape, bool)
         is_taken[self._slots[: len(beams)], beams] = True

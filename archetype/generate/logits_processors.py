@@ -41,7 +41,7 @@ class LogitsProcessors:
 
     @property
     def is_active(self) -> bool:
-        """Whether any processor changes the logits of the next token."""
+        # whether a setting changes the logits of the next token
         return self._changes or self._forces_end
 
     @property
@@ -53,7 +53,6 @@ class LogitsProcessors:
         return len(self.text) - self.num_prompt
 
     def fork(self) -> "LogitsProcessors":
-        """Return independent processors in the same state."""
         twin = copy(self)
         twin.text, twin.seen = list(self.text), dict(self.seen)
         twin.ngrams = {before: list(tokens) for before, tokens in self.ngrams.items()}

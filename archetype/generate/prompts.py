@@ -23,10 +23,10 @@ class PromptEncoder:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer, required for prompts in text.
+        """The tokenizer.
 
         Raises:
-            DataError: there is none.
+            DataError: the model has none, so prompts must be token ids.
         """
         if self._tokenizer is None:
             raise DataError("tokenizer", "the model's folder has none", "add its tokenizer.json or tokenizer.model")

@@ -1,9 +1,9 @@
 """Prefill of one sequence: in chunks of any size, or, for deterministic models, by recorded steps.
 
 A deterministic model computes only recorded steps. Their native operations compute each row separately and in a fixed
-order, so that its bits depend neither on the other rows nor on their number. Several tokens of one sequence are read as
-rows of one step: all write to different slots of one cache, and none sees a later one. A state that cannot be shared
-in this way, such as that of a recurrence or of a full sliding window, is read token by token.
+order, so the bits of a row depend neither on the other rows nor on their number. Several tokens of one sequence are
+processed as the rows of one step: they write to different slots of one cache, and none sees a later one. If a state
+cannot be shared in this way (recurrences, full sliding windows), tokens are processed one by one.
 """
 
 import torch
@@ -17,15 +17,15 @@ from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.native.products import max_rows
 from archetype.nn.cache import State
 
-LANES = 16  # of the widest vector registers of any kernel
+LANES = 16  # 32-bit lanes of the widest vector registers
 
 
 class TextReader:
     """Prefills one sequence, chunk by chunk.
 
     Args:
-        state: of the sequence, with one row; updated after each chunk.
-        num_read: number of tokens it has read.
+        state: state of the sequence, one row; updated by each chunk.
+        num_read: number of tokens that the state already contains.
     """
 
     def __init__(self, model: GenerativeModel, state: State, num_read: int = 0) -> None:
@@ -33,9 +33,9 @@ class TextReader:
 
     @torch.inference_mode()
     def __call__(self, tokens: list[int], last_only: bool = False) -> Float[Tensor, "t V"]:
-        """Read the next tokens. Return the logits after each of them, or only after the last."""
+        """Process the next tokens. Return the logits after each of them, or only after the last."""
         self.num_read += len(tokens)
-        state = self.state.narrow(self.num_read)  # slots beyond are neither written nor read
+        state = self.state.narrow(self.num_read)  # further slots are neither written nor read
         output = self.model(torch.tensor([tokens], device=self.model.device), state, last_only=last_only)
         self.state = output.state
         logits: Tensor = output.logits[0]
@@ -43,7 +43,7 @@ class TextReader:
 
 
 class StepReader(TextReader):
-    """Prefills sequences by recorded steps of 1, 2, 4, 8, ... tokens, as rows that share one row's memory."""
+    """Prefills sequences by recorded steps of 1, 2, 4, 8, ... tokens, as rows that share the memory of one row."""
 
     def __init__(self, model: GenerativeModel, state: State, num_read: int = 0) -> None:
         super().__init__(model, state, num_read)
@@ -51,7 +51,7 @@ class StepReader(TextReader):
 
     @torch.inference_mode()
     def begin(self, state: State, num_read: int) -> None:
-        """Start from the state of another sequence that has read `num_read` tokens."""
+        """Start from a state of `num_read` tokens, which is copied."""
         self.state.insert(torch.tensor([0]), state)
         self.num_read = num_read
 
@@ -69,7 +69,8 @@ class StepReader(TextReader):
         return torch.cat(logits)
 
     def _step(self, chunk: list[int], with_logits: bool) -> Tensor:
-        # the step may have more rows, which repeat the last token
+        # Steps have a power of two of rows, so that few are recorded. Spare rows repeat the last token, and write the
+        # same numbers to the same slot.
         count = len(chunk)
         num_rows = 1 << (count - 1).bit_length()
         if (step := self._steps.get((num_rows, with_logits))) is None:
@@ -81,16 +82,14 @@ class StepReader(TextReader):
 
 
 def reads_by_steps(model: GenerativeModel) -> bool:
-    """Whether sequences are prefilled by steps; not if rotary positions depend on the sequence length."""
+    """Return whether prompts are processed by recorded steps; not if rotations depend on the sequence length."""
     return model.is_deterministic and not model.spec.follows_length
 
 
 def num_slots(model: GenerativeModel, length: int) -> int:
-    """Return the number of cache slots needed for a sequence of this length.
-
-    A kernel may read all slots, including empty ones, and the order of its sums then depends on the number of vectors.
-    States of deterministic models are therefore rounded up to whole vectors.
-    """
+    """Return the number of cache slots needed for a sequence of this length."""
+    # A kernel may sum over all slots, including empty ones, and the last numbers that do not fill a vector are summed
+    # differently. Deterministic models therefore use whole vectors.
     return -(-length // LANES) * LANES if model.is_deterministic else length
 
 

@@ -124,7 +124,6 @@ class Request:
 
     @property
     def has_news(self) -> bool:
-        """Whether an event is unread, or the request has finished."""
         return bool(self.unread) or self.finish_reason is not None
 
     @property
@@ -138,7 +137,6 @@ class Request:
             raise self.error
 
     def pieces(self) -> Iterator[str]:
-        """Yield the text in pieces."""
         return filter(None, map(attrgetter("text"), self))
 
     def result(self) -> str:

@@ -24,7 +24,7 @@ class Sampler:
     Args:
         grammar: constraint in its initial state, if any.
         source: token ids of the source of an encoder-decoder (absent: the prompt).
-        limit: maximal number of generated tokens (absent: `max_new_tokens`).
+        limit: maximal number of generated tokens (absent: `sampling.max_new_tokens`).
 
     Raises:
         SpecError: a setting refers to an id outside the vocabulary.
@@ -60,7 +60,6 @@ class Sampler:
 
     @property
     def adjusts_logits(self) -> bool:
-        """Whether the logits of this sequence are modified before the filters."""
         penalised = self.counts is not None or self.processors.is_active
         return penalised or self.grammar is not None or bool(self.sampling.logit_bias)
 
@@ -125,7 +124,7 @@ def _sample(logits: Tensor, samplers: list[Sampler]) -> list[int]:
 
 
 def _draw(logits: Tensor, samplers: list[Sampler]) -> Tensor:
-    # inverts the cumulative distribution at one uniform number from each row's generator
+    # inverse transform sampling, with one number from the generator of each row
     draws = [torch.rand((), dtype=torch.float64, generator=sampler.generator) for sampler in samplers]
     mass = logits.double().softmax(-1).cumsum(-1)
     target = torch.stack(draws).to(mass.device)[:, None] * mass[:, -1:]

@@ -25,7 +25,7 @@ AHEAD = 512  # tokens reserved in a request's row at first
 
 @dataclass
 class Prefill:
-    """The request being prefilled, and its reader (None until its source has been encoded)."""
+    # the request being prefilled, and its reader (None until its source has been encoded)
 
     request: Request
     reader: TextReader | None
@@ -35,8 +35,8 @@ class Scheduler:
     """Requests of an engine and their states; not thread-safe.
 
     Args:
-        slots: maximal number of requests decoded together.
-        prefix_bytes: memory of the prefix cache, or of the cached sources.
+        slots: maximal number of requests that are decoded together.
+        prefix_bytes: memory of the prefix cache; for an encoder-decoder, of the states of encoded sources.
         speculator: proposes draft tokens (None: no speculation).
     """
 
@@ -56,7 +56,7 @@ class Scheduler:
         self.waiting: deque[Request] = deque()
         self.prompt_tokens = self.cached_tokens = self.guessed_tokens = self.accepted_tokens = 0
         self._reading: Prefill | None = None
-        self._row: tuple[StepReader, tuple[int, int]] | None = None  # of deterministic models
+        self._row: tuple[StepReader, tuple[int, int]] | None = None  # for deterministic models: reader, slots' sizes
         self._has_source = model.spec.reads_source
         self._rereads_past = model.spec.rereads_past
         self._suppressed = torch.tensor(suppressed, dtype=torch.long, device=model.device)
@@ -66,11 +66,10 @@ class Scheduler:
 
     @property
     def num_running(self) -> int:
-        """Number of requests being prefilled or decoded."""
         return len(self.slots.sequences) + (self._reading is not None)
 
     def remove(self, request: Request) -> None:
-        """Remove a request, whether it waits, is prefilled or is decoded."""
+        """Remove a request in any state: waiting, being prefilled, or being decoded."""
         if request in self.slots.sequences:
             self._leave(request)
         elif self._reading is not None and self._reading.request is request:
@@ -86,14 +85,15 @@ class Scheduler:
             self._speculator.clear()
 
     def decode(self, events: list[Event]) -> None:
-        """Decode one token for every request in a slot, and more where draft tokens are accepted."""
+        """Decode one token for every request in a slot, and further tokens if draft tokens are accepted."""
+        # a paused request leaves its slot, and will be prefilled again
         for request in [request for request in self.slots.sequences if request.is_paused]:
             self._leave(request)
             self.waiting.append(request)
         if not (requests := list(self.slots.sequences)):
             return
         longest = max(len(request.window) for request in requests)
-        limit = min(self.speculative_tokens, self.model.spec.context_length - longest)
+        limit = min(self.speculative_tokens, self.model.spec.context_length - longest)  # drafts must fit the context
         guesses = self._speculator.propose(requests, limit) if self._speculator and limit > 0 else []
         self.slots.reserve(len(requests), longest + max(map(len, guesses), default=0))
         if not any(guesses):
@@ -108,8 +108,8 @@ class Scheduler:
                 self._forget(event.request)
 
     def _verify(self, requests: list[Request], guesses: list[list[int]], events: list[Event]) -> list[Event]:
-        # Returns the last event of each request.
-        # (rows, 1 + longest draft, V): logits[:, n] follow the newest token and n draft tokens
+        # Accept draft tokens while they match, and return the last event of each request.
+        # logits: (rows, 1 + longest draft, V); logits[:, n] predict the token after the newest token and n draft tokens
         logits = self.slots.verify(
             [[request.window[-1], *draft] for request, draft in zip(requests, guesses, strict=True)]
         )
@@ -118,12 +118,14 @@ class Scheduler:
         last: dict[int, Event] = {}
         going = list(range(len(requests)))  # rows whose draft tokens have all matched so far
         for position in range(logits.shape[1]):
+            # Even if all draft tokens are rejected, each row gets one token, as in a step without speculation.
             for row, event in zip(
                 going, self._choose(logits[going, position], [requests[n] for n in going]), strict=True
             ):
                 events.append(event)
                 last[row] = event
-            # a row continues only if the token just sampled equals the draft token that the model read next
+            # A row goes on only if the token just chosen equals the next draft token: the next logits were computed
+            # after that draft token, and are wrong after any other.
             going = [
                 row
                 for row in going
@@ -133,7 +135,7 @@ class Scheduler:
                 lengths[row] += 1
             if not going:
                 break
-        # forget the cache entries of rejected draft tokens; later steps overwrite them
+        # remove rejected draft tokens from the cache, by its length: later tokens overwrite their slots
         self.slots.shorten(lengths)
         self.guessed_tokens += sum(map(len, guesses))
         self.accepted_tokens += sum(lengths) - sum(started)
@@ -152,7 +154,7 @@ class Scheduler:
             piece = request.window[start : start + chunk_size(self.model, request.window)]
             size = len(piece) + (len(request.prompt) if reading.reader is None else 0)
             if num_read and num_read + size > limit:
-                return
+                return  # running requests get their next token first
             num_read += size
             reading.reader = reading.reader or self._read_source(request)
             logits = reading.reader(piece, last_only=True)
@@ -161,15 +163,15 @@ class Scheduler:
                 self._start(request, logits, reading.reader.state, events)
 
     def _next(self) -> Prefill | None:
-        # the prefill in progress, or that of the first waiting request if a slot is free
+        # the prefill in progress; else begin that of a waiting request, if a slot is free
         if self._reading is None and (request := self._first()) is not None:
             self.waiting.remove(request)
             self._reading = self._begin(request)
         return self._reading
 
     def _first(self) -> Request | None:
-        # The free slot goes to the earliest request of the group with the fewest slots. A group never holds all of
-        # several slots, so that a short request need not wait for a group of long ones.
+        # A free slot goes to the earliest request of the group with the fewest slots. A group never holds all slots if
+        # there are several, so that a short request need not wait until a group of long ones has finished.
         if not self.waiting or len(self.slots.sequences) >= self.slots.limit:
             return None
         held = Counter(request.group for request in self.slots.sequences if request.group is not None)
@@ -178,7 +180,7 @@ class Scheduler:
         return min(able, key=lambda request: held[request.group], default=None)
 
     def _begin(self, request: Request) -> Prefill:
-        # room is reserved for the next waiting requests too, so that the state grows once for all of them
+        # also reserve room for the requests that will follow, so that the state is copied only once
         upcoming = [request, *islice(self.waiting, self.slots.limit - len(self.slots.sequences) - 1)]
         context = self.model.spec.context_length
         capacity = max(min(context, len(other.window) + min(other.left, AHEAD)) for other in upcoming)
@@ -194,8 +196,8 @@ class Scheduler:
         return Prefill(request, None if is_unread else self._reader(request, prefix, num_read))
 
     def _reader(self, request: Request, prefix: State | None, num_read: int = 0) -> TextReader:
-        # reads into a row with room for the request's sequence
         if reads_by_steps(self.model):
+            # The recorded steps of a reader are bound to its row, so one row reads all prompts, one after another.
             if self._row is None or self._row[1] != self.slots.sizes:
                 row = self.slots.empty_state(1, self.slots.state.capacity)
                 self._row = StepReader(self.model, row), self.slots.sizes
@@ -208,7 +210,7 @@ class Scheduler:
         return TextReader(self.model, state, num_read)
 
     def _read_source(self, request: Request) -> TextReader:
-        """Encode a request's source. Return the reader of its target."""
+        # encodes the source, and returns the reader of the target
         assert isinstance(self.model, EncoderDecoder)
         source = self.model.new_state(torch.tensor([request.prompt], device=self.model.device), capacity=1)
         self.prefixes.put(request.prompt, source)
@@ -225,8 +227,9 @@ class Scheduler:
         return length, state if state is None or not state.can_shorten else state.shorten(length)
 
     def _start(self, request: Request, logits: Tensor, state: State, events: list[Event]) -> None:
-        # `logits` are the prompt's last ones, (1, V)
+        # logits: (1, V), after the last token of the prompt
         if not request.tokens and self._caches_prefixes:
+            # The prefix cache needs a copy of a row that will read the next prompt.
             is_own = self._row is None or state is not self._row[0].state
             first = torch.tensor([0], device=self.model.device)
             self.prefixes.put(request.window, state if is_own else copy_rows(state, first, len(request.window)))
@@ -243,7 +246,7 @@ class Scheduler:
         return not self._has_source and not self.model.spec.follows_length
 
     def _leave(self, request: Request) -> None:
-        # the state goes into the prefix cache
+        # put the state into the prefix cache, unless it may contain NaN
         if request.error is not None:
             self.slots.clear(request)
         elif self.prefixes.max_bytes and self._caches_prefixes:
@@ -257,7 +260,8 @@ class Scheduler:
             self._speculator.leave(request)
 
     def _waits_to_be_reread(self, request: Request) -> bool:
-        # a sequence is prefilled again if it exceeds the context, or has just passed a `rereads_past`
+        # Prefill a sequence again if it exceeds the context (then without its oldest quarter), or has just become
+        # longer than a length beyond which its cache is invalid (`Mixer.rereads_past`).
         context, length = self.model.spec.context_length, len(request.window)
         if length > context:
             request.window = request.window[-min(max(2, context * 3 // 4), context) :]
@@ -267,7 +271,7 @@ class Scheduler:
         return True
 
     def _choose(self, logits: Tensor, requests: list[Request]) -> list[Event]:
-        # `logits` are (requests, V)
+        # logits: (requests, V); if their sum is finite, all of them are
         errors = {} if bool(logits.sum().isfinite()) else self._not_finite(logits, requests)
         allowed = logits.index_fill(1, self._suppressed, -torch.inf) if len(self._suppressed) else logits
         tokens = sample(allowed, [request.sampler for request in requests])
@@ -291,7 +295,7 @@ class Scheduler:
 
 
 def chunk_size(model: GenerativeModel, tokens: list[int]) -> int:
-    """Return the number of tokens that are prefilled at once."""
+    # number of tokens that are prefilled in one pass
     return len(tokens) if model.spec.follows_length else PREFILL_CHUNK
 
 

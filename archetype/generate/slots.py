@@ -20,8 +20,8 @@ MIN_SHARED = 16  # tokens: a shorter common prefix is computed again
 class Slots(Generic[T]):
     """Sequences decoded together, each in one row of a shared state, or in `num_beams` rows for beam search.
 
-    A step has rows for 1, 2, 4, 8, ... sequences, the fewest that hold all of them, so that few shapes occur. Slots
-    in use come first. The state grows on demand and never shrinks.
+    A step has rows for 1, 2, 4, 8, ... sequences, as few as possible, so that few steps are recorded. Slots in use come
+    first. The state grows on demand and never shrinks.
 
     Args:
         num_beams: rows of a sequence, which share its source.
@@ -57,7 +57,7 @@ class Slots(Generic[T]):
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Capacity of a row, and of its source, in tokens."""
+        # capacity of a row, and of its source, in tokens
         return self.state.capacity, self._source_length
 
     @torch.inference_mode()
@@ -71,10 +71,11 @@ class Slots(Generic[T]):
             and source_length <= known
         ):
             return
-        if capacity > state.capacity:
+        if capacity > state.capacity:  # at least doubled, so that a growing sequence is not copied for each token
             capacity = max(capacity, min(2 * state.capacity, context))
         if source_length > known:
             self._source_length = num_slots(self.model, max(source_length, min(2 * known, context)))
+        # recorded steps hold addresses in the old state
         self.state, self._steps, self._readers = self.empty_state(num_sequences, max(capacity, state.capacity)), {}, {}
         if count := len(self.sequences):
             self.state.insert(self._rows(range(count)), state.rows(0, count * self.num_beams))
@@ -87,7 +88,6 @@ class Slots(Generic[T]):
             self.sequences[slot : slot + 1] = [sequence]
 
     def join(self, sequence: T, state: State) -> None:
-        """Insert a prefilled sequence into the first free slot."""
         self.put([len(self.sequences)], [sequence], state)
 
     @torch.inference_mode()
@@ -101,7 +101,7 @@ class Slots(Generic[T]):
 
     @torch.inference_mode()
     def clear(self, sequence: T) -> None:
-        """Zero the rows of a sequence, to remove NaN values: masking multiplies by zero, and 0 * NaN = NaN."""
+        """Zero the rows of a sequence to remove NaN values, which masks would not hide (0 * NaN = NaN)."""
         self.state.insert(self._rows([self.sequences.index(sequence)]), self.empty_state(1, self.state.capacity))
 
     @torch.inference_mode()
@@ -112,7 +112,7 @@ class Slots(Generic[T]):
 
     @torch.inference_mode()
     def current_step(self) -> DecodeStep:
-        """Return the decode step for the rows in use; its further rows stay at length 0."""
+        """Return the decode step for the rows in use; spare rows keep length 0."""
         slots, used = self._bucket(len(self.sequences)), len(self.sequences) * self.num_beams
         if slots not in self._steps:
             self._steps[slots] = self.make_step(self.model, self.state.rows(0, slots * self.num_beams))
@@ -134,6 +134,7 @@ class Slots(Generic[T]):
             return verify(self.model, tokens, self.state.rows(0, len(tokens)))
         logits = []
         for slot, sequence in enumerate(tokens):
+            # a recorded step reads all tokens of one sequence, as if they were rows
             if slot not in self._readers:
                 self._readers[slot] = StepReader(self.model, self.state.rows(slot, slot + 1))
             self._readers[slot].num_read = int(self.state.lengths[slot])
@@ -150,7 +151,7 @@ class Slots(Generic[T]):
         return torch.tensor(rows, device=self.device)
 
     def _bucket(self, count: int) -> int:
-        # rounded up to a power of two, at most `limit`, so that few shapes occur
+        # the next power of two, but not more than `limit`
         return min(self.limit, 1 << max(count - 1, 0).bit_length())
 
 
@@ -158,7 +159,7 @@ def copy_rows(state: State, rows: Tensor, length: int) -> State:
     """Return a copy of some rows, or of their first `length` tokens."""
     copied = state.narrow(length).select(rows)
     if not copied.can_shorten:
-        copied.capacity = state.capacity  # determines whether a sliding window needs a ring buffer
+        copied.capacity = state.capacity  # a sliding window has a ring buffer only if it is shorter than the capacity
     return copied
 
 
@@ -183,7 +184,7 @@ class PrefixCache:
         key = tuple(tokens)
         if len(key) < self.min_tokens or state.nbytes > self.max_bytes:
             return
-        if state.can_shorten:  # it also serves all prefixes of the sequence
+        if state.can_shorten:  # it replaces the states of all prefixes of the sequence
             self._states = {other: known for other, known in self._states.items() if key[: len(other)] != other}
         self._states.pop(key, None)
         self._states[key] = state
@@ -207,7 +208,6 @@ class PrefixCache:
 
 
 def common_prefix_length(first: Sequence[int], second: Sequence[int]) -> int:
-    """Return the length of the common prefix of two sequences."""
     pairs = enumerate(zip(first, second, strict=False))
     return next((index for index, (a, b) in pairs if a != b), min(len(first), len(second)))
 

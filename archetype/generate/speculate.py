@@ -33,7 +33,7 @@ class Speculator:
         raise NotImplementedError
 
     def new_slots(self, model: GenerativeModel, limit: int) -> Slots[Request]:
-        """Return the slots of the verifying model."""
+        # the slots of the verifying model
         return Slots(model, limit)
 
     def leave(self, request: Request) -> None:
@@ -47,11 +47,10 @@ class PromptLookup(Speculator):
     """Prompt lookup: proposes what followed the newest tokens at their last occurrence (Saxena 2023)."""
 
     def propose(self, requests: list[Request], limit: int) -> list[list[int]]:
-        # what followed the last occurrence of the newest three tokens, or else of the newest two
         return [self._continuation(np.array(request.window), limit) for request in requests]
 
     def _continuation(self, window: "np.ndarray[tuple[int], np.dtype[np.int64]]", limit: int) -> list[int]:
-        for length in range(min(MAX_NGRAM, len(window) - 1), 1, -1):
+        for length in range(min(MAX_NGRAM, len(window) - 1), 1, -1):  # the newest three tokens, or else the newest two
             earlier = np.lib.stride_tricks.sliding_window_view(window[:-1], length)
             starts = (earlier == window[-length:]).all(1).nonzero()[0]
             if len(starts):
@@ -64,7 +63,7 @@ class DraftModel(Speculator):
     """Draft model: a smaller model proposes tokens with the request's own settings and random numbers.
 
     Raises:
-        SpecError: the model's state cannot be cut back after a rejected draft token.
+        SpecError: the model's state cannot be shortened after a rejected draft token.
     """
 
     def __init__(self, model: CausalModel, slots: int) -> None:
@@ -74,7 +73,7 @@ class DraftModel(Speculator):
 
     @torch.inference_mode()
     def propose(self, requests: list[Request], limit: int) -> list[list[int]]:
-        """Return `limit` draft tokens for every request that fits the draft model's context."""
+        # `limit` tokens for every request that fits the context of the draft model
         fitting = {r for r in requests if len(r.window) + limit <= self.model.spec.context_length and limit > 0}
         for request in [request for request in self._slots.sequences if request not in fitting]:
             self.leave(request)
@@ -87,12 +86,13 @@ class DraftModel(Speculator):
                 self._slots.join(request, empty)
         contents = self._slots.sequences
         state = self._slots.state.rows(0, len(contents))
-        # cut the cache back to the accepted tokens, then read what the draft model has not seen of each window
+        # Shorten the draft model's cache to the accepted tokens, then read the tokens of each window that it lacks.
         state.lengths.copy_(torch.tensor([self._num_right(request) for request in contents]))
         unread = [request.window[int(length) :] for request, length in zip(contents, state.lengths, strict=True)]
         logits, after = prefill(self.model, unread, state)
         state.lengths.copy_(after.lengths)
-        samplers = [request.sampler.fork() for request in contents]  # drafting must not advance the request's generator
+        # Copies: drafting must not advance the requests' random generators, which then choose the same tokens.
+        samplers = [request.sampler.fork() for request in contents]
         drafts: list[list[int]] = [[] for _ in contents]
         while True:
             for draft, token in zip(drafts, sample(logits, samplers), strict=True):
@@ -112,7 +112,8 @@ class DraftModel(Speculator):
         self._slots, self._drafts = Slots[Request](self.model, self._slots.limit), {}
 
     def _num_right(self, request: Request) -> int:
-        # the length of the valid state: everything before the first rejected draft token
+        # How many tokens of the draft model's cache are valid: all before the first rejected draft token. The last
+        # draft token was never read by the draft model.
         length, draft = self._drafts.get(request, (0, []))
         for token, guess in zip(request.window[length:-1], draft[:-1], strict=False):
             if token != guess:
@@ -125,7 +126,7 @@ class OwnDraft(Speculator):
     """Multi-token prediction: further blocks of the model predict draft tokens from its last hidden vectors.
 
     Raises:
-        SpecError: the state of these blocks cannot be cut back after a rejected draft token.
+        SpecError: the state of these blocks cannot be shortened after a rejected draft token.
     """
 
     def __init__(self, model: Decoder) -> None:
@@ -137,13 +138,13 @@ class OwnDraft(Speculator):
         self._num_read: dict[Request, int] = {}  # positions that every block has read with their final tokens
 
     def new_slots(self, model: GenerativeModel, limit: int) -> Slots[Request]:
-        # their state also stores hidden vectors, which the further blocks read
+        # the state also stores hidden vectors, which are the inputs of the further blocks
         self._slots = Slots[Request](model, limit, new_state=self.model.new_draft_state)
         return self._slots
 
     @torch.inference_mode()
     def propose(self, requests: list[Request], limit: int) -> list[list[int]]:
-        """Let each block predict one token from the vectors of the block before it and the newest token."""
+        # Each further block predicts one more token, from the vectors of the block before and the tokens after them.
         starts = [self._num_read.get(request, 0) for request in requests]
         ends = [len(request.window) - 1 for request in requests]  # the model has not read the newest token yet
         first, count = (torch.tensor(bounds, device=self.model.device) for bounds in (starts, ends))
@@ -157,7 +158,7 @@ class OwnDraft(Speculator):
             [request.sampler.fork() for request in requests],
         )
         for index, layer_state in enumerate(states):
-            ahead = index + 1
+            ahead = index + 1  # block n reads the embedding of the token n + 1 positions ahead
             tokens, _ = padded([sequence[start + ahead :] for sequence, start in zip(sequences, starts, strict=True)])
             tokens = tokens.to(self.model.device)
             embedded = self.model.embedding(tokens, ForwardContext.of(tokens, first + ahead))
@@ -165,7 +166,7 @@ class OwnDraft(Speculator):
             logits = self.model.lm_head(last_tokens(hidden, context), self.model.token_table)[:, 0]
             for sequence, token in zip(sequences, sample(logits, samplers), strict=True):
                 sequence.append(token)
-        # the last positions of a block read draft tokens, which may be rejected: the next step computes them again
+        # At the last positions, blocks have read draft tokens, which may be rejected: the next step repeats them.
         self._num_read = {request: max(0, len(request.window) - len(states)) for request in requests}
         return [sequence[len(request.window) :][:limit] for sequence, request in zip(sequences, requests, strict=True)]
 
@@ -177,7 +178,7 @@ class OwnDraft(Speculator):
 
 
 def check_can_shorten(model: GenerativeModel, place: str) -> None:
-    """Raise an error if the model's state cannot be cut back after a rejected draft token."""
+    """Raise an error if the model's state cannot be shortened after a rejected draft token."""
     spec, meta = model.spec, torch.device("meta")
     layers = model.new_layers(1, spec.context_length, model.dtype, meta) if isinstance(model, Decoder) else []
     _check_can_shorten([] if spec.follows_length else layers, place)

@@ -42,10 +42,10 @@ class Stats:
 
 
 class SlotInUse(NamedTuple):
-    request: object  # its id
+    request: object  # id
     prompt_tokens: int
     generated_tokens: int
-    length: int  # cached tokens
+    length: int  # tokens in the cache
 
 
 class Occupancy(NamedTuple):

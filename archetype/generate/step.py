@@ -25,18 +25,18 @@ PREFILL_CHUNK = 1024
 class DecodeStep:
     """Decode step of a fixed number of rows: newest tokens in, logits of the next tokens out.
 
-    The state is updated in place: its buffers and `lengths` stay the same tensors. On a CPU the first step is recorded
+    The state is updated in place: its buffers and `lengths` stay the same tensors. On a CPU, the first step is recorded
     as a list of native operations, which later steps replay. Steps that cannot be recorded, are observed or have many
-    rows run in torch. Steps of a deterministic model are always recorded and consist of native operations only.
+    rows run in torch. Steps of a deterministic model are always recorded, and contain only native operations.
 
     Args:
         model: in evaluation mode.
-        state: of the rows; `state.insert` replaces the sequence of a row.
+        state: state of the rows; `state.insert` replaces the sequence of a row.
         inputs: further tensors that change between steps, for subclasses that compute more than logits.
         with_logits: whether to compute logits; otherwise only the state is updated.
 
     Attributes:
-        replay: the recorded step; None before the first call, or if it is not recorded.
+        replay: the recorded step; None before the first call, or if the step is not recorded.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class DecodeStep:
         self._buffers = [tensor for layer in state.layers for tensor in layer.tensors()]
         is_small = len(state.lengths) <= max_rows(model.dtype) or model.is_deterministic
         self._library = library() if is_native(model) and is_small and model.observer is None else None
-        self._tokens = torch.empty(len(state.lengths), 1, dtype=torch.long)
+        self._tokens = torch.empty(len(state.lengths), 1, dtype=torch.long)  # a replay reads tokens at this address
         self.replay: Replay | None = None
         self._result: Tensor | None = None
 
@@ -66,8 +66,8 @@ class DecodeStep:
                 log.info("decoding is not recorded: %s", error)
                 self._library = None
         if self.model.is_deterministic:
-            raise _not_deterministic("an observer, or no native kernels")
-        longest = int(self.state.lengths.max()) + 1
+            raise _not_deterministic("operations of torch (it is observed, or there are no native kernels)")
+        longest = int(self.state.lengths.max()) + 1  # attention need not read slots that no row has filled
         return self._compute(self.model, tokens, self.state.narrow(longest))
 
     def _compute(self, model: GenerativeModel, tokens: Tensor, state: State) -> Tensor:
@@ -77,13 +77,16 @@ class DecodeStep:
 
     def _record(self, tokens: Tensor, kernels: Library) -> Tensor:
         self._tokens.copy_(tokens)
+        # Everything that changes between steps. Other tensors, such as weights, count as constants, and results that
+        # depend only on constants are not computed again.
         inputs = [self._tokens, self.state.lengths, *self.inputs, *(buffer for _, _, buffer in self._buffers)]
         try:
             with Recorder(kernels, inputs, torch.get_num_threads(), self.model.is_deterministic) as recorder:
-                model = copy(self.model)  # with the same modules: other threads compute with the model meanwhile
+                # a copy with the same modules: other threads may compute with the model meanwhile, without recording
+                model = copy(self.model)
                 model.kernels = recorder
                 result = self._compute(model, self._tokens, self.state)
-        except NotRecordable:  # this step computes and writes the same slots again
+        except NotRecordable:  # the step is computed again without a recorder, and overwrites the same slots
             for layer, name, buffer in self._buffers:
                 setattr(layer, name, buffer)
             raise
@@ -93,8 +96,9 @@ class DecodeStep:
         return result
 
     def _commit(self, output: Output) -> None:
-        """Copy updated states back into the recorded buffers."""
-        for layer, name, buffer in self._buffers:  # recurrent layers replace their tensors
+        # A replay reads the state at the addresses of the recording, but recurrent layers replace their tensors: copy
+        # these back. The copies are recorded, too.
+        for layer, name, buffer in self._buffers:
             if (updated := getattr(layer, name)) is not buffer:
                 buffer.copy_(updated)
                 setattr(layer, name, buffer)
@@ -103,12 +107,12 @@ class DecodeStep:
 
 
 def _not_deterministic(operation: str) -> SpecError:
-    cause = f"a step of this model has {operation}, so that bits may depend on the other rows"
+    cause = f"a step of this model contains {operation}, so results may depend on other rows"
     return SpecError("deterministic", cause, "load the model without it")
 
 
 def is_native(model: GenerativeModel) -> bool:
-    """Whether native kernels support the model's decode steps."""
+    """Return whether native kernels support the model's decode steps."""
     return model.device.type == "cpu" and model.dtype in FLOATS and library() is not None
 
 
@@ -118,14 +122,14 @@ def verify(model: CausalModel, tokens: list[list[int]], state: State) -> Float[T
 
     Args:
         model: its layer states are full caches, which can be cut back afterwards.
-        tokens: for each row, its newest token followed by draft tokens; rows may differ in length.
-        state: of the rows.
+        tokens: the newest token and the draft tokens of each row; rows may differ in length.
+        state: state of the rows.
     """
     padded_tokens, lengths = (tensor.to(state.lengths.device) for tensor in padded(tokens))
     longest = padded_tokens.shape[1]
-    # One pass reads the newest token and all draft tokens of a row: logits[:, t] follow token t, and tell whether draft
-    # token t + 1 is accepted. Keys of rejected ones stay in the cache, beyond the length to which the caller cuts it
-    # back: the mask hides slots from there on, and the next tokens overwrite them.
+    # One pass reads the newest token and all draft tokens. logits[:, t] predict the token after tokens[:, t], which
+    # decides whether draft token t + 1 is accepted. The keys of rejected tokens stay in the cache, but the caller then
+    # reduces `lengths`: the mask hides slots from there on, and later tokens overwrite them.
     view = state.narrow(int(state.lengths.max()) + longest)
     logits: Tensor = model(padded_tokens, view, None if bool((lengths == longest).all()) else lengths).logits
     state.lengths += lengths
@@ -134,7 +138,7 @@ def verify(model: CausalModel, tokens: list[list[int]], state: State) -> Float[T
 
 @torch.inference_mode()
 def prefill(model: GenerativeModel, prompts: list[list[int]], state: State) -> tuple[Tensor, State]:
-    """Prefill sequences of any lengths, in chunks, after the tokens that each row has already read.
+    """Prefill sequences of any lengths in chunks; rows of the state may already hold tokens.
 
     Returns:
         The logits after each sequence, (rows, V), and the state.
@@ -149,10 +153,11 @@ def prefill(model: GenerativeModel, prompts: list[list[int]], state: State) -> t
         num_tokens = (lengths - start).clamp(0, chunk.shape[1])
         whole = bool((num_tokens == chunk.shape[1]).all())
         num_tokens = num_tokens.to(chunk.device)
-        # rows that have ended are padded from there on, so nothing is written beyond this chunk
+        # Sequences that have ended are padded. All slots that this chunk can write are in the view.
         view = state.narrow(filled + start + chunk.shape[1])
         output = model(chunk, view, None if whole else num_tokens, last_only=True)
         state, last = output.state, output.logits[:, 0]
+        # (rows, V): a row keeps the logits of the chunk in which its sequence ended
         logits = last if logits is None else torch.where((num_tokens > 0)[:, None], last, logits)
     assert logits is not None
     return logits, state

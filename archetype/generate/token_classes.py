@@ -14,8 +14,6 @@ from archetype.tokenizers.special_tokens import start_of_text
 
 
 class TokenClass(NamedTuple):
-    """A token, its most likely class, and the probability of that class."""
-
     token: str
     label: str
     probability: float

@@ -35,7 +35,7 @@ def tool_grammar(form: ToolForm, functions: Mapping[str, Schema], special: Mappi
 
 
 class _Rules:
-    """Generates the rules of the grammar; arguments as for `tool_grammar`."""
+    # arguments as for `tool_grammar`
 
     def __init__(self, form: ToolForm, special: Mapping[str, int], has_one: bool) -> None:
         self._form, self._special, self._has_one = form, special, has_one
@@ -44,7 +44,6 @@ class _Rules:
         self._shared = re.split(self._names, _common_start(shared))[0]  # common start of what may follow a value
 
     def all(self, functions: Mapping[str, Schema]) -> Iterator[str]:
-        """Yield all rules."""
         form = self._form
         yield f"start: {self._literal(form.opening)} call"
         yield "call: " + " | ".join(f"call_{index}" for index in range(len(functions)))

@@ -1,1 +1,1 @@
-"""The machine that computes: its processor, its memory, its devices and what they can do at most."""
+"""The machine: processor, memory, devices and their published peaks."""

@@ -1,28 +1,28 @@
-"""Memory that one step frees and the next one asks for again."""
+"""Keep memory that one step frees for the next step."""
 
 import ctypes
 import sys
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # as malloc.h of glibc numbers them
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # from glibc's malloc.h
 MAX_INT = 2**31 - 1
-LARGE = 2**25  # bytes of a block that may always go back: glibc takes no larger number
+LARGE = 2**25  # bytes; the largest M_MMAP_THRESHOLD that glibc accepts
 
 
 def keep_freed_memory(limit: int | None = None) -> None:
-    """Let this process keep memory that it frees, where its C library is glibc; elsewhere nothing changes.
+    """Make this process keep memory that it frees, if its C library is glibc.
 
-    By default large blocks go back to the system, which clears every page anew for the step that asks next. Without
-    mapped blocks and trimming they stay. For programs that do nothing else; a library must not decide this.
+    By default, glibc returns large blocks to the system, which clears their pages again when the next step allocates
+    them. This affects the whole process, so only programs call it, and no library code.
 
     Args:
-        limit: bytes that may stay, in blocks below 32 MiB; None keeps all.
+        limit: bytes to keep, in blocks below 32 MiB; None keeps everything.
     """
     if sys.platform != "linux":
         return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl does not have it
     if mallopt is None:
         return
-    if limit is None:
+    if limit is None:  # never allocate a block by mmap, which would be returned when freed
         mallopt(M_MMAP_MAX, 0)
     else:
         mallopt(M_MMAP_THRESHOLD, LARGE)

@@ -1,4 +1,4 @@
-"""Devices and data types by name, and what `auto` means on this machine."""
+"""Devices and data types by name, and the choice of `auto` on this machine."""
 
 from functools import cache
 from typing import Any, Literal
@@ -11,14 +11,14 @@ ComputeDtype = Literal["float32", "bfloat16"]
 
 
 def resolve_device(name: str | torch.device, allow_meta: bool = False) -> torch.device:
-    """The device of a name, if this machine has it.
+    """Return the device with this name.
 
     Args:
-        name: cpu, cuda, cuda:N or mps; auto is cuda where there is a GPU for it, else cpu.
-        allow_meta: also take meta, whose tensors have shapes and no storage.
+        name: cpu, cuda, cuda:N or mps; auto is cuda if there is a GPU, else cpu.
+        allow_meta: also accept meta, whose tensors have shapes but no data.
 
     Raises:
-        SpecError: there is no such device, or this machine has none.
+        SpecError: the name is not a device, or this machine does not have it.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -27,7 +27,7 @@ def resolve_device(name: str | torch.device, allow_meta: bool = False) -> torch.
     except (RuntimeError, ValueError):
         raise SpecError("device", f"there is no device {str(name)!r}", _choices()) from None
     if device.type == "meta" and not allow_meta:
-        raise SpecError("device", "meta has no storage, so that nothing can be computed there", _choices())
+        raise SpecError("device", "meta tensors have no data to compute with", _choices())
     present = {"cpu": 1, "meta": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
     if (device.index or 0) >= present.get(device.type, 0):
         raise SpecError("device", f"this machine has no {device}", _choices())
@@ -40,7 +40,7 @@ def _choices() -> str:
 
 
 def resolve_dtype(dtype: Literal["auto"] | ComputeDtype, device: torch.device) -> ComputeDtype:
-    """The type that products are computed in; auto is bfloat16 where the device has instructions for it."""
+    """Return the data type of matrix products; auto is bfloat16 if the device has instructions for it, else float32."""
     if dtype != "auto":
         return dtype
     return "bfloat16" if device.type in ("cpu", "cuda") and has_bfloat16(device.type) else "float32"
@@ -48,7 +48,7 @@ def resolve_dtype(dtype: Literal["auto"] | ComputeDtype, device: torch.device) -
 
 @cache
 def has_bfloat16(device: str) -> bool:
-    """Whether a device has instructions for products of bfloat16; without them float32's are faster."""
+    """Return whether a device has instructions for bfloat16 products; without them, float32 is faster."""
     if device == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()

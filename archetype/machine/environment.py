@@ -1,4 +1,4 @@
-"""The machine that a run or a measurement was made on, and the versions that it was made with."""
+"""Description of the machine and the versions of libraries, for records of runs and measurements."""
 
 import datetime
 import os
@@ -10,13 +10,13 @@ import torch
 import archetype
 from archetype.machine.cpu_info import cpu_features, cpu_name
 
-# of /proc/cpuinfo, those that decide which kernels run; arm64 calls its vectors asimd
+# flags of /proc/cpuinfo that decide which kernels run; asimd is NEON on 64-bit Arm
 FLAGS = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "avx_vnni", "amx_tile", "amx_bf16", "amx_int8",
          "neon", "asimd", "asimddp", "bf16", "i8mm", "sve")  # fmt: skip
 
 
 def description(device: torch.device) -> dict[str, Any]:
-    """The processor, the system and the threads that are used, for the record."""
+    """Return processor, system and number of threads."""
     return {
         "processor": processor(device),
         "flags": [flag for flag in FLAGS if flag in cpu_features()],
@@ -27,23 +27,22 @@ def description(device: torch.device) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of archetype, torch and Python."""
     return {"archetype": archetype.__version__, "torch": torch.__version__, "python": platform.python_version()}
 
 
 def environment() -> dict[str, Any]:
-    """Machine, versions and date, as a run keeps them."""
+    """Return machine, versions and date, as stored with a run."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return description(device) | versions() | {"date": now()}
 
 
 def now() -> str:
-    """The date and the time of day, to the second."""
+    """Return the local time in ISO format, with seconds and time zone."""
     return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
 
 
 def processor(device: torch.device) -> str:
-    """The name of the processor, or of the GPU."""
+    """Return the name of the processor or GPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return cpu_name()

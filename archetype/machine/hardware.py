@@ -1,4 +1,4 @@
-"""Peaks of machines, as their makers publish them: dense products, no sparsity, no overclocking."""
+"""Published peaks of devices: dense products, without sparsity and overclocking."""
 
 import difflib
 from collections.abc import Mapping
@@ -10,29 +10,31 @@ from archetype.errors import SpecError
 
 
 class Utilization(NamedTuple):
-    """The share of a peak that a published program reached."""
+    """The fraction of a peak that a published program reached."""
 
     share: float
-    source: str  # the program, what it ran, and on what
+    source: str  # program, model and device
 
 
-# By phase: of the bandwidth in decoding, of the FLOPs that a training step needs.
+# by phase: fraction of the peak bandwidth for decode, of the peak FLOPs for train
 Utilizations = Mapping[str, Utilization]
 
 
 class Device(NamedTuple):
-    """Peaks of one machine, and what programs usually reach of them."""
+    """Peaks of a device, and the fractions of them that programs usually reach."""
 
     name: str
-    bandwidth: float  # bytes of memory a second
-    flops: Mapping[str, float]  # a second, by the type of the products; empty where the maker publishes no peak
+    bandwidth: float  # bytes of memory per second
+    flops: Mapping[str, float]  # FLOPs per second by data type of the products; empty if the maker publishes no peak
     memory: int | None  # bytes
     source: str
     usual: Utilizations = MappingProxyType({})
-    launch_seconds: float = 0.0  # to start one product, where it was measured
+    launch_seconds: float = 0.0  # time to start one product, if it was measured
 
     def peak(self, dtype: str) -> float:
-        """FLOPs a second; weights of fewer bits are multiplied in bfloat16, a type that is not listed in float32.
+        """Return the peak FLOPs per second for weights of a data type.
+
+        Types below 16 bits are multiplied in bfloat16, and types without a published peak in float32.
 
         Raises:
             SpecError: the maker publishes no peak.
@@ -43,7 +45,7 @@ class Device(NamedTuple):
         return self.flops["bfloat16" if halves else "float32"]
 
     def times(self, count: int) -> "Device":
-        """Several of this machine that share the work evenly; what they say to each other is not counted."""
+        """Return `count` of these devices as one, without communication between them."""
         if count == 1:
             return self
         flops = {dtype: count * peak for dtype, peak in self.flops.items()}
@@ -52,7 +54,7 @@ class Device(NamedTuple):
         return self._replace(name=name, bandwidth=bandwidth, flops=flops, memory=memory)
 
 
-# Published runs: decoding of one text, training with shards. A device without a run of its own has the nearest.
+# Published runs: decoding of one sequence, and sharded training. Other devices use the run on the most similar device.
 _DECODE = Utilization(0.69, "gpt-fast's README: Llama 2 7B in bfloat16, 1,397 GB/s on A100-80GB")
 _TRAIN_A100 = Utilization(0.58, "torchtitan's docs/performance.md of 2024: Llama 3 8B on 64 A100-80GB")
 _TRAIN_H100 = Utilization(0.39, "torchtitan's benchmarks of 2024-12: Llama 3.1 8B compiled, on 8 and 128 H100 at 500 W")
@@ -67,14 +69,14 @@ def _device(
     source: str,
     train: Utilization = _TRAIN_H100,
 ) -> Device:
-    """Bandwidth in GB/s, products in TFLOP/s."""
+    # bandwidth in GB/s, products in TFLOP/s
     flops = {"bfloat16": bfloat16 * 1e12, "float32": float32 * 1e12}
     usual = {"decode": _DECODE, "train": train}
     return Device(name, int(bandwidth * 1e9), flops, gigabytes * 10**9, source, usual)
 
 
 def _apple(name: str, gigabytes: int, bandwidth: float, source: str) -> Device:
-    """A chip of which Apple publishes the bandwidth, in GB/s, and no peak of products."""
+    # Apple publishes the bandwidth (GB/s) of these chips, but no peak of products
     usual = {"decode": _DECODE}
     return Device(name, int(bandwidth * 1e9), {}, gigabytes * 10**9, f"Apple's {source}", usual)
 
@@ -115,10 +117,10 @@ DEVICES = {
 
 
 def device(name: str) -> Device:
-    """A device by its name, in any case.
+    """Return the device with this name, ignoring case.
 
     Raises:
-        SpecError: it is not known; the nearest is named.
+        SpecError: the name is not known; the error suggests the most similar one.
     """
     known = {key.lower(): device for key, device in DEVICES.items()}
     query = name.lower().replace(" ", "-")

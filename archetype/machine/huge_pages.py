@@ -1,4 +1,4 @@
-"""Weights in huge pages: what reads all of them again and again, as decoding does, loses time to every small page."""
+"""Move weights into huge pages: decoding reads all weights for each token, and loses time at every small page."""
 
 import ctypes
 import mmap
@@ -8,19 +8,18 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-SMALLEST = 2**22  # bytes of weights; fewer stay in the processor's caches
+SMALLEST = 2**22  # bytes of weights; smaller models fit into the processor's caches
 ALIGNMENT = 64  # bytes of a cache line
 PIECE = 2**26  # bytes that are copied, and then released, at a time
-# of Linux's madvise, since 5.14: all pages of a range at once, not one by one as they are used
+# MADV_POPULATE_READ and _WRITE (Linux 5.14): map all pages of a range at once, instead of one by one at first use
 POPULATE_READ, POPULATE_WRITE = 22, 23
 
 
 @torch.no_grad()
 def move_to_huge_pages(model: nn.Module) -> None:
-    """Copy the weights of a model on CPU into one block of huge pages, where the system has them; elsewhere do nothing.
+    """Copy a model's CPU weights into one block of huge pages; do nothing if the system does not have them.
 
-    Parameters and buffers stay the objects that they are. Those that are mapped from a file leave memory one by one, so
-    that no two copies of all stand in it. Nothing else may use the model meanwhile.
+    Parameters and buffers remain the same objects. Nothing else may use the model meanwhile.
     """
     tensors = [tensor for tensor in (*model.parameters(), *model.buffers()) if _is_movable(tensor)]
     sizes = {tensor.data_ptr(): -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in tensors}
@@ -53,19 +52,19 @@ def _is_movable(tensor: Tensor) -> bool:
 
 
 def _allocate(num_bytes: int) -> mmap.mmap | None:
-    """Memory that asks for huge pages; None where the system knows none."""
+    # None if the system has no huge pages
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return None
     block = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     try:
         block.madvise(mmap.MADV_HUGEPAGE)
-    except OSError:  # a kernel that was built without them
+    except OSError:  # a Linux kernel built without huge pages
         return None
     return block
 
 
 def _file_mappings() -> list[tuple[int, int]]:
-    """First and last address of what this process has mapped from files, in order."""
+    # (first address, end) of everything that is mapped from files, in order
     mappings = []
     for line in Path("/proc/self/maps").read_text().splitlines():
         addresses, _, _, _, inode = line.split(maxsplit=5)[:5]
@@ -76,14 +75,14 @@ def _file_mappings() -> list[tuple[int, int]]:
 
 
 def _release(address: int, num_bytes: int, mappings: list[tuple[int, int]]) -> None:
-    """Let whole pages of a file leave memory; whoever reads them again finds the file's bytes."""
+    # Drop whole pages that are mapped from a file; reading them again would load them from the file.
     index = bisect_right(mappings, (address, 2**64)) - 1
     if index >= 0 and address + num_bytes <= mappings[index][1]:
         _advise(address, num_bytes, mmap.MADV_DONTNEED)
 
 
 def _advise(address: int, num_bytes: int, advice: int) -> None:
-    """Tell the system about the whole pages of a range; what it does not know, it leaves."""
+    # for the whole pages of a range; an error, such as advice that an old kernel does not know, is ignored
     page = mmap.PAGESIZE
     first, end = -(-address // page) * page, (address + num_bytes) // page * page
     if first < end:

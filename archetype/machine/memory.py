@@ -1,4 +1,4 @@
-"""The memory of a device: what is free of it, and the most that this process has held."""
+"""Free memory of a device, and peak memory of this process."""
 
 import math
 import platform
@@ -10,11 +10,11 @@ import psutil
 import torch
 
 CGROUPS = Path("/sys/fs/cgroup")
-IN_VERSION_1 = {"memory.max": "memory.limit_in_bytes", "memory.current": "memory.usage_in_bytes"}
+IN_VERSION_1 = {"memory.max": "memory.limit_in_bytes", "memory.current": "memory.usage_in_bytes"}  # names in cgroup v1
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """The most bytes that this process has held on a device so far; None where the system does not say."""
+    """Return the peak memory of this process on a device in bytes; None if the system does not report it."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     if device.type != "cpu" or platform.system() == "Windows":
@@ -25,8 +25,9 @@ def peak_memory(device: torch.device) -> int | None:
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes that a device has free, as far as this system says so; None where it does not."""
+    """Return the free memory of a device in bytes; None if the system does not report it."""
     if device.type == "cuda":
+        # torch keeps freed memory reserved, and allocates from it first
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + unused
     if device.type == "mps":
@@ -40,7 +41,7 @@ def free_memory(device: torch.device) -> int | None:
 
 
 def _room_of_process() -> float:
-    """Address space that `ulimit -v` leaves to this process; infinite without a limit."""
+    # address space that `ulimit -v` leaves to this process
     if platform.system() != "Linux":
         return math.inf
     import resource
@@ -50,7 +51,7 @@ def _room_of_process() -> float:
 
 
 def _rooms_of_groups() -> Iterator[float]:
-    """Memory that each control group of this process, such as a container, has left; cached files can be given up."""
+    # what the limit of each control group (of a container, for example) of this process leaves
     groups = Path("/proc/self/cgroup")
     for line in groups.read_text().splitlines() if groups.is_file() else ():
         _, controllers, path = line.split(":", 2)
@@ -65,5 +66,6 @@ def _room(folder: Path, names: dict[str, str]) -> float:
     limit, used = (folder / names.get(name, name) for name in ("memory.max", "memory.current"))
     if not limit.is_file() or not used.is_file() or (text := limit.read_text().strip()) == "max":
         return float("inf")
+    # the system gives up cached files before it enforces the limit
     cached = re.search(r"^inactive_file (\d+)$", (folder / "memory.stat").read_text(), re.MULTILINE)
     return int(text) - int(used.read_text()) + (int(cached[1]) if cached else 0)

@@ -1,5 +1,5 @@
-// What an operation is given: a struct of named fields. Python mirrors it (arguments.py), and reads this library's description of
-// it before any kernel runs, so that no field can be another one there.
+// The arguments of an operation: a struct of named fields. Python mirrors the structs (operations.py) and compares its mirror with this
+// library's description before any kernel runs, so that a field cannot be mistaken for another.
 #pragma once
 #include <cstdarg>
 #include <cstdint>
@@ -7,14 +7,14 @@
 #include <cstring>
 #include <tuple>
 
-// An enumeration whose names Python lists, too.
+// An enumeration whose names are also part of the description.
 #define ENUMERATION(keyword, name, ...)                                                                   \
     keyword name : int32_t{__VA_ARGS__};                                                                  \
     constexpr char name##_NAMES[] = #__VA_ARGS__;                                                         \
     static inline const char* kind(const name&) { return #name; }                                         \
     static inline bool is_valid(const name& x) { return (uint32_t)x < (uint32_t)how_many(name##_NAMES); }
 
-// The fields of a struct, all and in their order.
+// Lists all fields of a struct, in order, for checks and for the description.
 #define FIELDS(...)                                       \
     static constexpr const char* NAMES = #__VA_ARGS__;    \
     auto fields() const { return std::tie(__VA_ARGS__); }
@@ -25,13 +25,13 @@ static constexpr int how_many(const char* names) {
     return n;
 }
 
-// A pointer that may be null; any other is refused then.
+// A pointer that may be null; a null pointer in any other field is an error.
 template <class T> struct Optional {
     const T* pointer;
     operator const T*() const { return pointer; }
 };
 
-// What kind of field it is, as Python calls it.
+// The kind of a field, by its name in Python (arguments.Kind).
 template <class T> static inline const char* kind(T* const&) { return "written"; }
 template <class T> static inline const char* kind(const T* const&) { return "read"; }
 template <class T> static inline const char* kind(const Optional<T>&) { return "optional"; }
@@ -47,20 +47,20 @@ template <class T> static inline bool is_valid(const Optional<T>&) { return true
 static inline bool is_valid(const int64_t& size) { return size >= 0; }
 template <int N> static inline bool is_valid(const int64_t (&sizes)[N]) {
     int64_t signs = 0;
-    for (int i = 0; i < N; i++) signs |= sizes[i];
+    for (int i = 0; i < N; i++) signs |= sizes[i];  // the sign bit is set if any size is negative
     return signs >= 0;
 }
 static inline bool is_valid(const double&) { return true; }
 static inline bool is_valid(const bool& flag) {
-    uint8_t byte;
+    uint8_t byte;  // reading a bool that is neither 0 nor 1 would be undefined behaviour
     memcpy(&byte, &flag, 1);
     return byte <= 1;
 }
 
-// Whether parts and sizes fit together; an operation in which they may not says so of its own arguments.
+// Whether fields fit together. Operations that have such conditions overload it.
 template <class A> static inline bool is_complete(const A&) { return true; }
 
-// Which field cannot be right: 0, or 1 + its place, which behind the last one stands for all of them together.
+// Check all fields: 0 if valid, else 1 + index of the first invalid field; the number of fields + 1 if they do not fit together.
 template <class A> static int fault_of(const A& a) {
     int place = 0, fault = 0;
     const auto check = [&](const auto& field) { place++, fault = fault || is_valid(field) ? fault : place; };
@@ -75,7 +75,7 @@ class Text {
         va_start(values, format);
         size += vsnprintf(characters + size, sizeof characters - size, format, values);
         va_end(values);
-        if (size >= sizeof characters) size = sizeof characters - 1;  // whoever compares it sees that it ends
+        if (size >= sizeof characters) size = sizeof characters - 1;  // truncated, which Python's comparison notices
     }
     const char* all() const { return characters; }
 
@@ -84,7 +84,7 @@ class Text {
     size_t size = 0;
 };
 
-// A line: an operation, the bytes of its struct, and of each field the name, the kind, and where it begins.
+// Add one line: the operation, the size of its struct in bytes, and the name, kind and offset of each field.
 template <class A> static void describe(const char* operation, Text& text) {
     const A a{};
     const char* name = A::NAMES;

@@ -1,6 +1,7 @@
-"""How native operations are given what they work on: by structs of named fields, which operations.py declares.
+"""Structs of named fields by which native operations receive their arguments; operations.py declares them.
 
-A library describes its own structs and lists of names, in order; one that differs from `description` here is not used.
+A library describes its structs and lists of names, in order. A library whose description differs from `description`
+is not used.
 """
 
 import ctypes
@@ -24,7 +25,7 @@ TYPES: tuple[torch.dtype | str, ...] = (
 )
 FLOATS = (torch.float32, torch.bfloat16)
 WHOLE = ("copy", "add", "sub", "mul", "maximum", "minimum", "neg", "abs", "where", "eq", "ne", "lt", "le", "gt", "ge",
-         "and", "or", "not", "remainder", "floor_divide")  # fmt: skip  # functions of integers as well
+         "and", "or", "not", "remainder", "floor_divide")  # fmt: skip  # also for integers
 FUNCTIONS = (
     *WHOLE, "div", "pow", "exp", "silu", "sigmoid", "tanh", "gelu", "gelu_tanh", "relu", "softplus", "rsqrt", "sqrt",
     "log", "cos", "sin", "square", "reciprocal",
@@ -35,14 +36,15 @@ LISTS: dict[str, Sequence[torch.dtype | str]] = {"Type": TYPES, "Function": FUNC
 
 
 class Kind(NamedTuple):
-    """A kind of field: its name in C++, how it lies in memory, and what makes it of a value where ctypes does not."""
+    """A kind of field: its name in C++, its type in memory, and a conversion from Python values if ctypes has none."""
 
     name: str
     ctype: Any
     convert: Callable[[Any], Any] | None = None
 
 
-def _sizes(count: int) -> Kind:  # the first of those that are given: that of features, which is 1, may follow
+def _sizes(count: int) -> Kind:
+    # Takes the first `count` values: Tensor.stride() may be passed whole, with the last stride, which is 1.
     return Kind(f"{count} sizes", ctypes.c_int64 * count, itemgetter(*range(count)))
 
 
@@ -71,7 +73,7 @@ Gate = Annotated[str, _one_of("Gate", GATES)]
 
 
 class Entry(ctypes.Structure):
-    """One operation of a step, as work.h declares it. Whoever makes it keeps its arguments."""
+    """An operation in a list, as declared in work.h. It holds only the address of its arguments; keep them alive."""
 
     _fields_ = (
         ("operation", ctypes.c_int32),
@@ -82,12 +84,12 @@ class Entry(ctypes.Structure):
 
 
 class Arguments(ctypes.Structure):
-    """The struct of an operation; it keeps the tensors whose addresses it has.
+    """The arguments of an operation; keeps the tensors alive whose addresses it holds.
 
     Attributes:
-        operation: its name.
-        number: by which a library knows it.
-        kinds: of its fields.
+        operation: name of the operation.
+        number: index of the operation in a library.
+        kinds: kind of each field.
     """
 
     operation: ClassVar[str]
@@ -106,9 +108,9 @@ class Arguments(ctypes.Structure):
         except (LookupError, TypeError) as error:
             raise TypeError(f"{self.operation}: {self._misfit(values)}") from error
         if len(values) != len(self._conversions):
-            raise TypeError(f"{self.operation}: there is no {', '.join(values.keys() - self.kinds)}")
+            raise TypeError(f"{self.operation}: no such argument: {', '.join(values.keys() - self.kinds)}")
 
-    def _misfit(self, values: dict[str, Any]) -> str:
+    def _misfit(self, values: dict[str, Any]) -> str:  # converted again one by one, to name the argument that fails
         for name, convert in self._conversions:
             try:
                 setattr(self, name, values[name] if convert is None else convert(values[name]))
@@ -118,21 +120,20 @@ class Arguments(ctypes.Structure):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to compute."""
         return all(not self._values[name].numel() for name in self._written)
 
     @property
     def writes(self) -> tuple[Tensor, ...]:
-        """The tensors that it changes."""
+        """Tensors that the operation writes."""
         return tuple(self._values[name] for name in self._written)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """All tensors that it works on."""
+        """All tensors that the operation reads or writes."""
         return tuple(value for value in self._values.values() if isinstance(value, Tensor))
 
     def entry(self, serial: bool) -> Entry:
-        """The operation for a list; `serial` for one thread."""
+        """Return an entry without a barrier; a `serial` entry is computed by one thread."""
         return Entry(self.number, serial, False, ctypes.addressof(self))
 
 
@@ -142,7 +143,7 @@ A = TypeVar("A", bound=Arguments)
 
 @dataclass_transform(kw_only_default=True)
 def operation(cls: type[A]) -> type[A]:
-    """Make a struct of the fields of a class, for the next operation."""
+    """Declare the arguments of the next operation; its number is the count of operations so far."""
     cls.operation = re.sub("(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
     cls.number = len(OPERATIONS)
     cls.kinds = {name: field.__metadata__[0] for name, field in inspect.get_annotations(cls).items()}
@@ -154,7 +155,7 @@ def operation(cls: type[A]) -> type[A]:
 
 
 def description() -> list[str]:
-    """What a library has to say of itself: lists of names, and each operation's struct, in order."""
+    """Return the lines with which a library must describe itself: lists of names, then the struct of each operation."""
     lines = [f"Entry, {ctypes.sizeof(Entry)} bytes"]
     for name, entries in LISTS.items():
         lines.append(f"{name}: {', '.join(str(entry).removeprefix('torch.').upper() for entry in entries)}")

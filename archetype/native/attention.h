@@ -1,11 +1,12 @@
-// Attention over a cache, and the cache's new places.
+// Attention over a cache, and writes to the cache.
 #pragma once
 #include "product.h"
 
-constexpr long SPAN = 128;    // places whose scores are known before their values are added
-constexpr long TOGETHER = 32;  // queries that read the cache of their key head together
+constexpr long SPAN = 128;    // slots whose scores are computed before their values are added
+constexpr long TOGETHER = 32;  // queries of one key head that read its cache together
 
-// A row of a cache is read two vectors at a time, of bfloat16 as its even and its odd numbers: each is half of a lane's 32 bits.
+// Read 2 W numbers of a row (n may be less) as two vectors. Of bfloat16, these are the even and the odd numbers: a 32-bit lane holds one of
+// each, which a shift and a mask turn into float32.
 static inline void load_two(const float* p, long n, floats (&v)[2]) {
     v[0] = n >= W ? load(p) : load_part(p, n);
     v[1] = n >= 2 * W ? load(p + W) : n > W ? load_part(p + W, n - W) : floats{};
@@ -18,13 +19,13 @@ static inline void load_two(const bfloat16* p, long n, floats (&v)[2]) {
     v[0] = (floats)(pairs << 16), v[1] = (floats)(pairs & 0xffff0000);
 }
 
-// Where number i of a row is then, and how many places n numbers take.
+// Index of number i of a row in the order of load_two, and the length of a row of n numbers, padded to whole pairs of vectors.
 template <class T> static inline long place_of(long i) {
     return sizeof(T) == sizeof(float) ? i : i / (2 * W) * (2 * W) + i % 2 * W + i % (2 * W) / 2;
 }
 static inline long padded(long n) { return (n + 2 * W - 1) / (2 * W) * (2 * W); }
 
-// W products of one vector, padded, with consecutive keys of P numbers, each a lane of the result.
+// The products of one query, padded and in the order of load_two, with W consecutive keys of P numbers; a lane of the result for each key.
 template <class T> static inline floats dot_keys(const T* keys, long stride, const float* q, long P) {
     floats sums[W] = {};
     for (long i = 0; i < P; i += 2 * W) {
@@ -50,11 +51,12 @@ static inline floats dot_keys(const bfloat16* keys, long stride, const bfloat16*
 }
 #endif
 
-// n rows of a cache from one place on; `left` are to be read of its head, and then those of the head that is `next`, if any.
+// n slots of a cache buffer, of `width` numbers each. `left` slots of this head are still to be read; then follows the head at `next`
+// (null: none).
 template <class T> struct Places {
     const T *rows, *next;
     long stride, width, n, left;
-    // Into the second cache, those that are SPAN places behind some of the rows.
+    // Prefetch into L2 what will be read SPAN slots after these.
     void fetch_ahead_of(long first, long last) const {
         for (long row = first + SPAN; row < last + SPAN; row++) {
             const T* const p = row < left ? rows + row * stride : next + (row - left) * stride;
@@ -63,7 +65,7 @@ template <class T> struct Places {
     }
 };
 
-// scores (N, SPAN) += scale q k of rows of keys, for N queries of ldq numbers. For several of them each key is widened once.
+// scores (N, SPAN) += scale q k for n keys and N queries, ldq numbers apart. With several queries, each key is converted to float32 once.
 template <class T, class X> static void add_scores(const Places<T>& keys, const X* q, long ldq, long N, float scale, float* scores) {
     constexpr bool WIDENS = sizeof(T) < sizeof(X);
     const long P = keys.width, ldw = padded(P);
@@ -73,7 +75,7 @@ template <class T, class X> static void add_scores(const Places<T>& keys, const 
         const T* rows = keys.rows + s * keys.stride;
         long ld = keys.stride;
         keys.fetch_ahead_of(s, s + W);
-        if (keys.n - s < W) {  // behind the last key are zeros
+        if (keys.n - s < W) {  // fewer than W keys are left: copy them next to zeros
             memset(last, 0, W * P * sizeof(T));
             for (long row = 0; row < keys.n - s; row++) memcpy(last + row * P, rows + row * ld, P * sizeof(T));
             rows = last, ld = P;
@@ -92,7 +94,7 @@ template <class T, class X> static void add_scores(const Places<T>& keys, const 
     }
 }
 
-// y (N, ldy) += weights (N, SPAN) v of n rows of values, for N queries and C times two vectors; `left` numbers of a row are left.
+// y (N, ldy) += weights (N, SPAN) v of n slots, for N queries and 2 C vectors of each value, of which `left` numbers remain.
 template <int N, int C, class T>
 static inline void mix(const T* values, long stride, long left, const float* weights, long n, float* y, long ldy) {
     floats sums[N][2 * C];
@@ -117,10 +119,10 @@ static void mix_queries(const T* values, long stride, long left, const float* we
         if (queries) mix_queries<N - 1, C>(values, stride, left, weights, queries, n, y, ldy);
 }
 
-// y (N, padded) += weights (N, SPAN) v of rows of values.
+// y (N, padded) += weights (N, SPAN) v.
 template <class T> static void add_values(const Places<T>& values, const float* weights, long N, float* y) {
-    constexpr int QUERIES = W < 16 ? 4 : 6, C = W < 16 ? 1 : 2;  // whose sums fit into the registers
-    constexpr long STEP = 32;                                     // rows between two fetches
+    constexpr int QUERIES = W < 16 ? 4 : 6, C = W < 16 ? 1 : 2;  // the sums of a tile fit into registers
+    constexpr long STEP = 32;  // slots between two prefetches
     const long Q = values.width, ldy = padded(Q);
     for (long s = 0; s < values.n; s += STEP) {
         const T* rows = values.rows + s * values.stride;
@@ -132,17 +134,18 @@ template <class T> static void add_values(const Places<T>& values, const float* 
     }
 }
 
-// What is known of a query after some of its places (Milakov & Gimelshein 2018, algorithm 3).
+// Online softmax of one query (Milakov & Gimelshein 2018, algorithm 3).
 struct Running {
-    long start, end;  // the places that it sees
-    float largest;    // score
-    floats total;     // of the weights exp(score - largest), lane by lane
+    long start, end;  // slots that the query sees
+    float largest;  // score so far
+    floats total;  // sum of the weights exp(score - largest) so far, lane by lane
 
-    // The weights of n places from `first` on, in place of their scores; y, the sum of weighted values, follows a larger score.
+    // Replace the scores of n slots from `first` on by weights. If a score is larger than all before, scale down y and `total`, which are
+    // sums relative to the largest score.
     void weigh(float* scores, long first, long n, float* y, long ldy) {
         for (long s = 0; s < n; s++)
             if (first + s < start || first + s >= end) scores[s] = -INFINITY;
-        for (long s = n; s % W; s++) scores[s] = -INFINITY;
+        for (long s = n; s % W; s++) scores[s] = -INFINITY;  // up to whole vectors
         floats lanes = splat(-INFINITY);
         for (long s = 0; s < n; s += W) lanes = choose(load(scores + s) > lanes, load(scores + s), lanes);
         float top = largest;
@@ -160,12 +163,13 @@ struct Running {
     }
 };
 
-// y = softmax(...) v from what is known after each of several parts of the places: Q numbers, the largest score, the total.
+// Join the results of several parts of the slots: sums of values (Q numbers) relative to the part's largest score, this score, and the sum
+// of weights. A sink takes part in the normalization, but has no value.
 static void join(const float* parts, long count, long stride, const float* sink, long Q, float* y) {
     float largest = sink ? *sink : -INFINITY;
     for (long part = 0; part < count; part++) largest = std::max(largest, parts[part * stride + Q]);
     std::fill(y, y + Q, 0.0f);
-    if (largest == -INFINITY) return;
+    if (largest == -INFINITY) return;  // no keys: 0
     float total = sink ? std::exp(*sink - largest) : 0;
     for (long part = 0; part < count; part++, parts += stride) {
         const float factor = std::exp(parts[Q] - largest);
@@ -175,31 +179,31 @@ static void join(const float* parts, long count, long stride, const float* sink,
     for (long i = 0; i < Q; i++) y[i] /= total;
 }
 
-// softmax(scale q k^T) v over the positions that a query may see, of a cache whose place s holds position s (or, of a ring,
-// s modulo its size). Scores may be sums of two products, of keys in two parts.
+// softmax(scale q k^T) v over the slots of a cache that each query sees. Slot s of a full cache holds position s; slot s of a ring holds
+// the newest position p with p mod S = s. With q2 and keys2, scores are scale (q k^T + q2 keys2^T), as in latent attention.
 struct AttendArguments {
-    void* y;                                                       // B H T Q, or of several parts B H T parts (Q + 2), for `join_parts`
-    const void* q;                                                 // B H T P
-    const void* keys;                                              // B K S P
-    const void* values;                                            // B K S Q
-    Optional<int64_t> positions;                                   // of the queries, B T; null: each sees all places
-    Optional<float> slopes;                                        // H: by which scores fall with the distance
-    Optional<float> sinks;                                         // H: logits that take a share of the weights
-    Optional<void> mask;                                           // B H T S: whether a pair is allowed, or what is added to its score
-    Optional<void> q2, keys2;                                      // B H T P2, B K S P2: the other parts
-    int64_t batch, heads, key_heads, queries;                      // B H K T
-    int64_t places, features, value_features, features2;           // S P Q P2
-    int64_t q_strides[3], q2_strides[3];                           // b h t
+    void* y;  // B H T Q; with several parts, B H T parts (Q + 2) for join_parts
+    const void* q;  // B H T P
+    const void* keys;  // B K S P
+    const void* values;  // B K S Q
+    Optional<int64_t> positions;  // of the queries, B T; null: each sees all slots
+    Optional<float> slopes;  // H, of ALiBi
+    Optional<float> sinks;  // H, logits that take a share of the weights
+    Optional<void> mask;  // B H T S: whether a pair is allowed, or a number added to its score
+    Optional<void> q2, keys2;  // B H T P2, B K S P2
+    int64_t batch, heads, key_heads, queries;  // B H K T
+    int64_t places, features, value_features, features2;  // S P Q P2
+    int64_t q_strides[3], q2_strides[3];  // b h t
     int64_t keys_strides[3], keys2_strides[3], values_strides[3];  // b k s
-    int64_t positions_strides[2], y_strides[3], mask_strides[4];   // b t, b h t, b h t s
-    int64_t window;                                                // how many places back are seen; 0: all
-    int64_t part;                                                  // places that one thread sums; more than S: one part
+    int64_t positions_strides[2], y_strides[3], mask_strides[4];  // b t, b h t, b h t s
+    int64_t window;  // positions that a query sees, itself included; 0: all
+    int64_t part;  // slots that one thread sums; S or more: a single part
     double scale;
     double softcap;  // c of c tanh(score / c); 0: none
     Float q_type, cache_type, y_type;
     Type mask_type;
-    bool is_ring;         // all places of the buffers are within the window
-    bool is_by_distance;  // the mask is that of the last place; an earlier one has the same distances
+    bool is_ring;  // the buffers are rings, whose slots are all within the window
+    bool is_by_distance;  // the mask is that of a query in the last slot, and depends only on the distance
     FIELDS(y, q, keys, values, positions, slopes, sinks, mask, q2, keys2, batch, heads, key_heads, queries, places, features,
            value_features, features2, q_strides, q2_strides, keys_strides, keys2_strides, values_strides, positions_strides, y_strides,
            mask_strides, window, part, scale, softcap, q_type, cache_type, y_type, mask_type, is_ring, is_by_distance)
@@ -209,23 +213,25 @@ static inline bool is_complete(const AttendArguments& a) {
     return (a.features2 == 0 || (a.q2 && a.keys2)) && a.key_heads && a.heads % a.key_heads == 0 && a.part > 0 && a.part % SPAN == 0;
 }
 
-// The scores of one query beyond q k: bounded, lower with distance, masked; of n places from `first` on.
+// Apply softcap, ALiBi and mask to the scores of one query for n slots from `first` on.
 static void adjust_scores(const AttendArguments& a, long b, long h, long t, long position, long first, long n, float* scores) {
     const int64_t* sm = a.mask_strides;
     const float* slopes = a.slopes;
     const float softcap = a.softcap;
+    // The mask by distance is that of a query in the last slot, so it is shifted by this query's distance from there.
     const long column = a.is_by_distance ? first + a.places - 1 - position : first;
     for (long s = 0; s < n; s++) {
         if (softcap > 0) scores[s] = softcap * std::tanh(scores[s] / softcap);
         if (slopes) scores[s] -= slopes[h] * (position - first - s);
         if (a.mask) {
             const float m = get(a.mask, a.mask_type, b * sm[0] + h * sm[1] + t * sm[2] + (column + s) * sm[3]);
+            // Finite instead of -infinity: a query whose keys are all masked gets equal weights.
             scores[s] = a.mask_type == BOOL ? (m != 0 ? scores[s] : -1e30f) : std::max(scores[s] + m, -1e30f);
         }
     }
 }
 
-// A query as products with keys of type T want it.
+// Copy a query in the order in which dot_keys reads keys of type T.
 template <class T> static void copy_query(const void* q, int type, long start, long P, float* y) {
     float* const buffer = scratch<float>(3, P);
     const float* numbers = as_floats(q, type, start, 1, P, buffer);
@@ -237,7 +243,8 @@ template <class T> static void copy_query(const void* q, int, long start, long P
     memcpy(y, (const bfloat16*)q + start, P * sizeof *y);
 }
 
-// N queries of key head k, from its `query` on of all T G, over the places of one part; T is the cache's type, X the queries' in products.
+// N of the T G queries of key head k, from number `query` on, over one part of the slots. T is the data type of the cache, and X the
+// data type in which queries are multiplied.
 template <class T, class X>
 static void attend_part(const AttendArguments& a, const Worker& worker, long b, long k, long query, long N, long part) {
     const long G = a.heads / a.key_heads, S = a.places, P = a.features, P2 = a.features2, Q = a.value_features;
@@ -252,7 +259,7 @@ static void attend_part(const AttendArguments& a, const Worker& worker, long b, 
         const long t = (query + m) / G, h = k * G + (query + m) % G;
         const long position = positions[m] = a.positions ? a.positions[b * sp[0] + t * sp[1]] : S - 1;
         if (!worker.is_index(position, a.is_ring ? INT64_MAX : S)) return;
-        const long end = std::min(S, position + 1);  // a ring is full of the newest
+        const long end = std::min(S, position + 1);  // all slots of a ring that is full, else the slots filled so far
         const long start = a.window && !a.is_ring ? std::max(0L, position - a.window + 1) : 0;
         running[m] = Running{start, end, -INFINITY, floats{}};
         low = std::min(low, start), high = std::max(high, end);
@@ -260,13 +267,16 @@ static void attend_part(const AttendArguments& a, const Worker& worker, long b, 
         if (P2) copy_query<T>(a.q2, a.q_type, b * sq2[0] + h * sq2[1] + t * sq2[2], P2, q2 + m * ldq2);
     }
     std::fill(y, y + N * ldy, 0.0f);
+    // Vectors and spans begin at fixed slots, and slots that a query does not see have weight 0, so that its sums have the same order
+    // whatever other queries are computed with it.
     const long begin = std::max(low / W * W, part * a.part), stop = std::min(high, (part + 1) * a.part);
     for (long first = begin, after; first < stop; first = after) {
         after = std::min(first / SPAN * SPAN + SPAN, stop);
         const long n = after - first;
         const auto places = [&](const void* buffer, const int64_t* of, long width) {
             const T* const head = (const T*)buffer + b * of[0] + k * of[1];
-            const long further = k + 1 < a.key_heads ? of[1] : of[0] - k * of[1];  // to the next head, or the next row's first
+            const long further =
+                k + 1 < a.key_heads ? of[1] : of[0] - k * of[1];  // to the next head, or the first head of the next sequence
             const bool is_last = k + 1 == a.key_heads && b + 1 == a.batch;
             return Places<T>{head + first * of[2], is_last ? nullptr : head + further + begin * of[2], of[2], width, n, high - first};
         };
@@ -282,7 +292,7 @@ static void attend_part(const AttendArguments& a, const Worker& worker, long b, 
     }
     for (long m = 0; m < N; m++) {
         const long t = (query + m) / G, h = k * G + (query + m) % G;
-        for (long i = 0; i < Q; i++) record[i] = y[m * ldy + place_of<T>(i)];
+        for (long i = 0; i < Q; i++) record[i] = y[m * ldy + place_of<T>(i)];  // back to the order of the features
         record[Q] = running[m].largest, record[Q + 1] = sum(running[m].total);
         if (S > a.part) {
             const long parts = (S + a.part - 1) / a.part;
@@ -309,13 +319,13 @@ static void attend(const AttendArguments& a, const Worker& worker) {
     });
 }
 
-// The result of each query from those of the parts of its places.
+// The results of queries whose slots were summed in several parts.
 struct JoinPartsArguments {
-    void* y;                                            // B H T Q
-    const float* parts;                                 // B H T parts (Q + 2)
-    Optional<float> sinks;                              // H
-    int64_t batch, heads, queries, count, features;     // B H T parts Q
-    int64_t y_strides[3];                               // b h t
+    void* y;  // B H T Q
+    const float* parts;  // B H T parts (Q + 2)
+    Optional<float> sinks;  // H
+    int64_t batch, heads, queries, count, features;  // B H T parts Q
+    int64_t y_strides[3];  // b h t
     Float y_type;
     FIELDS(y, parts, sinks, batch, heads, queries, count, features, y_strides, y_type)
 };
@@ -331,12 +341,12 @@ static void join_parts(const JoinPartsArguments& a, const Worker& worker) {
     });
 }
 
-// Write new keys or values into their places.
+// Write new keys or values into their slots.
 struct AppendArguments {
-    void* buffer;                                                       // B K S P
-    const void* added;                                                  // B K T P
-    const int64_t* positions;                                           // B T; a place is a position modulo S
-    int64_t batch, heads, added_places, features, places;               // B K T P S
+    void* buffer;  // B K S P
+    const void* added;  // B K T P
+    const int64_t* positions;  // B T; the slot is the position modulo S
+    int64_t batch, heads, added_places, features, places;  // B K T P S
     int64_t added_strides[3], buffer_strides[3], positions_strides[2];  // b k t, b k s, b t
     Float added_type, buffer_type;
     FIELDS(buffer, added, positions, batch, heads, added_places, features, places, added_strides, buffer_strides, positions_strides,
@@ -360,12 +370,13 @@ static void append(const AppendArguments& a, const Worker& worker) {
     });
 }
 
-// Places starts..ends of other rows of keys and of values, put in place of each row's own; into a source nothing is written.
+// Copy slots starts[b] to ends[b] - 1 of keys and values from sequence sources[b] to sequence b. A sequence that others copy from must be
+// its own source: threads copy at the same time, so that nothing may be written to it.
 struct CopyPlacesArguments {
     char *keys, *values;
-    const int64_t *sources, *starts, *ends;  // of each row
+    const int64_t *sources, *starts, *ends;  // (rows)
     int64_t rows, heads, places;
-    int64_t keys_strides[3], values_strides[3];  // in bytes: of a row, a head, a place
+    int64_t keys_strides[3], values_strides[3];  // in bytes: of a sequence, a head, a slot
     FIELDS(keys, values, sources, starts, ends, rows, heads, places, keys_strides, values_strides)
 };
 

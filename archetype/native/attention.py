@@ -1,4 +1,4 @@
-"""Attention over a cache, and the cache's new positions, as native operations."""
+"""Attention over a cache, and writes to the cache, as native operations."""
 
 import torch
 from torch import Tensor
@@ -46,7 +46,7 @@ def copy_places(kernels: Kernels, keys: Tensor, values: Tensor, sources: Tensor,
     """Copy cache slots from one sequence of the batch to another.
 
     Args:
-        kernels: to be left out.
+        kernels: omit; see `without_context`.
         keys: (B, K, S, P).
         values: (B, K, S, Q).
         sources: index of the sequence that each sequence copies from, (B,); a source is not written to.
@@ -92,24 +92,24 @@ def attend(
     second: tuple[Tensor, Tensor] | None = None,
     distances: Tensor | None = None,
 ) -> Tensor | None:
-    """Emit softmax(scale q k^T) v for few queries; None for types or layouts that the kernel does not know.
+    """Emit softmax(scale q k^T) v for few queries; None if the kernel does not support a data type or layout.
 
     Args:
-        kernels: by which.
+        kernels: receives the operation.
         q: queries, (B, H, T, P).
         keys: (B, K, S, P).
         values: (B, K, S, Q).
         scale: factor of the scores.
-        positions: of the queries, (b, T): places up to them are read; None: all S.
-        window: how many places back are read; 0: all.
-        is_ring: the buffers are rings, whose places all hold positions within the window.
+        positions: positions of the queries, (B or 1, T); a query sees the slots up to its position. None: all S slots.
+        window: positions that a query sees, itself included; 0: all.
+        is_ring: the buffers are ring buffers, whose slots are all within the window.
         softcap: c of c tanh(score / c).
-        slopes: (H,), by which scores fall with the distance.
-        sinks: (H,), logits that take a share of the weights.
-        mask: (b, h, T, S): False where a pair is not allowed, or numbers that are added.
-        second: further queries and keys whose products are added to the scores.
-        distances: (1, H, 1, S), in place of a mask: numbers that are added to the scores of a query at the last place,
-            and to those of an earlier one by the same distances.
+        slopes: slopes of ALiBi, (H,).
+        sinks: logits that take a share of the attention weights, (H,).
+        mask: (B or 1, H or 1, T, S); bool, False where a query must not see a key, or numbers added to the scores.
+        second: further queries and keys, whose products are added to the scores.
+        distances: (1, H, 1, S), instead of a mask: numbers added to the scores of a query in the last slot; an earlier
+            query gets the numbers of the same distances.
     """
     batch, heads, length, features = q.shape
     mask = mask if distances is None else distances
@@ -125,7 +125,8 @@ def attend(
     if (mask is not None and mask.dtype not in TYPES) or not keys.shape[2]:
         return None
     value_features = values.shape[3]
-    y = torch.empty(batch, length, heads, value_features, dtype=q.dtype).transpose(1, 2)  # as merged next
+    # (B, H, T, Q) in the layout (B, T, H, Q), so that merging the heads is a view
+    y = torch.empty(batch, length, heads, value_features, dtype=q.dtype).transpose(1, 2)
     num_parts = -(-keys.shape[2] // PART)
     parts = torch.empty(batch, heads, length, num_parts, value_features + 2) if num_parts > 1 else None
     q2, keys2 = second or (None, None)
@@ -155,7 +156,6 @@ def _strides(tensor: Tensor | None) -> tuple[int, ...]:
 
 
 def _strides_of_positions(positions: Tensor | None) -> tuple[int, int]:
-    """Return the strides of positions over sequences and tokens; the first is 0 if all sequences share positions."""
     if positions is None:
         return 0, 0
-    return positions.stride(0) if positions.shape[0] > 1 else 0, positions.stride(1)
+    return positions.stride(0) if positions.shape[0] > 1 else 0, positions.stride(1)  # 0: shared by all sequences

@@ -1,12 +1,12 @@
-// The gradients of softmax(scale q k^T) v in bfloat16, by matrix tiles or by vectors of pairs (Dao 2022, algorithm 4): weights
-// are computed again from the logarithms of their sums, 32 keys with 32 queries at a time, and no matrix of all pairs is ever there.
+// The gradients of softmax(scale q k^T) v in bfloat16, by matrix tiles or by vectors of pairs (FlashAttention, Dao 2022, algorithm 4):
+// weights are recomputed from log_sums, 32 keys times 32 queries at a time, so that no (T, T) matrix is stored.
 #pragma once
 #include "attention_blocks.h"
 
 struct AttentionBackwardArguments {
     bfloat16 *dq, *dk, *dv;                               // as q, k, v
     const bfloat16 *q, *k, *v, *y, *dy;                   // B H T P, B K T P, B K T P, B H T P, B H T P
-    const float* log_sums;                                // logarithms of the sums of weights, B H T
+    const float* log_sums;                                // log-sum-exp of the scores, B H T
     int64_t batch, heads, key_heads, places, features;    // B H K T P
     int64_t dq_strides[3], dk_strides[3], dv_strides[3];  // b h t
     int64_t q_strides[3], k_strides[3], v_strides[3], y_strides[3], dy_strides[3];
@@ -17,8 +17,8 @@ struct AttentionBackwardArguments {
 };
 
 #if defined(HAS_ATTENTION_BLOCKS)
-// Buffers of one head, as operands of tiles: T is a multiple of PAIRED, with zeros behind the last place, and the second operand
-// of a product has pairs of what is summed over.
+// Buffers of one key head and one of its query heads, as operands of products (see attention_blocks.h). T is the number of positions,
+// rounded up to a multiple of PAIRED; after the last position are zeros.
 struct HeadBuffers {
     long places, T, P;
     std::vector<bfloat16> keys, values, queries, dy, keys_transposed;                        // (T P); the last (P T)
@@ -31,7 +31,7 @@ struct HeadBuffers {
         for (auto* each : {&keys, &values, &queries, &dy, &keys_transposed}) each->assign(T * P, 0);
         for (auto* each : {&queries_by_feature, &dy_by_feature, &queries_by_place, &dy_by_place}) each->assign(T * P / 2, 0);
         for (auto* each : {&dkeys, &dvalues, &dqueries}) each->assign(T * P, 0);
-        log_sums.assign(T, INFINITY), dots.assign(T, 0);  // a weight of a query that is not there: exp(-infinity)
+        log_sums.assign(T, INFINITY), dots.assign(T, 0);  // the weights of queries after the last position are exp(-infinity) = 0
     }
 
     void copy_rows(const bfloat16* x, long stride, std::vector<bfloat16>& rows) {
@@ -39,13 +39,13 @@ struct HeadBuffers {
     }
 };
 
-// y[feature][place].
+// y[feature][position].
 static void transpose(const std::vector<bfloat16>& x, long T, long P, std::vector<bfloat16>& y) {
     __m512i columns[SIDE];
     for (long t = 0; t < T; t += SIDE)
         for (long p = 0; p < P; p += 2 * SIDE) {
             transpose_words(x.data() + t * P + p, 2 * P, columns);
-            for (int i = 0; i < SIDE; i++) {
+            for (int i = 0; i < SIDE; i++) {  // a word of columns[i] holds features 2 i and 2 i + 1 of one position
                 const __m256i even = _mm512_cvtepi32_epi16(columns[i]), odd = _mm512_cvtepi32_epi16(_mm512_srli_epi32(columns[i], 16));
                 memcpy(y.data() + (p + 2 * i) * T + t, &even, sizeof even);
                 memcpy(y.data() + (p + 2 * i + 1) * T + t, &odd, sizeof odd);
@@ -53,7 +53,7 @@ static void transpose(const std::vector<bfloat16>& x, long T, long P, std::vecto
         }
 }
 
-// The first n rows of the transpose of x (P T).
+// Store the first n rows of the transpose of x (P T).
 static void store_transposed(const std::vector<float>& x, long T, long P, long n, bfloat16* y, long stride) {
     __m512i columns[SIDE];
     for (long t = 0; t < n; t += SIDE)
@@ -64,7 +64,7 @@ static void store_transposed(const std::vector<float>& x, long T, long P, long n
 }
 
 #if defined(HAS_TILES)
-// sums (P, PAIRED of T) += a (P, PAIRED of T) b, of which b has pairs of rows (PAIRED/2 PAIRED).
+// sums += a b for PAIRED columns of a (P T) and of sums (P T), and b (PAIRED PAIRED), stored as pairs of rows (PAIRED/2 PAIRED).
 static inline void add_transposed_products(const bfloat16* a, const uint32_t* b, long T, long P, float* sums) {
     _tile_loadd(6, b, 4 * PAIRED);
     _tile_loadd(7, b + SIDE, 4 * PAIRED);
@@ -92,7 +92,8 @@ static inline void add_transposed_products(const bfloat16* a, const uint32_t* b,
 }
 #endif
 
-// Of PAIRED keys with PAIRED queries: weights and gradients of scores, a row for each key, the latter also in pairs of keys.
+// For PAIRED keys (rows) and PAIRED queries (columns): weight = exp(scale score - log_sum), dscore = weight (dweight - dot) scale, where
+// dot = sum(y dy) of the query. `pairs` are the dscores again, as pairs of keys.
 static inline void differentiate_softmax(const float (*scores)[SIDE * SIDE], const float (*dweights)[SIDE * SIDE], const float* log_sums,
                                          const float* dots, float scale, bool is_diagonal, bfloat16* weights, bfloat16* dscores,
                                          uint32_t* pairs) {
@@ -105,6 +106,7 @@ static inline void differentiate_softmax(const float (*scores)[SIDE * SIDE], con
             for (int half = 0; half < 2; half++) {
                 const int tile = 2 * (key / SIDE) + half, place = (key + odd) % SIDE * SIDE;
                 weight[half] = exp(load(scores[tile] + place) * scale - log_sum[half]);
+                // On the diagonal of causal attention, queries do not see later keys.
                 if (is_diagonal) weight[half] = choose(query + half * SIDE >= key + odd, weight[half], floats{});
                 dscore[odd][half] = weight[half] * (load(dweights[tile] + place) - dot[half]) * scale;
             }
@@ -120,8 +122,8 @@ static inline void differentiate_softmax(const float (*scores)[SIDE * SIDE], con
     }
 }
 
-// One head of queries: adds to the sums of its keys and values. Each step is made for a strip of blocks, for what has just been
-// written reaches tiles late.
+// Compute the gradients of one query head, and add its part to the gradients of its keys and values. Each stage is computed for a strip of
+// blocks before the next stage, since loading tiles from memory that was just written is slow.
 static void differentiate_head(HeadBuffers& head, float scale, bool is_causal) {
     constexpr int STRIP = 4;
     const long T = head.T, P = head.P;
@@ -130,6 +132,7 @@ static void differentiate_head(HeadBuffers& head, float scale, bool is_causal) {
     alignas(64) uint32_t pairs[STRIP][PAIRED / 2 * PAIRED];
     std::fill(head.dqueries.begin(), head.dqueries.end(), 0.0f);
     for (long j = 0; j < T; j += PAIRED)
+        // j: keys; start, i: queries, from the diagonal on if attention is causal
         for (long start = is_causal ? j : 0; start < T; start += STRIP * PAIRED) {
             const long n = std::min<long>(STRIP, (T - start) / PAIRED);
             for (long block = 0, i = start; block < n; block++, i += PAIRED) {
@@ -164,6 +167,7 @@ static void attention_backward(const AttentionBackwardArguments& a, const Worker
             transpose(head.keys, head.T, P, head.keys_transposed);
             std::fill(head.dkeys.begin(), head.dkeys.end(), 0.0f);
             std::fill(head.dvalues.begin(), head.dvalues.end(), 0.0f);
+            // One thread computes all query heads of a key head, whose gradients dk and dv are sums over them.
             for (long h = group * G; h < (group + 1) * G; h++) {
                 const bfloat16 *y = a.y + b * sy[0] + h * sy[1], *dy = a.dy + b * sdy[0] + h * sdy[1];
                 head.copy_rows(a.q + b * sq[0] + h * sq[1], sq[2], head.queries);

@@ -1,13 +1,16 @@
-// Blocks of 32 places with 32 others in bfloat16, by matrix tiles or by vectors of pairs: what attention is made of.
+// Products of blocks of 32 positions in bfloat16, by matrix tiles or by vectors of pairs, for attention and its gradients.
 #pragma once
 #include "tiles.h"
 
 #if defined(HAS_TILES) || (defined(__AVX512BF16__) && defined(__AVX512BW__) && WIDTH == 16)
 #define HAS_ATTENTION_BLOCKS 1
 
-constexpr int PAIRED = 2 * SIDE;  // keys, and as many queries, whose pairs are computed at once
+constexpr int PAIRED = 2 * SIDE;  // keys, and queries, of a block
 
-// pairs[block of places][feature / 2][place in the block].
+// The second operand of a product holds, in each 32-bit word, two numbers that are neighbours along the dimension that is summed over:
+// features for scores, positions for sums of values.
+
+// pairs[block of positions][feature / 2][position in the block].
 static void pair_features(const std::vector<bfloat16>& x, long T, long P, std::vector<uint32_t>& pairs) {
     __m512i columns[SIDE];
     for (long t = 0; t < T; t += SIDE)
@@ -18,14 +21,14 @@ static void pair_features(const std::vector<bfloat16>& x, long T, long P, std::v
         }
 }
 
-// pairs[place / 2][feature].
+// pairs[position / 2][feature].
 static void pair_places(const std::vector<bfloat16>& x, long T, long P, std::vector<uint32_t>& pairs) {
     for (long t = 0; t < T; t += 2)
         for (long p = 0; p < P; p++) pairs[t / 2 * P + p] = x[t * P + p] | (uint32_t)x[(t + 1) * P + p] << 16;
 }
 
 #if defined(HAS_TILES)
-// products[2 i + j], 16 x 16: of rows i of a (PAIRED P) with columns j of pairs (P/2 PAIRED).
+// products[2 i + j], 16 x 16: the i-th 16 rows of a (PAIRED P) times the j-th 16 columns of pairs (P/2 PAIRED).
 static inline void multiply_block(const bfloat16* a, const uint32_t* pairs, long P, float (*products)[SIDE * SIDE]) {
     _tile_zero(0);
     _tile_zero(1);
@@ -47,7 +50,7 @@ static inline void multiply_block(const bfloat16* a, const uint32_t* pairs, long
     _tile_stored(3, products[3], 4 * SIDE);
 }
 
-// sums (PAIRED P) += a b, of n blocks of a (PAIRED PAIRED) and pairs of rows of b (PAIRED/2 P).
+// sums (PAIRED P) += sum over n blocks of a b, where a is (PAIRED PAIRED) and b (PAIRED P), stored as pairs of rows (PAIRED/2 P).
 static inline void add_products(const bfloat16* a, const uint32_t* b, long n, long P, float* sums) {
     for (long p = 0; p < P; p += 2 * SIDE) {
         _tile_loadd(0, sums + p, 4 * P);
@@ -74,10 +77,11 @@ static inline void add_products(const bfloat16* a, const uint32_t* b, long n, lo
 }
 
 #else
-// sums (SIDE, 2 SIDE: two halves) of rows of a (SIDE D) with pairs of rows of b (D/2, 2 SIDE of ldb); ADDS: to what they are.
+// a (SIDE D) times 2 SIDE columns of b, which is stored as pairs of rows (D/2 ldb). `left` receives the first 16 columns, `right` the
+// others. ADDS: add to them instead of replacing them.
 template <bool ADDS> static inline void multiply_pairs(const bfloat16* a, long lda, const uint32_t* b, long ldb, long D, float* left,
                                                        float* right, long ld) {
-    constexpr int ROWS = SIDE / 2;  // whose sums are in registers
+    constexpr int ROWS = SIDE / 2;  // whose sums fit into registers
     for (int first = 0; first < SIDE; first += ROWS, a += ROWS * lda, left += ROWS * ld, right += ROWS * ld) {
         __m512 sums[ROWS][2];
         for (int row = 0; row < ROWS; row++) {
@@ -99,7 +103,7 @@ template <bool ADDS> static inline void multiply_pairs(const bfloat16* a, long l
     }
 }
 
-// The products as above, with vectors.
+// The same two products as with tiles.
 static inline void multiply_block(const bfloat16* a, const uint32_t* pairs, long P, float (*products)[SIDE * SIDE]) {
     for (int i = 0; i < 2; i++) multiply_pairs<false>(a + i * SIDE * P, P, pairs, PAIRED, P, products[2 * i], products[2 * i + 1], SIDE);
 }

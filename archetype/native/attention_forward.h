@@ -1,16 +1,17 @@
-// softmax(scale q k^T) v in bfloat16 by vectors of pairs (Dao 2022, algorithm 1): 32 queries with 128 keys at a time, whose weights
-// are made smaller again where a larger score comes. Where there are matrix tiles, torch's own kernel uses them.
+// softmax(scale q k^T) v in bfloat16 by vectors of pairs (FlashAttention, Dao 2022, algorithm 1): 32 queries times 128 keys at a time.
+// Sums are relative to the largest score so far, and are scaled down when a larger one appears. On processors with matrix tiles, torch's
+// kernel, which uses them, computes attention instead.
 #pragma once
 #include "attention_blocks.h"
 
 struct AttentionForwardArguments {
     bfloat16* y;                                                     // B H T P
     const bfloat16 *q, *k, *v;                                       // B H T P, B K S P, B K S P
-    float* log_sums;                                                 // logarithms of the sums of weights, B H T
+    float* log_sums;                                                 // log-sum-exp of the scores, B H T
     int64_t batch, heads, key_heads, queries, places, features;      // B H K T S P
     int64_t y_strides[3], q_strides[3], k_strides[3], v_strides[3];  // b h t
     double scale;
-    bool is_causal;  // queries are the last T of S places
+    bool is_causal;  // queries are the last T of S positions
     FIELDS(y, q, k, v, log_sums, batch, heads, key_heads, queries, places, features, y_strides, q_strides, k_strides, v_strides, scale,
            is_causal)
 };
@@ -18,7 +19,7 @@ struct AttentionForwardArguments {
 #if defined(HAS_ATTENTION_BLOCKS) && !defined(HAS_TILES)
 #define HAS_ATTENTION_FORWARD 1
 
-// One head's keys and values as second operands of products; behind the last place are zeros.
+// Keys and values of one head, packed as second operands of products, with zeros after the last position.
 struct KeysAndValues {
     long places, P;
     std::vector<bfloat16> rows;
@@ -35,30 +36,31 @@ struct KeysAndValues {
     }
 };
 
-constexpr int STRIP = 4;  // blocks of keys
+constexpr int STRIP = 4;  // blocks of keys at a time
 
-// The queries of one block, and what has been summed for them.
+// The queries of one block, and their sums so far, relative to the largest score so far.
 struct QueryBlock {
     alignas(64) float scores[STRIP][4][SIDE * SIDE];
     alignas(64) bfloat16 weights[STRIP][PAIRED * PAIRED];
     floats sums[PAIRED];    // of weights, lane by lane
-    float largest[PAIRED];  // scores
+    float largest[PAIRED];  // score so far
     std::vector<bfloat16> queries;  // (PAIRED P)
     std::vector<float> y;           // (PAIRED P)
 };
 
-// Of one query, the weights of the n blocks of keys from `start` on, of which it sees those up to `last`.
+// Compute the weights of one query for n blocks of keys from `start` on, of which it sees those up to position `last`.
 static inline void weigh_keys(QueryBlock& block, int query, long start, long n, long last, float scale, long P) {
     const ints lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     floats scores[2 * STRIP], top = splat(-INFINITY);
     for (long i = 0; i < 2 * n; i++) {
         scores[i] = load(block.scores[i / 2][2 * (query / SIDE) + i % 2] + query % SIDE * SIDE) * scale;
         const long first = start + i * SIDE;
+        // Keys after `last` are masked: later positions if attention is causal, else the padding of the last block.
         if (first + SIDE - 1 > last) scores[i] = choose(lane <= (int)std::min<long>(last - first, SIDE), scores[i], splat(-INFINITY));
         top = choose(scores[i] > top, scores[i], top);
     }
     const float largest = std::max(block.largest[query], _mm512_reduce_max_ps((__m512)top));
-    if (largest > block.largest[query]) {
+    if (largest > block.largest[query]) {  // scale the sums so far down to the new largest score
         const floats factor = exp(splat(block.largest[query] - largest));
         for (long p = 0; p < P; p += W) store(block.y.data() + query * P + p, load(block.y.data() + query * P + p) * factor);
         block.sums[query] *= factor, block.largest[query] = largest;
@@ -70,7 +72,7 @@ static inline void weigh_keys(QueryBlock& block, int query, long start, long n, 
     }
 }
 
-// Queries that stand from place `first` of the keys on.
+// Compute attention for one block of queries, the first of which is at position `first` of the keys.
 static void attend_block(QueryBlock& block, const KeysAndValues& head, long first, float scale, bool is_causal) {
     const long P = head.P, end = is_causal ? std::min(first + PAIRED, head.places) : head.places;
     std::fill(block.y.begin(), block.y.end(), 0.0f);
@@ -89,7 +91,8 @@ static void attend_block(QueryBlock& block, const KeysAndValues& head, long firs
 static void attention_forward(const AttentionForwardArguments& a, const Worker& worker) {
     const long B = a.batch, H = a.heads, K = a.key_heads, T = a.queries, S = a.places, P = a.features, G = H / K;
     const int64_t *sy = a.y_strides, *sq = a.q_strides, *sk = a.k_strides, *sv = a.v_strides;
-    const long parts = std::max<long>(1, 2 * worker.threads / (B * K));  // of the queries of one head of keys
+    // Few key heads are split into parts, each with some of the blocks of queries, so that all threads have work.
+    const long parts = std::max<long>(1, 2 * worker.threads / (B * K));
     static thread_local KeysAndValues head;
     static thread_local QueryBlock block;
     block.queries.assign(PAIRED * P, 0), block.y.resize(PAIRED * P);

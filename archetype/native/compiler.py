@@ -1,9 +1,9 @@
-"""The kernels' compiler: one library for each set of instructions, built where the package is installed.
+"""Compile the kernels: one library for each instruction set.
 
     python archetype/native/compiler.py
 
-builds into `built/` what is missing there or belongs to other sources. It needs nothing but Python's standard library,
-so that the hook of a package build (hatch_build.py) can load it by its path.
+builds the libraries that are missing in `built/` or are outdated. It imports only the standard library, since the hook
+of a package build (hatch_build.py) loads it by its path.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from typing import NamedTuple
 FOLDER = Path(__file__).resolve().parent
 BUILT = FOLDER / "built"
 COMPILERS = ("c++", "g++", "clang++")
-# May be set to further flags for every library, such as sanitizers; libraries of other flags are kept apart.
+# May be set to further flags for every library, such as sanitizers; the flags are part of the libraries' names.
 VARIABLE = "ARCHETYPE_NATIVE_CXXFLAGS"
 FURTHER = tuple(os.environ.get(VARIABLE, "").split())
 STRIP = () if FURTHER or sys.platform == "darwin" else ("-s",)
@@ -31,17 +31,11 @@ NATIVE = "-march=native"
 
 
 class Variant(NamedTuple):
-    """A set of instructions that kernels are built for.
+    """An instruction set for which kernels are built."""
 
-    Args:
-        name: part of the library's file name.
-        flags: by which the compiler uses the instructions.
-        needs: what the processor must have, in the words of Linux.
-    """
-
-    name: str
-    flags: tuple[str, ...]
-    needs: frozenset[str]
+    name: str  # part of the library's file name
+    flags: tuple[str, ...]  # compiler flags
+    needs: frozenset[str]  # features that the processor must have, as in Linux's /proc/cpuinfo
 
 
 def _features(base: frozenset[str], further: str) -> frozenset[str]:
@@ -54,7 +48,7 @@ _V4 = _features(_V3, "avx512bw avx512cd avx512dq avx512f avx512vl")
 _V4_VNNI = _features(_V4, "avx512_vnni")
 _V4_BF16 = _features(_V4_VNNI, "avx512_bf16")
 _BF16_FLAGS = ("-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16")
-# By machine, from the plainest to the newest: the last one that a processor can run is the one that it gets.
+# From the plainest to the newest: a processor gets the last variant that it can run.
 _X86_64 = (
     Variant("x86-64-v2", ("-march=x86-64-v2",), _V2),
     Variant("x86-64-v3", ("-march=x86-64-v3",), _V3),
@@ -72,33 +66,33 @@ VARIANTS = {"x86_64": _X86_64, "AMD64": _X86_64, "aarch64": _ARM64, "arm64": _AR
 
 
 def variants() -> tuple[Variant, ...]:
-    """The sets of instructions of this kind of machine; none where it is neither x86-64 nor 64-bit Arm."""
+    """Return the variants for this kind of machine; none unless it is x86-64 or 64-bit Arm."""
     return VARIANTS.get(platform.machine(), ())
 
 
 def sources() -> list[Path]:
-    """The files that a library is made of."""
+    """Return the C++ files."""
     return sorted(file for file in FOLDER.iterdir() if file.suffix in (".h", ".cpp"))
 
 
 @cache
 def fingerprint() -> str:
-    """What tells libraries of these sources and flags from those of others."""
+    """Return a hash of all sources and flags, which is part of a library's name."""
     flags = [*FLAGS, *(flag for variant in variants() for flag in (variant.name, *variant.flags))]
     parts = (*(file.read_bytes() for file in sources()), *(flag.encode() for flag in flags))
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
 
 
 def built_file(variant: Variant) -> Path:
-    """Where the library of a variant is, if it was built from these sources."""
+    """Return the path of a variant's library for the present sources."""
     return BUILT / f"{variant.name}-{fingerprint()}.so"
 
 
 def find_compiler() -> str:
-    """The path of the C++ compiler: $CXX, or the first of `COMPILERS`.
+    """Return the path of the C++ compiler: $CXX, or the first of `COMPILERS`.
 
     Raises:
-        OSError: there is none.
+        OSError: there is no compiler.
     """
     names = (os.environ.get("CXX", ""), *COMPILERS)
     compiler = next((path for name in names if name and (path := shutil.which(name))), None)
@@ -108,11 +102,7 @@ def find_compiler() -> str:
 
 
 def compile_library(flags: tuple[str, ...], file: Path) -> None:
-    """Compile the kernels into a library.
-
-    Args:
-        flags: the instructions to use.
-        file: what to write; it is whole, or not there.
+    """Compile the kernels into a library; an incomplete file is never visible.
 
     Raises:
         OSError: there is no compiler, or the folder cannot be written to.
@@ -124,18 +114,18 @@ def compile_library(flags: tuple[str, ...], file: Path) -> None:
         output = Path(temporary) / file.name
         command = [compiler, *FLAGS, *flags, str(FOLDER / "kernels.cpp"), "-o", str(output)]
         subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
-        output.replace(file)
+        output.replace(file)  # another process never sees half a file
 
 
 def build() -> list[Path]:
-    """Build what is missing of this machine's variants, as many at once as there are cores, and remove older ones.
+    """Build this machine's missing variants, as many at once as there are cores, and remove outdated libraries.
 
     Returns:
-        All libraries of these sources.
+        All libraries of the present sources.
 
     Raises:
         OSError: there is no compiler, or the folder cannot be written to.
-        subprocess.SubprocessError: the compiler fails for all of them.
+        subprocess.SubprocessError: the compiler fails for all variants.
     """
     find_compiler()
     files = {built_file(variant): variant for variant in variants()}
@@ -153,13 +143,13 @@ def build() -> list[Path]:
     if failures and len(failures) == len(files):
         raise failures[0]
     for file in set(BUILT.glob("*.so")) - files.keys():
-        with contextlib.suppress(FileNotFoundError):  # another build removes them, too
+        with contextlib.suppress(FileNotFoundError):  # another build may have removed it
             file.unlink()
     return [file for file in files if file.is_file()]
 
 
 def reason(error: OSError | subprocess.SubprocessError) -> str:
-    """Why a compilation failed, in one line."""
+    """Return the cause of a failed compilation in one line."""
     return str(getattr(error, "stderr", None) or error).strip().splitlines()[-1][:200]
 
 
@@ -167,4 +157,4 @@ if __name__ == "__main__":
     try:
         build()
     except (OSError, subprocess.SubprocessError) as error:
-        sys.exit(f"no native kernels, so that this processor computes more slowly: {reason(error)}")
+        sys.exit(f"no native kernels, so this processor computes more slowly: {reason(error)}")

@@ -1,4 +1,4 @@
-// Functions of one element each, with broadcasting.
+// Element-wise functions of up to three inputs, with broadcasting.
 #pragma once
 #include "work.h"
 
@@ -19,6 +19,7 @@ template <class F> static inline void map(long n, float* y, const float* a, cons
     for (long i = 0; i < n; i++) y[i] = expression; \
     break
 
+// Comparisons are written so that NaN passes through, as in torch (in MAXIMUM, a comparison with a NaN in b chooses b).
 static void apply(int function, long n, float* y, const float* a, const float* b, const float* c, float factor) {
     switch (function) {
         case COPY: EACH(a[i]);
@@ -81,7 +82,7 @@ static int64_t apply_integer(int function, int64_t a, int64_t b, int64_t c, int6
         case AND: return a && b;
         case OR: return a || b;
         case NOT: return !a;
-        case REMAINDER: return b == 0 ? 0 : ((a % b) + b) % b;  // the sign of the divisor, as in Python
+        case REMAINDER: return b == 0 ? 0 : ((a % b) + b) % b;  // with the sign of the divisor, as in Python
         case FLOOR_DIVIDE: return b == 0 ? 0 : (a - ((a % b) + b) % b) / b;
         default: return 0;
     }
@@ -91,22 +92,22 @@ static inline int64_t get_integer(const void* p, int type, long i) {
     return type == INT64 ? ((const int64_t*)p)[i] : ((const uint8_t*)p)[i];
 }
 
-// y = f(a, b, c) with strides, so with broadcasting.
+// y = f(a, b, c); an input that is broadcast has strides of 0.
 struct PointwiseArguments {
     void* y;
     const void* a;
-    Optional<void> b, c;  // as many as the function has
-    int64_t sizes[4];     // of y; where an input is repeated, its stride is 0
+    Optional<void> b, c;  // null if the function has fewer inputs
+    int64_t sizes[4];     // of y
     int64_t y_strides[4], a_strides[4], b_strides[4], c_strides[4];
-    double factor;  // of b in a sum or difference
+    double factor;  // of b in ADD and SUB (torch's alpha)
     Function function;
     Type y_type, a_type, b_type, c_type;
-    bool is_whole;  // computed in integers
+    bool is_whole;  // integers and booleans, computed in int64
     FIELDS(y, a, b, c, sizes, y_strides, a_strides, b_strides, c_strides, factor, function, y_type, a_type, b_type, c_type, is_whole)
 };
 
 static void pointwise(const PointwiseArguments& a, const Worker& worker) {
-    constexpr long CHUNK = 512;
+    constexpr long CHUNK = 512;  // elements of the last dimension that are converted to float32 at a time
     const int inputs = a.c ? 3 : a.b ? 2 : 1;
     const void* const x[3] = {a.a, a.b, a.c};
     const Type types[3] = {a.a_type, a.b_type, a.c_type};
@@ -135,7 +136,7 @@ static void pointwise(const PointwiseArguments& a, const Worker& worker) {
             }
             const float* values[3] = {};
             for (int j = 0; j < inputs; j++) values[j] = as_floats(x[j], types[j], place[1 + j], strides[1 + j][3], n, buffers[j]);
-            const bool direct = a.y_type == FLOAT32 && y_stride == 1;
+            const bool direct = a.y_type == FLOAT32 && y_stride == 1;  // no conversion afterwards
             float* y = direct ? (float*)a.y + place[0] : buffers[3];
             apply(a.function, n, y, values[0], values[1], values[2], (float)a.factor);
             if (!direct) put_all(a.y, a.y_type, place[0], y_stride, n, y);

@@ -1,10 +1,11 @@
-// What training and reading a prompt compute between products, each in one pass over memory; all numbers are of one type.
+// Operations between the matrix products of training and prompt processing, each in one pass over memory. All tensors have one data type.
 #pragma once
 #include "work.h"
 
 ENUMERATION(enum class, Gate, SILU, GELU_TANH)
-constexpr long NUMBERS = 4096;  // that a thread takes at a time
+constexpr long NUMBERS = 4096;  // elements that a thread takes at a time
 
+// Load, and store, up to W numbers, if n may be less.
 template <class T> static inline floats load_some(const T* p, long n) { return n >= W ? load(p) : load_part(p, n); }
 
 template <class T> static inline void store_some(T* p, floats v, long n) {
@@ -17,14 +18,14 @@ template <class T> static inline void store_some(T* p, floats v, long n) {
 static inline void from_float(float* p, float x) { *p = x; }
 static inline void from_float(bfloat16* p, float x) { *p = to_bfloat16(x); }
 
-// f(x) and its derivative.
+// Return f(x) and set `slope` to its derivative.
 static inline floats activated(Gate kind, floats x, floats& slope) {
     if (kind == Gate::SILU) {
         const floats s = sigmoid(x);
         slope = s * (1.0f + x * (1.0f - s));
         return x * s;
     }
-    const floats t = tanh(0.79788456f * (x + 0.044715f * x * x * x));
+    const floats t = tanh(0.79788456f * (x + 0.044715f * x * x * x));  // sqrt(2 / pi)
     slope = 0.5f * (1.0f + t) + 0.39894228f * x * (1.0f - t * t) * (1.0f + 0.134145f * x * x);
     return 0.5f * x * (1.0f + t);
 }
@@ -33,7 +34,7 @@ static inline floats activated(Gate kind, floats x, floats& slope) {
 struct GatedArguments {
     void* y;
     const void *gate, *up;
-    int64_t count;  // numbers of each
+    int64_t count;  // elements of each tensor
     Gate activation;
     Float type;  // of all
     FIELDS(y, gate, up, count, activation, type)
@@ -57,7 +58,7 @@ static void gated(const GatedArguments& a, const Worker& worker) {
 struct GatedBackwardArguments {
     void *dgate, *dup;
     const void *dy, *gate, *up;
-    int64_t count;  // numbers of each
+    int64_t count;  // elements of each tensor
     Gate activation;
     Float type;  // of all
     FIELDS(dgate, dup, dy, gate, up, count, activation, type)
@@ -80,17 +81,17 @@ static void gated_backward(const GatedBackwardArguments& a, const Worker& worker
     a.type == BFLOAT16 ? gated_backward_as<bfloat16>(a, worker) : gated_backward_as<float>(a, worker);
 }
 
-// Pairs of features turned by an angle, the rest as it is.
+// Rotate pairs of the first R features by an angle, and copy the rest.
 struct RotateArguments {
     void* y;  // B H T P
     const void* x;
-    const void *cos, *sin;                               // of each position, or of each of each row: (b) T R/2
+    const void *cos, *sin;                               // T R/2, or B T R/2
     int64_t batch, heads, positions, features, rotated;  // B H T P R
     int64_t x_strides[3], y_strides[3];                  // batch, head, position
-    int64_t angle_stride;                                // of a row's angles; 0 where all rows have the same
-    double sign;                                         // 1, or -1 for the other way round
+    int64_t angle_stride;                                // between sequences; 0 if all have the same angles
+    double sign;                                         // 1; -1 rotates back, as the gradient needs
     Float type;                                          // of all
-    bool is_interleaved;                                 // pairs are neighbours, else half of R apart
+    bool is_interleaved;                                 // pairs are features 2 i and 2 i + 1, else i and i + R/2
     FIELDS(y, x, cos, sin, batch, heads, positions, features, rotated, x_strides, y_strides, angle_stride, sign, type, is_interleaved)
 };
 
@@ -133,7 +134,8 @@ static void rotate(const RotateArguments& a, const Worker& worker) {
     a.type == BFLOAT16 ? rotate_as<bfloat16>(a, worker) : rotate_as<float>(a, worker);
 }
 
-// Philox with four words and ten rounds (Salmon 2011, section 3.3): the words of W counters, of which `low` is the first word.
+// Philox with four words and ten rounds (Salmon 2011, section 3.3): four random words for each of W counters. `low` is the first word of
+// a counter; the other three are 0.
 static inline void philox(words low, uint64_t key, words y[4]) {
     typedef uint64_t longs __attribute__((vector_size(8 * W)));
     words a = low, b{}, c{}, d{};
@@ -148,20 +150,20 @@ static inline void philox(words low, uint64_t key, words y[4]) {
     y[0] = a, y[1] = b, y[2] = c, y[3] = d;
 }
 
-// Each number times a factor, or 0 where its random word is below the threshold.
+// Each element times a factor, or 0 if its random word is below the threshold.
 struct DropoutArguments {
     void* y;
     const void* x;
-    int64_t count;      // numbers
+    int64_t count;      // elements
     int64_t key;        // of the random words
-    int64_t threshold;  // 32 bits
+    int64_t threshold;  // probability of 0, times 2^32
     double factor;
     Float type;  // of both
     FIELDS(y, x, count, key, threshold, factor, type)
 };
 
 template <class T> static void dropout_as(const DropoutArguments& a, const Worker& worker) {
-    constexpr long LANES = 16, BLOCK = 4 * LANES;  // on every machine, so that the same numbers are dropped
+    constexpr long LANES = 16, BLOCK = 4 * LANES;  // whatever W is, so that a key drops the same elements on every machine
     static_assert(LANES % W == 0);
     T* y = (T*)a.y;
     const T* x = (const T*)a.x;
@@ -174,7 +176,7 @@ template <class T> static void dropout_as(const DropoutArguments& a, const Worke
                 words low, random[4];
                 for (int i = 0; i < W; i++) low[i] = (uint32_t)(block * LANES + lane + i);
                 philox(low, (uint64_t)a.key, random);
-                for (int k = 0; k < 4; k++) {
+                for (int k = 0; k < 4; k++) {  // a counter has words for four elements, LANES apart
                     const long i = block * BLOCK + k * LANES + lane;
                     if (i < n) store_some(y + i, choose((ints)(random[k] >= threshold), load_some(x + i, n - i) * scale, floats{}), n - i);
                 }

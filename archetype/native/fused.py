@@ -1,9 +1,8 @@
-"""Gates, rotations, norms and dropout in one pass over memory each, in float32 and bfloat16, rounded once; products.
+"""Linear maps, gates, rotations, norms, attention and dropout, each in one pass over memory, in float32 and bfloat16.
 
-Modules offer their tensors wherever they compute: in a training run, in a user's own loop, while a prompt is read. A
-recorded decode step has gates, rotations and a cache's new slots of them. A module gets None, and goes on with its
-plain body, for tensors that the kernels do not support. Gradients can be differentiated again: then they are those of
-the formula.
+Modules call these functions in training, in prompt processing and in recorded decode steps. The result is None if the
+kernels do not support the tensors; the module then uses torch's operations. Gradients can be differentiated again: the
+second derivative is computed from the formula, by torch's operations.
 """
 
 from collections.abc import Callable
@@ -30,12 +29,12 @@ from archetype.native.products import TILE_DEPTH, LosslessRows, tile_product
 from archetype.native.rows import emit_rows, row_stride
 from archetype.native.translations import SERIAL
 
-MANY = 128  # vectors; fewer are left to torch
-ROWS_SUMMED = 128  # whose gradients of a weight have one sum
+MANY = 128  # vectors; products of fewer are left to torch
+ROWS_SUMMED = 128  # rows over which a kernel sums a norm's weight gradient; torch adds up these sums
 
 
 def linear(x: Tensor, weight: Tensor | LosslessRows, bias: Tensor | None) -> Tensor | None:
-    """Return x weight^T + bias for many vectors; None where torch's own product is to be used.
+    """Return x weight^T + bias for many vectors; None if torch's product should be used.
 
     float32 uses oneDNN, since MKL distributes products badly over the threads of other processors than Intel's.
     bfloat16 uses matrix tiles if no gradient is needed.
@@ -58,7 +57,7 @@ def linear(x: Tensor, weight: Tensor | LosslessRows, bias: Tensor | None) -> Ten
 
 
 def gated(kernels: Kernels, activation: str, gate: Tensor, up: Tensor) -> Tensor | None:
-    """f(gate) * up."""
+    """Return f(gate) * up."""
     if not kernels.support(gate, up) or activation not in GATES or gate.shape != up.shape:
         return None
     gate, up = gate.contiguous(), up.contiguous()
@@ -69,7 +68,7 @@ def gated(kernels: Kernels, activation: str, gate: Tensor, up: Tensor) -> Tensor
 
 
 def gated_backward(activation: str, dy: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor] | None:
-    """The gradients of gate and up."""
+    """Return the gradients of gate and up."""
     if not FUSED.support(dy, gate, up) or torch.is_grad_enabled() or activation not in GATES or gate.shape != up.shape:
         return None
     dy, gate, up = dy.contiguous(), gate.contiguous(), up.contiguous()
@@ -82,20 +81,20 @@ def gated_backward(activation: str, dy: Tensor, gate: Tensor, up: Tensor) -> tup
 
 
 def rotate(kernels: Kernels, x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool) -> Tensor | None:
-    """Rotate pairs of the first features of x (B H T P) by the angles of cos and sin (b 1 T R/2)."""
+    """Rotate pairs of the first R features of x, (B, H, T, P), by the angles of cos and sin, (B or 1, 1, T, R / 2)."""
     if not kernels.support(x, cos, sin) or x.stride(-1) != 1:
         return None
     cos, sin = cos.contiguous(), sin.contiguous()
     if not torch.is_grad_enabled():
         return _rotated(kernels, x, cos, sin, is_interleaved, 1)
-    if cos.requires_grad or sin.requires_grad:  # angles that are learned
+    if cos.requires_grad or sin.requires_grad:  # learned angles, whose gradient the kernel does not compute
         return None
     y: Tensor = _Rotation.apply(kernels, x, cos, sin, is_interleaved, 1)  # type: ignore[no-untyped-call]
     return y
 
 
 def append(kernels: Kernels, new: Tensor, buffer: Tensor, positions: Tensor) -> Tensor | None:
-    """Write new keys or values (B K T P) into their slots of a buffer (B K S P), without gradients."""
+    """Write new keys or values, (B, K, T, P), into their slots of a buffer, (B, K, S, P); None with gradients."""
     if torch.is_grad_enabled() or not (kernels.records or kernels.support(new, buffer)):
         return None
     return native.append(kernels, new, buffer, positions)
@@ -112,16 +111,16 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tenso
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor | None:
-    """softmax(scale q k^T) v in bfloat16, (B H T P), by attention_forward.h; its gradients by attention_backward.h.
+    """Return softmax(scale q k^T) v in bfloat16, (B, H, T, P), by attention_forward.h and attention_backward.h.
 
-    A query's vector has the same bits whatever other queries there are: it goes through its keys from the first one on.
+    The result of a query has the same bits whatever other queries there are: its keys are summed from the first one on.
 
     Args:
-        q: queries (B H T P).
-        k: keys (B K S P).
-        v: values, likewise.
-        scale: of scores.
-        causal: the queries are the last T of S places, and see no later ones.
+        q: queries, (B, H, T, P).
+        k: keys, (B, K, S, P).
+        v: values, (B, K, S, P).
+        scale: factor of the scores.
+        causal: the queries are the last T of S positions, and do not see later keys.
     """
     if not FUSED.support(q, k, v) or q.dtype != torch.bfloat16 or q.shape[3] % TILE_DEPTH:
         return None
@@ -136,7 +135,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Te
 
 
 def dropout(x: Tensor, p: float) -> Tensor | None:
-    """Dropout: x / (1 - p), or 0 with probability p (Srivastava 2014), drawn with a key of torch's generator."""
+    """Return x / (1 - p), or 0 with probability p (Srivastava 2014); the key is drawn from torch's generator."""
     if not FUSED.support(x):
         return None
     y: Tensor = _Dropout.apply(x, p, int(torch.randint(2**63 - 1, ())))  # type: ignore[no-untyped-call]
@@ -144,7 +143,7 @@ def dropout(x: Tensor, p: float) -> Tensor | None:
 
 
 def _distance(x: Tensor) -> int | None:
-    """Return the stride between vectors of the last dimension, in any order; None if it varies."""
+    # The stride between vectors of the last dimension, in any order of the other dimensions; None if it varies.
     if x.is_contiguous():
         return x.shape[-1]
     order = sorted(range(x.dim() - 1), key=x.stride, reverse=True)
@@ -153,7 +152,7 @@ def _distance(x: Tensor) -> int | None:
 
 @cache
 def _prefers_onednn() -> bool:
-    """Whether the processor is AMD's, and torch was built with oneDNN."""
+    # By vendor instead of by a measurement, so that resumed runs multiply in the same way.
     return cpu_info("vendor_id") == "AuthenticAMD" and torch.backends.mkldnn.is_available()
 
 
@@ -175,7 +174,7 @@ class _Linear(torch.autograd.Function):
         dx = product(dy, weight.T) if of_x else None
         x, dy = x.flatten(0, -2), dy.flatten(0, -2)
         dweight = None
-        if of_weight:  # oneDNN copies its first matrix where that is transposed: the smaller one
+        if of_weight:  # oneDNN copies its first matrix if it is transposed, so the smaller matrix comes first
             dweight = product(x.T, dy.T).T if x.shape[1] <= dy.shape[1] else product(dy.T, x.T)
         return dx, dweight, dy.sum(0) if of_bias else None
 
@@ -191,7 +190,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         q, k, v, y, log_sums = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled():  # the gradients will be differentiated again
             formula = partial(_softmax_attention, scale=ctx.scale, causal=ctx.causal)
             dq, dk, dv = _gradients(formula, (q, k, v), dy)
             return dq, dk, dv, None, None
@@ -209,14 +208,14 @@ class _Attention(torch.autograd.Function):
 
 
 def _gradients(formula: Callable[..., Tensor], inputs: tuple[Tensor, ...], dy: Tensor) -> list[Tensor]:
-    """Return the gradients of a formula, differentiable again in its inputs and dy."""
+    # The gradients of a formula, differentiable again with respect to its inputs and dy.
     of_these = [x for x in inputs if x.requires_grad]
     gradients = iter(torch.autograd.grad(formula(*inputs), of_these, dy, create_graph=True))
     return [next(gradients) if x.requires_grad else torch.zeros_like(x) for x in inputs]
 
 
 def _softmax_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
-    """softmax(scale q k^T) v (Vaswani et al. 2017, equation 1); queries are the last T of S positions."""
+    # (Vaswani et al. 2017, equation 1); queries are the last T of S positions
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     scores = scale * q.float() @ k.float().transpose(-2, -1)
     if causal:
@@ -226,12 +225,13 @@ def _softmax_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bo
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
-    """Return the attention output and the log-sum-exp of the scores, (B H T)."""
+    # the output, (B, H, T, P), and the log-sum-exp of the scores, (B, H, T)
     y: Tensor
     if not FUSED.library.has_attention_forward:
         y, log_sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)
         return y, log_sums
-    y = torch.empty_like(q.transpose(1, 2), memory_format=torch.contiguous_format).transpose(1, 2)  # to be merged
+    # in the layout (B, T, H, P), so that merging the heads is a view
+    y = torch.empty_like(q.transpose(1, 2), memory_format=torch.contiguous_format).transpose(1, 2)
     log_sums = torch.empty(q.shape[:3])
     batch, heads, queries, features = q.shape
     entry = AttentionForward(
@@ -298,6 +298,7 @@ class _Dropout(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
+        # The same key drops the same elements, so no mask has to be saved.
         return _Dropout.apply(dy, ctx.p, ctx.key), None, None  # type: ignore[no-untyped-call]
 
 
@@ -314,12 +315,13 @@ class _Rotation(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[None, Tensor, None, None, None, None]:
         dy = dy if dy.stride(-1) == 1 else dy.contiguous()
         cos, sin = ctx.saved_tensors
+        # the gradient of a rotation is the rotation back
         dx = _Rotation.apply(ctx.kernels, dy, cos, sin, ctx.is_interleaved, -ctx.sign)  # type: ignore[no-untyped-call]
         return None, dx, None, None, None, None
 
 
 def _rotated(kernels: Kernels, x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool, sign: float) -> Tensor:
-    y = torch.empty_like(x)  # with x's strides, so that heads beside each other stay so
+    y = torch.empty_like(x)  # with the strides of x, so that later views of it need no copy
     y = y if y.stride(-1) == 1 else torch.empty(x.shape, dtype=x.dtype)
     batch, heads, positions, features = x.shape
     entry = Rotate(

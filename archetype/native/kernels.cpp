@@ -1,4 +1,4 @@
-// The operations of a decoding step, each computed by all threads of one parallel region, and a list of them in turn.
+// The table of native operations, and the interpreter of a list of them: one parallel region, in which all threads compute each entry.
 #include "attention.h"
 #include "attention_backward.h"
 #include "attention_forward.h"
@@ -13,12 +13,14 @@ struct Operation {
     void (*describe)(Text&);
 };
 
+// The struct of an operation's arguments, taken from the signature of its function, so that the three functions below cannot disagree.
 template <class A> static A arguments_of(void (*)(const A&, const Worker&));
 #define OPERATION(name)                                                                        \
     {[](const void* a, const Worker& w) { name(*(const decltype(arguments_of(name))*)a, w); }, \
      [](const void* a) { return fault_of(*(const decltype(arguments_of(name))*)a); },          \
      [](Text& text) { describe<decltype(arguments_of(name))>(#name, text); }}
 
+// In the order of the classes in operations.py: the index is the operation's number there.
 static const Operation operations[] = {
     OPERATION(product),
     OPERATION(batched_product),
@@ -43,7 +45,7 @@ static const Operation operations[] = {
 };
 constexpr int OPERATIONS = sizeof operations / sizeof *operations;
 
-// Every list of names and every operation, in order, a line each.
+// One line for each list of names and for each operation. Python compares them with its own before it uses the library.
 extern "C" const char* description() {
     static const Text text = [] {
         Text lines;
@@ -55,7 +57,7 @@ extern "C" const char* description() {
     return text.all();
 }
 
-// What is wrong with an entry: 0 nothing; -1 there is no such operation; -2 it has no arguments; else as fault_of.
+// Check an entry: 0 if valid, -1 if the operation is unknown, -2 if it has no arguments, else as fault_of.
 extern "C" int fault(const Entry* entry) {
     if (entry->operation < 0 || entry->operation >= OPERATIONS) return -1;
     return entry->arguments ? operations[entry->operation].fault(entry->arguments) : -2;
@@ -79,12 +81,12 @@ extern "C" int has_attention_forward() {
 #endif
 }
 
-extern "C" int differentiates_attention() {  // whether there is attention_backward on this processor
+extern "C" int differentiates_attention() {  // whether attention_backward computes anything on this processor
     return has_tiles() || has_attention_forward();
 }
 
-// The pool of threads is that of torch's OpenMP runtime, whose functions whoever opens this library finds and gives: so
-// nothing is linked, and any compiler will do. Without them one thread computes everything.
+// Kernels run on the threads of torch's OpenMP runtime. Python finds its functions and passes them in (library.py), so that nothing is
+// linked, any compiler can build this library, and there is only one pool of threads. Without them, one thread computes everything.
 static struct {
     void (*parallel)(void (*body)(void*), void* data, unsigned threads, unsigned flags);
     int (*thread)();
@@ -98,35 +100,40 @@ extern "C" void use_openmp(void* parallel, void* thread, void* threads) {
 struct Run {
     const Entry* entries;
     long count;
-    Counter* counters;  // of each entry one for each thread
+    Counter* counters;  // (entries, threads)
     Barrier barrier;
     WrongIndex wrong;
 };
 
-// One thread's part of a run.
+// One thread's part of a run. Every thread walks through the whole list and waits only at barriers, so that a fast thread may
+// already compute later entries.
 static void take_part(void* data) {
     Run& run = *(Run*)data;
     Worker worker{0, 1, run.counters, &run.wrong, 0};
+    // OpenMP may have started fewer threads than requested, so ask it for their number.
     if (openmp.parallel) worker.thread = openmp.thread(), worker.threads = openmp.threads();
     for (long i = 0; i < run.count; i++) {
         const Entry& e = run.entries[i];
         if (e.barrier) run.barrier.wait(worker.threads);
+        // After a wrong index, compute nothing more, but still arrive at each barrier, where other threads may be waiting.
         if (run.wrong.is_set.load(std::memory_order_relaxed)) continue;
         worker.counters = run.counters + i * worker.threads;
         worker.entry = i;
         const auto compute = operations[e.operation].compute;
         if (!e.serial) compute(e.arguments, worker);
+        // Always the same thread, so that serial entries follow each other in order without barriers.
         else if (worker.thread == 0) compute(e.arguments, Worker{0, 1, worker.counters, worker.wrong, i});
     }
 }
 
-// Compute the entries one after the other, by `threads` threads of one parallel region, and return 0. Nothing is computed where one
-// is at fault; then 1 + its place is returned. Where an entry meets a wrong index, -1 - its place; `wrong` is then the index, and how
-// many there are.
+// Compute the entries in order, with `threads` threads in one parallel region. Returns
+//   0: everything was computed;
+//   1 + index of an invalid entry: nothing was computed;
+//   -1 - index of an entry that met an index out of range: `wrong` is that index and the size that it exceeds, and results are incomplete.
 extern "C" long run(const Entry* entries, long count, int threads, int64_t* wrong) {
     for (long i = 0; i < count; i++)
         if (fault(entries + i)) return i + 1;
-    static thread_local std::vector<Counter> counters;
+    static thread_local std::vector<Counter> counters;  // kept, so that a step allocates nothing
     threads = openmp.parallel ? std::min(threads, MAX_THREADS) : 1;
     if ((long)counters.size() < count * threads) counters = std::vector<Counter>(count * threads);
     for (long i = 0; i < count * threads; i++) counters[i].next.store(0, std::memory_order_relaxed);

@@ -1,4 +1,4 @@
-"""The kernels of a forward pass: native ones that compute at once, or those of a step that is being recorded."""
+"""The kernels of a forward pass: they compute native operations immediately, or record them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -17,16 +17,16 @@ from archetype.native.torch_hooks import is_watched
 
 P = ParamSpec("P")
 R = TypeVar("R")
-# functions of this package that are called without a forward context, with their forms that are given kernels
+# {function called without a forward context: the same function with kernels as its first argument}
 FORMS: dict[Any, Callable[..., Any]] = {}
 
 
 class Kernels(ABC):
-    """The kernels by which a forward pass computes what torch has no operation for; `ForwardContext.kernels`.
+    """Computes operations that torch lacks, or has only as several operations; `ForwardContext.kernels`.
 
     Attributes:
-        records: whether they record a decode step; attention then reads cache buffers up to each query's position.
-        any_rows: whether they also multiply many vectors, for which torch may be faster.
+        records: whether operations are recorded; attention then reads cache buffers up to each query's position.
+        any_rows: whether products of many vectors are native too, although torch may be faster.
     """
 
     records: ClassVar[bool] = False
@@ -35,32 +35,31 @@ class Kernels(ABC):
 
     @property
     def library(self) -> Library:
-        """The compiled kernels; to be asked for only where there are some."""
+        """The compiled kernels; call only after `support`."""
         compiled = self._compiled or library()
         assert compiled is not None
         return compiled
 
     @abstractmethod
     def support(self, *tensors: Tensor) -> bool:
-        """Return whether they compute with these tensors; if not, a module computes by torch's operations."""
+        """Return whether the kernels can compute with these tensors; if not, a module uses torch's operations."""
 
     @abstractmethod
     def emit(self, arguments: Arguments, serial: bool = False) -> None:
-        """Compute a native operation, in a single thread if `serial`."""
+        """Compute an operation, in a single thread if `serial`."""
 
 
 class Fused(Kernels):
-    """Kernels that compute at once, where nothing watches torch's operations.
+    """Kernels that compute immediately, unless something watches torch's operations (see `torch_hooks`).
 
     Args:
-        compiled: the compiled kernels (absent: those of this machine).
+        compiled: the compiled kernels (absent: the kernels of this machine).
     """
 
     def __init__(self, compiled: Library | None = None) -> None:
         self._compiled = compiled
 
     def support(self, *tensors: Tensor) -> bool:
-        """Return whether the tensors are alike, floats on the CPU, nothing watches, and there are kernels."""
         return not is_watched() and are_alike(*tensors) and (self._compiled or library()) is not None
 
     def emit(self, arguments: Arguments, serial: bool = False) -> None:
@@ -72,7 +71,7 @@ FUSED = Fused()
 
 
 def are_alike(*tensors: Tensor) -> bool:
-    """Return whether tensors are of one type, float32 or bfloat16, on the CPU, and of no class but torch's own."""
+    """Return whether all tensors are float32, or all bfloat16, on the CPU, and no subclasses of `Tensor`."""
     dtype = tensors[0].dtype
     return dtype in FLOATS and all(
         type(x) in (Tensor, nn.Parameter) and x.dtype == dtype and x.device.type == "cpu" for x in tensors
@@ -80,10 +79,10 @@ def are_alike(*tensors: Tensor) -> bool:
 
 
 def without_context(form: Callable[Concatenate[Kernels, P], R]) -> Callable[P, R]:
-    """Call a function without its kernels: it gets `FUSED`, or those of the step that is being recorded.
+    """Make a function callable without its first argument, the kernels: they are `FUSED`, or a running `Recorder`.
 
-    For what is called without a forward context, such as a linear map. A recorder sees its calls as it sees those of
-    torch's own functions, by the protocol of `torch.overrides`.
+    For functions that are called without a forward context, such as a linear map. A recorder intercepts their calls
+    like calls of torch's functions, by the protocol of `torch.overrides`.
     """
 
     @wraps(form)
@@ -98,21 +97,19 @@ def without_context(form: Callable[Concatenate[Kernels, P], R]) -> Callable[P, R
 
 
 class _Watching(TorchDispatchMode):
-    """Sees every operation of torch, and changes none."""
-
+    # changes nothing, but its presence makes `is_watched` true
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return False: to skip this mode, torch would first import its compiler, which takes seconds."""
-        return False
+        return False  # to skip this mode, torch would import its compiler, which takes seconds
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return function(*args, **(kwargs or {}))
 
 
 def plain_operations() -> AbstractContextManager[Any]:
-    """Compute with torch's operations only, without native kernels, as on other devices than the CPU.
+    """Compute with torch's operations only within the block, without native kernels.
 
-    For comparisons, since native kernels round differently. ARCHETYPE_NATIVE=off disables them for the whole process.
-    The block watches torch's operations, which takes some microseconds for each.
+    For comparisons, since native kernels round differently. Each torch operation takes some microseconds longer.
+    ARCHETYPE_NATIVE=off disables native kernels for the whole process.
     """
     return _Watching()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""The native kernels as an opened library: built with the package, or compiled here where that was not possible."""
+"""Load the native kernels: a library built with the package, or compiled on this machine."""
 
 import ctypes
 import hashlib
@@ -31,8 +31,7 @@ from archetype.native.compiler import (
 log = logging.getLogger("archetype.native")
 log.addHandler(logging.NullHandler())
 
-# What an installation may set: "off"; the name of a built variant; or flags by which the kernels are compiled for it,
-# such as -march=native.
+# May be set to "off", to the name of a variant, or to compiler flags such as -march=native.
 VARIABLE = "ARCHETYPE_NATIVE"
 # docs/log/kernels.md, "Without native kernels"
 SLOWER = "a token takes about 1.3 times as long to decode in float32 and 3 times in bfloat16"
@@ -42,17 +41,14 @@ COMPILING = "compiling kernels for this processor, once"
 class Library:
     """The compiled kernels.
 
-    Args:
-        file: the library, whose operations are given what `arguments` says.
-
     Raises:
-        OSError: it cannot be opened, or says something else.
+        OSError: the library cannot be opened, or describes other structs than `operations`.
 
     Attributes:
-        lanes: 32-bit lanes of a vector; rows of quantized weights are packed in blocks of as many.
-        has_tiles: whether products of bfloat16 are computed by the processor's matrix tiles.
-        has_attention_forward: whether it has attention in bfloat16 that is faster than torch's.
-        differentiates_attention: whether it has the gradients of attention in bfloat16.
+        lanes: 32-bit lanes of a vector; quantized weights are packed in blocks of this many rows.
+        has_tiles: whether bfloat16 products use the processor's matrix tiles (AMX).
+        has_attention_forward: whether the library computes attention in bfloat16 faster than torch.
+        differentiates_attention: whether the library computes the gradients of attention in bfloat16.
     """
 
     def __init__(self, file: Path) -> None:
@@ -69,55 +65,56 @@ class Library:
             self._library.use_openmp(*functions)
 
     def run(self, entries: "ctypes.Array[Entry] | Entry", count: int, threads: int) -> None:
-        """Compute entries one after the other; the interpreter's lock is free meanwhile.
+        """Compute entries in order, without holding Python's GIL.
 
         Raises:
-            ValueError: one of them cannot be right, so that none was computed.
-            IndexError: one met a row or place that is none, so that what it writes is not whole, nor what follows.
+            ValueError: an entry is invalid; nothing was computed.
+            IndexError: an index in a tensor is out of range; the results of its entry and of later ones are incomplete.
         """
-        wrong = (ctypes.c_int64 * 2)()
+        wrong = (ctypes.c_int64 * 2)()  # the index, and the size that it exceeds
         failed = self._library.run(ctypes.addressof(entries), count, threads, ctypes.addressof(wrong))
         if not failed:
             return
+        # 1 + index of an invalid entry, or -1 - index of an entry that met a wrong index
         entry = Entry.from_address(ctypes.addressof(entries) + (abs(failed) - 1) * ctypes.sizeof(Entry))
         if failed > 0:
             raise ValueError(self._fault(entry))
         name = OPERATIONS[entry.operation].operation
-        raise IndexError(f"{name}: {wrong[0]} is none of the {wrong[1]} that there are")
+        raise IndexError(f"{name}: index {wrong[0]} is out of range for size {wrong[1]}")
 
     def _fault(self, entry: Entry) -> str:
         fault = self._library.fault(ctypes.byref(entry))
         if fault == -1:
             return f"there is no operation {entry.operation}"
         operation = OPERATIONS[entry.operation]
-        names = ["its arguments", *operation.kinds, "what has to fit together"]
-        return f"{operation.operation}: {names[max(fault, 0)]}: missing, negative, or of no known kind"
+        # fault_of in arguments.h: 1 + index of a field, or one more if the fields do not fit together; -2: no arguments
+        names = ["arguments", *operation.kinds, "combination of fields"]
+        return f"{operation.operation}: {names[max(fault, 0)]}: missing, negative or invalid"
 
 
 def _check(library: ctypes.CDLL, name: str) -> None:
-    """Refuse a library that describes other operations than `arguments` does."""
     try:
         library.description.restype = ctypes.c_char_p
         theirs = library.description().decode().splitlines()
     except AttributeError as error:
-        raise OSError(f"{name} does not say what its operations are given") from error
+        raise OSError(f"{name} does not describe its operations") from error
     for their, our in zip_longest(theirs, description(), fillvalue="nothing"):
         for part, other in zip_longest(their.split(", "), our.split(", "), fillvalue="no more"):
             if part != other:
                 subject = re.split("[,:]", our)[0]
-                raise OSError(f"{name} was built of other sources; of {subject} it has {part}, arguments.py {other}")
+                raise OSError(f"{name} was built from other sources: {subject} has {part}; Python expects {other}")
 
 
 @cache
 def library() -> Library | None:
-    """The kernels of this machine; None where they are switched off or cannot be had, which is logged once."""
+    """Return the kernels of this machine; None if disabled, or if they cannot be loaded (logged once)."""
     choice = os.environ.get(VARIABLE, "").strip()
     if choice == "off":
         return None
     try:
         return _open(choice)
     except (OSError, subprocess.SubprocessError) as error:
-        log.warning("no native kernels, so that %s: %s", SLOWER, reason(error))
+        log.warning("no native kernels, so %s: %s", SLOWER, reason(error))
         return None
 
 
@@ -126,8 +123,8 @@ def _open(choice: str) -> Library:
         suitable = runnable() if not choice else [variant for variant in variants() if variant.name == choice]
         if choice and not suitable:
             names = ", ".join(variant.name for variant in variants())
-            raise OSError(f"{VARIABLE}: {choice!r} is not among {names}, nor off or a compiler's flags")
-        for variant in reversed(suitable):
+            raise OSError(f"{VARIABLE}: {choice!r} is not one of {names}, off, or compiler flags")
+        for variant in reversed(suitable):  # the newest instructions first
             if (file := built_file(variant)).is_file():
                 return Library(file)
         if choice:
@@ -136,12 +133,12 @@ def _open(choice: str) -> Library:
 
 
 def runnable() -> list[Variant]:
-    """The variants that this processor can run, the plainest first."""
+    """Return the variants that this processor can run, from the plainest to the newest."""
     return [variant for variant in variants() if variant.needs <= cpu_features()]
 
 
 def compiled(flags: tuple[str, ...]) -> Library:
-    """The kernels compiled with these flags: from the cache, or now, which a terminal is told.
+    """Return the kernels compiled with these flags, from the cache or compiled now (announced in a terminal).
 
     Raises:
         OSError: there is no compiler.
@@ -150,6 +147,7 @@ def compiled(flags: tuple[str, ...]) -> Library:
     version = subprocess.run(
         [find_compiler(), "--version"], capture_output=True, text=True, check=True, timeout=60
     ).stdout
+    # The processor is part of the name, since -march=native depends on it.
     parts = (fingerprint(), *flags, version, *sorted(cpu_features()), cpu_name())
     file = cache_folder() / f"kernels-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]}.so"
     if file.is_file():
@@ -162,17 +160,15 @@ def compiled(flags: tuple[str, ...]) -> Library:
 
 
 def _openmp() -> tuple[int, int, int] | None:
-    """Functions of the OpenMP runtime that torch brought along, so that there is one pool of threads.
-
-    libgomp, libomp and libiomp5 all have them by these names.
-    """
+    """Return the addresses of functions of torch's OpenMP runtime, so that there is only one pool of threads."""
     suffix = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
     try:
-        runtime = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / f"libtorch_cpu{suffix}"))  # and what it needs
+        # Symbols of this library's dependencies are found as well; libgomp, libomp and libiomp5 all have these names.
+        runtime = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / f"libtorch_cpu{suffix}"))
         names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
         addresses = [ctypes.cast(getattr(runtime, name), ctypes.c_void_p).value for name in names]
     except (OSError, AttributeError):
-        log.warning("torch has no OpenMP here, so that kernels use one thread")
+        log.warning("torch has no OpenMP runtime here, so native kernels use one thread")
         return None
     first, second, third = (address or 0 for address in addresses)
     return first, second, third

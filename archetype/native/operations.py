@@ -1,4 +1,7 @@
-"""What each native operation is given, as C++ explains it at its head; in the order of their numbers."""
+"""The arguments of each native operation; the C++ struct of the same name explains the fields.
+
+The order of the classes is the order of `operations` in kernels.cpp.
+"""
 
 from archetype.native.arguments import (
     Arguments,
@@ -22,7 +25,7 @@ from archetype.native.arguments import (
 
 @operation
 class Product(Arguments):
-    """y = x w^T + bias, with one matrix for all vectors or a matrix for each."""
+    """y = x w^T + bias, with one matrix for all vectors, or a matrix of a stack for each vector."""
 
     y: Written
     x: Read

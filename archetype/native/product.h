@@ -1,15 +1,15 @@
-// Products of vectors with matrices of float32, bfloat16 (also in 12 bits), 8 and 4 bits.
+// Products of vectors with matrices of float32, bfloat16 (plain, or compressed to 12 bits), int8 and int4.
 #pragma once
 #include "lossless.h"
 #include "tiles.h"
 
-constexpr int ROWS_AT_ONCE = 4;  // of a product with one vector
+constexpr int ROWS_AT_ONCE = 4;  // rows of the matrix, for a single vector
 constexpr int TILE_ROWS = W == 16 ? 4 : 6,
-              VECTORS_AT_ONCE = W == 16 ? 6 : 2;  // as many sums as registers hold; with none to spare, gcc spills
-constexpr long BLOCK = 16384;  // bytes of weights that stay near while all vectors are multiplied by them
+              VECTORS_AT_ONCE = W == 16 ? 6 : 2;  // a tile of sums in registers; if it needs all of them, gcc spills
+constexpr long BLOCK = 16384;  // bytes of weights that stay in the nearest cache while all vectors are multiplied by them
 
-// sums[r][m], lane by lane: the products of R rows of a matrix with M vectors. The rows behind are fetched meanwhile, unless the
-// vectors before these had it done.
+// sums[r][m]: lane-wise partial sums of R rows of a matrix times M vectors. The following rows are prefetched, unless that was done with
+// earlier vectors (are_first is false).
 template <int R, int M, class T>
 static inline void accumulate(const T* w, long ldw, const float* x, long ldx, long K, floats (&sums)[R][M], bool are_first = true) {
     constexpr int UNROLL = 64 / (sizeof(T) * W) > 0 ? 64 / (sizeof(T) * W) : 1;  // a cache line of weights
@@ -28,7 +28,7 @@ static inline void accumulate(const T* w, long ldw, const float* x, long ldx, lo
             }
         }
     }
-    for (; k < K; k += W) {
+    for (; k < K; k += W) {  // the rest, with zeros in missing lanes
         long n = std::min<long>(W, K - k);
         for (int r = 0; r < R; r++) {
             floats weights = load_part(w + r * ldw + k, n);
@@ -42,7 +42,7 @@ static inline void accumulate(const T* w, long ldw, const float* x, long ldx, lo
 static inline floats load_pairs(const bfloat16* p) { return in_register((floats)_mm512_loadu_si512(p)); }
 static inline floats load_pairs(const bfloat16* p, long n) {
     return (floats)_mm512_maskz_loadu_epi16(~0u >> (2 * W - n), p);
-}  // the first n; zeros behind
+}  // the first n; the other lanes are 0
 static inline floats add_pairs(floats sums, floats a, floats b) { return (floats)_mm512_dpbf16_ps((__m512)sums, (__m512bh)a, (__m512bh)b); }
 #elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC) && WIDTH == 4
 #define HAS_PAIRS 1
@@ -57,7 +57,7 @@ static inline floats add_pairs(floats sums, floats a, floats b) {
 #endif
 
 #if defined(HAS_PAIRS)
-// The same of bfloat16 with bfloat16: each lane adds the products of two numbers at once.
+// The same for bfloat16 times bfloat16: an instruction adds two products to each lane.
 template <int R, int M>
 static inline void accumulate(const bfloat16* w, long ldw, const bfloat16* x, long ldx, long K, floats (&sums)[R][M],
                               bool are_first = true) {
@@ -91,21 +91,22 @@ template <class T, class X> static inline float dot(const T* w, const X* x, long
     return sum(sums[0][0]);
 }
 
-// Of weights (two of 8 bits, or four of 4, in each 16) the j-th, in 16 bits: those of 4 bits in the middle as 16 or 256 times what they
-// are, for a shift costs more than a mask.
+// The j-th weight in each 16-bit half of a lane, which holds two 8-bit or four 4-bit weights. The two 4-bit weights in the middle are left
+// in their place, 16 and 256 times too large, since a mask costs less than a shift: dot_groups divides their sums.
 template <int BITS> static inline ints weights_at(words weights, int j) {
     constexpr int LAST = 16 / BITS - 1;
     if (j == LAST) return (ints)((shorts)weights >> (16 - BITS));
     return (ints)(weights & (words)splat((BITS == 8 ? 0x00ff00ff : 0x000f000f) << (j * BITS)));
 }
 
-// The four bytes (two 8-bit, or eight 4-bit weights by groups of 32) of W rows at once: each lane is a row.
+// y[m]: products of W rows (a lane for each) with vector m, in groups of 32 weights. A word of weights holds 4 bytes of one row. Weights
+// are stored as unsigned numbers, OFFSET too large; that is corrected once a group, by OFFSET times the sum of the vector's group.
 template <int BITS, int M>
 static inline void dot_groups(const uint8_t* w, const half* scales, const int32_t* x, const float* x_scale, const int32_t* x_sum,
                               long groups, long ldx, floats* y) {
     constexpr int PAIRS = 16 / BITS, LOADS = 32 / (2 * PAIRS), OFFSET = 1 << (BITS - 1),
-                  SUMS = PAIRS - 1;  // the last weights add to the first's
-    constexpr long AHEAD = 4096;  // bytes that are fetched meanwhile
+                  SUMS = PAIRS - 1;  // the last weights, which are shifted, are added to the sum of the first
+    constexpr long AHEAD = 4096;  // bytes from the present weights to those that are prefetched
     for (int m = 0; m < M; m++) y[m] = floats{};
     for (long g = 0; g < groups; g++) {
         ints sums[M][SUMS];
@@ -123,15 +124,16 @@ static inline void dot_groups(const uint8_t* w, const half* scales, const int32_
         }
         floats scale = load_half(scales + g * W);
         for (int m = 0; m < M; m++) {
-            for (int j = 1; j < SUMS; j++) sums[m][0] += sums[m][j] >> (j * BITS);  // without a rest
+            for (int j = 1; j < SUMS; j++) sums[m][0] += sums[m][j] >> (j * BITS);  // exact: a multiple of 2^(j BITS)
             y[m] = multiply_add(__builtin_convertvector(sums[m][0], floats), scale * x_scale[m * groups + g], y[m]);
         }
     }
 }
 
-// Vectors by groups of 32 as 16-bit integers, in pairs as dot_groups meets them.
+// Quantize vectors to 16-bit integers in groups of 32, as pairs in the order in which dot_groups reads them.
+// pairs: (M, K / 2); scale: (M, K / 32); sums: (M, K / 32), of the integers of each group.
 static void quantize(const float* x, long ldx, long M, long K, int bits, int32_t* pairs, float* scale, int32_t* sums) {
-    const int stride = 16 / bits;  // a pair is k and k + stride, of each 2 * stride
+    const int stride = 16 / bits;  // weights k and k + stride are at the same bits of the two halves of a word
     for (long m = 0; m < M; m++)
         for (long g = 0; g < K / 32; g++) {
             const float* group = x + m * ldx + g * 32;
@@ -153,19 +155,19 @@ static void quantize(const float* x, long ldx, long M, long K, int bits, int32_t
         }
 }
 
-// y = x w^T + bias, with one matrix, or of a stack of matrices each vector with its own choices.
+// y = x w^T + bias. With `indices`, each vector is multiplied by a matrix of a stack, such as the experts that were selected for it.
 struct ProductArguments {
     void* y;                               // (vectors, rows)
     const void* x;                         // (vectors / choices, features)
-    const void* w;                         // (rows, features), or a stack: numbers, quants in blocks, or records
+    const void* w;                         // (rows, features), or a stack: floats, quants in blocks of W rows, or lossless records
     Optional<void> bias;                   // (rows), or (matrices, rows)
-    Optional<int64_t> indices;             // of each vector its matrix, where there is a stack
-    Optional<half> scales;                 // of 8 and 4 bits: of each group of 32
-    Optional<uint8_t> high_bytes;          // of a lossless matrix, as what follows
-    Optional<int32_t> starts, exceptions;  // the latter null where there are none
+    Optional<int64_t> indices;             // (vectors): the matrix of each in a stack; null for one matrix
+    Optional<half> scales;                 // of int8 and int4: one for each group of 32 weights
+    Optional<uint8_t> high_bytes;          // of a lossless matrix, as are starts and exceptions
+    Optional<int32_t> starts, exceptions;  // exceptions may be null
     int64_t vectors, rows, features;       // M N K
     int64_t x_stride, w_stride, y_stride;  // between rows
-    int64_t choices;                       // of a token: so many vectors, one after the other, are the same row of x
+    int64_t choices;                       // how many consecutive vectors share a row of x (experts of a token)
     int64_t matrices, matrix_stride;       // of a stack
     Float x_type;
     Type w_type, bias_type;
@@ -194,7 +196,8 @@ struct Product {
         if (a.bias) y += get(a.bias, bias_type, bias_row);
         put(a.y, y_type, m * ldy + row, y);
     }
-    // The sums of a tile, vector by vector, in whole `floats`: together they cost less than one by one.
+    // Store the sums of a tile, (M, R), together, which costs less than one by one. They are read in whole vectors, so that the buffer is W
+    // numbers longer.
     template <int R, int M> void put_sums(long m, long row, float* sums) const {
         if (a.bias) {
             float bias[R];
@@ -213,14 +216,14 @@ struct Product {
     }
 };
 
-// Rows of a matrix one under the other, so far apart.
+// Rows of a matrix, ld numbers apart.
 template <class T> struct RowsOf {
     const T* numbers;
     long ld;
     const T* operator[](long row) const { return numbers + row * ld; }
 };
 
-// n rows of a matrix from one on: where they stand, or unpacked into a buffer.
+// Access to rows of a matrix: in place (Plain), or unpacked into a buffer (Unpacked). rows_of is for one matrix of a stack.
 template <class T> struct Plain {
     typedef T Number;
     static constexpr bool IS_PLAIN = true;
@@ -240,10 +243,11 @@ struct Unpacked {
         for (long r = 0; r < n; r++) matrix.unpack(row + r, numbers + r * ld);
         return {numbers, ld};
     }
-    RowsOf<bfloat16> rows_of(long which, long row, long n) const { return rows(which * p.N + row, n); }  // N of a stack is in whole blocks
+    // In a stack, the rows of a matrix are a multiple of 32, so that matrices follow each other without repeated rows.
+    RowsOf<bfloat16> rows_of(long which, long row, long n) const { return rows(which * p.N + row, n); }
 };
 
-// The products of n rows of a matrix, that begin at w and are `row` and so on of all, with M vectors, from m on.
+// Multiply n rows at w, of which the first is number `row` of the matrix, with vectors m to m + M - 1, and store the results.
 template <int M, class T, class X>
 static inline void put_tile(const Product& p, const T* w, long ldw, long n, long row, const X* x, long ldx, long m, bool are_first) {
     if (n < TILE_ROWS) {
@@ -258,7 +262,7 @@ static inline void put_tile(const Product& p, const T* w, long ldw, long n, long
     accumulate<TILE_ROWS, M>(w, ldw, x, ldx, p.K, sums, are_first);
     alignas(64) float y[M * TILE_ROWS + W];
     int i = 0;
-    if constexpr (TILE_ROWS * M >= W && W % TILE_ROWS == 0) {
+    if constexpr (TILE_ROWS * M >= W && W % TILE_ROWS == 0) {  // W sums at once, in the order of y: vector by vector
         floats some[W];
         for (; i < W / TILE_ROWS; i++)
             for (int r = 0; r < TILE_ROWS; r++) some[i * TILE_ROWS + r] = sums[r][i];
@@ -271,7 +275,7 @@ static inline void put_tile(const Product& p, const T* w, long ldw, long n, long
     p.put_sums<TILE_ROWS, M>(m, row, y);
 }
 
-// The same with all vectors.
+// Multiply n rows with the next vectors, from m on, up to VECTORS_AT_ONCE of them, in tiles of TILE_ROWS rows.
 template <class T, class X>
 static void put_tiles(const Product& p, RowsOf<T> rows, long n, long row, const X* x, long ldx, long m, bool are_first) {
     using std::integral_constant;
@@ -294,11 +298,11 @@ template <class Matrix, class X> static void float_product(const Matrix& matrix,
     constexpr int R = ROWS_AT_ONCE;
     constexpr bool CONVERTS = sizeof(T) < sizeof(X);
     const Product& p = matrix.p;
-    const int64_t* indices = p.a.indices;  // each vector's own matrix of a stack
+    const int64_t* indices = p.a.indices;  // matrix of each vector in a stack, or null
     const long per_token = p.a.choices;
     const long rows = indices || p.M == 1 ? R : TILE_ROWS;
     share(worker, p.N, std::max<long>(1, PIECE / (long)(p.K * sizeof(T)) / rows) * rows, [&](long first, long last) {
-        if (indices || p.M == 1) {
+        if (indices || p.M == 1) {  // every vector reads its own rows, so there is nothing to reuse
             for (long m = 0; m < p.M; m++) {
                 const long which = indices ? indices[m] : 0;
                 const X* vector = x + m / per_token * ldx;
@@ -318,7 +322,7 @@ template <class Matrix, class X> static void float_product(const Matrix& matrix,
             const long n = std::min(block, last - row);
             const RowsOf<T> weights = matrix.rows(row, n);
             if constexpr (CONVERTS)
-                if (p.M > VECTORS_AT_ONCE) {  // once for all vectors
+                if (p.M > VECTORS_AT_ONCE) {  // convert the rows to float32 once for all vectors
                     float* converted = scratch<float>(2, n * p.K);
                     for (long r = 0; r < n; r++) as_floats(weights[r], BFLOAT16, 0, 1, p.K, converted + r * p.K);
                     for (long m = 0; m < p.M; m += VECTORS_AT_ONCE) put_tiles(p, RowsOf<float>{converted, p.K}, n, row, x, ldx, m, m == 0);
@@ -330,19 +334,20 @@ template <class Matrix, class X> static void float_product(const Matrix& matrix,
 }
 
 #if defined(HAS_TILES)
-// Of bfloat16 throughout, at least 32 rows, and K in whole tiles.
+// Tiles need bfloat16 throughout, at least 32 rows, and K in whole tiles.
 static bool fits_tiles(const Product& p) {
     return p.x_type == BFLOAT16 && (p.w_type == BFLOAT16 || p.w_type == LOSSLESS) && p.y_type == BFLOAT16 && !p.a.indices && p.N >= BOTH &&
            p.K % DEPTH == 0 && tiles_are_allowed();
 }
 
-// Vectors that are multiplied by all rows of a matrix while they stay in the second cache.
+// Packed vectors that stay in L2 while all rows of a matrix are multiplied by them.
 struct Panel {
-    static constexpr long BYTES = 1 << 20, SLICE = 256;  // of the vectors; numbers of 32 rows that stay in the first cache for all of them
+    // Bytes of the vectors; numbers of each of 32 rows that stay in L1 while all vectors of the panel are multiplied by them.
+    static constexpr long BYTES = 1 << 20, SLICE = 256;
     const Product& p;
-    const long size;
-    long start = -1, M = 0;
-    std::pair<int, int> shapes;
+    const long size;  // vectors that fit
+    long start = -1, M = 0;  // first vector, and number of vectors, that are packed
+    std::pair<int, int> shapes;  // of the tiles, as they are configured now
     uint32_t* const pairs = scratch<uint32_t>(0, p.K / 2 * size);
     float (*const sums)[SIDE * SIDE] = (float (*)[SIDE * SIDE]) scratch<float>(1, size / SIDE * 2 * SIDE * SIDE);
     bfloat16* const copy = scratch<bfloat16>(3, 2 * SIDE * SLICE);
@@ -352,7 +357,7 @@ struct Panel {
     static long most(const Product& p) { return std::max(BOTH, BYTES / (2 * p.K) / BOTH * BOTH); }
     int at_once(long m) const { return (int)std::clamp<long>(M - m, 0, SIDE); }  // vectors of a tile
 
-    // Pack the vectors from `first` on.
+    // Pack the vectors from `first` on, unless they are already packed.
     void pack(long first) {
         if (first == start) return;
         start = first, M = std::min(size, p.M - start);
@@ -360,9 +365,10 @@ struct Panel {
             pack_pairs((const bfloat16*)p.a.x + (start + m) * p.ldx, p.ldx, at_once(m), p.K, pairs + m * p.K / 2);
     }
 
-    // Multiply all of them by 32 rows.
+    // Multiply all packed vectors by 32 rows of the matrix.
     void multiply(long row) {
         const bfloat16* w = (const bfloat16*)p.a.w + row * p.ldw;
+        // With more than two passes over the rows, a copied slice of them is multiplied with all vectors before the next slice.
         const long passes = whole(M) / BOTH, depth = passes > 2 ? SLICE : p.K;
         RowsAhead ahead(w + BOTH * p.ldw, p.ldw, p.K, passes);
         for (long k = 0; k < p.K; k += depth) {
@@ -374,7 +380,7 @@ struct Panel {
 
     // The same with rows of a lossless matrix, unit by unit.
     void multiply(const Lossless& matrix, long row) {
-        LosslessBlock block(matrix, (row + BOTH - 1) / BOTH);
+        LosslessBlock block(matrix, (row + BOTH - 1) / BOTH);  // rounded up: the last block holds the last 32 rows
         RowsAhead none(nullptr, 0, 0, 1);
         for (long k = 0; k < p.K; k += Lossless::UNIT) {
             const long n = std::min(Lossless::UNIT, p.K - k);
@@ -383,13 +389,14 @@ struct Panel {
         }
     }
 
-    // Add the products of n numbers of 32 rows, from k on, with the vectors from m on; after the last numbers give the sums away.
+    // Add the products of numbers k to k + n - 1 of 32 rows with up to 32 vectors from m on. After the last numbers, store the results.
     void multiply_slice(const TileRows& rows, long row, long k, long n, long m, RowsAhead& ahead) {
         const int first = columns_of(at_once(m)), second = columns_of(at_once(m + SIDE));
         const bool is_last = k + n == p.K;
-        if (first != shapes.first || second != shapes.second) set_tile_shapes(first, std::max(1, second));
+        if (first != shapes.first || second != shapes.second) set_tile_shapes(first, std::max(1, second));  // no tile may have 0 columns
         shapes = {first, second};
         bfloat16* y = (bfloat16*)p.a.y + (start + m) * p.ldy + row;
+        // The results are about to be written.
         for (int i = 0; is_last && i < at_once(m) + at_once(m + SIDE); i++) __builtin_prefetch(y + i * p.ldy, 1);
         const uint32_t *vectors = pairs + (m * p.K + k * first) / 2, *others = pairs + ((m + SIDE) * p.K + k * second) / 2;
         const auto multiply = second ? k ? multiply_tiles<true, true> : multiply_tiles<true, false>
@@ -400,7 +407,7 @@ struct Panel {
         if (is_last && second) put_sums(y + SIDE * p.ldy, at_once(m + SIDE), row, sums + m / SIDE * 2 + 2);
     }
 
-    // Two tiles of sums, of 32 rows from `row` on with n vectors, whose results begin at y.
+    // Store two tiles of sums (32 rows from `row` on, times n vectors) at y, a row of 32 numbers for each vector: transposed, with bias.
     void put_sums(bfloat16* y, int n, long row, const float (*tiles)[SIDE * SIDE]) const {
         __m512i first[SIDE], second[SIDE];
         transpose_words(tiles[0], 4 * SIDE, first);
@@ -419,7 +426,8 @@ static void tile_product(const Product& p, const Lossless* matrix, const Worker&
     share(worker, panels * blocks, piece, [&](long first, long last) {
         for (long item = first; item < last; item++) {
             panel.pack(item / blocks * size);
-            const long row = std::min(item % blocks * BOTH, p.N - BOTH);  // the last rows may be computed twice, and alike
+            // The last 32 rows may overlap the ones before; two threads then write the same numbers.
+            const long row = std::min(item % blocks * BOTH, p.N - BOTH);
             matrix ? panel.multiply(*matrix, row) : panel.multiply(row);
         }
     });
@@ -432,6 +440,7 @@ template <int BITS> static void quantized_product(const Product& p, const float*
     const int64_t* indices = p.a.indices;
     const long groups = p.K / 32, block = p.K * W * BITS / 8, blocks = (p.N + W - 1) / W, per_token = p.a.choices;
     const long vectors = indices ? p.M / per_token : p.M;
+    // Every thread quantizes all vectors for itself, so that none has to wait for another.
     auto* pairs = scratch<int32_t>(1, vectors * p.K / 2);
     auto* scale = scratch<float>(2, vectors * groups);
     auto* sums = scratch<int32_t>(3, vectors * groups);
@@ -493,13 +502,13 @@ static void product(const ProductArguments& a, const Worker& worker) {
     }
 }
 
-// y[b] = x[b] w[b], of any strides.
+// y[b] = x[b] w[b], with any strides.
 struct BatchedProductArguments {
     void* y;  // (batch, rows, columns)
     const void* x;  // (batch, rows, features)
     const void* w;  // (batch, features, columns)
     int64_t batch, rows, columns, features;  // B M N K
-    int64_t x_strides[3], w_strides[3], y_strides[3];  // of their dimensions in order
+    int64_t x_strides[3], w_strides[3], y_strides[3];  // of the dimensions above, in order
     Float x_type, w_type, y_type;
     FIELDS(y, x, w, batch, rows, columns, features, x_strides, w_strides, y_strides, x_type, w_type, y_type)
 };
@@ -513,7 +522,7 @@ static void batched_product(const BatchedProductArguments& a, const Worker& work
         for (long item = first; item < last; item++) {
             long b = item / (M * cuts), m = item / cuts % M, n0 = item % cuts * columns, n = std::min(columns, N - n0);
             const float* x = as_floats(a.x, a.x_type, b * sx[0] + m * sx[1], sx[2], K, vector);
-            if (sw[2] == 1 || sw[1] != 1) {  // rows of w, times a number each
+            if (sw[2] == 1 || sw[1] != 1) {  // sum of the rows of w, each times a number of x; if columns are contiguous, dot products
                 std::fill(sums, sums + n, 0.0f);
                 for (long k = 0; k < K; k++) {
                     const float* row = as_floats(a.w, a.w_type, b * sw[0] + k * sw[1] + n0 * sw[2], sw[2], n, line);

@@ -1,4 +1,4 @@
-"""Products as native operations: of vectors with matrices of any type, and of batches."""
+"""Matrix products as native operations."""
 
 from typing import Any, NamedTuple
 
@@ -12,36 +12,29 @@ from archetype.native.operations import BatchedProduct, Product, UnpackedRows
 from archetype.native.rows import reduced
 from archetype.native.translations import SERIAL, aten, pointwise, translates
 
-MAX_ROWS = 64  # of a product, above which torch's own is faster
-MAX_TILED_ROWS = 128  # the same of bfloat16 where there are matrix tiles
-TILE_ROWS, TILE_DEPTH = 32, 32  # rows of a matrix, and numbers of each, that tiles multiply at once
-TILED_WIDTHS = range(512, 4097)  # K, where products of many vectors by tiles are faster than torch's
-BLOCK_ROWS = 32  # of a lossless matrix
+MAX_ROWS = 64  # vectors; for more, torch's products are faster
+MAX_TILED_ROWS = 128  # the same limit for bfloat16 on processors with matrix tiles
+TILE_ROWS, TILE_DEPTH = 32, 32  # rows of a matrix, and numbers of each row, that tiles multiply at a time
+TILED_WIDTHS = range(512, 4097)  # K for which products of many vectors by tiles are faster than torch's
+BLOCK_ROWS = 32  # rows of a block of a lossless matrix (lossless.h)
 
 
 class LosslessRows(NamedTuple):
-    """Lossless 12-bit encoding of a bfloat16 matrix, or of a stack of matrices, as lossless.h reads it.
+    """Lossless 12-bit encoding of a bfloat16 matrix, or of a stack of matrices (lossless.h)."""
 
-    Args:
-        records: of each 128 numbers of a row, low bytes and codes (blocks, units, 32 rows, 192 bytes), uint8; the last
-            block holds the last 32 rows, some of them a second time.
-        high_bytes: that have a code, without their signs (8,), uint8.
-        starts: of each block's exceptions, and their number (blocks + 1,), int32.
-        exceptions: place in the row << 13 | row in the block << 8 | high byte, in order (n,), int32.
-        size: rows of one matrix; a stack's are a multiple of 32.
-        width: numbers of a row.
-    """
-
+    # low bytes and codes of 128 numbers, (blocks, units, 32 rows, 192 bytes), uint8. The last block holds the last
+    # 32 rows, some of them for a second time.
     records: Tensor
-    high_bytes: Tensor
-    starts: Tensor
+    high_bytes: Tensor  # the eight high bytes that have a code, without signs, (8,), uint8
+    starts: Tensor  # index of each block's first exception, then their number, (blocks + 1,), int32
+    # position in the row << 13 | row in the block << 8 | high byte, sorted within a block, (n,), int32
     exceptions: Tensor
-    size: int
-    width: int
+    size: int  # rows of one matrix; in a stack, a multiple of 32
+    width: int  # numbers of a row
 
     @property
     def rows(self) -> int:
-        """Number of rows of the matrix, or of the whole stack."""
+        """Rows of the matrix, or of the whole stack."""
         return len(self.records) * BLOCK_ROWS if self.size % BLOCK_ROWS == 0 else self.size
 
 
@@ -60,7 +53,7 @@ def too_many(kernels: Kernels, rows: int, dtype: torch.dtype) -> bool:
 def _linear(kernels: Kernels, function: Any, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
     if weight.dim() != 2 or weight.stride(1) != 1:
         return None
-    return product(kernels, x, weight, bias)
+    return product(kernels, x, weight, bias)  # x (..., K), weight (N, K)
 
 
 @translates(aten.mm.default)
@@ -91,6 +84,7 @@ def product(
         return _product(kernels, x, _lossless(weight), bias, indices)
     if weight.dtype not in FLOATS or x.dtype != weight.dtype or weight.stride(-1) != 1:
         return None
+    # (N, K): one matrix; (E, N, K): a stack
     matrices, stack = (1, 0) if indices is None else (len(weight), weight.stride(0))
     serial = rows * weight.shape[-2] * x.shape[-1] <= 4 * SERIAL
     shape = weight, weight.shape[-2], weight.dtype
@@ -131,13 +125,13 @@ def quantized_product(
     bias: Tensor | None = None,
     indices: Tensor | None = None,
 ) -> Tensor | None:
-    """Emit y = x weight^T + bias for a weight in groups of 32; other arguments are those of `product`.
+    """Emit y = x weight^T + bias for a weight quantized in groups of 32; other arguments are those of `product`.
 
     Args:
         kernels: receives the operation.
         x: vectors, (..., K).
-        quants: quantized weights, packed in blocks of rows as product.h reads them.
-        scales: scales in float16, packed like `quants`.
+        quants: quantized weights, in blocks of rows (`dot_groups` in product.h).
+        scales: a scale for each group, float16, in the same blocks of rows.
         size: rows of one matrix, N.
         matrices: number of matrices in the stack.
         bits: bits per weight, 8 or 4.
@@ -150,7 +144,7 @@ def quantized_product(
 def unpacked_rows(
     kernels: Kernels, matrix: LosslessRows, dtype: torch.dtype, ids: Tensor | None = None
 ) -> Tensor | None:
-    """Emit rows of a lossless matrix as floats: those of `ids`, or all rows."""
+    """Emit rows of a lossless matrix, by index or all of them, in float32 or bfloat16."""
     if dtype not in FLOATS or (ids is not None and not ids.is_contiguous()):
         return None
     y = torch.empty(*((matrix.rows,) if ids is None else ids.shape), matrix.width, dtype=dtype)
@@ -171,19 +165,14 @@ def unpacked_rows(
 
 
 class _Matrix(NamedTuple):
-    """The matrix of a product: numbers, N, their type and what else that has, and distances of rows and matrices.
-
-    A stack has more than one matrix.
-    """
-
     numbers: Tensor
-    size: int
+    size: int  # N
     type: torch.dtype | str
     matrices: int = 1
     scales: Tensor | None = None
     lossless: LosslessRows | None = None
-    stride: int = 0
-    stack: int = 0
+    stride: int = 0  # between rows
+    stack: int = 0  # between matrices
     serial: bool = False
 
 
@@ -194,7 +183,7 @@ def _lossless(rows: LosslessRows) -> _Matrix:
 def _product(
     kernels: Kernels, x: Tensor, matrix: _Matrix, bias: Tensor | None, indices: Tensor | None
 ) -> Tensor | None:
-    flat = x.reshape(-1, x.shape[-1])
+    flat = x.reshape(-1, x.shape[-1])  # a copy would not be recorded, so x has to be a view of rows
     if x.dtype not in FLOATS or flat.data_ptr() != x.data_ptr() or flat.stride(-1) != 1:
         return None
     choices = 1 if indices is None else indices.shape[1]
@@ -215,7 +204,7 @@ def _product(
 def _bmm(kernels: Kernels, function: Any, x: Tensor, other: Tensor) -> Tensor | None:
     if x.dtype not in FLOATS or other.dtype not in FLOATS:
         return None
-    if other.shape[-1] == 1 and x.shape[-2] > 1:  # a matrix times a vector
+    if other.shape[-1] == 1 and x.shape[-2] > 1:  # matrix times vector: as vector times transposed matrix
         y = _bmm(kernels, function, other.transpose(-1, -2), x.transpose(-1, -2))
         return None if y is None else y.transpose(-1, -2)
     if too_many(kernels, x.shape[-2], x.dtype):
@@ -254,16 +243,16 @@ def _depthwise(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor | None:
-    """Emit a depthwise convolution with a single output position."""
+    # A depthwise convolution with a single output position: a product with the kernel, summed over positions.
     plain = [value if isinstance(value, int) else value[0] for value in (stride, padding, dilation)] == [1, 0, 1]
     if not plain or x.dim() != 3 or groups != x.shape[1] or weight.shape[0] != groups or x.shape[2] != weight.shape[2]:
         return None
-    products = pointwise(kernels, "mul", torch.empty(x.shape), x, weight[:, 0])
+    products = pointwise(kernels, "mul", torch.empty(x.shape), x, weight[:, 0])  # (B, C, K)
     if products is None or (y := reduced(kernels, "sum", products)) is None:
         return None
     if bias is not None and pointwise(kernels, "add", y, y, bias) is None:
         return None
-    if x.dtype != y.dtype:  # sums of float32 are rounded once
+    if x.dtype != y.dtype:  # the float32 sums are rounded once, at the end
         y = pointwise(kernels, "copy", torch.empty(y.shape, dtype=x.dtype), y)
     return None if y is None else y[..., None]
 
@@ -279,6 +268,7 @@ def _reduction(
     if axis == x.dim() - 1:
         y = reduced(kernels, "sum" if function is aten.sum.dim_IntList else "mean", x)
     elif axis == x.dim() - 2 and x.dim() == 3 and function is aten.sum.dim_IntList:
+        # the sum over the middle dimension as a product with a row of ones
         ones = torch.ones(1, 1, x.shape[1]).expand(x.shape[0], 1, x.shape[1])
         y = _bmm(kernels, function, ones, x)
         y = None if y is None else y[:, 0]

@@ -1,10 +1,9 @@
-"""A decode step recorded as a list of native operations, which is replayed without torch.
+"""Record a decode step as a list of native operations, and replay it without torch.
 
 A `Recorder` sees every operation that torch dispatches during a step. Views cost nothing, operations with a native
-kernel become entries of the list, and all others are called again at each replay. The tensors of the step keep their
-addresses, through which a replay reads what changes: token ids, lengths, caches. Results that depend only on weights
-and constants are computed once. A step that reads values on the host, or whose shapes depend on values, cannot be
-recorded.
+kernel become entries of the list, and all others are called again at each replay. Tensors keep their addresses, so a
+replay reads the present contents of token ids, lengths and caches. Results that depend only on weights and constants
+are computed once. A step cannot be recorded if it reads values on the host, or if its shapes depend on values.
 """
 
 import ctypes
@@ -27,7 +26,9 @@ from archetype.native.torch_hooks import COMPOSITE
 from archetype.native.translations import aten, translation_of
 
 HOST_READS = (torch.Tensor.tolist, torch.Tensor.item, torch.Tensor.numpy, torch.Tensor.__bool__, torch.Tensor.__int__)
+# Tags of torch operations that a replay could not repeat: random numbers, values read on the host, shapes from values.
 UNREPEATABLE = {torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+# Their results have no content yet, or are the same tensor, so a replay need not call them.
 IGNORED = {aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.detach_.default}
 # Torch operations that only copy or fill: the bits of a result do not depend on the input shapes.
 MOVING = {
@@ -41,12 +42,12 @@ MOVING = {
 
 
 class NotRecordable(Exception):
-    """Raised for a step that cannot be replayed; names the operation that prevents it."""
+    """The step cannot be replayed; names the operation that prevents it."""
 
 
 @dataclass
 class NativeCall:
-    """A native operation, with the tensors that it reads and those that it writes."""
+    """A native operation, with the tensors that it reads and writes."""
 
     entry: Entry
     reads: tuple[Tensor, ...]
@@ -55,16 +56,13 @@ class NativeCall:
 
 @dataclass
 class TorchCall:
-    """A torch operation that each replay calls again, copying its results to the tensors of the recording.
-
-    In-place operations have no outputs.
-    """
+    """A torch operation that each replay calls again."""
 
     module: str
     function: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    outputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]  # empty for an in-place operation
     reads: tuple[Tensor, ...]
     writes: tuple[Tensor, ...]
 
@@ -73,7 +71,7 @@ class TorchCall:
         results = [leaf for leaf in leaves if isinstance(leaf, Tensor)] if self.outputs else []
         for output, result in zip(self.outputs, results, strict=True):
             if output.data_ptr() != result.data_ptr():
-                output.copy_(result)
+                output.copy_(result)  # later entries read the addresses of the recording
 
 
 Call = NativeCall | TorchCall
@@ -85,7 +83,7 @@ class Replay:
 
     library: Library
     segments: list["ctypes.Array[Entry] | TorchCall"]
-    memory: list[Any] = field(repr=False)  # keeps tensors and arguments at their addresses
+    memory: list[Any] = field(repr=False)  # keeps tensors and arguments alive, since entries only hold addresses
 
     @property
     def foreign(self) -> list[str]:
@@ -104,21 +102,18 @@ class Replay:
 
 
 class _Functions(TorchFunctionMode):
-    """Gives its recorder to functions that are called without a forward context, and refuses values to the host.
-
-    Some of these torch reads without dispatching an operation.
-    """
+    """Passes its recorder to functions called without a forward context, and refuses reading values on the host."""
 
     def __init__(self, recorder: "Recorder") -> None:
         super().__init__()
         self.recorder = recorder
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function in HOST_READS:
+        if function in HOST_READS:  # here, since torch reads some values without dispatching an operation
             raise NotRecordable(f"{function.__name__} on the host in {_computing_module()}")
         if (form := FORMS.get(function)) is None:
             return function(*args, **(kwargs or {}))
-        with self:  # torch has switched this mode off for the call
+        with self:  # torch disables a mode while its handler runs
             return form(self.recorder, *args, **(kwargs or {}))
 
 
@@ -140,13 +135,13 @@ class Recorder(TorchDispatchMode, Kernels):
         self.calls: list[Call] = []
         self.memory: list[Any] = [*inputs]
         self._inputs = {_memory(tensor) for tensor in inputs}
-        self._own = set(self._inputs)  # memory that the step may write: inputs and its own results
+        # memory that the step may change in place: its inputs, and results of its operations
+        self._own = set(self._inputs)
         self._functions = _Functions(self)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return False: to skip this mode, torch would first import its compiler, which takes seconds."""
-        return False
+        return False  # to skip this mode, torch would import its compiler, which takes seconds
 
     def __enter__(self) -> "Recorder":
         self._functions.__enter__()  # type: ignore[no-untyped-call]
@@ -170,6 +165,7 @@ class Recorder(TorchDispatchMode, Kernels):
             if result is not None:
                 return result
         if function._can_decompose():
+            # Torch disables this mode while its handler runs; the parts of the operation are to be recorded.
             super().__enter__()  # type: ignore[no-untyped-call]
             try:
                 if function is aten.matmul.default:  # its Python decomposition imports sympy, in seconds
@@ -186,7 +182,7 @@ class Recorder(TorchDispatchMode, Kernels):
         outputs = tuple(leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
         reads = tuple(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
         self.memory.extend(outputs)
-        read_memory = {_memory(tensor) for tensor in reads}
+        read_memory = {_memory(tensor) for tensor in reads}  # an output in memory that is read is a view: no call
         if function._schema.is_mutable and function not in IGNORED:
             self.calls.append(TorchCall(_computing_module(), function, args, kwargs, (), reads, outputs or reads))
         elif any(_memory(output) not in read_memory for output in outputs):
@@ -208,6 +204,7 @@ class Recorder(TorchDispatchMode, Kernels):
     def finish(self, outputs: Sequence[Tensor]) -> Replay:
         """Return the recorded step, without unused and constant calls."""
         calls = self._needed(self._changing_calls(), outputs)
+        # The native calls between two calls of torch are one array, which is computed in one parallel region.
         segments: list[ctypes.Array[Entry] | TorchCall] = []
         native: list[NativeCall] = []
         for call in calls:
@@ -223,10 +220,8 @@ class Recorder(TorchDispatchMode, Kernels):
         return Replay(self.library, segments, self.memory)
 
     def _changing_calls(self) -> list[Call]:
-        """Return the calls that touch memory that changes, up to a fixed point.
-
-        This includes the calls that write a constant which a later call changes in place: each replay writes it again.
-        """
+        # Calls that touch memory that changes between replays, directly or through other calls. A call that fills a
+        # tensor with constants is among them if a later call changes that tensor in place: each replay fills it again.
         changing, count = self._inputs, 0
         while len(changing) != count:
             count = len(changing)
@@ -235,6 +230,7 @@ class Recorder(TorchDispatchMode, Kernels):
         return calls
 
     def _needed(self, calls: list[Call], outputs: Sequence[Tensor]) -> list[Call]:
+        # Backwards from what the caller reads: outputs, and inputs that are updated in place, such as caches.
         needed = {_memory(tensor) for tensor in outputs} | self._inputs
         result = []
         for call in reversed(calls):
@@ -245,7 +241,7 @@ class Recorder(TorchDispatchMode, Kernels):
 
 
 def _computing_module() -> str:
-    """Return the class name of the innermost module on the call stack."""
+    # The class of the innermost module on the call stack, for messages.
     frame = inspect.currentframe()
     while frame is not None:
         module = frame.f_locals.get("self")
@@ -256,6 +252,7 @@ def _computing_module() -> str:
 
 
 def _memory(tensor: Tensor) -> int:
+    # The storage, so that views of one tensor are the same memory; empty storages have no address.
     return tensor.untyped_storage().data_ptr() or id(tensor)
 
 
@@ -264,10 +261,11 @@ def _touched(call: Call) -> set[int]:
 
 
 def _scheduled(calls: list[NativeCall]) -> "ctypes.Array[Entry]":
-    """Return the entries as one array, with a barrier before each data hazard between threads.
+    """Return the entries as one array, with barriers where threads must wait for each other.
 
-    Threads wait for each other only at barriers. Two entries conflict if one writes memory that the other reads or
-    writes (RAW, WAR or WAW). Serial entries never conflict with each other: the first thread runs them in order.
+    All threads walk through the array, and a fast thread may be several entries ahead. Two entries conflict if one
+    writes memory that the other reads or writes; then a barrier must separate them. Serial entries never conflict with
+    each other, because the first thread computes all of them in order.
     """
     entries = (Entry * len(calls))()
     # memory used since the last barrier, by parallel entries (False) and by serial ones (True)
@@ -276,10 +274,10 @@ def _scheduled(calls: list[NativeCall]) -> "ctypes.Array[Entry]":
     for index, call in enumerate(calls):
         serial = bool(call.entry.serial)
         reads, writes = ({_memory(tensor) for tensor in tensors} for tensors in (call.reads, call.writes))
-        # WAR and WAW hazards count too: in-place operations overwrite memory that earlier entries read or wrote.
+        # An entry must not read or overwrite what others write (RAW, WAW), nor overwrite what they still read (WAR).
         others = (False,) if serial else (False, True)
         call.entry.barrier = any(written[kind] & (reads | writes) or read[kind] & writes for kind in others)
-        if call.entry.barrier:
+        if call.entry.barrier:  # everything before it has been computed by all threads
             read, written = {False: set(), True: set()}, {False: set(), True: set()}
         read[serial] |= reads
         written[serial] |= writes

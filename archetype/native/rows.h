@@ -1,10 +1,10 @@
-// Functions of rows: norms, softmax, sums, the largest, and rows by number.
+// Functions of rows: norms, softmax, reductions, top-k, and lookups by index.
 #pragma once
 #include "work.h"
 
 ENUMERATION(enum, Row, RMS_NORM, LAYER_NORM, SOFTMAX, LOG_SOFTMAX, SUM, MEAN, LOG_SUM_EXP)
 
-static float maximum(const float* x, long n) {  // of numbers; of one that is none, anything
+static float maximum(const float* x, long n) {  // undefined if one of them is NaN
     floats best = splat(-INFINITY);
     long i = 0;
     for (; i + W <= n; i += W) best = choose(load(x + i) > best, load(x + i), best);
@@ -16,11 +16,11 @@ static float maximum(const float* x, long n) {  // of numbers; of one that is no
 
 // A function of each row.
 struct RowsArguments {
-    void* y;  // rows (features), or a number of each
+    void* y;  // (rows, features), or (rows) for a reduction
     const void* x;
     Optional<void> weight, bias;  // (features)
     int64_t rows, features;
-    int64_t x_stride;  // between rows; those of y follow one another
+    int64_t x_stride;  // between rows of x; rows of y are contiguous
     double eps;
     Row function;
     Float y_type, x_type, weight_type, bias_type;
@@ -41,7 +41,7 @@ static void rows(const RowsArguments& a, const Worker& worker) {
             double total = 0;
             long i = 0;
             if (kind == SOFTMAX || kind == LOG_SOFTMAX || kind == LOG_SUM_EXP) {
-                const float largest = maximum(x, D);
+                const float largest = maximum(x, D);  // subtracted, so that no exponential overflows
                 for (; i + W <= D; i += W) {
                     floats exponentials = exp(load(x + i) - largest);
                     store(y + i, exponentials);
@@ -88,15 +88,16 @@ static void rows(const RowsArguments& a, const Worker& worker) {
     });
 }
 
-// The gradients of RMSNorm. Each piece of rows has a sum of its own for the weight, so that threads change no number; it adds
-// up sums of a few rows, so that small numbers are not lost in large ones.
+// The gradients of RMSNorm, y = s w x with s = (mean(x^2) + eps)^-1/2: dx = s w dy - s^3 mean(x w dy) x, dw = sum of s x dy over rows. The
+// gradient of the weight is summed for each piece of rows separately, so that it does not depend on the number of threads. Within a piece,
+// sums of a few rows are added up, so that small numbers are not lost in large ones.
 struct RmsNormBackwardArguments {
     void* dx;
-    float* dweight;  // sums of it: (pieces, features)
+    float* dweight;  // (pieces, features), to be summed over pieces
     const void *x, *weight, *dy;
     int64_t rows, features;
-    int64_t x_stride;    // between rows; those of dx and dy follow one another
-    int64_t piece_rows;  // of a piece
+    int64_t x_stride;    // between rows of x; rows of dx and dy are contiguous
+    int64_t piece_rows;  // rows of a piece
     double eps;
     Float dx_type, x_type, weight_type, dy_type;
     FIELDS(dx, dweight, x, weight, dy, rows, features, x_stride, piece_rows, eps, dx_type, x_type, weight_type, dy_type)
@@ -132,12 +133,12 @@ static void rms_norm_backward(const RmsNormBackwardArguments& a, const Worker& w
     });
 }
 
-// Rows of a table by number.
+// Rows of a table by index.
 struct EmbeddingArguments {
     char* y;
     const char* table;
     const int64_t* ids;
-    int64_t count;            // of ids
+    int64_t count;            // number of ids
     int64_t rows, row_bytes;  // of the table
     FIELDS(y, table, ids, count, rows, row_bytes)
 };
@@ -147,13 +148,13 @@ static void embedding(const EmbeddingArguments& a, const Worker& worker) {
         if (worker.is_index(a.ids[i], a.rows)) memcpy(a.y + i * a.row_bytes, a.table + a.ids[i] * a.row_bytes, a.row_bytes);
 }
 
-// Rows of a matrix of 8 or 4 bits by number.
+// Rows of an int8 or int4 matrix by index.
 struct QuantizedEmbeddingArguments {
     void* y;
-    const uint32_t* quants;  // as product.h has them
-    const half* scales;
+    const uint32_t* quants;  // in blocks of W rows: (rows / W, features / weights of a word, W)
+    const half* scales;      // (rows / W, features / 32, W)
     const int64_t* ids;
-    int64_t count;  // of ids
+    int64_t count;  // number of ids
     int64_t rows, features, bits;
     Float y_type;
     FIELDS(y, quants, scales, ids, count, rows, features, bits, y_type)
@@ -175,7 +176,7 @@ static void quantized_embedding(const QuantizedEmbeddingArguments& a, const Work
     }
 }
 
-// The k largest of each row, largest first, the earlier of equals first; what is no number is the largest of all, as in torch.
+// The k largest numbers of each row in descending order; the first of equal numbers comes first. As in torch, NaN is the largest.
 struct TopkArguments {
     float* values;     // (rows, k)
     int64_t* indices;  // likewise
@@ -194,7 +195,7 @@ static void topk(const TopkArguments& a, const Worker& worker) {
         for (long r = first; r < last; r++) {
             const float* x = a.x + r * D;
             long count = 0;
-            auto insert = [&](long place) {
+            auto insert = [&](long place) {  // into the sorted list of the best so far; if it is full, the last one drops out
                 long at = count < k ? count++ : k - 1;
                 const float value = x[place];
                 for (; at > 0 && (value > best[at - 1] || (value != value && best[at - 1] == best[at - 1])); at--) {
@@ -206,9 +207,9 @@ static void topk(const TopkArguments& a, const Worker& worker) {
             };
             long i = 0;
             for (; i < k; i++) insert(i);
-            for (; i + W <= D; i += W) {  // most vectors have nothing that is larger than the k-th so far
+            for (; i + W <= D; i += W) {  // most vectors have no number that is larger than the k-th so far
                 const floats numbers = load(x + i);
-                if (!any(~(numbers <= best[k - 1]))) continue;
+                if (!any(~(numbers <= best[k - 1]))) continue;  // a NaN is never <=; if the k-th is NaN, all are, and nothing is larger
                 for (long j = i; j < i + W; j++)
                     if (!(x[j] <= best[k - 1]) && best[k - 1] == best[k - 1]) insert(j);
             }

@@ -1,4 +1,4 @@
-"""Functions of rows as native operations: norms, softmax, sums, the largest, rows by number."""
+"""Functions of rows as native operations: norms, softmax, reductions, top-k, and lookups by index."""
 
 import math
 from typing import Any
@@ -42,7 +42,7 @@ def _layer_norm(
 def normalized(
     kernels: Kernels, kind: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor | None:
-    """Emit a norm of the last dimension."""
+    """Emit RMSNorm or LayerNorm over the last dimension."""
     stride = row_stride(x)
     if stride is None or any(tensor is not None and tensor.dtype not in FLOATS for tensor in (x, weight, bias)):
         return None
@@ -55,7 +55,7 @@ def _softmax(kernels: Kernels, function: Any, x: Tensor, dim: int, dtype: Any = 
     if dim % x.dim() != x.dim() - 1 or dtype not in (None, False, x.dtype) or x.dtype not in FLOATS:
         return None
     kind = "softmax" if function in (aten.softmax.int, aten._softmax.default) else "log_softmax"
-    if row_stride(x) is None:  # such as what is turned round
+    if row_stride(x) is None:  # a transposed tensor, for example
         copied = pointwise(kernels, "copy", torch.empty(x.shape, dtype=x.dtype), x)
         if copied is None:
             return None
@@ -73,7 +73,7 @@ def _logsumexp(kernels: Kernels, function: Any, x: Tensor, dims: list[int], keep
 
 
 def reduced(kernels: Kernels, kind: str, x: Tensor) -> Tensor | None:
-    """Emit the sum, mean, or logarithm of the sum of exponentials, over the last dimension."""
+    """Emit the sum, mean or log-sum-exp over the last dimension, in float32."""
     stride = row_stride(x)
     return None if stride is None else emit_rows(kernels, kind, torch.empty(x.shape[:-1]), x, stride)
 
@@ -88,7 +88,7 @@ def emit_rows(
     bias: Tensor | None = None,
     eps: float = 0.0,
 ) -> Tensor:
-    """Emit a function of rows of x, so far from each other, to rows of y, one after another."""
+    """Emit a function of the rows of x, which are `stride` apart; the rows of y are contiguous."""
     weight_type, bias_type = (x.dtype if tensor is None else tensor.dtype for tensor in (weight, bias))
     entry = Rows(
         y=y,
@@ -110,13 +110,13 @@ def emit_rows(
 
 
 def row_stride(x: Tensor) -> int | None:
-    """The distance of the rows of the last dimension, where it is one distance."""
+    """Return the stride between rows of the last dimension; None if rows are not contiguous or the stride varies."""
     if x.dim() == 0 or (x.stride(-1) != 1 and x.shape[-1] != 1):
         return None
     layout = collapsed(x.shape[:-1], [x.stride()[:-1]])
     if layout is None or sum(size > 1 for size in layout[0]) > 1:
         return None
-    return layout[1][0][-1] if math.prod(x.shape[:-1]) > 1 else x.shape[-1]  # 0 where one row is all of them
+    return layout[1][0][-1] if math.prod(x.shape[:-1]) > 1 else x.shape[-1]  # 0 if a row is broadcast
 
 
 @translates(aten.embedding.default)
@@ -139,7 +139,7 @@ def quantized_embedding(
     bits: int,
     dtype: torch.dtype,
 ) -> Tensor | None:
-    """Emit rows of a matrix of 8 or 4 bits, by number."""
+    """Emit rows of an int8 or int4 matrix by index."""
     if dtype not in FLOATS or not ids.is_contiguous():
         return None
     y = torch.empty(*ids.shape, width, dtype=dtype)

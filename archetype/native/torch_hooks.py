@@ -1,4 +1,4 @@
-"""The private names of torch that this package asks, in one place: a release of torch that moves one breaks here.
+"""All uses of private names of torch by `native`; a release of torch that moves a name breaks only this file.
 
 tests/unit/native/test_torch_hooks.py runs each, with the oldest and the newest release that pyproject.toml admits.
 """
@@ -9,11 +9,11 @@ from contextlib import contextmanager
 import torch
 from torch.autograd import forward_ad
 
-COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd  # key of an operation's body of other operations
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd  # the implementation of an operation by other operations
 
 
 def is_watched() -> bool:
-    """Whether anything but plain autograd sees torch's operations here, which a native kernel would hide from it.
+    """Return whether anything but plain autograd watches torch's operations; a native kernel would hide them.
 
     That is a compiler, a dispatch mode (which counts or records), a transformation of `torch.func`, the tracer of
     `torch.jit`, or forward-mode differentiation.

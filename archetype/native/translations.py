@@ -1,6 +1,7 @@
-"""Translations of torch's own operations to kernels: each emits entries, or returns None where it cannot.
+"""Translations of torch operations to native ones.
 
-A translation gets the kernels, the operation and its arguments, and returns the result, a tensor of its own memory.
+A translation takes the kernels, the operation and its arguments. It emits native operations and returns their result
+in new memory, or None if the kernels do not support the arguments.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,12 +16,12 @@ from archetype.native.operations import Pointwise
 
 aten = torch.ops.aten
 Translation = Callable[..., Any]
-SERIAL = 4096  # elements up to which one thread is as fast as several
+SERIAL = 4096  # elements; up to this size, one thread is as fast as several
 _translations: dict[Any, Translation] = {}
 
 
 def translation_of(function: Any) -> Translation | None:
-    """How an operation of torch is recorded."""
+    """Return the translation of a torch operation, if there is one."""
     return _translations.get(function)
 
 
@@ -35,10 +36,11 @@ def translates(*functions: Any) -> Callable[[Translation], Translation]:
 
 
 def pointwise(kernels: Kernels, name: str, out: Tensor, *inputs: Tensor | float, factor: float = 1.0) -> Tensor | None:
-    """Emit out = f(inputs), broadcast; None where a type or layout is not known."""
+    """Emit out = f(inputs) with broadcasting; None if the kernel does not support a data type or layout."""
     tensors = [value for value in inputs if isinstance(value, Tensor)]
     if any(tensor.dtype not in TYPES for tensor in (out, *tensors)):
         return None
+    # Integers and booleans only: computed in int64, as float32 would round large integers.
     whole = not any(tensor.dtype in FLOATS for tensor in (out, *tensors))
     if whole and (name not in WHOLE or any(isinstance(value, float) for value in inputs)):
         return None
@@ -65,7 +67,11 @@ def pointwise(kernels: Kernels, name: str, out: Tensor, *inputs: Tensor | float,
 def collapsed(
     shape: Sequence[int], strides: Sequence[Sequence[int]]
 ) -> tuple[tuple[int, ...], list[tuple[int, ...]]] | None:
-    """Sizes and strides with neighbouring dimensions joined where all can be, as four dimensions; None beyond four."""
+    """Join neighbouring dimensions that all tensors have contiguous; None if more than four dimensions remain.
+
+    Returns:
+        Four sizes, and for each tensor four strides; missing dimensions are first, with size 1 and stride 0.
+    """
     sizes: list[int] = []
     joined: list[list[int]] = [[] for _ in strides]
     for axis, size in enumerate(shape):
@@ -92,6 +98,7 @@ def _elementwise(name: str) -> Translation:
             return None
         if function._schema.is_mutable:
             return pointwise(kernels, name, inputs[0], *inputs, factor=alpha)
+        # torch computes once, to decide on the shape, data type and layout of the result
         out = torch.empty_like(function(*inputs, **({"alpha": alpha} if alpha != 1 else {})))
         return pointwise(kernels, name, out, *inputs, factor=alpha)
 

@@ -1,4 +1,4 @@
-// Vectors of the machine's own width, in the compiler's generic vectors; instructions by name only where it has none.
+// Vectors as wide as the machine's, written with the compiler's generic vectors; intrinsics only where these do not suffice.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <arm_neon.h>
 #endif
 
-#if !defined(WIDTH)  // another width than the processor's own is computed in pieces or halves of its vectors
+#if !defined(WIDTH)  // with another width than the processor's, the compiler uses several of its vectors, or parts
 #if defined(__AVX512F__) && defined(__AVX512BW__)
 #define WIDTH 16
 #elif defined(__AVX2__)
@@ -26,7 +26,7 @@ typedef uint32_t words __attribute__((vector_size(4 * W)));
 typedef uint16_t bfloat16;
 typedef uint16_t half;
 
-static inline floats splat(float x) { return x - floats{}; }
+static inline floats splat(float x) { return x - floats{}; }  // scalars broadcast; subtracting zeros keeps -0.0
 static inline ints splat(int32_t x) { return x - ints{}; }
 
 static inline floats load(const float* p) {
@@ -56,10 +56,10 @@ static inline float to_float(bfloat16 x) {
     return y;
 }
 
-static inline bfloat16 to_bfloat16(float x) {  // to the nearest, ties to even
+static inline bfloat16 to_bfloat16(float x) {  // round to nearest, ties to even
     uint32_t bits;
     memcpy(&bits, &x, 4);
-    if (x != x) return 0x7fc0;
+    if (x != x) return 0x7fc0;  // the carry of the rounding could turn a NaN into a number
     return (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
 }
 
@@ -70,6 +70,7 @@ static inline float half_to_float(half x) {
         y = magnitude * 5.9604644775390625e-8f;
         return sign ? -y : y;
     }
+    // The exponent's bias goes from 15 to 127; the exponent of infinities and NaN from 31 to 255.
     uint32_t bits = sign | ((magnitude << 13) + (magnitude >= 0x7c00 ? 0x70000000u : 0x38000000u));
     memcpy(&y, &bits, 4);
     return y;
@@ -87,14 +88,14 @@ static inline floats load_half(const half* p) {
 #endif
 }
 
-// The first n lanes; zeros behind.
+// Load n < W numbers; the other lanes are 0.
 template <class T> static inline floats load_part(const T* p, long n) {
     T lanes[W] = {};
     memcpy(lanes, p, n * sizeof(T));
     return load(lanes);
 }
 
-// A vector that was loaded, as one that stays in its register: loading it again with each use would take longer.
+// Keep a loaded vector in its register: compilers would load it again for each use, which is slower.
 static inline floats in_register(floats v) {
 #if WIDTH == 16 && defined(__AVX512F__)
     asm("" : "+v"(v));
@@ -114,7 +115,8 @@ static inline void store(bfloat16* p, floats v) {  // to_bfloat16 of each lane
     memcpy(p, &y, sizeof y);
 }
 
-// a b + c, rounded once wherever the processor can: never once in one place and twice in another.
+// a b + c, rounded once if the processor can. Left to the compiler, a * b + c would be rounded once in some places and twice in others, and
+// the same row would get different bits.
 static inline floats multiply_add(floats a, floats b, floats c) {
 #if WIDTH == 16 && defined(__AVX512F__) && defined(__AVX512BW__)
     return (floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -127,7 +129,7 @@ static inline floats multiply_add(floats a, floats b, floats c) {
 #endif
 }
 
-static inline float sum(floats v) {  // of both halves, and so on
+static inline float sum(floats v) {  // add the upper half to the lower half, and so on
 #if WIDTH == 16 && defined(__AVX512F__) && defined(__AVX512BW__)
     return _mm512_reduce_add_ps((__m512)v);
 #elif WIDTH == 8 && defined(__AVX2__)
@@ -141,7 +143,7 @@ static inline float sum(floats v) {  // of both halves, and so on
 #endif
 }
 
-// sum() of four vectors at once.
+// sum() of four vectors at once, added in the same order.
 static inline void sum_four(floats a, floats b, floats c, floats d, float* y) {
 #if (WIDTH == 8 && defined(__AVX2__)) || (WIDTH == 16 && defined(__AVX512DQ__) && defined(__AVX512BW__))
 #if WIDTH == 16
@@ -159,17 +161,17 @@ static inline void sum_four(floats a, floats b, floats c, floats d, float* y) {
 #endif
 }
 
-// sum() of W vectors, each in its own lane.
+// sum() of W vectors: lane i is sum(x[i]).
 static inline floats sums_of(const floats (&x)[W]) {
 #if WIDTH == 16 && defined(__AVX512F__)
-    __m512 quarters[4];  // the i-th of four vectors of each quarter
+    __m512 quarters[4];  // 128-bit part j of quarters[i]: four partial sums of x[4 j + i]
     for (int i = 0; i < 4; i++) {
         const __m512 a = (__m512)x[i], b = (__m512)x[4 + i], c = (__m512)x[8 + i], d = (__m512)x[12 + i];
         const __m512 left = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
         const __m512 right = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
         quarters[i] = _mm512_add_ps(_mm512_shuffle_f32x4(left, right, 0x88), _mm512_shuffle_f32x4(left, right, 0xdd));
     }
-    auto pairs = [](__m512 a, __m512 b) {
+    auto pairs = [](__m512 a, __m512 b) {  // two partial sums of each vector
         const __m512d p = _mm512_castps_pd(a), q = _mm512_castps_pd(b);
         return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(p, q)), _mm512_castpd_ps(_mm512_unpackhi_pd(p, q)));
     };
@@ -183,7 +185,7 @@ static inline floats sums_of(const floats (&x)[W]) {
 }
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && WIDTH == 16
-// y[column][row] = x[row][column], 16 x 16 words; rows of x are so many bytes apart.
+// Transpose 16 x 16 words: y[column][row] = x[row][column]. Rows of x are `bytes` bytes apart.
 static inline void transpose_words(const void* x, long bytes, __m512i y[W]) {
     __m512i a[W], b[W];
     for (int i = 0; i < W; i++) a[i] = _mm512_loadu_si512((const char*)x + i * bytes);
@@ -193,7 +195,7 @@ static inline void transpose_words(const void* x, long bytes, __m512i y[W]) {
             a[i + 2 * j] = _mm512_unpacklo_epi64(b[i + j], b[i + 2 + j]);
             a[i + 2 * j + 1] = _mm512_unpackhi_epi64(b[i + j], b[i + 2 + j]);
         }
-    for (int i = 0; i < 4; i++) {  // a[4 g + i] has column 4 l + i of rows 4 g to 4 g + 3 in its quarter l
+    for (int i = 0; i < 4; i++) {  // 128-bit part l of a[4 g + i]: column 4 l + i of rows 4 g to 4 g + 3
         const __m512i even[2] = {_mm512_shuffle_i32x4(a[i], a[4 + i], 0x88), _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0x88)};
         const __m512i odd[2] = {_mm512_shuffle_i32x4(a[i], a[4 + i], 0xdd), _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0xdd)};
         y[i] = _mm512_shuffle_i32x4(even[0], even[1], 0x88), y[8 + i] = _mm512_shuffle_i32x4(even[0], even[1], 0xdd);
@@ -202,7 +204,7 @@ static inline void transpose_words(const void* x, long bytes, __m512i y[W]) {
 }
 
 #if defined(__AVX512BF16__)
-// As 32 numbers of bfloat16.
+// Store two vectors, rounded, as 32 consecutive numbers.
 static inline void store_both(floats first, floats second, bfloat16* y) {
     const __m512bh row = _mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
     memcpy(y, &row, sizeof row);
@@ -210,7 +212,7 @@ static inline void store_both(floats first, floats second, bfloat16* y) {
 #endif
 #endif
 
-// sum[lane] + low(a) low(b) + high(a) high(b), of the signed 16-bit halves of each lane.
+// sum[lane] + low(a) low(b) + high(a) high(b), where low and high are the signed 16-bit halves of a lane.
 static inline ints multiply_pairs(ints sum, ints a, ints b) {
 #if WIDTH == 16 && defined(__AVX512VNNI__) && defined(__AVX512BW__)
     return (ints)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
@@ -223,7 +225,7 @@ static inline ints multiply_pairs(ints sum, ints a, ints b) {
 #elif WIDTH == 4 && defined(__SSE2__)
     return sum + (ints)_mm_madd_epi16((__m128i)a, (__m128i)b);
 #else
-    return sum + ((a << 16) >> 16) * ((b << 16) >> 16) + (a >> 16) * (b >> 16);
+    return sum + ((a << 16) >> 16) * ((b << 16) >> 16) + (a >> 16) * (b >> 16);  // the shifts extend the sign
 #endif
 }
 
@@ -242,10 +244,11 @@ static inline bool any(ints mask) {
 static inline floats choose(ints mask, floats yes, floats no) { return (floats)((mask & (ints)yes) | (~mask & (ints)no)); }
 
 static inline floats exp(floats x) {  // 2^n (1 + r + r^2/2 + ...), |r| <= ln(2) / 2; relative error below 2e-7
-    const floats low = splat(-104.0f), high = splat(88.72283f), rounding = splat(12582912.0f);  // 1.5 * 2^23
+    // Below `low` the result is 0, above `high` infinite. Adding 1.5 * 2^23 rounds to an integer, in the low bits of the float.
+    const floats low = splat(-104.0f), high = splat(88.72283f), rounding = splat(12582912.0f);
     floats z = choose(x < low, low, choose(x > high, high, x));
     floats shifted = z * 1.44269504f + rounding, n = shifted - rounding;
-    floats r = z - n * 0.693359375f + n * 2.12194440e-4f;
+    floats r = z - n * 0.693359375f + n * 2.12194440e-4f;  // ln(2) in two parts, of which n times the first is exact
     floats p = splat(1.0f / 5040);
     p = p * r + 1.0f / 720;
     p = p * r + 1.0f / 120;
@@ -254,14 +257,15 @@ static inline floats exp(floats x) {  // 2^n (1 + r + r^2/2 + ...), |r| <= ln(2)
     p = p * r + 0.5f;
     p = p * r + 1.0f;
     p = p * r + 1.0f;
-    ints exponent = (ints)shifted - 0x4b400000, first = exponent >> 1, second = exponent - first;  // 2^128 is no number
+    // 0x4b400000 are the bits of 1.5 * 2^23. 2^n is multiplied as two factors, since 2^128 alone would overflow.
+    ints exponent = (ints)shifted - 0x4b400000, first = exponent >> 1, second = exponent - first;
     floats y = p * (floats)((first + 127) << 23) * (floats)((second + 127) << 23);
     return choose(x > high, splat(INFINITY), choose(x != x, x, y));
 }
 
 static inline floats sigmoid(floats x) { return 1.0f / (1.0f + exp(-x)); }
 
-static inline floats tanh(floats x) {
+static inline floats tanh(floats x) {  // near 0 by its series, since 1 - 2 / (1 + e^2x) would lose digits there
     floats square = x * x;
     floats small = x * (1.0f + square * (-0.33333333f + square * (0.13333333f + square * (-0.053968254f + square * 0.021869489f))));
     floats large = 1.0f - 2.0f / (1.0f + exp(2.0f * x));

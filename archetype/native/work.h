@@ -1,4 +1,4 @@
-// What an operation is, how its work is shared by threads, and numbers of any type as float32.
+// Entries of a list of operations, how threads share an entry's work, and conversions between float32 and other data types.
 #pragma once
 #include "arguments.h"
 #include "vector.h"
@@ -10,15 +10,16 @@
 #include <sched.h>
 #endif
 
-// Entries that are serial are computed by the first thread alone; before one with `barrier` all threads wait for each other.
+// A serial entry is computed by the first thread. Before an entry with `barrier`, all threads wait for each other; recorder.py decides
+// which entries need one.
 struct Entry {
     int32_t operation, serial, barrier;
-    const void* arguments;  // the struct that stands at the operation's head
+    const void* arguments;  // the operation's struct, such as ProductArguments
 };
 
 ENUMERATION(enum, Type, FLOAT32, BFLOAT16, INT64, BOOL, INT8, INT4, LOSSLESS)
 
-// A type of numbers that are computed with.
+// A data type that kernels compute in; the other types are only stored or indices.
 struct Float {
     Type type;
     operator Type() const { return type; }
@@ -28,11 +29,12 @@ static inline bool is_valid(const Float& x) { return x == FLOAT32 || x == BFLOAT
 constexpr int MAX_THREADS = 256;
 constexpr long PIECE = 32768;  // bytes of weights that a thread takes at a time
 
+// How much of one thread's share of an entry has been taken. A cache line each, so that threads do not slow each other down.
 struct alignas(64) Counter {
     std::atomic<long> next;
 };
 
-// The first number of a run by which no memory may be reached: a row that is none, or a place behind a cache.
+// The first index of a run that is out of range (token, expert, cache position), for the error message.
 struct WrongIndex {
     std::atomic<bool> is_set{false};
     std::atomic<long> entry{-1};
@@ -41,38 +43,42 @@ struct WrongIndex {
 
 struct Worker {
     int thread, threads;
-    Counter* counters;  // of the present entry, one of each thread's share
+    Counter* counters;  // (threads) of the current entry
     WrongIndex* wrong;
     long entry;
-    // Whether an index is one of so many. If it is not, the caller leaves out what it would reach, and nothing behind is computed.
+    // Check an index before memory is accessed through it. If it is out of range, the caller must skip the access; the error is recorded,
+    // and later entries are not computed.
     bool is_index(int64_t index, int64_t count) const {
-        if ((uint64_t)index < (uint64_t)count) return true;
+        if ((uint64_t)index < (uint64_t)count) return true;  // a negative index becomes a large number
         long none = -1;
+        // Only the first thread writes the details, which are read after the parallel region.
         if (wrong->entry.compare_exchange_strong(none, entry)) wrong->index = index, wrong->count = count;
         wrong->is_set = true;
         return false;
     }
 };
 
-static inline void spin() {
+static inline void spin() {  // one iteration of a spin wait, which leaves the core's other hardware thread more of the core
 #if defined(__x86_64__)
     _mm_pause();
 #endif
 }
 
+// A barrier on which threads spin. `arrived` counts the threads of the current phase; the last one starts the next phase.
 class Barrier {
   public:
     void wait(int threads) {
         if (threads == 1) return;
-        int before = phase.load(std::memory_order_relaxed);
+        int before = phase.load(std::memory_order_relaxed);  // before arriving: afterwards, the phase may already have changed
         if (arrived.fetch_add(1) == threads - 1) {
-            arrived.store(0, std::memory_order_relaxed);
+            arrived.store(0, std::memory_order_relaxed);  // before the others are released, who may arrive at the next barrier at once
             phase.fetch_add(1);
             return;
         }
+        // Acquire: what other threads wrote before the barrier is visible after it.
         for (int spins = 0; phase.load(std::memory_order_acquire) == before;) {
             spin();
-            if (++spins == 500) {  // another program may have this core
+            if (++spins == 500) {  // the awaited thread may have lost its core to another program: offer this one
                 spins = 0;
 #if !defined(_WIN32)
                 sched_yield();
@@ -85,7 +91,7 @@ class Barrier {
     std::atomic<int> arrived{0}, phase{0};
 };
 
-// Call body(first, last) for all of 0..total in pieces: each thread its own share first, then what others have left.
+// Call body(first, last) for 0..total in pieces. Each thread computes its own share first, then steals pieces that others have not begun.
 template <class Body> static void share(const Worker& worker, long total, long piece, Body body) {
     for (int i = 0; i < worker.threads; i++) {
         int owner = (worker.thread + i) % worker.threads;
@@ -99,7 +105,8 @@ template <class Body> static void share(const Worker& worker, long total, long p
     }
 }
 
-template <class T> static T* scratch(int slot, size_t size) {  // one buffer a thread and slot, 64 bytes aligned
+// A buffer of this thread, aligned to 64 bytes. It is reused: the next call with the same slot returns the same memory.
+template <class T> static T* scratch(int slot, size_t size) {
     static thread_local std::vector<char> buffers[5];
     auto& buffer = buffers[slot];
     if (buffer.size() < size * sizeof(T) + 64) buffer.resize(size * sizeof(T) + 64);
@@ -130,7 +137,7 @@ static inline void widen(const bfloat16* p, long n, float* y) {
     for (; i < n; i++) y[i] = to_float(p[i]);
 }
 
-// n numbers in the type of p, from its place `start` on.
+// Store n numbers of x, converted to a data type, at p[start], p[start + stride], ...
 static inline void put_all(void* p, int type, long start, long stride, long n, const float* x) {
     if (type == BFLOAT16) {
         bfloat16* y = (bfloat16*)p + start;
@@ -146,10 +153,10 @@ static inline void put_all(void* p, int type, long start, long stride, long n, c
         for (long i = 0; i < n; i++) put(p, type, start + i * stride, x[i]);
 }
 
-// n numbers as float32: in place where they are, else in a buffer.
+// Return n numbers of p as contiguous float32: p itself if they already are, else `buffer` with a copy.
 static const float* as_floats(const void* p, int type, long start, long stride, long n, float* buffer) {
     if (type == FLOAT32 && stride == 1) return (const float*)p + start;
-    if (stride == 0) std::fill(buffer, buffer + n, get(p, type, start));
+    if (stride == 0) std::fill(buffer, buffer + n, get(p, type, start));  // broadcast
     else if (type == FLOAT32)
         for (long i = 0; i < n; i++) buffer[i] = ((const float*)p)[start + i * stride];
     else if (type == BFLOAT16 && stride == 1) widen((const bfloat16*)p + start, n, buffer);

@@ -6,11 +6,8 @@ Copies = list[tuple[Tensor, Tensor]]  # each buffer with a copy of its values
 
 
 def copy_buffers(module: nn.Module) -> Copies:
-    """Copy the buffers of a module and its submodules.
-
-    A submodule names the buffers that no forward pass writes to in its class attribute `constant_buffers`; they are
-    left out, so that a model without running statistics copies nothing.
-    """
+    """Copy the buffers of a module and its submodules, except the `constant_buffers` that a submodule's class names."""
+    # a model without running statistics has nothing to copy
     return [
         (buffer, buffer.clone())
         for part in module.modules()
@@ -20,6 +17,5 @@ def copy_buffers(module: nn.Module) -> Copies:
 
 
 def restore_buffers(copies: Copies) -> None:
-    """Write the copied values back."""
     for buffer, before in copies:
         buffer.copy_(before)

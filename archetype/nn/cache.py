@@ -1,10 +1,9 @@
 """State that layers keep between forward passes: one `LayerState` per layer, read and updated in place.
 
-Modules themselves hold no state. The first dimension of every state tensor is the batch, so that sequences can be
-selected, inserted and removed without knowing the kind of state. The length of each sequence is stored once, in the
-model's `State`. A forward pass updates the state in place: continue with `output.state`, and copy it with
+The first dimension of every state tensor is the batch, so sequences are selected, inserted and removed without knowing
+the kind of state. A forward pass updates the state in place: continue with `output.state`, and copy it with
 `State.select` first if two continuations are wanted. Attention masks are computed from the positions that `append`
-returns, so a mixer works alike on a full buffer and on a ring buffer. docs/decisions.md has a table of all kinds.
+returns, so a mixer treats full buffers and ring buffers alike. docs/decisions.md has a table of all kinds.
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,12 +40,13 @@ class LayerState:
         return replace(self, **copies)
 
     def insert(self, rows: Int[Tensor, "rows"], other: "LayerState") -> None:
-        """Overwrite the given N rows with the N rows of `other`, whose buffers may be shorter."""
+        """Overwrite N rows of the batch with the N rows of `other`, whose buffers may be shorter."""
         for name, value in self._values():
             source = getattr(other, name)
             if isinstance(value, LayerState):
                 value.insert(rows, source)
             elif source.numel():
+                # a buffer with fewer slots fills the first slots of this one
                 inside = value[(slice(None), *(slice(size) for size in source.shape[1:]))]
                 inside.index_copy_(0, rows, source)  # indexed assignment starts threads even for 2,000 numbers
 
@@ -54,9 +54,9 @@ class LayerState:
         """Copy the state of one row of the batch to another, for every row.
 
         Args:
-            sources: for each row, the row to copy from, which must itself be a row that keeps its own state.
-            starts: for each row, the first slot in which it may differ from its source.
-            ends: for each row, the number of slots in use; nothing is stored from there on.
+            sources: the row that each row copies from; a row that others copy from must have itself as source.
+            starts: the first slot in which each row may differ from its source.
+            ends: the number of slots in use of each row.
         """
         self.insert(torch.arange(len(sources), device=sources.device), self.select(sources))
 
@@ -73,7 +73,7 @@ class LayerState:
         return self
 
     def rows(self: S, start: int, stop: int) -> S:
-        """Return a view of rows `start` to `stop` of the batch."""
+        """Return a view of the rows from `start` to `stop` (exclusive) of the batch."""
         views = {
             name: value.rows(start, stop) if isinstance(value, LayerState) else value[start:stop]
             for name, value in self._values()
@@ -81,14 +81,15 @@ class LayerState:
         return replace(self, **views)
 
     def num_shared(self, length: int) -> int:
-        """Return how many tokens after the first `length` can be read at once as rows of the same memory (>= 1)."""
+        """Return how many tokens after the first `length` may be processed in one pass by `shared` (>= 1)."""
+        # A state of tensors is limited to 1 unless it can be shortened: a recurrence would overwrite itself.
         inner = [value for _, value in self._values() if isinstance(value, LayerState)]
         if len(inner) < len([*self._values()]):
             return EMPTY_SLOT if self.can_shorten else 1
         return min((value.num_shared(length) for value in inner), default=EMPTY_SLOT)
 
     def shared(self: S, count: int) -> S:
-        """Return a view of one row as `count` rows in the same memory; each row writes to a different slot."""
+        """Return a view of one row as `count` rows of a batch, in the same memory; each row writes to another slot."""
         views = {
             name: value.shared(count) if isinstance(value, LayerState) else value.expand(count, *value.shape[1:])
             for name, value in self._values()
@@ -115,7 +116,7 @@ class LayerState:
 class KVCache(LayerState):
     """Key-value cache of full attention: slot s holds position s.
 
-    Latent attention (MLA) stores its latent as `keys` and the shared rotary key as `values`, one head each.
+    Latent attention (MLA) stores its latent vectors as `keys` and its rotary keys as `values`, each as one head.
     """
 
     is_ring: ClassVar[bool] = False  # whether a slot is reused by later positions
@@ -130,14 +131,14 @@ class KVCache(LayerState):
     def empty(
         cls, batch: int, heads: int, capacity: int, sizes: tuple[int, int], dtype: torch.dtype, device: torch.device
     ) -> "KVCache":
-        # zeros: a masked slot is multiplied by zero, and zero times NaN would be NaN
+        # Zeros, since attention multiplies the values of masked slots by 0, and 0 * NaN would be NaN.
         keys, values = (torch.zeros(batch, heads, capacity, size, dtype=dtype, device=device) for size in sizes)
         return cls(keys, values)
 
     def append(
         self, keys: Float[Tensor, "B K T P"], values: Float[Tensor, "B K T Q"], context: ForwardContext
     ) -> tuple[Float[Tensor, "B K S P"], Float[Tensor, "B K S Q"], Int[Tensor, "b S"]]:
-        """Write the new positions. Return all keys, all values, and the position stored in each slot."""
+        """Write the new keys and values. Return all keys, all values, and the position stored in each slot."""
         for buffer, new in ((self.keys, keys), (self.values, values)):
             write_slots(buffer, new, context)
         return self.keys, self.values, self.positions(context.ends)
@@ -150,19 +151,21 @@ class KVCache(LayerState):
         return KVCache(self.keys[:, :, :slots], self.values[:, :, :slots])
 
     def copy_rows(self, sources: Int[Tensor, "B"], starts: Int[Tensor, "B"], ends: Int[Tensor, "B"]) -> None:
-        # only the slots in which a row and its source row differ
+        # the kernel copies only the slots in which a row and its source differ
         if not copy_places(self.keys, self.values, sources, starts, ends):
             super().copy_rows(sources, starts, ends)
 
 
 def write_slots(buffer: Float[Tensor, "B K S P"], new: Float[Tensor, "B K T P"], context: ForwardContext) -> None:
-    """Write each new token to the buffer slot with the index of its position."""
+    """Write each new token to the slot whose index is its position."""
     if context.num_tokens is None and fused.append(context.kernels, new, buffer, context.positions) is not None:
         return
     rows, slots = torch.arange(new.shape[0], device=new.device)[:, None], buffer.shape[2]
     written, index = new.transpose(1, 2).to(buffer.dtype), context.positions  # (B, T, K, P), (B, T)
-    if context.num_tokens is not None:  # padding may lie beyond the buffer: it wraps around and rewrites what is there
-        inside = (index < slots)[:, :, None, None]
+    if context.num_tokens is not None:
+        # Positions of padding may be beyond the buffer. They wrap around, and write back what is already in their slot:
+        # all shapes stay static.
+        inside = (index < slots)[:, :, None, None]  # (B, T, 1, 1)
         index = index % slots
         written = torch.where(inside, written, buffer[rows, :, index])
     buffer[rows, :, index] = written
@@ -183,16 +186,16 @@ class RingKVCache(KVCache):
     ) -> tuple[Float[Tensor, "B K S P"], Float[Tensor, "B K S Q"], Int[Tensor, "B S"]]:
         """Return the window before this pass and the new tokens, with their positions; then store the newest W."""
         starts, ends = context.positions[:, 0], context.ends
-        if keys.shape[2] == 1:  # a single token overwrites the slot of the position that just left the window
+        if keys.shape[2] == 1:  # the slot of a single token held the position that has just left the window
             kernels, positions = context.kernels, context.positions
             if context.num_tokens is None and fused.append(kernels, keys, self.keys, positions) is not None:
                 fused.append(kernels, values, self.values, positions)
             else:
                 self._write(keys, values, starts, ends)
             return self.keys, self.values, self.positions(ends)
-        # Several new tokens: writing the late ones first would overwrite keys that the early ones still attend to. So
-        # attention reads the window as it was, (B, K, W, P), joined with the new keys, (B, K, T, P). A position that
-        # has left a query's window is among them, and the mask, which goes by `positions`, hides it.
+        # Writing several new tokens first would overwrite keys that the earlier ones of them still see. So attention
+        # reads the old window, (B, K, W, P), joined with the new keys, (B, K, T, P), and the buffer is written
+        # afterwards. Old positions outside a query's window are hidden by the mask, which is computed from positions.
         visible = (
             torch.cat((self.keys, keys.to(self.keys.dtype)), dim=2),
             torch.cat((self.values, values.to(self.values.dtype)), dim=2),
@@ -202,7 +205,7 @@ class RingKVCache(KVCache):
         return visible
 
     def num_shared(self, length: int) -> int:
-        # only free slots: later tokens would overwrite keys that earlier ones still attend to
+        # as many as there are empty slots: a later token must not overwrite keys that an earlier one still sees
         return max(1, self.keys.shape[2] - length)
 
     def narrow(self, slots: int) -> "RingKVCache":
@@ -210,11 +213,11 @@ class RingKVCache(KVCache):
         return self
 
     def copy_rows(self, sources: Int[Tensor, "B"], starts: Int[Tensor, "B"], ends: Int[Tensor, "B"]) -> None:
-        # whole rows: a slot holds different positions over time, so rows have no prefix in common
+        # Whole rows: slots are reused, so two rows may differ in any slot, whatever prefix their sequences share.
         LayerState.copy_rows(self, sources, starts, ends)
 
     def _newest(self, ends: Lengths) -> Int[Tensor, "B W"]:
-        """Newest position below `ends` stored in each slot; negative if the slot is empty."""
+        # newest position below `ends` for each slot; negative if the slot is empty
         size = self.keys.shape[2]
         slots = torch.arange(size, device=ends.device)  # (W,)
         # largest p < ends with p mod W = s: step back from ends - 1 by the distance of its slot to s, modulo W
@@ -226,9 +229,9 @@ class RingKVCache(KVCache):
         return torch.where(newest < 0, EMPTY_SLOT, newest)
 
     def _write(self, keys: Tensor, values: Tensor, starts: Lengths, ends: Lengths) -> None:
-        # (B, W) index of the new token for each slot; < 0 keeps the old one. With T > W only the newest W are stored,
-        # and padding, whose positions are from `ends` on, never is. Every slot is written by one gather, as the number
-        # of tokens to store differs from row to row, and a recorded step needs shapes that do not.
+        # (B, W) index of the new token for each slot; < 0 keeps the old one. If T > W, only the newest W tokens are
+        # stored. Padding, whose positions are at or beyond `ends`, is never stored. All slots are written by one gather
+        # and one `where`: rows store different numbers of tokens, and a recorded step needs static shapes.
         step = self._newest(ends) - starts[:, None]
         for buffer, new in ((self.keys, keys), (self.values, values)):
             index = step.clamp(min=0)[:, None, :, None].expand(-1, buffer.shape[1], -1, buffer.shape[3])
@@ -238,31 +241,30 @@ class RingKVCache(KVCache):
 
 @dataclass
 class CrossKVCache(LayerState):
-    """Keys and values of an encoder's output; `num_tokens` of each sequence are not padding. Decoding never writes."""
+    """Keys and values of an encoder's output, the first `num_tokens` of each sequence; decoding only reads them."""
 
     keys: Float[Tensor, "B K S P"]
     values: Float[Tensor, "B K S P"]
     num_tokens: Lengths
 
     def num_shared(self, length: int) -> int:
-        # no limit: decoding never writes here
-        return EMPTY_SLOT
+        return EMPTY_SLOT  # no limit, as nothing is written
 
     @classmethod
     def empty(
         cls, batch: int, heads: int, length: int, size: int, dtype: torch.dtype, device: torch.device
     ) -> "CrossKVCache":
-        # one token of zeros per source, so that attention over it stays finite
+        # num_tokens = 1: attention over an empty source would be NaN
         keys, values = torch.zeros(2, batch, heads, length, size, dtype=dtype, device=device).unbind()
         return cls(keys, values, torch.ones(batch, dtype=torch.long, device=device))
 
 
 @dataclass
 class BlockState(LayerState):
-    """State of a block's sublayers, if it is more than the state of its mixer.
+    """State of a block whose cross-attention or feed-forward part has a state as well.
 
-    Consecutive rows of the batch, `rows_per_source` each, may share the keys and values of one source (beam search).
-    They are always selected and inserted together.
+    In beam search, `rows_per_source` consecutive rows of the batch share the keys and values of one source, and are
+    selected and inserted together.
     """
 
     mixer: LayerState | None = None
@@ -272,16 +274,14 @@ class BlockState(LayerState):
 
     @property
     def can_shorten(self) -> bool:
-        # a state with a source cannot be shortened
         return self.cross is None and all(state.can_shorten for state in self._own().values())
 
     def select(self, rows: Int[Tensor, "rows"]) -> "BlockState":
-        # with cross-attention, the rows must be all rows of some sources
+        # with cross-attention, `rows` must contain all rows of a source or none
         selected = {name: state.select(rows) for name, state in self._own().items()}
         return self._with(selected, self.cross and self.cross.select(self._sources(rows)))
 
     def insert(self, rows: Int[Tensor, "rows"], other: LayerState) -> None:
-        # with cross-attention, all rows of its sources
         assert isinstance(other, BlockState)
         for name, state in self._own().items():
             state.insert(rows, other._own()[name])
@@ -289,26 +289,26 @@ class BlockState(LayerState):
             self.cross.insert(self._sources(rows), other.cross)
 
     def copy_rows(self, sources: Int[Tensor, "B"], starts: Int[Tensor, "B"], ends: Int[Tensor, "B"]) -> None:
-        # a row and its source row must read the same source text
+        # cross-attention is not copied: a row and the row that it copies from must have the same source text
         for state in self._own().values():
             state.copy_rows(sources, starts, ends)
 
     def to(self, dtype: torch.dtype) -> "BlockState":
-        # keys and values of the source keep their type
+        # `cross` keeps its data type
         return self._with({name: state.to(dtype) for name, state in self._own().items()}, self.cross)
 
     def narrow(self, slots: int) -> "BlockState":
-        # cross-attention stays whole
+        # `cross` has slots of source tokens, not of the sequence
         return self._with({name: state.narrow(slots) for name, state in self._own().items()}, self.cross)
 
     def rows(self, start: int, stop: int) -> "BlockState":
-        # with cross-attention, the rows must be all rows of some sources
+        # with cross-attention, from the first row of a source to the last row of a source
         states = {name: state.rows(start, stop) for name, state in self._own().items()}
         each = self.rows_per_source
         return self._with(states, self.cross and self.cross.rows(start // each, stop // each))
 
     def without_source(self) -> "BlockState":
-        """Return the state without cross-attention, whose rows may be copied one by one."""
+        """Return the state without cross-attention; its rows can be copied one by one."""
         return self._with(self._own(), None)
 
     def _with(self, states: Mapping[str, LayerState], cross: CrossKVCache | None) -> "BlockState":
@@ -324,6 +324,7 @@ class BlockState(LayerState):
             yield "cross", self.cross
 
     def _sources(self, rows: Int[Tensor, "rows"]) -> Int[Tensor, "sources"]:
+        # the index of a source is that of its first row, divided by the rows of a source
         return rows[:: self.rows_per_source] // self.rows_per_source
 
 
@@ -347,42 +348,42 @@ class State:
         return State(self.lengths[rows], [layer.select(rows) for layer in self.layers], self.capacity)
 
     def insert(self, rows: Int[Tensor, "rows"], other: "State") -> None:
-        """Overwrite the given rows with the rows of `other`, which must not have a larger capacity."""
+        """Overwrite rows of the batch with the rows of `other`, whose capacity must not be larger."""
         self.lengths[rows] = other.lengths
         for layer, source in zip(self.layers, other.layers, strict=True):
             layer.insert(rows, source)
 
     def copy_rows(self, sources: Int[Tensor, "B"], starts: Int[Tensor, "B"]) -> None:
-        """Copy the states of some rows to others of the same length; arguments as for `LayerState.copy_rows`."""
+        """Copy the states of rows to others of the same length; arguments as for `LayerState.copy_rows`."""
         for layer in self.layers:
             layer.copy_rows(sources, starts, self.lengths)
 
     def narrow(self, slots: int) -> "State":
-        """Return a view of the first `slots` slots of each buffer; writes go to the same memory."""
+        """Return a view of the first `slots` slots of each buffer, in the same memory."""
         layers = [layer.narrow(slots) for layer in self.layers]
         return State(self.lengths, layers, min(slots, self.capacity), whole=self.whole or self)
 
     def rows(self, start: int, stop: int) -> "State":
-        """Return a view of rows `start` to `stop`; writes go to the same memory."""
+        """Return a view of the rows from `start` to `stop` (exclusive), in the same memory."""
         return State(self.lengths[start:stop], [layer.rows(start, stop) for layer in self.layers], self.capacity)
 
     def num_shared(self, length: int) -> int:
-        """Return how many tokens after the first `length` can be read at once as rows of the same memory (>= 1)."""
+        """Return how many tokens after the first `length` may be processed in one pass by `shared` (>= 1)."""
         return min((layer.num_shared(length) for layer in self.layers), default=EMPTY_SLOT)
 
     def shared(self, count: int) -> "State":
-        """Return a view of one row as `count` rows, one per new token; row n has n more tokens than row 0."""
+        """Return a view of one row as `count` rows, for as many new tokens: row n has n more tokens than row 0."""
         lengths = self.lengths + torch.arange(count, device=self.lengths.device)
         return State(lengths, [layer.shared(count) for layer in self.layers], self.capacity)
 
     @property
     def targets(self) -> "State":
-        """The state without cross-attention, whose rows may be copied one by one."""
+        """The state without cross-attention; its rows can be copied one by one."""
         layers = [layer.without_source() if isinstance(layer, BlockState) else layer for layer in self.layers]
         return State(self.lengths, layers, self.capacity)
 
     def advance(self, lengths: Lengths) -> "State":
-        """Return the state after a pass with these new lengths; of a narrowed view, return the full state."""
+        """Return the state after a pass, with these new lengths; if this is a narrowed view, the full state."""
         state = self.whole or self
         return State(lengths, state.layers, state.capacity)
 

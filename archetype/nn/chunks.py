@@ -21,7 +21,7 @@ Outputs = tuple[Float[Tensor, "B T H Q"], Float[Tensor, "B H P Q"]]
 def read_chunks(
     chunk: Callable[..., tuple[Tensor, Tensor]], size: int, memory: Float[Tensor, "B H P Q"], *inputs: Tensor
 ) -> Outputs:
-    """Read (B, T, ...) inputs in chunks of `size` positions. Return all outputs and the last state."""
+    """Process inputs, (B, T, ...) each, in chunks of `size` positions. Return all outputs and the last state."""
     if symbolic.is_symbolic(inputs[0].shape[1]):  # unknown number of chunks: scan one position at a time
         y, memory = symbolic.scan(partial(_step, chunk), (memory,), *inputs)
         return y, memory

@@ -25,7 +25,7 @@ def randomize(model: M, seed: int = 0) -> M:
         else:
             parameter.normal_(0.0 if "bias" in name.rpartition(".")[2] else 1.0, 0.3, generator=generator)
     for name, buffer in model.named_buffers():
-        if not buffer.is_floating_point():  # such as position ids
+        if not buffer.is_floating_point():  # position ids, for example
             continue
         if name.endswith("running_var"):
             buffer.uniform_(0.5, 1.5, generator=generator)

@@ -30,30 +30,30 @@ class EncoderOutput:
 
 @dataclass
 class ForwardContext:
-    """Positions of one forward pass, and the values that its layers share.
+    """Positions of one forward pass, and values shared by its layers.
 
-    `positions` counts from 0 at the first token of a sequence. Padding is always at the end and continues the count, so
-    that its cache entries lie beyond the sequence's length, where the mask hides them and later tokens overwrite them.
+    Positions count from 0 at the first token of a sequence. Padding is always at the end and continues the count, so
+    its cache entries are beyond the sequence's length, where the mask hides them and later tokens overwrite them.
 
     Attributes:
         positions: of the new tokens.
         num_tokens: number of tokens in each sequence, padding excluded (None: no padding).
-        starts_at_zero: every sequence starts at position 0, and no cached tokens come before.
+        starts_at_zero: whether every sequence starts at position 0, without cached tokens.
         tokens: ids of the new tokens (None: the inputs are vectors, not tokens).
-        encoder_output: what cross-attention attends to if no cache holds its keys and values.
-        position_bias: the relative position table shared by the layers of the stack.
-        document_ids: the document of each token, if several are packed into one row and must not attend to each other;
-            positions then start at 0 in each document.
+        encoder_output: input of cross-attention, if no cache holds its keys and values.
+        position_bias: relative position table shared by the layers of the stack.
+        document_ids: document of each token, if several documents are packed into a sequence and must not see each
+            other; positions then start at 0 in each document.
         rows: positions of whole sequences, if several processes split each sequence (context parallelism); the other
-            fields then hold only the positions of this process.
+            fields then contain only the positions of this process.
         aux_losses: scalars that parts add to the training loss.
-        shared: results shared between layers, by key.
-        layer: index in its stack of the running layer, which may reuse the weights of an earlier one.
-        sources: indices of layers whose values (`leave`) later layers read (None: possibly all).
-        left: the values that these layers left, by layer index.
-        layer_inputs: vectors that the token embedding computes for single layers, by layer index.
-        observer: reads, and may replace, the values that parts offer by `probe` (None: nobody looks).
-        kernels: by which parts compute what torch has no operation for: at once, or recorded for replays.
+        shared: results of `cached`, by key.
+        layer: index of the running layer in its stack; with shared weights, not the index of the module.
+        sources: layers whose values later layers read by `left_by` (None: possibly all).
+        left: values published by `leave`, by layer index.
+        layer_inputs: per-layer vectors of the token embedding, by layer index.
+        observer: receives, and may replace, the values that parts pass to `probe`.
+        kernels: native operations, computed immediately or recorded (`archetype.native.kernels`).
     """
 
     positions: Int[Tensor, "B T"]
@@ -88,7 +88,7 @@ class ForwardContext:
         ids = None if tokens.is_floating_point() else tokens
         if document_ids is not None:
             is_first = nn.functional.pad(document_ids[:, 1:] != document_ids[:, :-1], (1, 0))
-            first = (steps * is_first).cummax(1).values  # index of the first token of each token's document
+            first = (steps * is_first).cummax(1).values  # (B, T): where the document of each token starts
             return cls(
                 steps - first, num_tokens, True, ids, document_ids=document_ids, observer=observer, kernels=kernels
             )
@@ -96,7 +96,7 @@ class ForwardContext:
         return cls(positions, num_tokens, lengths is None, ids, observer=observer, kernels=kernels)
 
     def shared_by(self, shares: PositionShares | None) -> "ForwardContext":
-        """Return the context of this process's positions; the same context without context parallelism."""
+        """Return the context of the positions of this process; `shares` is None without context parallelism."""
         if shares is None:
             return self
         ids = self.document_ids
@@ -106,7 +106,7 @@ class ForwardContext:
         return replace(self, positions=own_positions, tokens=own_tokens, document_ids=own_ids, rows=rows)
 
     def own(self, x: Tensor) -> Tensor:
-        """Cut sequences (B, S, ...) to the positions of this process; return all without context parallelism."""
+        """Return the positions of this process of sequences, (B, S, ...); all without context parallelism."""
         return x if self.rows is None else self.rows.shares.own(x)
 
     @property
@@ -116,11 +116,12 @@ class ForwardContext:
         return first + (self.positions.shape[1] if self.num_tokens is None else self.num_tokens)
 
     def is_last_of(self, num_slots: int) -> bool:
-        """Whether the new tokens of every sequence, without padding, fill the last of `num_slots` cache slots.
+        """Return whether the new tokens of every sequence, without padding, are in the last of `num_slots` slots.
 
-        With fewer tokens than slots the answer depends on the positions. It is then False on a GPU, where reading them
-        would synchronize, and for a single token, whose recorded decode step is replayed at other positions.
+        The answer is False if it would need values of `positions` in a decode step or on a GPU.
         """
+        # With fewer tokens than slots, the answer depends on the positions. Reading them would synchronize a GPU, and a
+        # recorded decode step is replayed at other positions.
         length = self.positions.shape[1]
         if self.num_tokens is not None or length == num_slots:
             return self.num_tokens is None
@@ -138,18 +139,18 @@ class ForwardContext:
 
     @property
     def shared_positions(self) -> Int[Tensor, "b T"]:
-        """The positions, as a single row if they are the same for every sequence."""
+        """`positions`, reduced to one row if they are the same in every sequence."""
         return self.positions[:1] if self.starts_at_zero and self.document_ids is None else self.positions
 
     def within_documents(self, allowed: Bool[Tensor, "b 1 T S"]) -> Bool[Tensor, "b2 1 T S"]:
-        """Remove pairs of tokens in different documents from the allowed pairs."""
+        """Return the allowed pairs whose tokens are in the same document."""
         if self.document_ids is None:
             return allowed
         return allowed & (self.document_ids[:, None, :, None] == self.document_ids[:, None, None, :])
 
     @property
     def aux_loss(self) -> Float[Tensor, ""] | None:
-        """Sum of the losses that parts add to the training loss; None if there are none."""
+        """Sum of `aux_losses`; None if there are none."""
         return torch.stack(self.aux_losses).sum() if self.aux_losses else None
 
     def cached(self, key: Hashable, compute: Callable[[], T]) -> T:
@@ -160,39 +161,40 @@ class ForwardContext:
         return result
 
     def probe(self, module: nn.Module, name: str, x: Tensor) -> Tensor:
-        """Return a value within a part unchanged, or what the observer returns for it.
+        """Return x, an intermediate value of a part, or the observer's replacement.
 
         Args:
-            module: the part; its class attribute `probes` gives the shape of each name.
-            name: of the value within the part.
+            module: module of the part; its class attribute `probes` maps names to shapes.
+            name: name of the value in `probes`.
             x: the value.
         """
         return x if self.observer is None or torch.compiler.is_compiling() else self.observer(module, name, x)
 
     def leave(self, value: Any) -> None:
-        """Publish a value of this pass, such as keys and values, for later layers of the stack.
+        """Publish a value of this layer, such as its keys and values, for later layers of the same pass.
 
-        A layer publishes one value. It is kept only if the `source` of a later mixer names this layer. Gradients
-        flow back through it, and it is discarded after the pass; what later tokens need belongs in the layer's state.
+        A layer publishes at most one value, which is kept only if the `source` of a later mixer names the layer.
+        Gradients flow through it. Values that later tokens need belong in the layer's state.
         """
         if self.sources is None or self.layer in self.sources:
             self.left[self.layer] = value
 
     def left_by(self, layer: int) -> Any:
         """Return the value that an earlier layer of the stack published with `leave`."""
+        # kept by `leave` only if `source` of a later mixer names the layer
         cause = "it has left nothing, or no later layer's `source` names it"
         assert layer in self.left, f"layer {layer} has left nothing for layer {self.layer}: {cause}"
         return self.left[layer]
 
     def before(self, state: S) -> S:
-        """Return the state as it was before this pass.
+        """Return the state before this pass.
 
-        Activation checkpointing runs a block a second time, which must not start from the state after the first run.
+        With activation checkpointing, a block runs twice, and must start from the same state both times.
         """
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return state
         _, before = self.cached(("before", id(state)), lambda: (state, replace(state)))  # type: ignore[type-var]
-        return before  # the key's id() stays unique only while the state is held
+        return before  # the cached pair also holds `state`, so that no other object gets the same id()
 
 
 def mean_over_tokens(x: Vectors, num_tokens: Lengths | None) -> Float[Tensor, "B D"]:

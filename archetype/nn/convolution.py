@@ -31,13 +31,12 @@ class CausalConvolution(nn.Conv1d):
         super().__init__(channels, channels, kernel, groups=channels, bias=bias)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        # by the kernel size: an initialization for matrices would nearly silence the mixer
+        # depends on the kernel size; the initialization of matrices would make the outputs of the mixer nearly 0
         bound = self.kernel_size[0] ** -0.5
         tensor.uniform_(-bound, bound, generator=generator)
         return True
 
     def new_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "B channels W"]:
-        # zeros, the inputs before the first token
         return torch.zeros(batch, self.in_channels, self.kernel_size[0] - 1, dtype=dtype, device=device)
 
     def convolve(
@@ -55,5 +54,6 @@ def after_newest(
     inputs = torch.cat((conv.to(x.dtype), x), dim=2)
     if context.num_tokens is None:
         return inputs, inputs[:, :, x.shape[2] :].clone()  # a view would keep all inputs in memory
+    # (B, W): token t is at index W + t of `inputs`, so the newest W of n tokens start at index n
     positions = context.num_tokens[:, None] + torch.arange(conv.shape[2], device=x.device)
     return inputs, inputs.gather(2, positions[:, None].expand(conv.shape))

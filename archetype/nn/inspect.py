@@ -1,7 +1,7 @@
-"""What each kind of part shows of a recorded pass, in addition to inputs, outputs, probes and states.
+"""Views of a part's computation in a recorded pass, in addition to inputs, outputs, probes and states.
 
-The `inspect.py` of a part's folder computes one of the forms below from the part's activations, and is registered by
-`provides("inspect", KIND)(Shown(...))`. Views draw these forms for all kinds of parts alike.
+The `inspect.py` of a part's folder computes them from the part's activations, and registers its functions by
+`provides("inspect", KIND)(Shown(...))`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -69,7 +69,7 @@ class Routing:
 
     @property
     def gates(self) -> Float[Tensor, "N E"]:
-        """The weight of every expert; zero for experts that were not chosen."""
+        """Weight of every expert; 0 for experts that were not chosen."""
         return torch.zeros(len(self.chosen), len(self.load)).scatter(1, self.chosen.cpu(), self.weights.float().cpu())
 
 
@@ -90,7 +90,7 @@ class FrozenNorm(NamedTuple):
 
 @dataclass(frozen=True)
 class Shown:
-    """Functions by which a kind of part explains a recorded pass; None for what it cannot show."""
+    """Functions that compute the views of a kind of part; None for views that it does not have."""
 
     attention: Callable[[PartTrace], AttentionSteps] | None = None
     routing: Callable[[PartTrace], Routing] | None = None

@@ -37,7 +37,8 @@ class NamePattern:
 
 
 def _ends(part: re.Match[str] | str, name: str, begin: int) -> Iterable[int]:
-    # every index at which this part of a pattern may end if it starts at `begin`
+    # All indices at which this part of the pattern may end if it starts at `begin`. Following a set of ends through the
+    # parts, instead of backtracking, keeps the time polynomial.
     if isinstance(part, str) or part["names"] is not None:
         words = [part] if isinstance(part, str) else part["names"].split(",")
         return [begin + len(word) for word in words if name.startswith(word, begin)]
@@ -49,6 +50,7 @@ def _ends(part: re.Match[str] | str, name: str, begin: int) -> Iterable[int]:
 
 
 def _size(digits: str) -> tuple[int, str]:
+    # compares numbers as text, since int() refuses thousands of digits
     digits = digits.lstrip("0")
     return len(digits), digits
 
@@ -57,7 +59,7 @@ def names_matching(model: nn.Module, patterns: Sequence[str], field: str) -> set
     """Return the names of all parameters that match at least one pattern.
 
     Raises:
-        SpecError: a pattern matches no parameter; the error is at `place`.
+        SpecError: a pattern matches no parameter; the error names `field`.
     """
     names = [name for name, _ in model.named_parameters()]
     matching: set[str] = set()

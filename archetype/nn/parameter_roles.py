@@ -25,8 +25,8 @@ def roles_of(model: nn.Module) -> dict[str, Role]:
 def decayed_parameters(model: nn.Module) -> set[str]:
     """Return the names of the parameters subject to weight decay: matrices and kernels.
 
-    Biases, norm gains and everything that a module declares as `vector` are exempt, whatever their number of
-    dimensions: decay would not shrink a rate such as Mamba's A_log, but change it to another one.
+    Biases, norm gains and parameters that a module declares as `vector` are exempt, whatever their number of
+    dimensions: decay towards 0 does not shrink a rate such as Mamba's A_log, but changes it to another rate.
     """
     return {
         name
@@ -38,7 +38,7 @@ def decayed_parameters(model: nn.Module) -> set[str]:
 
 
 def _own(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor]]:
-    # once each: full name, module, name in the module, tensor
+    # full name, module, name in the module and tensor, once for each tensor
     ids: set[int] = set()
     for path, module in model.named_modules():
         for short_name, parameter in module.named_parameters(recurse=False):

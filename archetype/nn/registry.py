@@ -1,6 +1,4 @@
-"""Registry of the modules that compute parts. Each file here registers its own; an extension adds others.
-
-The role of a part determines how its module is constructed and called:
+"""Registry of the modules that compute parts. The role of a part determines how its module is constructed and called:
 
 | role               | made as                                     | called as                     |
 |--------------------|---------------------------------------------|-------------------------------|
@@ -18,9 +16,8 @@ The role of a part determines how its module is constructed and called:
 | head               | `Module(spec, vocab_size, features)`        | `(x, table) -> logits`, or `(x) -> logits` |
 | model              | `Module(spec)`                              | `(tokens, ...) -> output`     |
 
-A mixer or feed-forward part that carries information from token to token has
-`new_state(batch, capacity, dtype, device)`, which returns a `LayerState`; its `forward` reads the state and updates it
-for the next tokens. Without a state, `forward` reads whole sequences.
+The module of a mixer or feed-forward part with a state has `new_state(batch, capacity, dtype, device)`, which returns
+a `LayerState`; `forward` reads the state and updates it. Without a state, `forward` reads whole sequences.
 """
 
 from collections.abc import Callable, Sequence
@@ -78,7 +75,7 @@ def build_position(position: EmbeddingPosition, context_length: int, d_model: in
 def build_embedding(
     embedding: TokenEmbedding, vocab_size: int, context_length: int, d_model: int, readers: Sequence[int] = ()
 ) -> nn.Module:
-    """Build the token embedding; `readers` are the layers for which it may compute separate vectors."""
+    """Build the token embedding; `readers` are the layers that read per-layer vectors."""
     further = (readers,) if embedding.layer_features else ()
     return module_class(embedding)(embedding, vocab_size, context_length, d_model, *further)
 

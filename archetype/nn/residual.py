@@ -14,9 +14,6 @@ class ResidualStream(nn.Module):
     """Base class of residual wirings: one module for each sublayer of each block.
 
     The stream is any tensor whose first dimensions are batch and positions, (B, T, ..., D).
-
-    Args:
-        place: position of the content; `place.content` counts the contents of the stack.
     """
 
     def __init__(self, residual: Any, place: Place) -> None:
@@ -25,12 +22,12 @@ class ResidualStream(nn.Module):
 
     @staticmethod
     def enter(residual: Any, x: Vectors) -> Tensor:
-        """Return the stream before the first block, computed from the embedded tokens."""
+        """Return the stream before the first block from the embedded tokens."""
         raise NotImplementedError
 
     @staticmethod
     def leave(residual: Any, stream: Tensor) -> Vectors:
-        """Return the output vectors of the stack, computed from the stream after the last block."""
+        """Return the output vectors of the stack from the stream after the last block."""
         raise NotImplementedError
 
     def read(self, stream: Tensor, context: ForwardContext) -> Vectors:

@@ -23,7 +23,7 @@ class Choice(NamedTuple):
     scores: Float[Tensor, "B T S"] | None = None  # if the selection is trained in this pass
 
     def can_be_gathered(self, num_queries: int) -> bool:
-        """Whether the chosen keys can be gathered: there is a single query and a known bound on its keys."""
+        # for a single query, if the number of its keys is bounded
         return self.keys is not None and self.most > 0 and num_queries == 1
 
 
@@ -55,8 +55,8 @@ class KeySelector(nn.Module):
         Args:
             queries: vectors from which attention computes its queries.
             allowed: pairs of new positions and keys that attention allows.
-            state: the selection's own state, updated with the new positions; key s is position s. None: the keys are
-                those of the new positions.
+            state: state of the selection, updated with the new positions; key s is position s. None: only the new
+                positions are keys.
         """
         raise NotImplementedError
 
@@ -70,7 +70,6 @@ class KeySelector(nn.Module):
 
 
 def build_selection(index: KeySelection | None, place: Place, query_features: int) -> KeySelector | None:
-    """Build the module of a key selection; return None for attention without one."""
     if index is None:
         return None
     module = module_class(index)(index, place, query_features)
@@ -88,14 +87,15 @@ def learn(index: KeySelector, choice: Choice, weights: Callable[[], Tensor], con
         return
     with torch.no_grad():
         attended = weights().sum(1)  # (B, T, S): summed over heads
-        attended = attended / attended.sum(-1, keepdim=True).clamp(min=1e-20)  # attention sinks take a share: normalize
+        # with attention sinks, the weights sum to less than 1
+        attended = attended / attended.sum(-1, keepdim=True).clamp(min=1e-20)
     context.aux_losses.append(index.loss(choice, attended, context))
 
 
 class Gathered(NamedTuple):
     """The chosen keys of a single query per sequence."""
 
-    keys: Bool[Tensor, "B 1 1 S"]  # False for keys that pad sequences with fewer than S chosen keys
+    keys: Bool[Tensor, "B 1 1 S"]  # False for keys that were not chosen, in sequences with fewer than S chosen keys
     slots: Int[Tensor, "B S"]  # indices of the gathered keys among all keys
     buffers: tuple[Tensor, ...]  # gathered: keys, values and the like
 
@@ -135,7 +135,7 @@ class IndexedKVCache(LayerState):
 
 
 def indexed(cache: KVCache, index: LayerState | None) -> LayerState:
-    """Return the state of attention, with the state of its key selection if it has one."""
+    """Return `cache`, joined with the state of a key selection if there is one."""
     return cache if index is None else IndexedKVCache(cache, index)
 
 

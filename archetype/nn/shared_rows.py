@@ -1,7 +1,7 @@
-"""Context parallelism as the layers of one process see it: several processes split the positions of each sequence.
+"""Context parallelism: the share of one process in the positions of each sequence.
 
-Sequences are cut into 2 N pieces; process n of N has pieces n and 2 N - 1 - n, so that all processes compute equally
-many pairs under a causal mask. Only attention needs other positions: it gathers the keys and values of all of them.
+Sequences are split into 2 N pieces. Process n of N computes pieces n and 2 N - 1 - n, so that all processes compute
+the same number of pairs under a causal mask. Only attention needs other positions: it gathers all keys and values.
 """
 
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class PositionShares(ABC):
-    """The positions of every sequence that this process computes."""
+    """The share of this process in the positions of every sequence."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.size, self.pieces = size, (rank, 2 * size - 1 - rank)
@@ -26,10 +26,10 @@ class PositionShares(ABC):
 
     @abstractmethod
     def gather(self, x: Tensor) -> Tensor:
-        """Return all positions of a tensor whose third dimension holds this process's positions, in order."""
+        """Return all positions, in order, of a tensor whose third dimension has the positions of this process."""
 
     def in_order(self, x: Tensor) -> Tensor:
-        # the third dimension holds two pieces per process in turn
+        # The third dimension has the two pieces of each process, process by process.
         pieces = x.chunk(2 * self.size, dim=2)  # 0, 2 N - 1, 1, 2 N - 2, ...
         return torch.cat((*pieces[0::2], *reversed(pieces[1::2])), dim=2)
 

@@ -1,7 +1,7 @@
 """Symbolic lengths: torch.export traces a model once for sequences of any length.
 
-Python loops and lookup tables need a concrete length. A forward pass that has one checks `is_symbolic` first and uses
-a form whose operations do not depend on the length; `scan` is the loop of such a form.
+A forward pass that needs a concrete length, for a Python loop or a lookup table, checks `is_symbolic` first, and then
+uses operations that do not depend on the length, such as `scan` instead of a loop.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Reading a mixer from a checkpoint of an unknown family, by the names and shapes of its tensors.
+"""Interface for reading a mixer from a checkpoint of an unknown family, by the names and shapes of its tensors.
 
 A mixer's folder has a file `infer.py` with a `MixerReader`, registered by `provides("infer", KIND)(READER)`.
 """
@@ -16,7 +16,7 @@ from archetype.roles.position import MixerPosition
 from archetype.spec.base import MAX_SIZE
 
 Shape = tuple[int, ...]
-NameTable = tuple[tuple[str, str], ...]  # (pattern of names in the file, our name); the first match counts
+NameTable = tuple[tuple[str, str], ...]  # (pattern of names in the file, our name); the first match is used
 # q, k, v one after the other; interleaved per key head; or interleaved per quarter of the heads (CodeGen).
 FusedOrder = Literal["qkv", "qkv_per_head", "qvk_per_quarter"]
 DoubledQuery = Literal["query_gate_per_head", "gate_query_per_head", "query_gate", "gate_query"]
@@ -24,62 +24,41 @@ DoubledQuery = Literal["query_gate_per_head", "gate_query_per_head", "query_gate
 
 @dataclass(frozen=True)
 class MixerQuirks:
-    """Facts about a family's mixers that only its code tells.
+    """Facts about a family's mixers that are only in its code, not in config.json or the tensors."""
 
-    Attributes:
-        interleaved: rotary pairs are adjacent features.
-        doubled_query: layout of queries and gates in one tensor (None: unknown).
-        unscaled_scores: scores are not divided by sqrt(head_dim).
-        qk_norm: queries and keys have a norm without weights.
-        qk_norm_after_rope: this norm comes after the rotation.
-        gate_in_queries: the output gate is stored together with the queries of each head.
-        gate_activation: activation of this gate.
-        mixer_eps: eps of the norm in a delta network or Mamba-2, if it differs from that of other norms.
-        steps_from_min: `time_step_min` is a lower bound of Mamba-2's step sizes, and not only of their initial values.
-        conv_silu: the convolution is followed by SiLU, whatever `hidden_act` says.
-        fused_order: layout of queries, keys and values in one tensor (None: unknown).
-        reversed: rotary pairs are rotated in the opposite direction.
-        alibi: attention has ALiBi biases, which no key says.
-    """
-
-    interleaved: bool = False
-    doubled_query: DoubledQuery | None = None
-    unscaled_scores: bool = False
-    qk_norm: bool = False
-    qk_norm_after_rope: bool = False
-    gate_in_queries: bool = False
-    gate_activation: Literal["sigmoid", "softplus"] = "sigmoid"
+    interleaved: bool = False  # rotary pairs are adjacent features
+    doubled_query: DoubledQuery | None = None  # layout of queries and gates in one tensor (None: unknown)
+    unscaled_scores: bool = False  # scores are not divided by sqrt(head_dim)
+    qk_norm: bool = False  # queries and keys have a norm without weights
+    qk_norm_after_rope: bool = False  # this norm comes after the rotation
+    gate_in_queries: bool = False  # the output gate is stored together with the queries of each head
+    gate_activation: Literal["sigmoid", "softplus"] = "sigmoid"  # activation of this gate
+    # eps of the norm in a delta network or Mamba-2, if it differs from that of other norms
     mixer_eps: float | None = None
+    # `time_step_min` is a lower bound of Mamba-2's step sizes, and not only of their initial values
     steps_from_min: bool = False
-    conv_silu: bool = False
-    fused_order: FusedOrder | None = None
-    reversed: bool = False
-    alibi: bool = False
+    conv_silu: bool = False  # the convolution is followed by SiLU, whatever `hidden_act` says
+    fused_order: FusedOrder | None = None  # layout of queries, keys and values in one tensor (None: unknown)
+    reversed: bool = False  # rotary pairs are rotated in the opposite direction
+    alibi: bool = False  # attention has ALiBi biases, though no key of config.json says so
 
 
 class ConfigKeys(Protocol):
     """Keys of config.json; a value of the wrong type raises an error that names the key."""
 
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return the raw value."""
+    def get(self, key: str, default: Any = None) -> Any: ...
 
-    def size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
-        """Return an integer from 1 to `most`."""
+    def size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int: ...  # from 1 to `most`
 
-    def positive(self, key: str, default: float | None = None) -> float:
-        """Return a number above 0."""
+    def positive(self, key: str, default: float | None = None) -> float: ...
 
-    def optional_positive(self, key: str, default: float | None = None) -> float | None:
-        """Return a number above 0, or None."""
+    def optional_positive(self, key: str, default: float | None = None) -> float | None: ...
 
-    def flag(self, key: str, default: bool) -> bool:
-        """Return a boolean."""
+    def flag(self, key: str, default: bool) -> bool: ...
 
-    def section(self, key: str) -> "ConfigKeys | None":
-        """Return a nested mapping."""
+    def section(self, key: str) -> "ConfigKeys | None": ...  # a nested mapping
 
-    def error(self, key: str, cause: str, remedy: str = "") -> CheckpointError:
-        """Return an error at this key."""
+    def error(self, key: str, cause: str, remedy: str = "") -> CheckpointError: ...
 
 
 @dataclass(frozen=True)
@@ -91,7 +70,7 @@ class CheckpointMixer(ABC):
     d_model: int
     transposed: bool  # whether matrices are stored as (inputs, outputs)
     config: ConfigKeys
-    quirks: MixerQuirks  # what only the family's code tells
+    quirks: MixerQuirks
 
     def shape(self, param: str) -> Shape:
         """Return the shape of a required tensor.
@@ -116,13 +95,11 @@ class CheckpointMixer(ABC):
         """Return the first of these keys that is present, at this layer if it is a list; None if none is."""
 
     @abstractmethod
-    def norm(self, bias: bool, weight: bool = True) -> Norm:
-        """Return a norm of the model's kind."""
+    def norm(self, bias: bool, weight: bool = True) -> Norm: ...  # like the model's other norms
 
     @property
     @abstractmethod
-    def eps(self) -> float:
-        """The eps of the model's norms."""
+    def eps(self) -> float: ...  # `eps` of the model's norms
 
     @abstractmethod
     def position(self, head_dim: int) -> MixerPosition:
@@ -133,51 +110,41 @@ class CheckpointMixer(ABC):
         """Return rotary positions that rotate all `dim` features."""
 
     @abstractmethod
-    def pattern(self) -> Pattern:
-        """Return the attention pattern of this layer."""
+    def pattern(self) -> Pattern: ...
 
     @abstractmethod
     def settle(self, name: str, values: tuple[Any, ...], why: str) -> Any:
-        """Choose among layouts that neither keys nor tensors distinguish: the first is assumed and reported."""
+        """Choose among values that neither keys nor tensors distinguish: assume the first and report it."""
 
     @abstractmethod
     def assume(self, field: str, value: object, why: str) -> None:
         """Note an assumed value of a field in the report."""
 
     @abstractmethod
-    def missing(self, part: str) -> CheckpointError:
-        """Return an error at this layer that names what is missing."""
+    def missing(self, part: str) -> CheckpointError: ...  # names what is missing at this layer
 
 
 class Joint(NamedTuple):
-    """Our parts that are fused in one tensor of the file, and how often they repeat."""
+    """Parts of ours that the file stores in one tensor, and how often they repeat in it."""
 
     parts: Iterable[str]
     times: int
 
 
 def nothing_joint(mixer: Any, tensors: CheckpointMixer, path: str, name: str) -> Joint | None:
-    """Return None: each part has its own tensor."""
-    return None
+    return None  # each part has its own tensor
 
 
 @dataclass(frozen=True)
 class MixerReader:
-    """Rules by which a kind of mixer is recognized and read.
+    """Rules by which a kind of mixer is recognized and read."""
 
-    Attributes:
-        names: patterns of its tensors' names below the layer, without `.weight` and `.bias`, with our names.
-        read: returns its specification.
-        sign: pattern of a tensor name that identifies this kind, and the number of axes (absent: the default kind, if
-            no other is identified).
-        parameters: like `names`, for tensors that have neither `.weight` nor `.bias`.
-        stands_alone: whether a layer may consist of it without a feed-forward part.
-        joint: from the specification, the tensors, our name and the file's, the parts fused in a tensor.
-    """
-
-    names: NameTable
-    read: Callable[[CheckpointMixer], Mixer]
+    names: NameTable  # names of its tensors in a layer, without `.weight` and `.bias`
+    read: Callable[[CheckpointMixer], Mixer]  # returns the specification
+    # name pattern and number of dimensions of a tensor that identifies this kind; a kind without a sign is the
+    # default, if no other is identified
     sign: tuple[str, int] | None = None
-    parameters: NameTable = ()
-    stands_alone: bool = True
+    parameters: NameTable = ()  # like `names`, for tensors whose names do not end in `.weight` or `.bias`
+    stands_alone: bool = True  # whether a layer may have this mixer and no feed-forward part
+    # (specification, tensors, our name, name in the file) -> the parts that this tensor of the file holds
     joint: Callable[[Any, CheckpointMixer, str, str], Joint | None] = nothing_joint

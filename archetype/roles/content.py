@@ -10,19 +10,18 @@ class Content(InLayout):
     """Base class of the contents of a block."""
 
     def named_parts(self) -> Iterator[tuple[str, Any]]:
-        """Yield its parts by the path of their modules: itself, unless it combines several parts."""
+        """Yield (module path, part) for each part; a content that combines several parts overrides this."""
         yield "", self
 
     def each(self) -> Iterator[Any]:
-        """Yield its parts without their paths."""
         return (part for _, part in self.named_parts())
 
     @property
     def tokens_read_by(self) -> str | None:
-        """Field through which it reads token ids, which a stack of vectors lacks; None if it reads none."""
+        """Field that makes it read token ids, which a stack of vectors does not have; None if it reads none."""
         return None
 
     @property
     def layer_features(self) -> int:
-        """Size of the per-layer embedding vectors that it reads; 0 if it reads none."""
+        """Features of the per-layer embedding vectors that it reads; 0 if it reads none."""
         return 0

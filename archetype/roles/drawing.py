@@ -1,7 +1,7 @@
-"""How each role is drawn: the `diagram.py` of a part or kind of model returns boxes and wires by name.
+"""Drawings of parts: the `diagram.py` of a part or kind of model returns boxes and wires by name.
 
-A function is registered for its kinds by the decorator of their role. It does not know where it is placed in a picture
-or what the part costs: a box shows the cost of the module with the same name.
+The decorator of a role registers a function for kinds of that role. The function knows neither where the part is in the
+picture nor what the part costs: a box shows the cost of the module with the same name.
 
 | role                | decorator    | arguments                              | returns   |
 |---------------------|--------------|----------------------------------------|-----------|
@@ -33,7 +33,8 @@ class Cell(NamedTuple):
         name: end of its id; also the module whose cost it shows, unless `rows` names others.
         column: column of its left edge.
         row: its row.
-        inputs: names of the cells that it reads, or `x`, or `source`; `in_proj@2` leaves that cell above column 2.
+        inputs: names of the cells that it reads, or `x`, or `source`; the wire of `in_proj@2` leaves that cell above
+            column 2.
         span: width in columns.
         label: text (absent: its name).
         rows: modules whose cost it shows (absent: the module with its name).
@@ -41,7 +42,7 @@ class Cell(NamedTuple):
         shape: shape of its output, if it has no weights.
         slim: whether it is one line high.
         lanes: number of parallel wires that leave it.
-        gives: activation of the content that holds its output (absent: the output of the module with its name).
+        gives: activation of the content that is its output (absent: the output of the module with its name).
     """
 
     name: str
@@ -73,7 +74,7 @@ class Inside(NamedTuple):
         cells: in any order.
         output: the cell whose output is the content's; empty if the flow through the cells is unknown.
         groups: cells drawn in a common container.
-        loops: pairs of a cell and the cell that reads its output at the next token.
+        loops: pairs of a cell and the cell that reads its output when the next token is processed.
     """
 
     cells: tuple[Cell, ...]
@@ -116,7 +117,7 @@ class Step(NamedTuple):
         is_before: whether it comes before the stream's vectors instead of being added to them.
         tied: name of the box whose table it shares (absent: none).
         detail: additional information.
-        gives: activation of the model that holds its output (absent: the output of the module with its name).
+        gives: activation of the model that is its output (absent: the output of the module with its name).
     """
 
     name: str
@@ -142,7 +143,7 @@ class Blocks(NamedTuple):
     prefix: str = ""
 
 
-Item = Step | Blocks | str  # of a stream; a string is the shape of its vectors, written next to it
+Item = Step | Blocks | str  # item of a stream; a string is the shape of its vectors, written next to the wire
 
 
 class Stream(NamedTuple):
@@ -165,7 +166,7 @@ class Link(NamedTuple):
     Attributes:
         kind: `tied`: both ends are boxes of one table; `sum`: a box's vectors are added at the target; `cross`: the
             cross-attention of the target stack reads a box's vectors; `state`: the layers of the target stack start
-            with the last state of those of another.
+            with the last states of the layers of the source stack.
         source: name of the box, or prefix of the stack, at which it starts.
         target: name of the box, or prefix of the stack, at which it ends.
     """
@@ -214,6 +215,7 @@ def selection_inside(selection: Part, modules: frozenset[str], queries: str, col
         if function
         else Inside((Cell("keys", 0, 0, (X,), rows=tuple(index_modules)),), "keys")
     )
+    # Cells of the selection are renamed to their modules' names, and moved to their place within the attention.
     names = {cell.name: f"index.{cell.name}" for cell in drawn.cells} | {QUERIES: queries}
     cells = tuple(
         cell._replace(
@@ -265,7 +267,7 @@ def inside(part: Spec, modules: Iterable[str], function: DrawInside | None = Non
 
 
 def with_equals_once(drawing: Inside) -> Inside:
-    """Merge each group whose cells equal those of the first group into one box with the first group's name."""
+    """Replace each group that has the same cells as the first group by one box with the label of the group."""
     cells = {cell.name: cell for cell in drawing.cells}
     for group in drawing.groups[1:]:
         first, repeated = ([cells[name] for name in g.cells] for g in (drawing.groups[0], group))
@@ -280,6 +282,7 @@ def with_equals_once(drawing: Inside) -> Inside:
         rest = [
             last if c.name == last.name else c for c in drawing.cells if c.name not in group.cells or c is repeated[-1]
         ]
+        # Cells to the right move closer, and cells that end further right become narrower.
         removed = end - left - 1
         moved = [
             c._replace(column=c.column - removed)
@@ -301,12 +304,12 @@ def _unknown(part: Spec, names: Sequence[str]) -> Inside:
 
 
 def title(part: Part) -> str:
-    """Return the title of a kind, or its `kind` in words."""
+    """Return the title of a kind; without a title, its `kind` in words."""
     kind = str(getattr(part, "kind", type(part).__name__))
     own_title = vars(type(part)).get("title", "")  # a derived kind does not inherit the title
     return own_title or kind.replace("_", " ").capitalize()
 
 
 def pill(name: str, label: str, shape: str, kind: str = "input", gives: str = "") -> Step:
-    """Return the label of a stream's input or output."""
+    # the label of a stream's input or output
     return Step(name, label, shape, kind, slim=True, gives=gives)

@@ -12,8 +12,9 @@ class TokenEmbedding(Part):
 
     Its module is constructed as `Module(spec, vocab_size, context_length, d_model)` and called `(tokens, context,
     types)` with ids (B, T) and optional segment ids; it returns vectors (B, T, D). Its attribute `token` is an
-    `archetype.weights.linear.Table` with one vector per id, by which a tied head multiplies. With `layer_features` it
-    also takes the indices of the layers that read per-layer vectors, and leaves these in `context.layer_inputs`.
+    `archetype.weights.linear.Table` with one vector per id, which a tied head multiplies by. With `layer_features`, the
+    constructor also receives the indices of the layers that read per-layer vectors; the module stores these vectors in
+    `context.layer_inputs`.
     """
 
     needs: ClassVar[str] = "module"
@@ -24,17 +25,17 @@ class TokenEmbedding(Part):
 
     @property
     def table_width(self) -> int | None:
-        """Width of the table's vectors, if it differs from the model's."""
+        """Features of the table's vectors, if not those of the model."""
         return None
 
     @property
     def is_shared(self) -> bool:
-        """Whether encoder and decoder share one embedding module."""
+        # whether encoder and decoder share one module
         return True
 
     @property
     def layer_features(self) -> int:
-        """Size of the vectors that it computes for single layers; 0 if it computes none."""
+        """Features of the per-layer vectors that it computes; 0 if it computes none."""
         return 0
 
     @property

@@ -21,10 +21,10 @@ class FeedForward(Content, Part):
 
     @property
     def needs_whole_rows(self) -> NeedsWholeRows | None:
-        if self.separates_documents:  # then it has no state that is carried from position to position
+        if self.separates_documents:  # no state is carried from position to position
             return None
         cause = f"{getattr(self, 'kind', 'a part')} reads sequences in order, and parallel.context splits them"
-        return NeedsWholeRows("", cause, "use a part without a state, or make parallel.context 1")
+        return NeedsWholeRows("", cause, "use a part without a state, or set parallel.context to 1")
 
 
 AnyFeedForward = Annotated[FeedForward, ByKind(FeedForward)]

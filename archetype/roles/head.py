@@ -32,12 +32,12 @@ class Head(Part):
 
     @property
     def table_width(self) -> int | None:
-        """Width of the vectors multiplied by the table of logits (absent: the model's)."""
+        """Features of the vectors that are multiplied by the table of logits, if not those of the model."""
         return None
 
     @property
     def shares_table(self) -> bool:
-        """Whether its logits are products with the embedding table."""
+        """Whether its logits are products with the embedding table (tied embeddings)."""
         return False
 
 

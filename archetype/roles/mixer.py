@@ -20,30 +20,30 @@ class Mixer(Content, Part):
 
     @property
     def separates_documents(self) -> bool:
-        """Whether packed documents are computed independently."""
+        """Whether documents that are packed into one sequence do not see each other."""
         return False
 
     @property
     def keys_follow_length(self) -> bool:
-        """Whether its cached keys change as the sequence grows, so that a sequence must be read as a whole."""
+        """Whether keys of earlier tokens change as the sequence grows, so that a prompt cannot be split into chunks."""
         return False
 
     @property
     def rereads_past(self) -> int | None:
-        """Length beyond which a sequence must be prefilled again, as cached values no longer apply; None: never."""
+        """Length beyond which the cache becomes invalid and a sequence must be prefilled again; None: never."""
         return None
 
     @property
     def stack_bias(self) -> tuple[Spec, int] | None:
-        """Specification of a position table shared by all layers of the stack, and the number of heads, if any.
+        """(specification, number of heads) of a position table shared by all layers of the stack, or None.
 
         Its module is constructed as `Module(spec, num_heads, d_model, causal)` and available as
-        `context.position_bias`; its cost has `table(num_heads)`.
+        `context.position_bias`. Its cost class has a method `table(num_heads)`.
         """
         return None
 
     def source(self, layer: int) -> int | None:
-        """Return the earlier layer whose published values it reads as the mixer of `layer`; None if it reads none.
+        """Return the index of the earlier layer whose published values the mixer of `layer` reads, or None.
 
         Values are published by `context.leave` and read by `context.left_by`.
         """
@@ -51,7 +51,7 @@ class Mixer(Content, Part):
 
     @property
     def own(self) -> "Mixer":
-        """The same mixer without reading from another layer."""
+        """The same mixer, but reading no other layer."""
         return self
 
     def check_source(self, source: "Mixer", width: int) -> None:
@@ -62,9 +62,9 @@ class Mixer(Content, Part):
 
     @property
     def needs_whole_rows(self) -> NeedsWholeRows | None:
-        """Why context parallelism is impossible; None if it uses `context.rows` to read other processes' positions."""
+        # None for a mixer that reads other processes' positions by `context.rows`
         cause = f"{getattr(self, 'kind', 'a mixer')} reads sequences in order, and parallel.context splits them"
-        return NeedsWholeRows("", cause, "use attention, or make parallel.context 1")
+        return NeedsWholeRows("", cause, "use attention, or set parallel.context to 1")
 
     def attention_sizes(self, width: int) -> AttentionSizes | None:
         """Return the sizes of attention in a model of `width` features; None if it is not attention."""

@@ -11,7 +11,7 @@ class Norm(Part):
     """Base class of norms."""
 
     needs: ClassVar[str] = "module"
-    per_vector: ClassVar[bool] = True  # whether it normalizes each vector separately, and so may be used in a mixer
+    per_vector: ClassVar[bool] = True  # whether it normalizes each vector separately, as norms within mixers must
 
 
 AnyNorm = Annotated[Norm, ByKind(Norm)]

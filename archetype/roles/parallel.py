@@ -1,4 +1,4 @@
-"""The role of modules computed by several processes: how parameters are split, and which sums are needed.
+"""Parallelism plans: how several processes split the parameters of a module, and which sums they need.
 
 The plans of a module are registered as capability `parallel` of its class, in the file `parallel.py` of its folder. A
 module without a plan is replicated: every process computes all of it.
@@ -16,13 +16,13 @@ M = TypeVar("M")
 
 @dataclass(frozen=True)
 class Cut:
-    """A parameter split along one dimension, with one share per process."""
+    """A parameter split along one dimension into one share per process."""
 
     dim: int
 
 
 class Whole(Enum):
-    """A parameter replicated in each process, used together with shares of others."""
+    """A parameter that each process holds in full."""
 
     EACH = "used with each process's shares, so that its gradient is the sum of theirs"
     ONCE = "added to the sum of all processes' outputs, so that each adds its part"
@@ -33,23 +33,18 @@ COLUMN, ROW = Cut(0), Cut(1)  # of a matrix (outputs, inputs)
 EACH, ONCE = Whole.EACH, Whole.ONCE
 
 
-def _keep_sizes(rank: int) -> None:
-    """Do nothing, for modules that store no sizes."""
+def _keep_sizes(rank: int) -> None:  # for modules that store no sizes
+    pass
 
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """Plan by which the processes of a group compute one module with shares of its parameters.
+    """How the processes of a group compute one module, each with a share of its parameters."""
 
-    Attributes:
-        parameters: how each parameter is split; must cover all parameters, and may name missing ones.
-        gathered: total output features, if each process computes some of them (None: the outputs are summed).
-        resize: adapts sizes stored in the module to the process with the given rank.
-    """
-
-    parameters: Parameters
+    parameters: Parameters  # for every parameter; may contain names that the module does not have
+    # total output features, if each process computes some of them (None: the outputs are summed)
     gathered: int | None = None
-    resize: Callable[[int], None] = _keep_sizes
+    resize: Callable[[int], None] = _keep_sizes  # adapts sizes stored in the module to the process with the given rank
 
 
 @dataclass(frozen=True)
@@ -68,21 +63,20 @@ class NeedsWholeRows(NamedTuple):
 
 
 class InLayout:
-    """Properties of a block's contents that a parallel layout checks."""
+    """Properties of a block's contents that limit how processes can split it."""
 
     @property
     def sizes_to_divide(self) -> Mapping[str, Mapping[str, int]]:
-        """{field of a recipe's `parallel`: {field of the part: size that the number of processes must divide}}."""
+        """{field of a recipe's `parallel`: {field of the part: size, a multiple of the number of processes}}."""
         return {}
 
     @property
     def needs_whole_rows(self) -> NeedsWholeRows | None:
-        """Why processes cannot split sequences by position (context parallelism); None if they can."""
+        """Why context parallelism, which splits sequences by position, is impossible; None if it is possible."""
         return None
 
     @property
     def adds_to_loss(self) -> bool:
-        """Whether it adds a term to the training loss."""
         return False
 
 
@@ -100,20 +94,19 @@ class Plans(Generic[M]):
         """Return the plan for expert parallelism over `size` processes (Lepikhin 2020); None: replicate.
 
         The module then stores `num_experts` local experts, computes them by `sorted_by_expert`, and calls its
-        `exchange` to send tokens to the experts that they chose.
+        `exchange` to send tokens to the processes of their experts.
         """
         return None
 
     def stage(self, index: int, num_stages: int) -> Any | None:
-        """Return a module with the layers of one pipeline stage (Huang 2018); other layers are removed from the model.
+        """Return a module with the layers of one pipeline stage (Huang 2018), and remove other layers from the model.
 
-        Its attribute `is_first` tells whether it reads tokens, `is_last` whether it returns logits.
+        The attribute `is_first` tells whether it reads tokens, `is_last` whether it returns logits.
         """
         return None
 
 
 def stage_layers(index: int, num_stages: int, num_layers: int) -> range:
-    """Return the indices of the layers of one pipeline stage."""
     first, last = (n * num_layers // num_stages for n in (index, index + 1))
     return range(first, last)
 

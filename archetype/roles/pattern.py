@@ -1,4 +1,4 @@
-"""The role of patterns: which pairs of positions may attend, defined by a rule.
+"""The role of patterns: which keys each query may see, defined by a rule.
 
 The rule of a pattern determines its mask, its computation, its cache length and its cost.
 
@@ -33,7 +33,7 @@ P = TypeVar("P", bound=Pattern)
 
 
 class Shape(NamedTuple):
-    """Number of tiles of a piece, and the largest numbers of queries and keys of a tile."""
+    """Shape of a piece: the number of tiles, and the largest numbers of queries and keys of a tile."""
 
     tiles: int
     queries: int
@@ -44,7 +44,7 @@ class MaskContext(NamedTuple):
     """The sequence and layer for which a rule is evaluated."""
 
     causal: bool  # no query sees a later key
-    length: int  # of the sequence, in tokens
+    length: int  # tokens of the sequence
     layer: int = 0  # index of the layer in its stack
 
     @property
@@ -69,7 +69,6 @@ class Piece(NamedTuple):
 
     @property
     def shape(self) -> Shape:
-        """Number of tiles, and the largest numbers of queries and keys of a tile."""
         queries = max((len(tile.queries) for tile in self.tiles), default=0)
         keys = max((sum(map(len, tile.keys)) for tile in self.tiles), default=0)
         return Shape(len(self.tiles), queries, keys)
@@ -85,30 +84,29 @@ class PatternRule(Generic[P]):
         self.spec = pattern
 
     def rule(self, i: Positions, j: Positions, context: MaskContext) -> Any:
-        """Whether the pattern contains the pair, before the causal mask."""
+        """Return whether the pattern contains the pair, before the causal mask."""
         raise NotImplementedError
 
     def allows(self, i: Positions, j: Positions, context: MaskContext) -> Any:
-        """Whether the query at i may see the key at j."""
         allowed = self.rule(i, j, context)
         return allowed & (j <= i) if context.causal else allowed
 
     def pieces(self, context: MaskContext) -> tuple[Piece, ...]:
-        """Return the pieces in which a whole sequence is computed."""
+        # a whole sequence is computed in these pieces
         everything = range(context.length)
         return (Piece((Tile(everything, (everything,)),), every_pair),)
 
     def pairs(self, context: MaskContext) -> int:
-        """Return the number of allowed pairs of a whole sequence."""
+        # number of allowed pairs in a whole sequence
         n = context.length
         return sum(bool(self.allows(i, j, context)) for i in range(n) for j in range(i + 1 if context.causal else n))
 
     def shapes(self, context: MaskContext) -> tuple[Shape, ...]:
-        """Return the shape of each piece, ideally without listing its tiles; empty pieces may be omitted."""
+        # Overridden by patterns that can count without listing tiles; empty pieces may be left out.
         return tuple(piece.shape for piece in self.pieces(context))
 
     def num_computed_pairs(self, context: MaskContext) -> int:
-        """Return the number of computed pairs: every tile is padded to the largest of its piece."""
+        # every tile is padded to the largest of its piece
         return sum(tiles * queries * keys for tiles, queries, keys in self.shapes(context))
 
     def cache_length(self, length: int) -> int:

@@ -11,7 +11,7 @@ class EmbeddingPosition(Part):
     """Base class of positions added to the token vectors."""
 
     needs: ClassVar[str] = "module"
-    limits_length: ClassVar[bool] = False  # whether positions exist only within the context length
+    limits_length: ClassVar[bool] = False  # whether positions beyond the context length are impossible, as in a table
 
     def check(self, width: int) -> None:
         """Raise an error by `invalid` if these positions do not fit a model of `width` features."""
@@ -21,7 +21,7 @@ class MixerPosition(Part):
     """Base class of positions within attention."""
 
     needs: ClassVar[str] = "module"
-    reads_queries: ClassVar[bool] = False  # whether the added scores depend on the queries
+    reads_queries: ClassVar[bool] = False  # whether what is added to the scores depends on the queries
 
 
 AnyEmbeddingPosition = Annotated[EmbeddingPosition, ByKind(EmbeddingPosition)]

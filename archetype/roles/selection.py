@@ -19,13 +19,12 @@ class KeySelection(Part):
 
     @property
     def adds_to_loss(self) -> bool:
-        """Whether the selection adds a training loss."""
         return False
 
     @property
     def needs_whole_rows(self) -> NeedsWholeRows:
         cause = "selects among the keys of a whole sequence, and parallel.context splits it"
-        return NeedsWholeRows("index", cause, "leave it out, or make parallel.context 1")
+        return NeedsWholeRows("index", cause, "leave it out, or set parallel.context to 1")
 
 
 AnyKeySelection = Annotated[KeySelection, ByKind(KeySelection)]

@@ -12,18 +12,18 @@ class Wiring(Part):
     """Base class of wirings."""
 
     needs: ClassVar[str] = "module"
-    normalizes_input: ClassVar[bool] = False  # of each content, while the sum itself is not normalized
-    normalizes_output: ClassVar[bool] = False  # of the last content, or of its sum with the residual
-    adds_to_stream: ClassVar[bool] = False  # whether every content is added to a stream that nothing else changes
+    normalizes_input: ClassVar[bool] = False  # normalizes the input of each content, but not the sum (pre-norm)
+    normalizes_output: ClassVar[bool] = False  # normalizes the output of the last content, or its sum with the residual
+    adds_to_stream: ClassVar[bool] = False  # every content is added to the residual stream, which nothing else changes
 
     def norm_of(self, content: str, norm: str = "norm") -> Norm:
         """Return a norm of one content.
 
         Args:
             content: `mixer`, `cross` or `feedforward`.
-            norm: which of its norms, by the end of the module's name: `norm` or `post_norm`.
+            norm: `norm` or `post_norm`, the end of the module's name.
         """
-        shared: Norm = getattr(self, "norm")  # noqa: B009
+        shared: Norm = getattr(self, "norm")  # noqa: B009  # a field of each kind, unknown to the base class
         return shared
 
 

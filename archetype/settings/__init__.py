@@ -1,1 +1,1 @@
-"""Settings of training and generation, each with its help; the command line makes options of them without torch."""
+"""Settings of training and generation with their help texts; command-line options are made from them without torch."""

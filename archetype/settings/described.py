@@ -1,4 +1,4 @@
-"""The help of a setting as metadata of its field."""
+"""Help text of a setting, as metadata of its field."""
 
 from typing import Any
 

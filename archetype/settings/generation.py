@@ -10,7 +10,7 @@ from archetype.errors import SpecError
 from archetype.settings.described import described
 from archetype.spec.base import Finite, Flag, Positive, Probability, Size, Spec
 
-# whitespace at one place of JSON: a space, or a line break with indentation
+# between two JSON tokens: a space, or a line break with indentation
 BOUNDED_WHITESPACE = r" |\n( {0,16}|\t{0,8})"
 Bias = Annotated[float, Field(strict=True, ge=-100, le=100)]
 Penalty = Annotated[float, Field(strict=True, ge=-2, le=2)]
@@ -21,6 +21,7 @@ Ids = Annotated[tuple[Id, ...], Field(min_length=1)]
 
 
 def _as_tuple(value: Any) -> Any:
+    # a single id or string may be written without a list
     return (value,) if isinstance(value, str | int) and not isinstance(value, bool) else value
 
 
@@ -70,7 +71,7 @@ class LogitsRules(Spec):
 
     @property
     def change_every_token(self) -> bool:
-        """Whether the logits of tokens before the last one may change."""
+        """Whether a rule may change the logits of any token, not only of the last token."""
         fields = LogitsRules.model_fields
         names = fields.keys() - {"forced_eos_token_id", "renormalize_logits"}
         return any(getattr(self, name) != fields[name].default for name in names)
@@ -176,7 +177,7 @@ class Sampling(LogitsRules):
         return self.temperature == 0
 
     def said_limit(self, num_prompt: int) -> int | None:
-        """Return the limit on generated tokens that the model's own files set; None if they set none.
+        """Return the limit on generated tokens that the settings of a model contain; None if they contain none.
 
         Raises:
             SpecError: `max_length` leaves no token.
@@ -190,7 +191,7 @@ class Sampling(LogitsRules):
         """Return the number of tokens that `max_length` leaves after a prompt.
 
         Raises:
-            SpecError: none is left.
+            SpecError: no token is left.
         """
         if max_length <= num_prompt:
             cause = f"{max_length} leaves no token after the {num_prompt} of the prompt"
@@ -243,9 +244,9 @@ class SamplingFields(TypedDict, total=False):
 
 
 class Beam(LogitsRules):
-    """Settings of beam search, and the rules that every target obeys.
+    """Settings of beam search.
 
-    A finished target of n tokens is ranked by its log-probability divided by ((5 + n) / 6)^length_penalty (Wu 2016,
+    The score of a finished target of n tokens is its log-probability divided by ((5 + n) / 6)^length_penalty (Wu 2016,
     equation 14).
     """
 

@@ -1,4 +1,4 @@
-"""Settings of training: the plain fields of a recipe, limits of a run, and types of fields with their help."""
+"""Settings of training: the plain fields of a recipe, the limits of a run, and field types with their help texts."""
 
 from typing import Annotated, Any, Literal
 
@@ -66,7 +66,7 @@ TRACKERS = described("Also record metrics with tensorboard, wandb, trackio or ml
 
 
 class RunSettings(Spec):
-    """The fields of a recipe that are neither data nor parts with their own code."""
+    """The fields of a recipe, except data and parts."""
 
     version: Annotated[Literal[1], described("Version of the file format.")] = 1
     spec: Annotated[
@@ -120,7 +120,7 @@ class RunSettings(Spec):
 
 
 class Limits(Spec):
-    """Limits of a run; training ends at the first that is reached."""
+    """Limits of a run; training ends when the first of them is reached."""
 
     tokens: Annotated[
         Annotated[float, Field(ge=1, le=MAX_FLOAT)] | None,

@@ -1,7 +1,7 @@
-"""Specifications: frozen data that describe WHAT an architecture is. Nothing here computes or imports torch.
+"""Specifications: frozen data that describe an architecture, without torch.
 
-This folder defines the nodes of a specification. The kinds of parts and models are declared in their own folders; users
-can import all of them from here: `from archetype.spec import Attention, Decoder, parse`.
+This folder defines what all nodes of a specification have in common. The kinds of parts and models are declared in
+their own folders, and can all be imported from here: `from archetype.spec import Attention, Decoder, parse`.
 """
 
 from functools import cache

@@ -46,10 +46,7 @@ EACH_LAYER = "each layer"  # write layers one by one, without groups that repeat
 
 
 class Spec(BaseModel):
-    """Frozen data without behaviour. An unknown key is refused with the nearest valid name as a suggestion.
-
-    `dump` leaves out defaults, so that a file contains only what matters.
-    """
+    """Frozen, validated data; an unknown key is an error that suggests the nearest valid name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
@@ -62,7 +59,7 @@ class Spec(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Return the JSON Schema, with the field descriptions of the docstring."""
+        # with the descriptions of fields
         from archetype.spec.describe import add_descriptions
 
         reference = handler(schema)
@@ -82,11 +79,11 @@ class Spec(BaseModel):
         }
 
     def always_said(self) -> tuple[str, ...]:
-        """Return fields that are written even if they equal their default, as their absence has another meaning."""
+        """Return fields that are written even if they have their default, because absence has another meaning."""
         return ()
 
     def dump(self, full: bool = False, each_layer: bool = False) -> dict[str, Any]:
-        """Return the specification as plain data, as written in a file.
+        """Return the specification as plain data, as written in a file, without defaults.
 
         Args:
             full: write all defaults.
@@ -95,7 +92,6 @@ class Spec(BaseModel):
         return self.model_dump(mode="json", context=(FULL,) * full + (EACH_LAYER,) * each_layer)
 
     def _repr_html_(self) -> str:
-        """Return the YAML of the specification, for notebooks."""
         from html import escape
 
         from archetype.io.yaml import mapping_to_yaml
@@ -126,7 +122,7 @@ class Spec(BaseModel):
 
 
 def fingerprint(spec: Spec) -> str:
-    """Return a hash of all fields that change a number, thus not the name."""
+    """Return a hash of all fields except the name."""
     data = spec.model_dump(mode="json", context=(TERSE,))
     data.pop("name", None)
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,7 +1,7 @@
 """Descriptions of the fields of specifications, from their metadata or the `Attributes:` of class docstrings.
 
-Each field is thus described once, next to its definition: for the JSON Schema, `archetype explain` and the page of all
-kinds, which `python -m archetype.spec.describe` prints for docs/kinds.md. Docstrings are read on demand.
+They are used in the JSON Schema, by `archetype explain`, and on the page of all kinds, docs/kinds.md, which
+`python -m archetype.spec.describe` prints.
 """
 
 import inspect
@@ -82,7 +82,7 @@ def classes_of(kind: str) -> tuple[list[tuple[str, type[Spec]]], str]:
 
 
 def _where_else(word: str) -> str:
-    # a hint for a word that names a field or the KV cache instead of a kind
+    # a remedy for a word that names a field, or the KV cache, instead of a kind
     word = word.lower().replace("-", "_").replace(" ", "_")
     if "cache" in word.split("_"):
         return "it is the state that attention keeps; `archetype cost MODEL --length N` has its bytes"

@@ -1,4 +1,4 @@
-"""Changed copies of specifications, and differences between specifications."""
+"""Change specifications by paths, and list the differences between specifications."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -58,9 +58,9 @@ def put(data: dict[str, Any], assignments: list[str]) -> None:
 def differences(a: Spec, b: Spec) -> list[Change]:
     """Return every field that differs, as (path, in a, in b).
 
-    Layers with the same change are one entry: `layers[*]` for all, `layers[1::2]` for every second. For a part whose
-    kind differs, all fields follow its kind, with "(absent)" on the side that lacks a field. Layers beyond the shorter
-    stack are compared with its pattern.
+    Layers with the same change are one entry: `layers[*]` for all, `layers[1::2]` for every second. If the kinds of a
+    part differ, the kind is followed by all fields, with "(absent)" for a field that one side does not have. If one
+    stack is shorter, its pattern is continued for the comparison.
     """
     dumps = [spec.dump(full=True, each_layer=True) for spec in (a, b)]
     return [(path, old, new) for path, (old, new) in changes_of(dumps, within_kinds=True)]

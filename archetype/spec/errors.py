@@ -1,4 +1,4 @@
-"""Errors of specifications in words: pydantic's errors as place, cause and remedy."""
+"""Convert pydantic's errors to place, cause and remedy."""
 
 import difflib
 import re
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from archetype.spec.base import Spec
 
 FIELD_NAMES: set[str] = set()  # of all specifications
-TAGS_LIKE_FIELDS = {  # kinds whose name is also a field of a recipe or experiment, after the field that holds them
+# (field, kind): kinds whose names are also names of fields. In pydantic's location, such a word is a union tag.
+TAGS_LIKE_FIELDS = {
     ("wiring", "parallel"),
     ("pattern", "full"),
     ("state_bridge", "state"),
@@ -44,7 +45,7 @@ WORDS = {  # {pydantic error type: (cause, remedy)}
 
 
 def invalid(place: str, cause: str, remedy: str = "") -> NoReturn:
-    """Raise an error in a validator, which `explain` turns into one sentence.
+    """Raise an error in a validator; `explain` converts it to a `SpecError`.
 
     Args:
         place: path of the field, relative to the validated object.
@@ -68,8 +69,9 @@ def inside(place: str) -> Iterator[None]:
 
 def explain(error: ValidationError, every: bool = True) -> SpecError:
     """Convert pydantic errors to place, cause and remedy; an error repeated in several layers is reported once."""
+    # Pydantic reports an error for every member of a union. Only one of them is kept for each place.
     details: list[ErrorDetails] = []
-    unions: list[int] = []  # indices into `details`
+    unions: list[int] = []  # indices into `details` of errors that concern a member of a union
     for detail in error.errors(include_url=False):
         keys = _keys(detail)
         others = (at for at in unions if (above := _keys(details[at])) == keys[: len(above)])
@@ -95,12 +97,12 @@ def explain(error: ValidationError, every: bool = True) -> SpecError:
 
 
 def _is_within(detail: ErrorDetails, other: ErrorDetails) -> bool:
-    """Whether an error concerns a part of what another error concerns."""
+    # whether the location of an error is inside the location of another
     return len(detail["loc"]) > len(other["loc"]) and detail["loc"][: len(other["loc"])] == other["loc"]
 
 
 def _is_of_union(detail: ErrorDetails) -> bool:
-    """Whether an error concerns one member of a union, whose name then ends the location."""
+    # for an error of one member of a union, pydantic's location ends with the name of the member
     return detail["type"] != "invalid" and bool(detail["loc"]) and _keys(detail)[-1:] != list(detail["loc"][-1:])
 
 
@@ -139,7 +141,7 @@ def with_known_keys(error: ValidationError, cls: "type[Spec]") -> ValidationErro
 
 
 def _class_at(cls: "type[Spec]", steps: Sequence[str | int]) -> "type[Spec]":
-    """Return the class of the mapping at a path of fields, indices and names of union members."""
+    # the class of the mapping at pydantic's location: fields, indices and names of union members
     members: list[type[Spec]] = []
     for step in steps:
         if step in cls.model_fields:
@@ -163,7 +165,7 @@ def _kind_of(cls: "type[Spec]") -> str:
 
 
 def _keys(detail: ErrorDetails) -> list[str | int]:
-    """Return the keys of the file that lead to an error; pydantic's location also contains union tags."""
+    # the keys in the file; pydantic's location also contains union tags
     steps = detail["loc"]
     return [
         step
@@ -173,7 +175,7 @@ def _keys(detail: ErrorDetails) -> list[str | int]:
 
 
 def path(keys: Iterable[str | int]) -> str:
-    """("layers", 3, "mixer") -> layers[3].mixer"""
+    """Return a path as text: ("layers", 3, "mixer") becomes layers[3].mixer."""
     text = ""
     for key in keys:
         text += f"[{key}]" if isinstance(key, int) else f".{key}" if text else key
@@ -197,7 +199,7 @@ def in_words(detail: ErrorDetails) -> tuple[str, str]:
         return f"{shown} is not a choice", nearest_kind(tag, choices)
     if detail["type"].startswith(("greater_than", "less_than")) and shown.strip("'").lower() == "nan":
         return FINITE[0].format(shown), FINITE[1]
-    cause, remedy = WORDS.get(detail["type"], ("{} cannot stand here", "archetype schema says what can"))
+    cause, remedy = WORDS.get(detail["type"], ("{} is not valid here", "archetype schema lists valid values"))
     return cause.format(shown), remedy.format(**context)
 
 

@@ -1,4 +1,4 @@
-"""Extension files, recorded by name and hash so that models and runs can state which ones they need."""
+"""Names and hashes of extension files, recorded in models and runs that need them."""
 
 import hashlib
 import inspect
@@ -31,13 +31,13 @@ class Extension(BaseModel, frozen=True):
     kinds: tuple[str, ...]
 
     def check(self, place: str) -> None:
-        """Check that its parts are registered; warn if their file has changed since.
+        """Check that the parts of the extension are registered, and that its file has not changed.
 
         Args:
-            place: the file that needs the extension.
+            place: the file that needs the extension, for messages.
 
         Raises:
-            SpecError: parts are missing; extensions are never loaded automatically.
+            SpecError: parts are missing; extensions are code, and are never loaded automatically.
 
         Warns:
             ChangedExtension: the file has changed.
@@ -50,7 +50,7 @@ class Extension(BaseModel, frozen=True):
             warnings.warn(ChangedExtension(f"{place}: {change}: what it computes may differ"), stacklevel=2)
 
     def change(self) -> str:
-        """Describe how the loaded file differs from the recorded one; empty if it does not."""
+        """Return how the loaded file differs from the recorded one; empty if they are equal."""
         for cls in filter(None, map(registered_kind, self.kinds if self.sha256 else ())):
             now = source_of(cls).sha256
             if now != self.sha256:
@@ -76,7 +76,7 @@ def extensions_of(specs: Iterable[Spec | None]) -> list[Extension]:
 
 
 def source_of(cls: type[Part]) -> Source:
-    """Return the file that defines a part, as it was when loaded."""
+    """Return the file that defines a part, with the hash that it had when it was loaded."""
     module = sys.modules.get(cls.__module__)
     try:
         file = Path(inspect.getsourcefile(module) or "") if module else Path()

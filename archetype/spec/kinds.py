@@ -1,4 +1,4 @@
-"""Extensible sets of parts: a file names a part by its `kind`, and extensions can add kinds."""
+"""Parts: a specification names each part by its `kind`, and extensions can add kinds."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ PACKAGE = f"{__package__.partition('.')[0]}."
 
 
 class Part(Spec):
-    """A member of an extensible set. Each direct subclass is a role (`Mixer`, `Norm`, ...) with its kinds by name."""
+    """Base class of roles (`Mixer`, `Norm`, ...), which are its direct subclasses, and of the kinds of each role."""
 
     kinds: ClassVar[dict[str, type["Part"]]]
     needs: ClassVar[str] = ""  # capability that every member of the role must have: module, or rule
@@ -49,7 +49,7 @@ class Part(Spec):
 
     @classmethod
     def role_name(cls) -> str:
-        """Return the name of a role in words: MixerPosition -> mixer position, ModelSpec -> model."""
+        """Return the name of a role in words: "mixer position" for MixerPosition, "model" for ModelSpec."""
         return re.sub(r"(?<!^)(?=[A-Z])", " ", cls.__name__.removesuffix("Spec").removesuffix("Config")).lower()
 
     @classmethod
@@ -58,7 +58,7 @@ class Part(Spec):
 
         Args:
             data: mapping with a `kind`.
-            default: kind of a mapping without one (absent: it is required).
+            default: kind of a mapping without `kind` (absent: `kind` is required).
 
         Raises:
             SpecError: the kind is unknown, or a field is invalid.
@@ -111,7 +111,7 @@ def parts_within(value: Any) -> Iterator[Part]:
 
 
 def kinds_from_outside(value: Any) -> set[type[Part]]:
-    """Return the classes of all parts in a specification that are not from this package."""
+    """Return the classes of all parts in a specification that are defined outside this package."""
     return {type(part) for part in parts_within(value) if not type(part).__module__.startswith(PACKAGE)}
 
 
@@ -136,11 +136,11 @@ _being_described: ContextVar[frozenset[str]] = ContextVar("being described", def
 
 
 class ByKind:
-    """Metadata of a field that is parsed as the class named by `kind`; all of the classes are in the JSON Schema.
+    """Metadata of a field that is parsed as the class that `kind` names; the JSON Schema contains all these classes.
 
     Args:
-        only: attributes, at least one of which must be true for a class to be allowed (absent: all classes are).
-        default: kind of a mapping without one (absent: it is required).
+        only: class attributes; a class is allowed if at least one of them is true (absent: all classes are allowed).
+        default: kind of a mapping without `kind` (absent: `kind` is required).
         is_said: whether the default kind is written.
     """
 
@@ -155,7 +155,6 @@ class ByKind:
         return {kind: cls for kind, cls in self.role.kinds.items() if any(getattr(cls, name) for name in self.only)}
 
     def validate(self, value: Any) -> Part:
-        """Return the part described by a mapping; parts are returned unchanged."""
         kinds = self.kinds()
         if isinstance(value, tuple(kinds.values())):
             return cast(Part, value)
@@ -214,7 +213,7 @@ class ByKind:
             name = f"{cls.__module__}.{cls.__qualname__}:{id(cls)}"
             reference = core_schema.definition_reference_schema(name)
             if name in _being_described.get():  # a part that contains others of its role
-                references.append(handler(reference))
+                references.append(handler(reference))  # expanding it again would never end
                 continue
             token = _being_described.set(_being_described.get() | {name})
             definition = cast(CoreSchema, {**cls.__pydantic_core_schema__, "ref": name})
@@ -234,7 +233,7 @@ def _has_defaults(cls: type[Part]) -> bool:
 
 
 class Named:
-    """Metadata of a union by `kind`: a string stands for the member of that name with all its defaults."""
+    """Metadata of a union by `kind`: a string is read as the member with that name and all its defaults."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_before_validator_function(as_mapping, handler(source))
@@ -245,5 +244,5 @@ class Named:
 
 
 def as_mapping(value: Any) -> Any:
-    """Return the mapping that a string stands for: rotary is {kind: rotary}."""
+    """Return {"kind": value} for a string; other values unchanged."""
     return {"kind": value} if isinstance(value, str) else value

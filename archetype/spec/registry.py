@@ -2,10 +2,10 @@
 
 Every kind of part and model has a folder in `archetype/parts` or `archetype/models`. Its `spec.py` declares the kind,
 and each other file is a capability: `module.py` computes it, `cost.py` counts it, and so on. The file of a capability
-is imported on first use, so that costs are counted without torch. What applies to every member of a role is registered
-for the role's class, in the folder with the role's name.
+is imported on first use, so that costs are counted without torch. A capability that all kinds of a role share is
+registered for the class of the role, in the folder with the role's name.
 
-A kind of an extension is registered by `archetype.register`, or has a folder of the same form.
+Kinds of extensions are registered by `archetype.register`, or have a folder of the same form.
 """
 
 import sys
@@ -24,7 +24,7 @@ _loading = RLock()  # concurrent imports in different orders would see partly im
 
 
 def load_kinds() -> tuple[str, ...]:
-    """Import the `spec.py` of every folder once, so that all kinds are known by name. Return the packages' names."""
+    """Import the `spec.py` of every folder once, so that all kinds are registered. Return the names of the packages."""
     with _loading:
         return _load_kinds()
 
@@ -39,9 +39,9 @@ def _load_kinds() -> tuple[str, ...]:
 
 
 def provides(capability: str, *kinds: type) -> Callable[[T], T]:
-    """Register a capability, such as `module` or `cost`, of some kinds and of classes derived from them.
+    """Register a capability, such as `module` or `cost`, for some kinds and for classes derived from them.
 
-    Its name is that of the file that provides it. Kinds are classes of parts; for `parallel`, classes of modules.
+    The capability has the name of the file that provides it. Kinds are classes of parts; for `parallel`, of modules.
     """
 
     def register(provided: T) -> T:
@@ -62,7 +62,7 @@ def provided(capability: str, kind: type) -> Any | None:
 
 
 def providers(capability: str) -> Iterator[tuple[type, Any]]:
-    """Yield every kind of the package with a capability, and its value."""
+    """Yield (kind, value) for every kind that has a capability."""
     for folder in load_kinds():
         _import_file(folder, capability)
     yield from ((kind, value) for (name, kind), value in list(PROVIDED.items()) if name == capability)
@@ -70,7 +70,7 @@ def providers(capability: str) -> Iterator[tuple[type, Any]]:
 
 @cache
 def _folder(kind: type) -> str | None:
-    # the package with the files of this kind, or with those that all kinds of a role share
+    # the package with the capabilities of a kind, or of a role
     package, _, file = kind.__module__.rpartition(".")
     if package == "archetype.roles":
         return f"archetype.parts.{file}" if find_spec(f"archetype.parts.{file}") else None

@@ -1,4 +1,4 @@
-"""Sequences of layers: repeated patterns, and detection of repeated groups."""
+"""Repeat layers, and detect repeated groups of layers."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any, TypeVar
@@ -14,7 +14,6 @@ MAX_GROUP = 64  # longest group of layers that a file writes as a repetition
 
 
 def repeat(times: int, *blocks: T) -> tuple[T, ...]:
-    """Repeat a group of blocks `times` times."""
     return blocks * times
 
 
@@ -24,7 +23,10 @@ def cycle(num_layers: int, *blocks: T) -> tuple[T, ...]:
 
 
 def runs(layers: Sequence[H]) -> list[tuple[int, tuple[H, ...]]]:
-    """Split a stack into (times, group) from left to right, at each index by the group whose repetition covers most."""
+    """Split a stack into repeated groups, (times, group), from left to right.
+
+    At each index, the group is taken whose repetitions cover the most layers.
+    """
     distinct: dict[H, int] = {}
     codes = [distinct.setdefault(block, len(distinct)) for block in layers]
     groups: list[tuple[int, tuple[H, ...]]] = []
@@ -32,7 +34,7 @@ def runs(layers: Sequence[H]) -> list[tuple[int, tuple[H, ...]]]:
     while start < len(codes):
         sizes = range(1, min(MAX_GROUP, (len(codes) - start) // 2) + 1)
         candidates = [(_times(codes, start, size), size) for size in sizes]
-        repeating = [(times * size, -size) for times, size in candidates if times > 1]
+        repeating = [(times * size, -size) for times, size in candidates if times > 1]  # of equals, the smaller group
         covered, negative_size = max(repeating, default=(1, -1))
         groups.append((covered // -negative_size, tuple(layers[start : start - negative_size])))
         start += covered
@@ -58,6 +60,7 @@ def restacked(layers: Sequence[dict[str, Any]], num_layers: int) -> list[dict[st
         ]
         if full[size:] == sharing[: len(full) - size]:
             return full[:size] + sharing
+    # how many layers back each source of weights is, which is the same in each repetition
     back = [None if source is None else index - source for index, source in enumerate(sources)]
     relative = [
         layer if steps is None else layer | {"weights_of": steps} for layer, steps in zip(layers, back, strict=True)

@@ -1,7 +1,6 @@
-"""Scaling of specifications in proportion.
+"""Scale the sizes of specifications in proportion.
 
-What each size is proportional to is declared by its type (`archetype.spec.sizes`), so that all kinds of parts and
-models are scaled alike; other fields do not change.
+The type of a field declares what it is proportional to (`archetype.spec.sizes`); other fields do not change.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,8 +25,8 @@ def scaled(spec: S, factors: Sequence[str]) -> S:
     """Return a validated copy of `spec` with another size.
 
     Width scales d_model and everything proportional to it: hidden features, ranks and heads. The number of heads
-    changes at equal head size, with the same ratio of query and key/value heads; if it cannot be divided further, heads
-    get narrower. Depth truncates or repeats the pattern of each stack.
+    changes, with the same size of heads and ratio of query and key/value heads; if it cannot be divided further, heads
+    become narrower. Depth truncates or repeats the pattern of each stack.
 
     Args:
         factors: `width`, `depth`, `vocab` or `context`, each with a ratio (width=1/8, width=0.5, width=2x) or a size
@@ -97,7 +96,7 @@ class _Node(NamedTuple):
 
     @property
     def d_model(self) -> int:
-        """Width of the vectors that the part reads; 0 if no part around it declares one."""
+        # width of the innermost part around this one that declares a width; 0 if none does
         inherited = self.above.d_model if self.above else 0
         return getattr(self.part, "d_model", None) or inherited
 
@@ -138,15 +137,8 @@ def _with_width(spec: S, text: str) -> S:
 
 
 def _scale_sizes(node: _Node, factor: Fraction, share: Fraction) -> Fraction:
-    """Scale the plain data of a part in place.
-
-    Args:
-        factor: new width of the model / old width.
-        share: new head size / old head size of the part that contains it.
-
-    Returns:
-        New head size / old head size of this part.
-    """
+    # Scales the plain data of a part in place. `factor` is new / old width of the model, `share` new / old head size of
+    # the part that contains it. Returns new / old head size of this part.
     declared = followed(type(node.part))
     has_heads = any(follows.measure == "heads" for follows in declared.values())
     if has_heads:
@@ -165,8 +157,8 @@ def _scale_sizes(node: _Node, factor: Fraction, share: Fraction) -> Fraction:
 
 
 def _scale_heads(node: _Node, factor: Fraction) -> Fraction:
-    # If the number of heads cannot be divided far enough, the head size is scaled too.
-    # Returns new head size / old head size.
+    # Scales the number of heads; also the head size, if the number cannot be divided further. Returns new / old head
+    # size.
     data = node.data
     sizes = {n: follows.measure for n, follows in followed(type(node.part)).items() if isinstance(data[n], int)}
     counts = {name: data[name] for name, measure in sizes.items() if measure == "heads"}
@@ -175,6 +167,7 @@ def _scale_heads(node: _Node, factor: Fraction) -> Fraction:
     for groups in range(max(1, ceil(common * factor)), max(common, ceil(common * factor)) + 1):
         share = factor * common / groups
         scaled = [width * share for width in widths.values()] or [Fraction(node.d_model, num_heads) * share]
+        # rotary positions need heads of even size
         if all(size.denominator == 1 and (size % 2 == 0 or share == 1) for size in scaled):
             data |= {name: count * groups // common for name, count in counts.items()}
             data |= {name: int(width * share) for name, width in widths.items()}

@@ -1,4 +1,4 @@
-"""Lossless YAML and JSON of specifications, and their schema for editors."""
+"""YAML and JSON of specifications, and JSON Schema documents for editors."""
 
 import json
 from typing import Any

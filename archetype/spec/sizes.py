@@ -1,4 +1,4 @@
-"""Types of sizes that are proportional to the size of a model, so that `set --scale` changes them together."""
+"""Types of fields that are proportional to a size of the model; `set --scale` changes them together."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ Context = Annotated[Length, Follows("context")]
 
 @cache
 def followed(part: type[Spec]) -> Mapping[str, Follows]:
-    """Return what each proportional field of a part follows."""
+    """Return {field: the measure that it is proportional to}."""
     declared = {name: [*_follows((*field.metadata, field.annotation))] for name, field in part.model_fields.items()}
     return MappingProxyType({name: first for name, (first, *_) in ((n, f) for n, f in declared.items() if f)})
 

@@ -1,1 +1,1 @@
-"""Storage of matrices and products with them: as floats, in 8 or 4 bits, or losslessly in 12 bits."""
+"""Storage of matrices, and products with them: float, int8, int4, or lossless 12 bits."""

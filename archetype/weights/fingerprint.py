@@ -1,4 +1,4 @@
-"""A hash that identifies weights."""
+"""Hash of a model's weights."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""Products with weights, stored as floats or packed."""
+"""Products with float or packed weights."""
 
 from typing import Any, ClassVar
 
@@ -13,19 +13,20 @@ from archetype.native.library import library
 from archetype.native.products import product
 from archetype.weights.packed import PackedMatrix, Weight
 
-FEW = 16  # vectors for which converting the matrix would cost more than it saves
+FEW = 16  # vectors; for fewer, converting the matrix to float32 costs more than it saves
 
 
 @without_context
 def project(
     kernels: Kernels, x: Float[Tensor, "... D"], weight: Weight, bias: Tensor | None = None
 ) -> Float[Tensor, "... F"]:
-    """Return x W^T + bias; `kernels` is left out."""
+    """Return x W^T + bias; call it without `kernels`."""
     if isinstance(weight, PackedMatrix):
         if (y := weight.product(x, bias, kernels=kernels)) is not None:
             return y
         weight = weight.as_floats(x.dtype, kernels)
     if x.dtype == torch.bfloat16 and not torch.is_grad_enabled() and not has_bfloat16(x.device.type):
+        # torch emulates bfloat16 on this device: use native kernels for few vectors, else float32
         is_native = kernels.records or (x.numel() <= FEW * x.shape[-1] and library() is not None)
         y = product(kernels, x, weight, bias) if is_native else None
         return in_float32(x, weight, bias) if y is None else y
@@ -34,31 +35,31 @@ def project(
 
 @without_context
 def look_up(kernels: Kernels, weight: Weight, ids: Int[Tensor, "*dims"]) -> Float[Tensor, "*dims D"]:
-    """Return rows of a table by index; `kernels` is left out."""
+    """Return rows of a table by index; call it without `kernels`."""
     if isinstance(weight, PackedMatrix):
         return weight.embedding(ids, kernels)
     return nn.functional.embedding(ids, weight)
 
 
 def linear(x: Float[Tensor, "... D"], weight: Tensor, bias: Tensor | None = None) -> Float[Tensor, "... F"]:
-    """Return the product with a float matrix, by oneDNN or by torch's choice."""
+    """Return x W^T + bias for a float matrix."""
     y = fused.linear(x, weight, bias)
     return nn.functional.linear(x, weight, bias) if y is None else y
 
 
 def in_float32(x: Float[Tensor, "... D"], weight: Tensor, bias: Tensor | None) -> Float[Tensor, "... F"]:
-    """Return a bfloat16 product computed in float32 and rounded once; the matrix is converted for this call."""
+    """Return a bfloat16 product computed in float32 and rounded once."""
     exact = nn.functional.linear(x.float(), weight.float(), None if bias is None else bias.float())
     return exact.to(x.dtype)
 
 
 class Linear(nn.Linear):
-    """torch's linear layer, whose weight may be a `PackedMatrix`."""
+    """`nn.Linear` whose weight may be a `PackedMatrix`."""
 
     packed_parameters: ClassVar = ("weight",)
 
     def reset_parameters(self) -> None:
-        """Do nothing on the meta device, as `initialize` draws the weights later."""
+        # on the meta device, `initialize` draws the weights later
         if not self.weight.is_meta:
             super().reset_parameters()
 
@@ -66,15 +67,14 @@ class Linear(nn.Linear):
         return project(x, self.weight, self.bias)
 
     def matrix(self) -> Tensor:
-        """The matrix of the product, for use other than in a product."""
+        """Return the matrix, for uses other than products."""
         return self.weight
 
 
 def matrix_of(linear: nn.Module) -> Float[Tensor, "F D"]:
     """Return the matrix of a linear map without a bias, even if another library has wrapped it.
 
-    An adapter keeps the original matrix as `weight` and does not expose what it adds, so the map is applied to a unit
-    matrix.
+    The `weight` of an adapter lacks what the adapter adds, so the map is applied to an identity matrix.
     """
     if isinstance(linear, Linear):
         return linear.matrix()
@@ -86,7 +86,7 @@ def matrix_of(linear: nn.Module) -> Float[Tensor, "F D"]:
 
 
 class WithMatrix(nn.Module):
-    """A weight and a bias of a module that computes more than their product, and so is not a `Linear`."""
+    """Base class of modules that have a weight and a bias like `Linear`, but compute more than the product."""
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
         super().__init__()
@@ -95,12 +95,11 @@ class WithMatrix(nn.Module):
         self.bias = nn.Parameter(torch.empty(out_features)) if bias else None
 
     def product(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... F"]:
-        """Return x W^T + bias."""
         return nn.functional.linear(x, self.weight, self.bias)
 
 
 class Table(nn.Embedding):
-    """torch's embedding, whose weight may be a `PackedMatrix`."""
+    """`nn.Embedding` whose weight may be a `PackedMatrix`."""
 
     packed_parameters: ClassVar = ("weight",)
 

@@ -1,9 +1,9 @@
-"""Lossless storage of bfloat16 matrices in 12 bits, as trained weights have few distinct exponents.
+"""Lossless storage of bfloat16 matrices in 12 bits; trained weights have few distinct exponents.
 
 The low byte of a number (the last bit of the exponent and the mantissa) is stored unchanged. The high byte becomes 4
-bits: the sign and a code for one of the 8 most frequent values in the matrix. Numbers with another high byte, about one
-in ten thousand, are stored in a list of exceptions. Zhang et al. (2025), "70% Size, 100% Accuracy" (DFloat11), use
-Huffman codes instead; codes of fixed length are decoded in a few instructions while the next ones are loaded.
+bits: the sign, and a code for one of the 8 most frequent values in the matrix. Numbers with another high byte, about
+one in ten thousand, are listed as exceptions. Zhang et al. (2025), "70% Size, 100% Accuracy" (DFloat11), use Huffman
+codes instead; codes of fixed length are decoded in a few instructions.
 """
 
 import math
@@ -21,22 +21,16 @@ from archetype.native.products import BLOCK_ROWS, LosslessRows, product, unpacke
 from archetype.weights.packed import PackedMatrix, matrices, replace
 
 UNIT = 128  # consecutive numbers of a row in a record
-CODES = 8  # high bytes with a code, signs not counted
-MAX_WIDTH = 2**18  # of a row, as the column of an exception has 18 bits
-# fraction of the numbers; a matrix with more exceptions is not packed
-MAX_EXCEPTIONS = 1 / 256
-LARGEST = 0.9  # fraction of the size in bfloat16; a matrix that would take more is not packed
-AT_ONCE = 2**22  # numbers that are compressed in one step
+CODES = 8  # high bytes with a code, without signs
+MAX_WIDTH = 2**18  # numbers of a row: the column of an exception has 18 bits
+MAX_EXCEPTIONS = 1 / 256  # largest fraction of exceptions; a matrix with more is not packed
+LARGEST = 0.9  # largest size relative to bfloat16; a matrix that would be larger is not packed
+AT_ONCE = 2**22  # numbers compressed in one step, to limit memory
 BUFFERS = ("records", "high_bytes", "starts", "exceptions")
 
 
 class LosslessMatrix(PackedMatrix):
-    """A bfloat16 matrix, or a stack of matrices, in 12 bits.
-
-    Args:
-        stored: buffers and sizes.
-        dtype: of the output of `embedding`.
-    """
+    """A bfloat16 matrix, or a stack of matrices, in 12 bits; `dtype` is the dtype of the output of `embedding`."""
 
     unpacked_dtype = torch.bfloat16
     records: Tensor
@@ -51,11 +45,9 @@ class LosslessMatrix(PackedMatrix):
 
     @property
     def stored(self) -> LosslessRows:
-        """The buffers and sizes, as the native products expect them."""
         return LosslessRows(self.records, self.high_bytes, self.starts, self.exceptions, self.size, self.width)
 
     def unpacked(self, dtype: torch.dtype, kernels: Kernels = FUSED, ids: Tensor | None = None) -> Tensor:
-        """Return rows as floats, by index or all of them."""
         if library() is not None:
             ids = ids if ids is None or kernels.records else ids.contiguous()
             if (y := unpacked_rows(kernels, self.stored, dtype, ids)) is not None:
@@ -67,6 +59,7 @@ class LosslessMatrix(PackedMatrix):
         return self.as_floats(self.dtype)[ids] if self._is_kept() else self.unpacked(self.dtype, kernels, ids)
 
     def _matrix(self, index: int) -> "LosslessMatrix":
+        # A view: the blocks of one matrix, with all exceptions, in which the slice of `starts` finds its own.
         matrix, blocks = copy(self), self.size // BLOCK_ROWS
         first, end = index * blocks, (index + 1) * blocks
         buffers: dict[str, Tensor | None] = {
@@ -79,7 +72,7 @@ class LosslessMatrix(PackedMatrix):
     def product(
         self, x: Tensor, bias: Tensor | None = None, indices: Tensor | None = None, kernels: Kernels = FUSED
     ) -> Tensor | None:
-        """Return x W^T + bias with the same bits as a native bfloat16 product; None if there is none."""
+        # the same bits as a native product of the bfloat16 matrix
         if kernels.records:
             return product(kernels, x, self.stored, bias, indices)
         return fused.linear(x, self.stored, bias)
@@ -91,11 +84,11 @@ class LosslessMatrix(PackedMatrix):
                 setattr(self, name, value)
 
     def _apply(self, fn: Any, recurse: bool = True) -> "LosslessMatrix":
-        """Change the dtype of the output; the matrix stays packed and stays on the CPU."""
+        # `fn`, such as a conversion to float32, applies to the output: the matrix stays packed, and on the CPU
         self.dtype, device = (after := fn(torch.empty(0, dtype=self.dtype))).dtype, after.device
         if device.type != "cpu":
-            cause = f"of type lossless are for the processor, not for {device.type}"
-            raise SpecError("weights", cause, "use device cpu, or load the model without them")
+            cause = f"lossless weights need device cpu, not {device.type}"
+            raise SpecError("weights", cause, "use device cpu, or load the model without weights=lossless")
         return self
 
 
@@ -108,24 +101,20 @@ def compress_model(model: nn.Module) -> None:
     for name, parameter in list(matrices(model, 1)):
         if parameter.dtype != torch.bfloat16 or parameter.device.type != "cpu":
             dtype = str(parameter.dtype).removeprefix("torch.")
-            cause = f"of type lossless are made of bfloat16 on cpu; these are {dtype} on {parameter.device.type}"
-            raise SpecError("weights", cause, "load the model with dtype bfloat16 on device cpu, or leave them out")
-        stored = compress(parameter.detach())
+            cause = f"lossless weights need bfloat16 on cpu; the model has {dtype} on {parameter.device.type}"
+            raise SpecError("weights", cause, "load the model with dtype bfloat16 on device cpu, or leave weights out")
+        stored = compress(parameter.detach())  # one matrix at a time, so that two copies of a model never exist
         if stored is not None:
             replace(model, name, LosslessMatrix(stored, parameter.dtype))
 
 
 def compress(weight: Tensor) -> LosslessRows | None:
-    """Return a matrix, or a stack of matrices, in 12 bits; None if that does not save enough.
-
-    Args:
-        weight: (..., size, K) in bfloat16.
-    """
+    """Compress a bfloat16 matrix, or a stack of matrices, (..., size, K); None if that does not save enough."""
     size, width = weight.shape[-2:]
     rows = weight.flatten(0, -2)
     if size < BLOCK_ROWS or math.prod(records_shape(len(rows), width)) > LARGEST * rows.nbytes:
         return None
-    if width > MAX_WIDTH or (len(rows) > size and size % BLOCK_ROWS):
+    if width > MAX_WIDTH or (len(rows) > size and size % BLOCK_ROWS):  # matrices of a stack begin at whole blocks
         return None
     frequencies = torch.zeros(128, dtype=torch.int64)
     for some in rows.split(max(1, AT_ONCE // width)):
@@ -133,7 +122,7 @@ def compress(weight: Tensor) -> LosslessRows | None:
     high_bytes = frequencies.topk(CODES).indices
     if rows.numel() - frequencies[high_bytes].sum() > MAX_EXCEPTIONS * rows.numel():
         return None
-    codes = torch.full((128,), CODES, dtype=torch.uint8)
+    codes = torch.full((128,), CODES, dtype=torch.uint8)  # CODES marks an exception
     codes[high_bytes] = torch.arange(CODES, dtype=torch.uint8)
     some = max(1, AT_ONCE // width // BLOCK_ROWS) * BLOCK_ROWS
     records, num_exceptions, exceptions = zip(
@@ -144,15 +133,15 @@ def compress(weight: Tensor) -> LosslessRows | None:
 
 
 def _compress(rows: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the records of some blocks, the number of exceptions of each, and the exceptions."""
+    # returns records of some blocks, the number of exceptions of each block, and the exceptions
     low, high = _bytes(rows)
     code = codes[(high & 127).long()]
     blocks = (code == CODES).unflatten(0, (-1, BLOCK_ROWS))
-    block, column, row = blocks.transpose(1, 2).nonzero(as_tuple=True)  # in order of columns
+    block, column, row = blocks.transpose(1, 2).nonzero(as_tuple=True)  # kernels expect them sorted by column
     byte = high.unflatten(0, (-1, BLOCK_ROWS))[block, row, column]
     exceptions = column.int() << 13 | row.int() << 8 | byte.int()
     padding = (0, -rows.shape[1] % UNIT)
-    nibbles = nn.functional.pad((code & (CODES - 1)) | high >> 7 << 3, padding)
+    nibbles = nn.functional.pad((code & (CODES - 1)) | high >> 7 << 3, padding)  # sign, code
     low, nibbles = (_by_turns(part).unflatten(1, (-1, UNIT)) for part in (nn.functional.pad(low, padding), nibbles))
     first, second = nibbles.split(UNIT // 2, dim=-1)
     records = torch.cat((low, first | second << 4), dim=-1)  # (rows, units, bytes)
@@ -166,7 +155,7 @@ def records_shape(rows: int, width: int) -> tuple[int, int, int, int]:
 
 
 def stored_rows(rows: int) -> Tensor:
-    """Return the indices of the rows in each block; the last block repeats rows to reach 32."""
+    """Return the row stored at each place; the last block repeats rows of the one before to have 32."""
     blocks = torch.arange(0, rows, BLOCK_ROWS).clamp(max=rows - BLOCK_ROWS)
     return (blocks[:, None] + torch.arange(BLOCK_ROWS)).flatten()
 
@@ -178,7 +167,7 @@ def decompress(matrix: LosslessRows) -> Tensor:
     nibbles = torch.cat((pairs & 15, pairs >> 4), dim=-1)
     low, nibbles = (_in_order(part.flatten(1))[:, :width] for part in (low, nibbles))
     high = matrix.high_bytes[(nibbles & (CODES - 1)).long()] | nibbles >> 3 << 7
-    starts = matrix.starts - matrix.starts[0]
+    starts = matrix.starts - matrix.starts[0]  # a matrix of a stack does not start at 0
     exceptions = matrix.exceptions[matrix.starts[0] : matrix.starts[-1]]
     block = torch.arange(len(starts) - 1).repeat_interleave(starts.diff().long())
     row, column = block * BLOCK_ROWS + (exceptions >> 8 & BLOCK_ROWS - 1), exceptions >> 13
@@ -189,12 +178,13 @@ def decompress(matrix: LosslessRows) -> Tensor:
 
 
 def _bytes(rows: Tensor) -> tuple[Tensor, Tensor]:
+    # little endian
     low, high = rows.contiguous().view(torch.uint8).unflatten(-1, (-1, 2)).unbind(-1)
     return low, high
 
 
 def _by_turns(rows: Tensor) -> Tensor:
-    """Return the bytes of each 64 numbers in the kernels' order: i and i + 32 alternate."""
+    # the order of the kernels: within each 64 numbers, i and i + 32 alternate
     units: Tensor = rows.unflatten(1, (-1, 2, UNIT // 4))
     return units.transpose(2, 3).flatten(1)
 

@@ -1,4 +1,4 @@
-"""Matrices stored in other forms than floats, in place of a model's parameters."""
+"""Packed matrices, which replace parameters of a model."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -15,24 +15,23 @@ from archetype.native.library import library
 log = logging.getLogger("archetype.native")
 
 
-@cache
+@cache  # warns once
 def _warn_of_unpacking(dtype: torch.dtype) -> None:
-    """Warn once for all matrices of a model."""
     name = str(dtype).removeprefix("torch.")
     log.warning("packed weights are unpacked to %s, as there are no native kernels that multiply them", name)
 
 
 class PackedMatrix(nn.Module, ABC):
-    """A matrix, or a stack of matrices, in another form than a float tensor.
+    """A matrix, or a stack of matrices, that is not stored as a float tensor.
 
     Args:
         size: rows of one matrix of the stack.
         width: columns.
-        dtype: of the output of `embedding`.
+        dtype: dtype of the output of `embedding`.
     """
 
-    unpacked_dtype: ClassVar[torch.dtype]  # that represents its numbers exactly
-    _kept: Tensor | None  # as floats, if no kernel multiplies packed ones
+    unpacked_dtype: ClassVar[torch.dtype]  # represents its numbers exactly
+    _kept: Tensor | None  # the float matrix, if no kernel can multiply packed matrices
 
     def __init__(self, size: int, width: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -41,14 +40,11 @@ class PackedMatrix(nn.Module, ABC):
 
     @abstractmethod
     def unpacked(self, dtype: torch.dtype, kernels: Kernels = FUSED) -> Tensor:
-        """Return the matrix as floats (rows, K)."""
+        """Return the float matrix, (rows, K)."""
 
     def as_floats(self, dtype: torch.dtype, kernels: Kernels = FUSED) -> Tensor:
-        """Return the matrix as floats (rows, K).
-
-        The result is kept if no kernel multiplies packed matrices, as unpacking for each step would take longer than
-        the step.
-        """
+        """Return the float matrix, (rows, K)."""
+        # Kept if no kernel multiplies packed matrices: unpacking in each step would take longer than the step.
         if not self._is_kept():
             return self.unpacked(dtype, kernels)
         if self._kept is None or self._kept.dtype != dtype:
@@ -70,20 +66,19 @@ class PackedMatrix(nn.Module, ABC):
         """Return rows of the matrix by index."""
 
     @abstractmethod
-    def _matrix(self, index: int) -> "PackedMatrix":
-        """Return one matrix of a stack, still packed."""
+    def _matrix(self, index: int) -> "PackedMatrix": ...
 
     @abstractmethod
     def product(
         self, x: Tensor, bias: Tensor | None = None, indices: Tensor | None = None, kernels: Kernels = FUSED
     ) -> Tensor | None:
-        """Return x W^T + bias from the packed numbers; None if only an unpacked matrix can be multiplied.
+        """Return x W^T + bias from the packed numbers; None if the matrix must be unpacked first.
 
         Args:
             x: (..., K).
             bias: (N,), or (E, N) for a stack.
             indices: for each vector, the matrices of a stack to multiply by, (number of vectors, k).
-            kernels: by which it is computed, or recorded.
+            kernels: compute the product, or record it.
         """
 
 
@@ -91,7 +86,7 @@ Weight = Tensor | PackedMatrix
 
 
 def matrices(model: nn.Module, multiple: int) -> Iterator[tuple[str, Tensor]]:
-    """Yield the parameters that their modules declare packable, with columns divisible by `multiple`."""
+    """Yield the parameters in `packed_parameters` of their modules whose columns are a multiple of `multiple`."""
     for name, parameter in model.named_parameters():
         parent, _, attribute = name.rpartition(".")
         if (
@@ -102,19 +97,17 @@ def matrices(model: nn.Module, multiple: int) -> Iterator[tuple[str, Tensor]]:
 
 
 def is_packed(model: nn.Module) -> bool:
-    """Return whether any matrix is packed."""
     return any(isinstance(module, PackedMatrix) for module in model.modules())
 
 
 def unpack_without_kernels(model: nn.Module) -> None:
-    """Unpack those matrices of a model now that its first pass would unpack."""
+    """Unpack now the matrices that the first pass would unpack."""
     for module in model.modules():
         if isinstance(module, PackedMatrix) and module._is_kept():
             module.as_floats(module.dtype)
 
 
 def replace(model: nn.Module, name: str, matrix: PackedMatrix) -> None:
-    """Replace a parameter by a packed matrix."""
     parent, _, attribute = name.rpartition(".")
     module = model.get_submodule(parent)
     del module._parameters[attribute]

@@ -1,4 +1,4 @@
-"""Packed matrices read from a weights file, in place of a model's parameters."""
+"""Read packed matrices from a weights file."""
 
 import math
 import re
@@ -14,19 +14,19 @@ from archetype.weights.packed import PackedMatrix, replace
 from archetype.weights.quantized import BITS, GROUP, QuantizedMatrix
 
 REMEDY = "take the run's own weights"
-PARTS = {"quants": ("quants", "scales"), "records": BUFFERS}  # by the first part of a matrix
+PARTS = {"quants": ("quants", "scales"), "records": BUFFERS}  # {first tensor of a matrix: all its tensors}
 
 
 def install_packed(
     model: nn.Module, tensors: Tensors, dtype: torch.dtype | None, device: torch.device | None
 ) -> tuple[str, ...]:
-    """Install the packed matrices of a file in place of a model's parameters.
+    """Replace parameters of a model by the packed matrices of a file.
 
     Returns:
-        Patterns of the names of their tensors.
+        Regular expressions that match the names of their tensors.
 
     Raises:
-        CheckpointError: a matrix belongs to no parameter of the model.
+        CheckpointError: a matrix belongs to no parameter of the model, or does not fit it.
     """
     patterns = []
     for first, parts in PARTS.items():
@@ -60,7 +60,7 @@ def _quantized(parts: list[Tensor], rows: int, size: int, width: int, dtype: tor
         shapes = f"{tuple(quants.shape)} and {tuple(scales.shape)}"
         raise ValueError(f"has the shapes {shapes}, which do not fit {rows} x {width}")
     if (quants.dtype, scales.dtype) != (torch.uint8, torch.float16):
-        raise ValueError(f"holds {quants.dtype} and {scales.dtype}")
+        raise ValueError(f"has the dtypes {quants.dtype} and {scales.dtype}")
     return QuantizedMatrix(quants, scales, size, dtype or torch.float32)
 
 
@@ -70,10 +70,11 @@ def _lossless(parts: list[Tensor], rows: int, size: int, width: int, dtype: torc
     shapes = [records_there, (CODES,), (records_there[0] + 1,), (num_exceptions,)]
     if [tuple(part.shape) for part in parts] != shapes:
         shapes_there = ", ".join(str(tuple(part.shape)) for part in parts)
-        raise ValueError(f"and its parts have the shapes {shapes_there}, which do not fit {rows} x {width}")
+        raise ValueError(f"its parts have the shapes {shapes_there}, which do not fit {rows} x {width}")
     if [part.dtype for part in parts] != [torch.uint8, torch.uint8, torch.int32, torch.int32]:
-        raise ValueError(f"and what belongs to it hold {', '.join(str(part.dtype) for part in parts)}")
+        raise ValueError(f"its parts have the dtypes {', '.join(str(part.dtype) for part in parts)}")
     columns = exceptions >> 13
+    # Kernels use these numbers as indices without a check.
     is_in_order = starts[0] == 0 and starts[-1] == num_exceptions and (starts.diff() >= 0).all()
     if not is_in_order or ((columns < 0) | (columns >= width)).any():
         raise ValueError("has exceptions outside its rows")

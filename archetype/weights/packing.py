@@ -1,4 +1,4 @@
-"""The types in which a model's matrices can be packed: int8, int4, lossless."""
+"""Pack the matrices of a model as int8, int4 or lossless."""
 
 import torch
 from torch import nn
@@ -13,10 +13,10 @@ TYPES = (*BITS, LOSSLESS)
 
 
 def check_type(weights: str) -> None:
-    """Check that a type of packed matrices exists.
+    """Raise an error unless `weights` is a type of packed matrices.
 
     Raises:
-        SpecError: it does not.
+        SpecError: there is no such type.
     """
     if weights not in TYPES:
         cause = f"{weights!r} is not a type of packed weights"
@@ -25,14 +25,14 @@ def check_type(weights: str) -> None:
 
 @torch.no_grad()
 def pack_model(model: nn.Module, weights: str) -> None:
-    """Replace a model's matrices, one by one, by packed ones of a type.
+    """Replace the matrices of a model by packed ones, one by one.
 
     Raises:
         SpecError: the type does not exist or does not fit the model's dtype, or the matrices are already packed.
     """
     check_type(weights)
     if is_packed(model):
-        raise SpecError("weights", "are packed already", "load the model that they were made from")
+        raise SpecError("weights", "the model is already packed", "load the model that was packed")
     if weights == LOSSLESS:
         compress_model(model)
     else:

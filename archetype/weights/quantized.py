@@ -1,7 +1,7 @@
-"""Matrices in 8 or 4 bits: groups of 32 numbers in a row share a scale, as in llama.cpp's q8_0 and q4_0.
+"""int8 and int4 matrices: 32 consecutive numbers of a row share a scale, as in llama.cpp's q8_0 and q4_0.
 
-A number is (q - offset) * scale, with q unsigned and the scale in float16. Vectors to be multiplied are rounded to
-16-bit integers in groups of 32, so nearly all of the error comes from the weights.
+A number is (q - offset) * scale, with q unsigned and the scale in float16. Vectors that are multiplied with them are
+rounded to 16-bit integers in groups of 32, so nearly all of the error comes from the weights.
 """
 
 from copy import copy
@@ -18,18 +18,18 @@ from archetype.weights.packed import PackedMatrix, matrices, replace
 
 GROUP = 32
 BITS = {"int8": 8, "int4": 4}
-# Factors to try on the scale that covers a group's largest number; clipping it may reduce the error of the others.
+# Factors tried on the scale that just covers a group's largest number: clipping that number may reduce the total error.
 SEARCHED = {8: (1.0, 0.997, 0.994), 4: (1.0, *(0.80 + 0.025 * n for n in range(8)), 1.03, 1.06)}
 
 
 class QuantizedMatrix(PackedMatrix):
-    """A matrix, or a stack of matrices, in 8 or 4 bits.
+    """An int8 or int4 matrix, or a stack of matrices.
 
     Args:
-        quants: (rows, K) in 8 bits, or (rows, K / 2) bytes with two numbers each, the first in the low half.
-        scales: (rows, K / 32), float16.
+        quants: uint8, (rows, K) for 8 bits, or (rows, K / 2) for 4 bits, with the first of two numbers in the low half.
+        scales: float16, (rows, K / 32).
         size: rows of one matrix of the stack.
-        dtype: of the output of `embedding`.
+        dtype: dtype of the output of `embedding`.
     """
 
     unpacked_dtype = torch.float32
@@ -40,13 +40,15 @@ class QuantizedMatrix(PackedMatrix):
         super().__init__(size, scales.shape[1] * GROUP, dtype)
         self.rows = quants.shape[0]
         self.bits = 8 * quants.shape[1] // self.width
+        # Kernels read blocks of `lanes` interleaved rows, one for each lane of a vector. Without kernels, or if the
+        # matrices of a stack would not begin at whole blocks, rows are not interleaved.
         kernels = library() if quants.device.type == "cpu" else None
         self.lanes = 1 if kernels is None or (size != self.rows and size % kernels.lanes) else kernels.lanes
         self.register_buffer("quants", _packed(quants, self.lanes, 4))
         self.register_buffer("scales", _packed(scales, self.lanes, 1))
 
     def canonical(self) -> tuple[Tensor, Tensor]:
-        """Return quants and scales by rows, independent of the machine."""
+        """Return quants and scales in rows, not in blocks whose size depends on the machine."""
         return _unpacked(self.quants, self.lanes, 4)[: self.rows], _unpacked(self.scales, self.lanes, 1)[: self.rows]
 
     def unpacked(self, dtype: torch.dtype, kernels: Kernels = FUSED) -> Tensor:
@@ -57,6 +59,7 @@ class QuantizedMatrix(PackedMatrix):
             packed = self.quants, self.scales, self.rows, self.width, self.bits, self.dtype
             if (y := quantized_embedding(kernels, ids, *packed)) is not None:
                 return y
+        # a row is one lane of a block
         blocks, lanes = ids.flatten() // self.lanes, ids.flatten() % self.lanes
         quants = self.quants.unflatten(1, (-1, self.lanes, 4))[blocks, :, lanes].flatten(1)
         scales = self.scales.unflatten(1, (-1, self.lanes))[blocks, :, lanes]
@@ -73,14 +76,14 @@ class QuantizedMatrix(PackedMatrix):
         return matrix
 
     def _apply(self, fn: Any, recurse: bool = True) -> "QuantizedMatrix":
-        """Move to another device or change the dtype of the output; quants and scales keep their own dtypes."""
+        # `fn` may move the matrix, and change the dtype of the output; quants and scales keep their dtypes
         self.quants, self._kept = fn(self.quants), None
         self.scales = self.scales.to(self.quants.device)
         self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
         return self
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        """Save by rows, so that the file can be read on any machine."""
+        # in rows, so that any machine can read the file
         destination[f"{prefix}quants"], destination[f"{prefix}scales"] = self.canonical()
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
@@ -92,7 +95,6 @@ class QuantizedMatrix(PackedMatrix):
     def product(
         self, x: Tensor, bias: Tensor | None = None, indices: Tensor | None = None, kernels: Kernels = FUSED
     ) -> Tensor | None:
-        """Return x W^T + bias if there are kernels; otherwise None."""
         if library() is None or x.device.type != "cpu" or not self._fits(kernels):
             return None
         x = x if kernels.records else x.contiguous()
@@ -105,7 +107,8 @@ class QuantizedMatrix(PackedMatrix):
 
 
 def _packed(rows: Tensor, lanes: int, unit: int) -> Tensor:
-    """Return rows in blocks of `lanes`, interleaved every `unit` columns; zeros fill the last block."""
+    # (rows, columns) to (blocks, columns / unit, lanes, unit), flattened: rows of a block are interleaved in units of
+    # columns, and zeros fill the last block
     padded = nn.functional.pad(rows, (0, 0, 0, -len(rows) % lanes))
     blocks: Tensor = padded.view(-1, lanes, rows.shape[1] // unit, unit).transpose(1, 2)
     return blocks.flatten(1).contiguous()
@@ -117,10 +120,10 @@ def _unpacked(blocks: Tensor, lanes: int, unit: int) -> Tensor:
 
 
 def quantize(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Return quants, as bytes, and scales with the least squared error among those tried.
+    """Return quants, as bytes, and scales with the least squared error among the scales tried.
 
     Args:
-        weight: (rows, K) with K a multiple of 32.
+        weight: (rows, K), with K a multiple of 32.
         bits: 8 or 4.
     """
     groups, offset = weight.float().unflatten(1, (-1, GROUP)), 2 ** (bits - 1)
@@ -150,7 +153,7 @@ def dequantize(quants: Tensor, scales: Tensor, bits: int) -> Tensor:
 
 
 def quantize_model(model: nn.Module, bits: int) -> None:
-    """Replace a model's matrices, one by one, by 8- or 4-bit ones."""
+    """Replace the matrices of a model by 8-bit or 4-bit ones, one by one."""
     for name, parameter in list(matrices(model, GROUP)):
         quants, scales = quantize(parameter.detach().flatten(0, -2), bits)
         replace(model, name, QuantizedMatrix(quants, scales, parameter.shape[-2], parameter.dtype))

@@ -131,7 +131,7 @@ def _refusal(error: ValidationError, cls: type[Body]) -> ApiError:
     if name in cls.expected:
         return ApiError("invalid_value", f"{name}: is not {cls.expected[name]}", name)
     cause, remedy = in_words(detail)
-    if remedy == "archetype schema says what can":
+    if remedy == "archetype schema lists valid values":
         cause, remedy = detail["msg"][:1].lower() + detail["msg"][1:], ""
     field = path([key for key in keys if isinstance(key, int) or key.islower()])
     return ApiError("invalid_value", f"{field}: {cause}" + (f"; {remedy}" if remedy else ""), name)

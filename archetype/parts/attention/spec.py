@@ -324,10 +324,10 @@ class Attention(Mixer):
         # neither scaling by length nor projections of global tokens work on a part of a sequence
         if self.keys_follow_length:
             cause = "depends on the sequence length, and each process has only a part of a sequence"
-            return NeedsWholeRows("position.scaling", cause, "use another scaling, or make parallel.context 1")
+            return NeedsWholeRows("position.scaling", cause, "use another scaling, or set parallel.context to 1")
         if self.position.reads_queries:
             cause = "adds to the scores of whole sequences, and each process has only a part of one"
-            return NeedsWholeRows("position", cause, "use other positions, or make parallel.context 1")
+            return NeedsWholeRows("position", cause, "use other positions, or set parallel.context to 1")
         if self.projects_globally:
             cause = "global tokens with their own projections are in one process, and all processes must see them"
             return NeedsWholeRows("pattern", cause, "make global_projections false or parallel.context 1")

@@ -10,7 +10,7 @@ from archetype.generate.finite import check_finite, first_not_finite
 from archetype.models.build import Model, build
 from tests.helpers.causal import decoded
 
-PREFIX = "logits: the first NaN or infinite number comes out of "
+PREFIX = "logits: the first NaN or infinite number is computed by "
 REMEDY = "; check the weights there, or compute in float32"
 
 

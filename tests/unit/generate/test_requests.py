@@ -334,7 +334,7 @@ def test_a_request_that_fails_leaves_the_others_as_they_were(damaged: LanguageMo
     good = engine.submit([1, 2, 3], **options)
     bad = engine.submit([4, 9, 3], **options)
     late = [engine.submit([5, 6], **options) for _ in range(2)]
-    with pytest.raises(CheckpointError, match="first NaN or infinite number comes out of embedding"):
+    with pytest.raises(CheckpointError, match="first NaN or infinite number is computed by embedding"):
         bad.result()
     assert bad.finish_reason == "error" and isinstance(bad.error, CheckpointError)
     for request in (good, *late):

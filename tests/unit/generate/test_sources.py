@@ -136,7 +136,7 @@ def test_a_source_that_fails_leaves_the_others_as_they_were() -> None:
     model.get_parameter("embedding.token.weight")[9] = float("nan")
     engine = Engine(LanguageModel(lm.spec, model, lm.tokenizer), slots=2)  # type: ignore[arg-type]
     requests = [engine.submit(source, max_new_tokens=9, temperature=0.0) for source in SOURCES]
-    with pytest.raises(ArchetypeError, match="the first NaN or infinite number comes out of embedding"):
+    with pytest.raises(ArchetypeError, match="the first NaN or infinite number is computed by embedding"):
         requests[2].result()
     for request in (*requests[:2], *requests[3:]):
         single = Engine(LanguageModel(lm.spec, model, lm.tokenizer), slots=1)  # type: ignore[arg-type]

@@ -32,7 +32,7 @@ def test_a_device_is_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         (2, False, "cuda:2", "device: this machine has no cuda:2; use cpu, cuda:0 or cuda:1"),
         (0, True, "gpu", "device: there is no device 'gpu'; use cpu or mps"),
         (0, False, "", "device: there is no device ''; use cpu"),
-        (0, False, "meta", "device: meta has no storage, so that nothing can be computed there; use cpu"),
+        (0, False, "meta", "device: meta tensors have no data to compute with; use cpu"),
         (0, False, "cpu:3", "device: this machine has no cpu:3; use cpu"),
         (0, False, "xpu", "device: this machine has no xpu; use cpu"),
     ],

@@ -46,7 +46,7 @@ def test_suitable_arguments_are_computed_and_keep_their_tensors() -> None:
         ({"activation": "tanhh"}, "gated: activation cannot be 'tanhh'"),
         ({"type": torch.int64}, "gated: type cannot be torch.int64"),
         ({"count": 2.5}, "gated: count cannot be 2.5"),
-        ({"rows": 2}, "gated: there is no rows"),
+        ({"rows": 2}, "gated: no such argument: rows"),
     ],
 )
 def test_what_no_kernel_knows_is_refused_by_name(changes: dict[str, Any], cause: str) -> None:
@@ -69,9 +69,9 @@ def test_what_is_missing_is_refused_by_name() -> None:
     [
         (gated(count=-1), "gated: count"),
         (product(x_stride=-2), "product: x_stride"),
-        (product(w_type="int4"), "product: what has to fit together"),
-        (product(w_type="lossless"), "product: what has to fit together"),
-        (product(w_type=torch.bool), "product: what has to fit together"),
+        (product(w_type="int4"), "product: combination of fields"),
+        (product(w_type="lossless"), "product: combination of fields"),
+        (product(w_type=torch.bool), "product: combination of fields"),
     ],
 )
 def test_sizes_and_parts_that_cannot_be_are_refused_before_anything_is_computed(
@@ -95,7 +95,7 @@ def test_bytes_that_are_overwritten_are_refused() -> None:
     for name, value in (("gate", None), ("type", 2), ("activation", 2), ("activation", -1)):
         arguments = gated()
         setattr(arguments, name, value)
-        with pytest.raises(ValueError, match=f"gated: {name}: missing, negative, or of no known kind"):
+        with pytest.raises(ValueError, match=f"gated: {name}: missing, negative or invalid"):
             library.run(arguments.entry(True), 1, 1)
 
 
@@ -108,7 +108,7 @@ def test_a_wrong_operation_is_refused_and_nothing_before_it_computed(number: int
     with pytest.raises(ValueError, match=f"there is no operation {number}"):
         library.run(entries, 2, 2)
     entries[1] = Entry(arguments.number)
-    with pytest.raises(ValueError, match="gated: its arguments: missing"):
+    with pytest.raises(ValueError, match="gated: arguments: missing"):
         library.run(entries, 2, 2)
     assert Y.tolist() == [0, 0]
     library.run(entries, 1, 2)

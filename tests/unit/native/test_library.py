@@ -101,7 +101,7 @@ def test_a_variant_can_be_asked_for_by_name(monkeypatch: pytest.MonkeyPatch, cap
         assert opened is not None and opened.lanes == kernels(variant.name).lanes
     library.cache_clear()
     monkeypatch.setenv(VARIABLE, "x86-64-v9")
-    assert library() is None and "'x86-64-v9' is not among " + variants()[0].name in caplog.text
+    assert library() is None and "'x86-64-v9' is not one of " + variants()[0].name in caplog.text
 
 
 def test_a_source_tree_compiles_once_and_says_so_on_a_terminal(
@@ -160,14 +160,14 @@ def test_a_library_of_other_fields_or_names_is_not_used(
     header.write_text(header.read_text().replace("*gate, *up;", "*up, *gate;").replace("SILU, GELU_TANH", "SILU, GELU"))
     monkeypatch.setattr(compiler, "FOLDER", tmp_path)
     assert library() is None
-    assert "of Gate it has GELU, arguments.py GELU_TANH" in caplog.text
+    assert "Gate has GELU; Python expects GELU_TANH" in caplog.text
     monkeypatch.setitem(arguments.LISTS, "Gate", ("silu", "gelu"))
     library.cache_clear()
     assert library() is None
-    assert "of gated it has gate: read at 16, arguments.py gate: read at 8" in caplog.text
+    assert "gated has gate: read at 16; Python expects gate: read at 8" in caplog.text
     file = tmp_path / "older.so"
     subprocess.run([compiler.find_compiler(), "-shared", "-x", "c", os.devnull, "-o", file], check=True)
-    with pytest.raises(OSError, match=r"older\.so does not say what its operations are given"):
+    with pytest.raises(OSError, match=r"older\.so does not describe its operations"):
         Library(file)
 
 

@@ -127,7 +127,7 @@ def test_it_is_refused_whichever_number_of_an_operation_is_wrong(instructions: s
                     with case(instructions, name, place, wrong, threads):
                         behind.zero_()
                         ids.copy_(suitable)[place] = wrong
-                        with pytest.raises(IndexError, match=r"\d is none of the \d+ that there are"):
+                        with pytest.raises(IndexError, match=r"index -?\d+ is out of range for size \d+"):
                             replay(threads)
                         assert not behind.any()  # nothing is computed after it
         ids.copy_(suitable)

@@ -162,13 +162,13 @@ def test_without_kernels_the_plain_body_multiplies(monkeypatch: pytest.MonkeyPat
 def test_what_cannot_be_is_said_in_a_line(tmp_path: Path) -> None:
     spec = preset("llama-tiny").replace(d_model=256)
     assert isinstance(spec, Decoder)
-    with pytest.raises(SpecError, match="weights: of type lossless are made of bfloat16 on cpu; these are float32"):
+    with pytest.raises(SpecError, match="weights: lossless weights need bfloat16 on cpu; the model has float32"):
         LanguageModel(spec, build(spec)).pack("lossless")
     model, key = wide("llama-tiny"), "blocks.0.mixer.q.weight"
     with torch.no_grad():
         model.get_parameter(key)[0, 0] = 1e-12  # an exception
     lm = LanguageModel(spec, model).pack("lossless")
-    with pytest.raises(SpecError, match="weights: of type lossless are for the processor, not for meta"):
+    with pytest.raises(SpecError, match="weights: lossless weights need device cpu, not meta"):
         packed(weights(64, 256)).to("meta")
     lm.save(tmp_path / "run")
     tensors = dict(lm.model.state_dict())
@@ -177,7 +177,7 @@ def test_what_cannot_be_is_said_in_a_line(tmp_path: Path) -> None:
     in_no_row = "exceptions outside its rows"
     damaged = [
         ("have the shapes", {f"{key}.records": tensors[f"{key}.records"][..., :-4].contiguous()}),
-        ("hold torch.int32", {f"{key}.records": tensors[f"{key}.records"].int()}),
+        ("have the dtypes torch.int32", {f"{key}.records": tensors[f"{key}.records"].int()}),
         (in_no_row, {f"{key}.exceptions": exceptions.new_tensor([2**30] * len(exceptions))}),
         (in_no_row, {f"{key}.starts": starts}),
     ]

@@ -220,7 +220,7 @@ def test_what_cannot_be_is_said_in_a_line(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="weights: 'int5' is not a type of packed weights; use int8, int4 or lossless"):
         load(tmp_path / "run", weights="int5")
     lm.pack("int8")
-    with pytest.raises(SpecError, match="weights: are packed already"):
+    with pytest.raises(SpecError, match="weights: the model is already packed"):
         lm.pack("int4")
     with pytest.raises(ArchetypeError, match="model: its matrices are packed, which the format cannot store"):
         export(lm, tmp_path / "hf")
@@ -235,7 +235,7 @@ def test_what_cannot_be_is_said_in_a_line(tmp_path: Path) -> None:
             "blocks.9.x.quants": torch.zeros(2, 32, dtype=torch.uint8),
             "blocks.9.x.scales": torch.zeros(2, 1),
         },
-        "holds torch.int32": {f"{key}.quants": tensors[f"{key}.quants"].int()},
+        "has the dtypes torch.int32": {f"{key}.quants": tensors[f"{key}.quants"].int()},
     }
     for message, changes in damaged.items():
         save(Run(tmp_path / "few").weights_file, tensors | changes)

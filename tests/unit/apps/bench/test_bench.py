@@ -281,7 +281,7 @@ REFUSED = {
         "--prompt, --new: 100 prompt tokens and 29 new ones do not fit into the context of 128; use at least 1",
     ("train", "llama-tiny", "--deterministic"):
         "--deterministic: has no effect on train, which generates no text; leave it out",
-    ("decode", "lstm-tiny", "--deterministic"): "deterministic: a step of this model has aten.mkldnn_rnn_layer",
+    ("decode", "lstm-tiny", "--deterministic"): "deterministic: a step of this model contains aten.mkldnn_rnn_layer",
     ("prefill", "llama-tiny", "--new", "4"): "--new: prefill generates no more than the first token; leave it out",
     ("decode", "llama-tiny", "--peer-python", "python"):
         "--peer-python: has no effect without --peer; add it, or leave this out",

@@ -111,7 +111,7 @@ def test_a_device_that_is_not_there_is_refused_before_a_verb_begins(
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     for name, cause in (
         ("cuda:1", "this machine has no cuda:1"), ("mps", "this machine has no mps"),
-        ("gpu", "there is no device 'gpu'"), ("meta", "meta has no storage, so that nothing can be computed there"),
+        ("gpu", "there is no device 'gpu'"), ("meta", "meta tensors have no data to compute with"),
     ):  # fmt: skip
         refused = call(monkeypatch, capsys, *verb.split(), "--device", name)
         assert refused == (2, "", f"archetype: device: {cause}; use cpu or cuda:0\n")

@@ -237,7 +237,7 @@ def test_a_missing_compiler_is_said_once(tmp_path: Path) -> None:
     for arguments, native, lines in ((timed, flags, 1), (written, flags, 1), (written, "", 0), (written, "off", 0)):
         done = forked.run(["archetype", *arguments], without | {"ARCHETYPE_NATIVE": native})
         assert done.returncode == 0, done.stderr
-        said = f"archetype: no native kernels, so that {SLOWER}: no C++ compiler (c++, g++ or clang++)\n".encode()
+        said = f"archetype: no native kernels, so {SLOWER}: no C++ compiler (c++, g++ or clang++)\n".encode()
         assert done.stderr.count(said) == done.stderr.count(b"no native kernels") == lines
 
 
