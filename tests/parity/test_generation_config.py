@@ -216,7 +216,7 @@ def read(folder: Path, values: dict[str, Any]) -> Sampling:
 
 @pytest.mark.parametrize("key", UNOBEYED)
 def test_what_is_not_obeyed_is_named(key: str, tmp_path: Path) -> None:
-    with pytest.warns(NotObeyed, match=f"generation_config.json: '{key}' may change texts") as caught:
+    with pytest.warns(NotObeyed, match=f"generation_config.json: '{key}' may change the text") as caught:
         read(tmp_path, {key: UNOBEYED[key]})
     assert len(caught) == 1
     with warnings.catch_warnings():
