@@ -133,7 +133,7 @@ def test_every_preset_is_drawn(name: str) -> None:
 def test_random_models_are_drawn(kind: str) -> None:
     @seed(7)
     @given(KINDS[kind]())
-    @examples(3, phases=(Phase.generate,), suppress_health_check=list(HealthCheck))
+    @examples(8, phases=(Phase.generate,), suppress_health_check=list(HealthCheck))
     def drawn(model: spec.ModelSpec) -> None:
         check(model)
 
