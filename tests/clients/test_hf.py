@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from lm_eval.api.instance import Instance
-from lm_eval.models.huggingface import HFLM
 
 import archetype
 import archetype.hf  # registers the type
@@ -58,6 +56,9 @@ def test_trl_tunes_a_hybrid_by_examples_and_by_preferences(folder: Path, tmp_pat
 
 
 def test_lm_eval_scores_a_hybrid_as_archetype_does(folder: Path) -> None:
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.huggingface import HFLM
+
     """Log-likelihoods of continuations by its class `hf`, which wants a tokenizer that ends texts."""
     questions = [("The model", " has layers"), ("archetype", " cost"), ("a", " b c d")]
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)

@@ -10,6 +10,7 @@ from torch import Tensor
 from archetype import spec
 from archetype.models.build import build
 from archetype.models.causal import CausalModel
+from tests.helpers.examples import first_of_each
 from tests.helpers.pairwise import Combination, pairwise
 from tests.helpers.strategies import CONTEXT, VOCABULARY
 from tests.helpers.weights import randomize
@@ -154,7 +155,13 @@ def _name(combination: Combination) -> str:
     return " ".join(f"{axis}-{choice}" if axis == "kv_heads" else choice for axis, choice in ours.items())
 
 
-GRID = [pytest.param(combined(combination), id=_name(combination)) for combination in pairwise(AXES, settled)]
+COMBINATIONS = pairwise(AXES, settled)
+GRID = [pytest.param(combined(combination), id=_name(combination)) for combination in COMBINATIONS]
+# each choice of each axis in every run, every pair of them in the soak
+SHARE = [
+    pytest.param(*one.values, id=one.id, marks=share.marks)
+    for one, share in zip(GRID, first_of_each(lambda combination: combination.items(), COMBINATIONS), strict=True)
+]
 
 
 def hybrid() -> spec.Decoder:

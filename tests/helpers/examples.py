@@ -1,7 +1,7 @@
 """How much of a proof is run each time: few examples and a share of the cases; the rest in `make soak`."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 import pytest
@@ -23,8 +23,28 @@ def every(nth: int, cases: Iterable[Any]) -> list[ParameterSet]:
         nth: of how many cases one is run each time.
         cases: values, or parameters with names of their own.
     """
-    sets = [case if isinstance(case, ParameterSet) else pytest.param(case) for case in cases]
-    return [
-        one if index % nth == 0 else one._replace(marks=[*one.marks, pytest.mark.slow])
-        for index, one in enumerate(sets)
-    ]
+    return [one if index % nth == 0 else _in_the_soak(one) for index, one in enumerate(_sets(cases))]
+
+
+def first_of_each(features: Callable[..., Iterable[Hashable]], cases: Iterable[Any]) -> list[ParameterSet]:
+    """Parameters of cases: those with a feature that no case before them has in every run, the others in the soak.
+
+    Args:
+        features: what a case has, given its values: of what it is an instance, or the members of a combination.
+        cases: values, or parameters with names of their own.
+    """
+    seen: set[Hashable] = set()
+    sets = []
+    for one in _sets(cases):
+        new = {*features(*one.values)} - seen
+        seen |= new
+        sets.append(one if new else _in_the_soak(one))
+    return sets
+
+
+def _sets(cases: Iterable[Any]) -> list[ParameterSet]:
+    return [case if isinstance(case, ParameterSet) else pytest.param(case) for case in cases]
+
+
+def _in_the_soak(one: ParameterSet) -> ParameterSet:
+    return one._replace(marks=[*one.marks, pytest.mark.slow])

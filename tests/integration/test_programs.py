@@ -83,7 +83,12 @@ def test_every_preset_is_a_program_of_torch(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "format"), [("bert-tiny", "torch-export"), ("llama-tiny", "torch-export"), ("bert-tiny", "onnx")]
+    ("name", "format"),
+    [
+        ("bert-tiny", "torch-export"),
+        pytest.param("llama-tiny", "torch-export", marks=pytest.mark.slow),
+        pytest.param("bert-tiny", "onnx", marks=pytest.mark.slow),
+    ],
 )
 @torch.no_grad()
 def test_a_program_of_a_sentence_encoder_gives_the_vectors_of_texts(name: str, format: str, tmp_path: Path) -> None:

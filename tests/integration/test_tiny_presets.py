@@ -171,7 +171,7 @@ def recipe_for(name: str, folder: Path) -> Recipe:
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=every(2, TINY))
+@pytest.fixture(scope="module", params=every(4, TINY))
 def trained(request: pytest.FixtureRequest, folder: Path) -> tuple[LanguageModel, list[float]]:
     """The preset after its steps, and the loss of each."""
     recipe = recipe_for(request.param, folder)

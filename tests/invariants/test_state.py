@@ -1,7 +1,8 @@
 """With a state as without, in chunks as whole, in a batch as alone: the same logits.
 
-The one place where this is proven, for all parts: drawn models, the grid of all pairs of parts, and every small preset
-past its windows. Targets with their sources stand beside it in test_encoder_decoders.py.
+The one place where this is proven, for all parts: drawn models, the grid of all pairs of parts (each part in every run,
+each pair in the soak), and small presets past their windows. Targets with their sources are in
+test_encoder_decoders.py.
 """
 
 from itertools import pairwise
@@ -25,8 +26,8 @@ from archetype.models.decoder.module import Decoder
 from archetype.nn.cache import State
 from tests.helpers import causal as writing
 from tests.helpers import forked
-from tests.helpers.combinations import EXACT, GRID, combined, hybrid, model_of, padded, rows_of, text
-from tests.helpers.examples import examples
+from tests.helpers.combinations import EXACT, SHARE, combined, hybrid, model_of, padded, rows_of, text
+from tests.helpers.examples import every, examples
 from tests.helpers.passes import forward_step
 from tests.helpers.strategies import CONTEXT, VOCABULARY, causal_models
 from tests.helpers.weights import distance
@@ -72,13 +73,13 @@ def sized(lengths: list[int]) -> Tensor:
 
 
 @pytest.mark.shapes
-@pytest.mark.parametrize("drawn", GRID + OTHERS)
+@pytest.mark.parametrize("drawn", SHARE + OTHERS)
 def test_a_whole_text_with_state_as_without(drawn: spec.CausalSpec) -> None:
     state_changes_nothing(Subject(drawn).exact)
 
 
 @pytest.mark.parametrize(
-    "drawn", [*GRID, *(pytest.param(*one.values, id=one.id, marks=pytest.mark.shapes) for one in OTHERS)]
+    "drawn", [*SHARE, *(pytest.param(*one.values, id=one.id, marks=pytest.mark.shapes) for one in OTHERS)]
 )
 def test_with_state_as_without(drawn: spec.CausalSpec) -> None:
     """In chunks, token by token, past every window; in padded rows that rest; among rows that join and leave.
@@ -91,7 +92,7 @@ def test_with_state_as_without(drawn: spec.CausalSpec) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in TINY if families.preset(name).kind in ("decoder", "ngram", "megabyte")]
+    "name", every(3, (name for name in TINY if families.preset(name).kind in ("decoder", "ngram", "megabyte")))
 )
 def test_small_presets_past_their_windows(name: str) -> None:
     """In chunks and narrow views, in padded rows that rest, and among rows that join and leave; in float32."""

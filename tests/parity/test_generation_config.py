@@ -28,6 +28,7 @@ from archetype.generate.generation_config import (
     generation_config,
 )
 from archetype.models.encoder_decoder.module import EncoderDecoder
+from tests.helpers.examples import every, first_of_each
 from tests.helpers.weights import randomize
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -81,7 +82,8 @@ WITHOUT_CHANGE_OF_BEAMS = {
     ("encoder_repetition_penalty", 1), ("encoder_no_repeat_ngram_size", 0), ("forced_eos_token_id", 1),
 }  # fmt: skip
 BEAMS = 3
-CASES = [(field, index) for field, values in OBEYED.items() for index in range(len(values))]
+CASES = [pytest.param(field, index) for field, values in OBEYED.items() for index in range(len(values))]
+OF_EACH_FIELD = first_of_each(lambda field, index: [field], CASES)
 
 
 @pytest.fixture(scope="module", params=["llama", "t5"])
@@ -143,7 +145,7 @@ def write(folder: Path, values: dict[str, Any]) -> None:
     (folder / GENERATION_CONFIG).write_text(json.dumps(ids | values))
 
 
-@pytest.mark.parametrize(("field", "index"), CASES)
+@pytest.mark.parametrize(("field", "index"), OF_EACH_FIELD)
 def test_a_field_is_obeyed_as_by_transformers(field: str, index: int, folder: Path) -> None:
     write(folder, {})
     before = theirs(folder)
@@ -186,7 +188,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, list[
     return folder, model, expected
 
 
-@pytest.mark.parametrize(("field", "index"), [*CASES, ("renormalize_logits", 0)])
+@pytest.mark.parametrize(("field", "index"), every(3, [pytest.param("renormalize_logits", 0), *CASES]))
 def test_beams_obey_a_field_as_those_of_transformers(
     field: str, index: int, searched: tuple[Path, Any, list[list[int]]]
 ) -> None:

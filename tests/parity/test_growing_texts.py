@@ -95,7 +95,7 @@ def read_whole(model: Any, tokens: list[int], expected: list[Tensor]) -> float:
 LONGROPE = {"rope_type": "longrope", "factor": 4.0, "original_max_position_embeddings": ORIGINAL}
 
 
-@pytest.mark.parametrize("kind", every(6, [*FIRST, *(kind for kind in RULES if kind not in FIRST)]))
+@pytest.mark.parametrize("kind", every(12, [*FIRST, *(kind for kind in RULES if kind not in FIRST)]))
 @torch.no_grad()
 def test_longrope(kind: str, tmp_path: Path) -> None:
     model = published(kind, tmp_path, LONGROPE, 4 * ORIGINAL)
@@ -130,7 +130,7 @@ def test_transformers_generate_on_archetypes_own_class(
         assert max(distance(mine, theirs) for mine, theirs in zip(logits, expected, strict=False)) > EXACT
 
 
-@pytest.mark.parametrize("kind", every(6, ["llama", *(kind for kind in PAIRS if kind not in FIRST)]))
+@pytest.mark.parametrize("kind", every(12, ["llama", *(kind for kind in PAIRS if kind not in FIRST)]))
 @torch.no_grad()
 def test_dynamic_scaling_keeps_keys_as_they_were_rotated(kind: str, tmp_path: Path) -> None:
     """Each length has its own frequencies. A file's context ends where they begin, so that it is made longer here."""

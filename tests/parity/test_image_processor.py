@@ -100,11 +100,13 @@ def theirs(folder: Path, contents: dict[str, Any], file: Path) -> Any:
         return np.asarray(processor(text, return_tensors="np")["pixel_values"][0], dtype=np.float32)
 
 
+@pytest.mark.parametrize("nth", [3, pytest.param(1, marks=pytest.mark.slow)], ids=["share", "all"])
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_every_picture_becomes_the_numbers_of_transformers(name: str, tmp_path: Path) -> None:
+def test_every_picture_becomes_the_numbers_of_transformers(name: str, nth: int, tmp_path: Path) -> None:
+    """In every run each processor reads a third of the files, and those that bring their own numbers a seventh."""
     contents = CONFIGURATIONS[name]
     processor = open_processor(contents)
-    files = [*pictures(tmp_path)][:: 7 if "itself" in name else 1]
+    files = [*pictures(tmp_path)][:: 7 if "itself" in name else nth]
     for file in files:
         pixels = decode_picture(file.read_bytes(), 3, on_white=processor.do_convert_rgb)
         assert np.array_equal(processor.numbers(pixels), theirs(tmp_path, contents, file)), file.name

@@ -78,7 +78,7 @@ def test_each_layout_that_is_asked_for_can_be_set_and_no_other_has_a_name() -> N
 KNOWN = sorted({*QUIRKS} & {*CONFIG_MAPPING} & {*json.loads(proofs.FILE.read_bytes())["5.23.0"]["causal"]})
 
 
-@pytest.mark.parametrize("kind", every(12, KNOWN))
+@pytest.mark.parametrize("kind", every(24, KNOWN))
 def test_a_published_type_whose_habits_nobody_knows_is_read_rightly_or_refused(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

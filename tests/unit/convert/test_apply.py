@@ -17,7 +17,7 @@ from archetype.families.llama import llama
 from archetype.io.weight_files import SINGLE
 from archetype.models.build import Model, build
 from tests.helpers import forked
-from tests.unit.conftest import SOME
+from tests.unit.conftest import SOME, SPECS
 
 Weights = dict[str, torch.Tensor]
 
@@ -46,23 +46,25 @@ def test_a_folder_is_read_as_it_was_written(models: dict[str, Model], name: str,
     assert not read.training
 
 
-# of the models that every family is like, each tensor in every run; of the others every third, and each in `make soak`
-THIRDS = pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["third", "every"])
+# the models that every family is like in every run, the others in `make soak`
 MODELS = ("gpt2", "llama", "bert", "t5", "mamba", "deepseek_v2")
+UNLIKE = pytest.mark.parametrize(
+    "name", [name if name in MODELS else pytest.param(name, marks=pytest.mark.slow) for name in SPECS]
+)
 
 
-def unlike(tensors: dict[str, torch.Tensor], every: bool) -> list[str]:
-    """The names that are not those of another layer or expert with another number, all of them or every third."""
-    return list({re.sub(r"\.\d+\.", ".N.", name): name for name in tensors}.values())[:: 1 if every else 3]
+def unlike(tensors: dict[str, torch.Tensor]) -> list[str]:
+    """The names that are not those of another layer or expert with another number."""
+    return list({re.sub(r"\.\d+\.", ".N.", name): name for name in tensors}.values())
 
 
 def test_the_models_whose_tensors_are_all_spoiled_are_there(models: dict[str, Model]) -> None:
     assert set(MODELS) <= models.keys()
 
 
-@THIRDS
-def test_every_missing_tensor_is_named(name: str, folder: Path, every: bool) -> None:
-    for tensor in unlike(whole := weights(folder), every or name in MODELS):
+@UNLIKE
+def test_every_missing_tensor_is_named(folder: Path) -> None:
+    for tensor in unlike(whole := weights(folder)):
         message = refusal(folder, {name: value for name, value in whole.items() if name != tensor})
         assert message == f"{tensor}: this tensor is missing; is the checkpoint complete?"
 
@@ -73,9 +75,9 @@ def test_a_superfluous_tensor_is_named(folder: Path) -> None:
     assert message == "model.more: the model does not have this tensor; does config.json describe this checkpoint?"
 
 
-@THIRDS
-def test_every_wrong_shape_is_named_with_both_shapes(name: str, folder: Path, every: bool) -> None:
-    for number, tensor in enumerate(unlike(whole := weights(folder), every or name in MODELS)):
+@UNLIKE
+def test_every_wrong_shape_is_named_with_both_shapes(folder: Path) -> None:
+    for number, tensor in enumerate(unlike(whole := weights(folder))):
         value = whole[tensor]
         shape, wrong = list(value.shape), (value[:-1], value[None], value.new_zeros(()))[number % 3]
         message = refusal(folder, whole | {tensor: wrong.contiguous()})
@@ -176,6 +178,7 @@ def test_a_file_of_one_type_keeps_it(name: str, folder: Path) -> None:
     assert {parameter.dtype for parameter in read_model(folder)[1].parameters()} == {torch.bfloat16}
 
 
+@SOME
 def test_a_file_of_mixed_types_becomes_its_embeddings(models: dict[str, Model], name: str, folder: Path) -> None:
     mixed = {t: v if "wte" in t or "embed" in t or "shared" in t else v.bfloat16() for t, v in weights(folder).items()}
     save_file(mixed, folder / SINGLE)

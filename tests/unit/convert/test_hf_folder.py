@@ -24,6 +24,7 @@ from archetype.io.weight_files import INDEX, SINGLE
 from archetype.models.build import Model, build
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.cases import case
+from tests.helpers.examples import every
 from tests.unit.conftest import SOME
 from tests.unit.convert.test_apply import equal
 
@@ -37,11 +38,12 @@ def language_model(model: Model) -> LanguageModel:
 SHARDS = (None, 1000, 1)
 
 
+@SOME
 @pytest.mark.parametrize("sizes", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_what_is_exported_is_loaded_bit_for_bit(
     models: dict[str, Model], name: str, tmp_path: Path, sizes: int
 ) -> None:
-    """In one file, in shards, or in one for each tensor: each model in one of these ways, in `make soak` in all."""
+    """In one file, in shards, or in one for each tensor: a model in one of these ways, in `make soak` each in all."""
     for number in range(sizes):
         folder = tmp_path / str(number)
         exported_is_loaded(models[name], name, folder, SHARDS[([*models].index(name) + number) % 3])
@@ -284,7 +286,9 @@ FLAGS = {
     "marian": ("tie_word_embeddings", "scale_embedding", "share_encoder_decoder_embeddings"),
 }
 # but RoBERTa and ALBERT, whose rows are BERT's
-by_family = pytest.mark.parametrize("name", [name for name in designs() if name not in ("roberta", "albert")])
+by_family = pytest.mark.parametrize(
+    "name", every(3, (name for name in designs() if name not in ("roberta", "albert")))
+)
 
 
 @by_family

@@ -9,7 +9,8 @@ from archetype.estimate.match import MEASURES, amount, match, read_amount
 LLAMA, GPT2 = families.preset("llama-tiny"), families.preset("gpt2-tiny")
 
 
-def test_no_other_value_of_the_field_comes_nearer() -> None:
+@pytest.mark.parametrize("around", [1, pytest.param(5, marks=pytest.mark.slow)])
+def test_no_other_value_of_the_field_comes_nearer(around: int) -> None:
     for measure in MEASURES:
         for path in (None, "d_model", "num_layers"):
             result = match(LLAMA, GPT2, measure, path)
@@ -17,7 +18,7 @@ def test_no_other_value_of_the_field_comes_nearer() -> None:
             length = min(LLAMA.context_length, GPT2.context_length)
             assert result.amount == amount(result.spec, measure, length)
             assert result.target == amount(GPT2, measure, length)
-            for value in range(max(1, result.after - 5), result.after + 6):
+            for value in range(max(1, result.after - around), result.after + around + 1):
                 try:
                     other = spec.assign(LLAMA, [f"{result.path}={value}"])
                 except SpecError:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import pearsonr, spearmanr
-from sklearn.metrics import ndcg_score
 
 from archetype import spec
 from archetype.api.language_model import LanguageModel
@@ -26,6 +25,8 @@ from tests.unit.parts.test_sentence_head import BLOCK
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_figures_are_those_of_their_definitions(seed: int) -> None:
+    from sklearn.metrics import ndcg_score  # takes seconds to load
+
     drawn = np.random.default_rng(seed)
     queries, documents = (torch.tensor(drawn.normal(size=(count, 5))) for count in (7, 40))
     relevant = [

@@ -54,7 +54,13 @@ def built(name: str, vocab_size: int = 5, seed: int | None = None) -> EncoderDec
     return model
 
 
-@pytest.fixture(params=SEEDS)
+# a cache of keys and values, and a recurrence with attention, in every run; the others have the same states
+OF_EACH_STATE = ("transformer", "lstm with attention")
+
+
+@pytest.fixture(
+    params=[name if name in OF_EACH_STATE else pytest.param(name, marks=pytest.mark.slow) for name in SEEDS]
+)
 def model(request: pytest.FixtureRequest) -> EncoderDecoder:
     return built(request.param)
 

@@ -24,6 +24,7 @@ from archetype.settings.generation import Sampling
 from archetype.tokenizers import Tokenizer, train_tokenizer
 from archetype.tokenizers.sentencepiece import SentencePieceTokenizer
 from archetype.tokenizers.token_bytes import TokenBytes
+from tests.helpers.examples import first_of_each
 from tests.helpers.sentencepieces import trained
 from tests.helpers.weights import randomize
 
@@ -78,9 +79,16 @@ def check(options: dict[str, Any], text: str) -> None:
             assert re.fullmatch(r"x[0-9]{1,3}" + r"\)" * depth, inner), text
 
 
-@pytest.mark.parametrize(("kind", "ends"), [("bytes", True), ("bytes", False), ("byte_bpe", True)])
 @pytest.mark.parametrize(
-    "options", [{"json_schema": SCHEMA}, {"regex": EXPRESSION}, {"lark": LARK}], ids=lambda options: next(iter(options))
+    ("kind", "ends", "options"),
+    first_of_each(
+        lambda kind, ends, options: [(kind, ends), *options],
+        (
+            pytest.param(kind, ends, options, id=f"{next(iter(options))}-{kind}-{ends}")
+            for kind, ends in (("bytes", True), ("bytes", False), ("byte_bpe", True))
+            for options in ({"json_schema": SCHEMA}, {"regex": EXPRESSION}, {"lark": LARK})
+        ),
+    ),
 )
 def test_texts_are_of_the_grammar(kind: str, ends: bool, options: dict[str, Any]) -> None:
     lm = loaded(kind, ends)

@@ -78,7 +78,7 @@ def apart(store: Path, key: str, test: str) -> tuple[float, float, float]:
     return scored.bits_per_byte, scored.loss, evaluation.loss
 
 
-@pytest.mark.parametrize("where", ["everywhere", "end"])
+@pytest.mark.parametrize("where", every(2, ["everywhere", "end"]))
 @pytest.mark.parametrize("seed", every(6, range(6)))
 def test_each_number_of_a_report_is_that_of_the_run_evaluated_apart(tmp_path: Path, seed: int, where: str) -> None:
     generator = random.Random(seed)

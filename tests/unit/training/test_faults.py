@@ -129,8 +129,9 @@ def test_a_run_stopped_in_an_evaluation_has_every_score(
         assert_same_run(folder, tmp_path / "whole")
 
 
+@pytest.mark.parametrize(("nth", "least"), [(12, 6), pytest.param(5, 12, marks=pytest.mark.slow)])
 def test_a_disk_that_fails_at_any_operation_is_one_line_and_the_run_goes_on_later(
-    tmp_path: Path, short: Recipe, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, short: Recipe, monkeypatch: pytest.MonkeyPatch, nth: int, least: int
 ) -> None:
     monkeypatch.setattr(loop, "draw_picture", lambda run, unit: atomic.write_bytes(run.loss_picture, b""))  # it is slow
     finish(start(tmp_path / "whole", short, CPU))
@@ -140,7 +141,7 @@ def test_a_disk_that_fails_at_any_operation_is_one_line_and_the_run_goes_on_late
         finish(state)
     number, refused = len(disk.done), 0
     assert number > 60
-    for operation in {*range(0, number, 5), *range(number - 8, number)}:
+    for operation in {*range(0, number, nth), *range(number - 8, number)}:
         folder = tmp_path / f"at {operation}"
         state = start(folder, short, CPU)
         with pytest.MonkeyPatch.context() as patch:
@@ -154,7 +155,7 @@ def test_a_disk_that_fails_at_any_operation_is_one_line_and_the_run_goes_on_late
             finish(resume(folder, CPU))
         if (folder / "model.safetensors").exists():
             assert_same_run(folder, tmp_path / "whole")
-    assert refused > 12
+    assert refused > least
 
 
 KILLED = """
