@@ -155,8 +155,9 @@ struct Running {
             for (long i = 0; i < ldy; i += W) store(y + i, load(y + i) * factor);
             total *= factor, largest = top;
         }
+        const float base = top > -INFINITY ? top : 0;  // so that weights of unseen slots are 0, and those of NaN are NaN
         for (long s = 0; s < n; s += W) {
-            const floats weights = top > -INFINITY ? exp(load(scores + s) - top) : floats{};
+            const floats weights = exp(load(scores + s) - base);
             store(scores + s, weights);
             total += weights;
         }
@@ -168,15 +169,15 @@ struct Running {
 static void join(const float* parts, long count, long stride, const float* sink, long Q, float* y) {
     float largest = sink ? *sink : -INFINITY;
     for (long part = 0; part < count; part++) largest = std::max(largest, parts[part * stride + Q]);
+    if (largest == -INFINITY) largest = 0;  // no keys, or NaN
     std::fill(y, y + Q, 0.0f);
-    if (largest == -INFINITY) return;  // no keys: 0
     float total = sink ? std::exp(*sink - largest) : 0;
     for (long part = 0; part < count; part++, parts += stride) {
         const float factor = std::exp(parts[Q] - largest);
         total += factor * parts[Q + 1];
         for (long i = 0; i < Q; i++) y[i] += factor * parts[i];
     }
-    for (long i = 0; i < Q; i++) y[i] /= total;
+    for (long i = 0; i < Q; i++) y[i] = total == 0 ? 0 : y[i] / total;  // no keys: 0
 }
 
 // softmax(scale q k^T) v over the slots of a cache that each query sees. Slot s of a full cache holds position s; slot s of a ring holds

@@ -88,6 +88,22 @@ def test_a_long_cache_is_summed_in_parts(instructions: str, dtype: torch.dtype) 
             assert distance(y, expected) <= (4e-6 if dtype == torch.float32 else 2**-8)
 
 
+@pytest.mark.parametrize("length", [80, 2 * native.PART])
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+def test_a_number_that_is_not_finite_is_not_hidden(instructions: str, length: int) -> None:
+    q = floats(1, 4, 1, 16, dtype=torch.float32)
+    keys, values = (floats(1, 2, length, 16, dtype=torch.float32) for _ in range(2))
+    position = torch.tensor([[length - 10]])
+    for tensor, slots in ((keys, slice(5, 6)), (keys, slice(None)), (values, slice(5, 6)), (q, slice(None))):
+        damaged = [other.clone() for other in (q, keys, values)]
+        place = next(index for index, other in enumerate((q, keys, values)) if other is tensor)
+        damaged[place][:, :, slots] = torch.nan
+        y = attend(instructions, *damaged, position)
+        assert y[..., :1].isnan().all(), (place, slots)
+    keys[:, :, length - 9 :] = values[:, :, length - 9 :] = torch.nan  # slots that no query sees
+    assert attend(instructions, q, keys, values, position).isfinite().all()
+
+
 def long_formula(
     q: Tensor, keys: Tensor, values: Tensor, positions: Tensor, window: int = 0, softcap: float = 0.0,
     sinks: Tensor | None = None, slopes: Tensor | None = None,
