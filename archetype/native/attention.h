@@ -306,12 +306,15 @@ static void attend_part(const AttendArguments& a, const Worker& worker, long b, 
 }
 
 static void attend(const AttendArguments& a, const Worker& worker) {
-    const long K = a.key_heads, R = a.queries * (a.heads / K), groups = (R + TOGETHER - 1) / TOGETHER;
-    const long parts = (a.places + a.part - 1) / a.part;
-    share(worker, a.batch * K * groups * parts, 1, [&](long item, long) {
-        const long part = item % parts, query = item / parts % groups * TOGETHER, k = item / parts / groups % K,
-                   b = item / parts / groups / K;
-        const long N = std::min(TOGETHER, R - query);
+    const long B = a.batch, K = a.key_heads, T = a.queries, S = a.places, R = T * (a.heads / K), parts = (S + a.part - 1) / a.part;
+    // As few groups of queries as give each thread two: of a short cache with a single key head there is one part, which all would wait
+    // for. How queries are grouped changes no bit.
+    const long last = a.positions ? std::clamp<long>(a.positions[(T - 1) * a.positions_strides[1]], 0, S - 1) : S - 1;
+    const long items = B * K * (last / a.part + 1),
+               groups = std::max((R + TOGETHER - 1) / TOGETHER, std::min(R, (2 * worker.threads + items - 1) / items));
+    share(worker, B * K * groups * parts, 1, [&](long item, long) {
+        const long part = item % parts, group = item / parts % groups, k = item / parts / groups % K, b = item / parts / groups / K;
+        const long query = R * group / groups, N = R * (group + 1) / groups - query;
 #if defined(HAS_PAIRS)
         if (a.q_type == BFLOAT16 && a.cache_type == BFLOAT16) return attend_part<bfloat16, bfloat16>(a, worker, b, k, query, N, part);
 #endif

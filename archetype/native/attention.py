@@ -11,7 +11,7 @@ from archetype.native.products import too_many
 from archetype.native.translations import SERIAL
 
 # Positions that one thread sums; the results of such parts are joined in one order, whatever the number of threads.
-PART = 2048
+PART = 1024
 
 
 def append(kernels: Kernels, new: Tensor, buffer: Tensor, positions: Tensor) -> Tensor | None:
