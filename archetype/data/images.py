@@ -110,7 +110,7 @@ def read_images(file: Path, processor: ImageProcessor | None = None) -> Images:
     images, labels = read_pictures(file, processor), _array(file, "labels")
     if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]:
         cause = f"has {len(images)} images and labels of {labels.shape} {labels.dtype}"
-        raise DataError(str(file), cause, "give (N,) whole numbers")
+        raise DataError(str(file), cause, "give integer labels of shape (N,)")
     labels = labels.astype(np.int64)
     if labels.min() < 0:
         raise DataError(str(file), "holds a label below 0", "fix the file")

@@ -94,7 +94,7 @@ class Documents:
             if not all(side.num_tokens for side in sides):
                 counts = " and ".join(f"{side.num_documents:,}" for side in sides)
                 cause = f"its {source.num_documents:,} documents split into {counts} for training and validation"
-                remedy = "give more, another validation_fraction, or the separator of documents; or use kind: corpus"
+                remedy = "add documents, change validation_fraction, set the document separator, or use kind: corpus"
                 raise DataError(place if len(sources) == 1 else f"{place}.parts[{index}]", cause, remedy)
         # fractions, so that in a cycle of rows (the common denominator) each source has exactly its share
         shares = [weight / sum(weights) for weight in weights]

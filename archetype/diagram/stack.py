@@ -69,7 +69,7 @@ def put_stack(
 
 
 def put_panels(rail: Rail, kinds: list[Kind], stack: StackCost, costs: ReportCosts, in_a_row: int) -> None:
-    """Put each kind of block next to the rail, from the left, in rows."""
+    """Draw one panel per distinct block next to the residual stream, from left to right, in rows."""
     left = rail.right + 3 * MARGIN if rail.right > W else W / 2 + 5 * MARGIN
     x, y, row = left, rail.floor + GAP, 0.0
     for index, kind in enumerate(kinds[:MOST_PANELS]):

@@ -39,7 +39,7 @@ class Peak(NamedTuple):
     path: str
 
     def raised(self, rate: float) -> "Peak":
-        """Return the peak raised to the rate that a job reached, if the job was faster."""
+        """Return this peak, or a peak at `rate` if a job ran faster."""
         return self if rate <= self.rate else Peak(rate, f"the job itself, faster than {self.path}")
 
 

@@ -205,7 +205,7 @@ def _check_matched(arms: Sequence[Arm], matched: Match) -> None:
             # a control without state (0 bytes) must not divide by zero
             off = abs(values[name] - control[name]) / max(1.0, control[name])
             if share is not None and off > share:
-                cause = f"{name} are {values[name]:,.0f} and the control's {control[name]:,.0f}, {off:.2%} apart"
+                cause = f"{name} is {values[name]:,.0f}, but {control[name]:,.0f} in the control ({off:.2%} apart)"
                 raise SpecError(f"arms.{arm.name}", cause, f"name a size in match.free, or raise match.{field}")
 
 

@@ -252,7 +252,8 @@ def resolve_objective(recipe: Recipe, spec: ModelSpec) -> ObjectiveConfig:
         remedy = f"use {enumeration((config.model_fields['kind'].default for config in suitable), 'or')}"
     else:
         few = f"data of kind {enumeration(suited, 'or')}" if len(suited) < 6 else "other data"
-        remedy = f"use a model for such data, such as --spec {data.preset}, or {few if suited else 'another head'}"
+        model = f"a model that reads data of kind {data.kind}, such as --spec {data.preset}"
+        remedy = f"use {model}, or {few if suited else 'another head'}"
     raise SpecError("objective", cause, remedy)
 
 

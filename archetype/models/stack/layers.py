@@ -51,7 +51,11 @@ def expand(items: Any) -> Any:
 def _expanded(index: int, item: dict[str, Any], start: int) -> list[Any]:
     times = item["repeat"]
     if not isinstance(times, int) or isinstance(times, bool) or not 0 < times <= MAX_LAYERS:
-        invalid(f"[{index}].repeat", f"{times!r} is not a count", f"use a whole number from 1 to {MAX_LAYERS}")
+        invalid(
+            f"[{index}].repeat",
+            f"{times!r} is not a valid number of repeats",
+            f"use a whole number from 1 to {MAX_LAYERS}",
+        )
     contents = [name for name in ("block", "blocks") if name in item]
     unknown = sorted(map(str, set(item) - {"repeat", "shared", "reinject", "block", "blocks"}))
     if unknown:

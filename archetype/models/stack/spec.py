@@ -83,7 +83,7 @@ class StackView(NamedTuple):
 
     @property
     def relative_bias(self) -> tuple[Any, int] | None:
-        """The position bias table shared by its layers, and the number of heads; None without one."""
+        """The position bias table that the layers share, and its number of heads; None if there is no table."""
         return next(iter(_relative_biases(self.layers)), None)
 
     @property

@@ -13,7 +13,7 @@ from archetype.data.images import ImageBatches, Images, read_images
 from archetype.errors import DataError
 
 PLAIN = "is not an .npz file of plain numbers; write it with numpy.savez"
-PIXELS, LABELS = "give (N, C, H, W) numbers", "give (N,) whole numbers"
+PIXELS, LABELS = "give (N, C, H, W) numbers", "give integer labels of shape (N,)"
 
 
 def saved(folder: Path, **arrays: Any) -> Path:

@@ -146,7 +146,7 @@ IMPOSSIBLE = [
     (("layers",), {"repeat": 3}, "layers: a dict is not a list; write it as [item, ...]"),
     (("layers",), [BLOCK, 3], "layers[1]: 3 is not a mapping; write it as {key: value, ...}"),
     (("layers",), [{"repeat": 3}], "layers[0]: repeats nothing; give one of them"),
-    (("layers",), [{"repeat": 0, "block": BLOCK}], "layers[0].repeat: 0 is not a count; "
+    (("layers",), [{"repeat": 0, "block": BLOCK}], "layers[0].repeat: 0 is not a valid number of repeats; "
      "use a whole number from 1 to 10000"),
     (("layers",), [{"repeat": 2, "block": BLOCK, "blocks": [BLOCK]}],
      "layers[0]: has both block and blocks; give one of them"),
@@ -460,7 +460,7 @@ HUGE = [
     ((*LAYER, "feedforward", "d_ff"), 10**9,
      "layers[3].feedforward.d_ff: 1000000000 is too large; use at most 16777216"),
     (("layers",), [{"repeat": 10**9, "block": BLOCK}],
-     "layers[0].repeat: 1000000000 is not a count; use a whole number from 1 to 10000"),
+     "layers[0].repeat: 1000000000 is not a valid number of repeats; use a whole number from 1 to 10000"),
     (("layers",), [{"repeat": 10_000, "blocks": [BLOCK, BLOCK]}],
      "layers[0].repeat: the stack has more than 10000 layers; use fewer"),
     (("layers",), [{"repeat": 10_000, "block": BLOCK}, BLOCK],
