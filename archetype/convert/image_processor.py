@@ -140,7 +140,7 @@ class ImageProcessor(Spec):
         values = getattr(self, name)
         if len(values) not in (1, num_channels):
             cause = f"has {len(values)} numbers for images of {num_channels} channels"
-            raise SpecError(f"{FILE}: {name}", cause, "give one per channel")
+            raise SpecError(f"{FILE}: {name}", cause, "give one number per channel")
         return np.array(values, dtype=np.float32)[:, None, None]
 
     def contents(self) -> dict[str, Any]:

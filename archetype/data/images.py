@@ -50,7 +50,7 @@ class Images:
         order = np.random.Generator(np.random.Philox(key=[seed, 2**40])).permutation(len(self))
         cut = round(len(self) * (1 - validation_fraction))
         if not 0 < cut < len(self):
-            raise DataError("images", f"{len(self)} are too few for training and validation", "give more")
+            raise DataError("images", f"{len(self)} are too few for training and validation", "give more images")
         return self.select(order[:cut]), self.select(order[cut:])
 
     @property
@@ -136,7 +136,7 @@ def read_image_folder(folder: Path, num_channels: int, size: int, processor: Ima
     # refused before any image is decoded; 4 bytes: float32
     if len(files) * num_channels * size**2 * 4 > MAX_ARRAY_BYTES:
         cause = f"its {len(files):,} images take more than {MAX_ARRAY_BYTES >> 20:,} MiB"
-        raise DataError(str(folder), cause, "give fewer, or use a model with a smaller input")
+        raise DataError(str(folder), cause, "give fewer images, or use a model with a smaller input")
     images, labels = np.empty((len(files), num_channels, size, size), dtype=np.float32), list[int]()
     for file, label in files:
         try:

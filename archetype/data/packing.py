@@ -100,7 +100,9 @@ class Documents:
         shares = [weight / sum(weights) for weight in weights]
         self.cycle = math.lcm(*(share.denominator for share in shares))
         if self.cycle > MAX_CYCLE:
-            raise SpecError(f"{place}.parts", f"these weights need a cycle of {self.cycle:,} rows", "use fewer digits")
+            raise SpecError(
+                f"{place}.parts", f"these weights need a cycle of {self.cycle:,} rows", "use weights with fewer digits"
+            )
         self.counts = [int(share * self.cycle) for share in shares]
         self.ends = np.cumsum(self.counts)
         self.fingerprint = "-".join((*(source.manifest.fingerprint for source in sources), str(fraction)))

@@ -156,7 +156,9 @@ def _check_metric(metric: Metric, is_text: bool) -> None:
     if is_text and metric.data:
         raise SpecError("metric.data", "needs generated examples, but the data are text", "leave it out")
     if of_windows == ["skip"]:
-        raise SpecError("metric.skip", "has no effect without positions or length", "add one, or leave it out")
+        raise SpecError(
+            "metric.skip", "has no effect without positions or length", "add positions or length, or leave skip out"
+        )
 
 
 def _assignments(values: Mapping[str, Any]) -> list[str]:

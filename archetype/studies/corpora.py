@@ -166,7 +166,7 @@ def _baseline(recipe: dict[str, Any], digest: str, store: Path, corpus: Path) ->
 def _write_parts(folder: Path, text: str, name: str, where: Split) -> None:
     train, test = split(text, 1 - sum(PARTS), where)
     if len(test) < 1000:
-        raise DataError(name, f"has {len(text):,} characters, too few for a test on 5 % of them", "use more")
+        raise DataError(name, f"has {len(text):,} characters, too few for a test on 5 % of them", "use a longer text")
     atomic.make_folder(folder)
     atomic.write_bytes(folder / "train.txt", train.encode())
     atomic.write_bytes(folder / "test.txt", test.encode())

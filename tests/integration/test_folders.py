@@ -66,7 +66,7 @@ def test_a_base_model_is_told_to_be_one(archetype: Command, exported: Path) -> N
         "generate without chat"
     )
     assert refused(archetype, "generate", exported, "Hello", "--system", "x") == (
-        "--system: has no effect without --chat; add it, or leave this out"
+        "--system: has no effect without --chat; add --chat, or leave --system out"
     )
 
 

@@ -78,8 +78,9 @@ class Verb(TyperCommand):
         for name in chosen:
             partners = [partner for partner in self.needs.get(name, ()) if partner in written]
             if partners and not any(partner in chosen for partner in partners):
-                cause = f"has no effect without {enumeration((written[partner] for partner in partners), 'or')}"
-                raise SpecError(written[name], cause, "add it, or leave this out")
+                needed = enumeration((written[partner] for partner in partners), "or")
+                remedy = f"add {needed}, or leave {written[name]} out"
+                raise SpecError(written[name], f"has no effect without {needed}", remedy)
             for other in self.excludes.get(name, ()):
                 if other in chosen:
                     cause = f"cannot be combined with {written[name]}"

@@ -44,7 +44,7 @@ def expand(items: Any) -> Any:
         else:
             layers.append(item)
         if len(layers) > MAX_LAYERS:
-            invalid(f"[{index}]", f"the stack has more than {MAX_LAYERS} layers", "use fewer")
+            invalid(f"[{index}]", f"the stack has more than {MAX_LAYERS} layers", "use fewer layers")
     return tuple(layers)
 
 
@@ -66,7 +66,7 @@ def _expanded(index: int, item: dict[str, Any], start: int) -> list[Any]:
     if not isinstance(group, list | tuple) or not group:
         invalid(f"[{index}].blocks", "is not a list of blocks", "write it as [block, ...]")
     if len(group) * times > MAX_LAYERS:
-        invalid(f"[{index}].repeat", f"the stack has more than {MAX_LAYERS} layers", "use fewer")
+        invalid(f"[{index}].repeat", f"the stack has more than {MAX_LAYERS} layers", "use fewer layers")
     if not item.get("shared", False):
         if item.get("reinject", False):
             invalid(f"[{index}].reinject", "only shared layers can read their input again", "add shared: true")

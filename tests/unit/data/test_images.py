@@ -159,7 +159,7 @@ def test_a_share_is_held_out_by_the_seed() -> None:
 
 
 def test_too_few_to_hold_some_out_are_refused() -> None:
-    with pytest.raises(DataError, match="images: 1 are too few for training and validation; give more"):
+    with pytest.raises(DataError, match="images: 1 are too few for training and validation; give more images"):
         images(1).split(0.1, 0)
 
 

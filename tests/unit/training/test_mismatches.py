@@ -142,7 +142,7 @@ def test_pictures_that_the_model_does_not_take_are_named(all_recipes: dict[str, 
         "change either, as by --set spec.head.num_classes=3"
     )
     assert refusal(images.replace(data=ImageData()), tmp_path) == (
-        "data.file: no file is given; name one with --images, or in the recipe"
+        "data.file: no file is given; name a file with --images or in the recipe"
     )
 
 
