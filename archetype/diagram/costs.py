@@ -123,7 +123,7 @@ class LayerCosts:
         return sum(self._owners(group) for group, _ in self.groups) + sum(other.owners for other in self.others)
 
     def in_letters(self, sublayer: str, cell: str, text: str) -> str:
-        """Replace the letters of a cell's shape or label by this model's, such as P2 if two sizes are P.
+        """Replace the letters of a cell's shape or label with this model's letters, such as P2 if two sizes are P.
 
         Args:
             sublayer: name of the sublayer, such as mixer.

@@ -324,7 +324,7 @@ class BlockState(LayerState):
             yield "cross", self.cross
 
     def _sources(self, rows: Int[Tensor, "rows"]) -> Int[Tensor, "sources"]:
-        # the index of a source is that of its first row, divided by the rows of a source
+        # the index of a source is the index of its first row, divided by the rows per source
         return rows[:: self.rows_per_source] // self.rows_per_source
 
 

@@ -78,7 +78,7 @@ def build_selection(index: KeySelection | None, place: Place, query_features: in
 
 
 def learn(index: KeySelector, choice: Choice, weights: Callable[[], Tensor], context: ForwardContext) -> None:
-    """Add the loss by which a selection learns to imitate the attention weights.
+    """Add the loss that trains a selection to imitate the attention weights.
 
     Args:
         weights: computes the attention weights, (B, H, T, S); called only if needed.

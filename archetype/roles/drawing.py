@@ -267,7 +267,7 @@ def inside(part: Spec, modules: Iterable[str], function: DrawInside | None = Non
 
 
 def with_equals_once(drawing: Inside) -> Inside:
-    """Replace each group that has the same cells as the first group by one box with the label of the group."""
+    """Draw each group that has the same cells as the first group as one box with the group's label."""
     cells = {cell.name: cell for cell in drawing.cells}
     for group in drawing.groups[1:]:
         first, repeated = ([cells[name] for name in g.cells] for g in (drawing.groups[0], group))

@@ -20,7 +20,7 @@ PARTS = {"quants": ("quants", "scales"), "records": BUFFERS}  # {first tensor of
 def install_packed(
     model: nn.Module, tensors: Tensors, dtype: torch.dtype | None, device: torch.device | None
 ) -> tuple[str, ...]:
-    """Replace parameters of a model by the packed matrices of a file.
+    """Replace parameters of a model with the packed matrices of a file.
 
     Returns:
         Regular expressions that match the names of their tensors.

@@ -77,7 +77,7 @@ def dense_folders(files: Files) -> list[str]:
 
 
 def with_head_of(model: ModelSpec, files: Files) -> ModelSpec:
-    """Replace the language modelling head by the sentence head that the modules describe.
+    """Replace the language modelling head with the sentence head that the modules describe.
 
     The library also ignores the language modelling head, which many folders name without storing it. If a module is
     unknown, the model keeps its head, and `read_head` raises the error when a text is embedded.
