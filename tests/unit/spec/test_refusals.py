@@ -379,11 +379,11 @@ IN_MODELS = [
     # the end of a stack
     *(({"kind": kind, "layers": [BLOCK | {"wiring": {"kind": wiring, "norm": RMS}}]},
        "final_norm: is missing, and nothing else normalizes the sum of all layers; "
-       "give one, such as {kind: rms}, or say {kind: none}")
+       "add a norm, such as {kind: rms}, or write {kind: none}")
       for kind in ("decoder", "encoder", "vision_encoder") for wiring in ("pre_norm", "parallel", "sandwich")),
     ({"kind": "encoder_decoder", "encoder": {"layers": [BLOCK]}},
      "encoder.final_norm: is missing, and nothing else normalizes the sum of all layers; "
-     "give one, such as {kind: rms}, or say {kind: none}"),
+     "add a norm, such as {kind: rms}, or write {kind: none}"),
     # others
     ({"kind": "ngram", "head": {"tied": True}},
      "head.tied: the head reads 144 features and the embedding has 48; end hidden with 48, or leave tied out"),
