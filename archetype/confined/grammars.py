@@ -80,7 +80,7 @@ def _fault_alone(schema: object) -> str | None:
 
 
 def text_of(kind: str, source: str, whitespace: str | None) -> str:
-    """Convert a grammar to llguidance's format; arguments as for `answer`.
+    """Convert a grammar to llguidance's format; same arguments as `answer`.
 
     Raises:
         ValueError: the schema is not a JSON object.

@@ -20,7 +20,7 @@ def albert(
     vocab_size: int = 30_000,
     **design: Any,
 ) -> Encoder:
-    """Build an encoder of ALBERT's design; `design` as in `bert`.
+    """Build an ALBERT encoder; `design` takes the arguments of `bert`.
 
     Args:
         num_layers: passes through groups of layers.

@@ -34,7 +34,7 @@ def deberta(
     attention: dict[str, Any] | None = None,
     **design: Any,
 ) -> Encoder:
-    """Build a DeBERTa v3 encoder; `design` takes the same arguments as in `bert`.
+    """Build a DeBERTa v3 encoder; `design` takes the arguments of `bert`.
 
     Args:
         num_buckets: distances are put into this many buckets in each direction.

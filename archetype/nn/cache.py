@@ -354,7 +354,7 @@ class State:
             layer.insert(rows, source)
 
     def copy_rows(self, sources: Int[Tensor, "B"], starts: Int[Tensor, "B"]) -> None:
-        """Copy the states of rows to others of the same length; arguments as for `LayerState.copy_rows`."""
+        """Copy the states of rows to others of the same length; same arguments as `LayerState.copy_rows`."""
         for layer in self.layers:
             layer.copy_rows(sources, starts, self.lengths)
 

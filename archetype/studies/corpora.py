@@ -141,7 +141,7 @@ def _read(name: str, folder: Path) -> str:
         raise DataError(name, f"there is no such corpus in {folder}", remedy)
     files = [file] if file.is_file() else sorted(path for path in file.iterdir() if ".txt" in path.suffixes)
     if not files:
-        raise DataError(str(file), "holds no text files", "put one there, such as input.txt")
+        raise DataError(str(file), "contains no text files", "add a text file, such as input.txt")
     return "".join(map(read_text, files))
 
 

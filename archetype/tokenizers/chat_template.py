@@ -142,7 +142,7 @@ class ChatTemplate:
     def around_content(
         self, messages: Sequence[Message], answer: Message, tools: Sequence[Mapping[str, Any]] | None = None
     ) -> tuple[str, str]:
-        """Return the rendered text before and after the content of a last message; errors as for `render`."""
+        """Return the rendered text before and after the content of a last message; same errors as `render`."""
         # two contents that differ show where the template writes them
         with_0, with_1 = (self.render([*messages, {**answer, "content": text}], False, tools) for text in "01")
         start = next((index for index, (a, b) in enumerate(zip(with_0, with_1, strict=False)) if a != b), len(with_0))
