@@ -37,15 +37,15 @@ class CausalLM(TextGenerator):
         return "".join(self.stream_chat(messages, **sampling))
 
     def stream_chat(self, messages: list[Message], **sampling: Unpack[SamplingFields]) -> Iterator[str]:
-        """Answer a conversation piece by piece; arguments and errors as for `chat`."""
+        """Answer a conversation piece by piece; same arguments and errors as `chat`."""
         # continues=False: the answer follows the template's header, not a word, so no space is put in between
         return self.engine(1).submit(self.encode_chat(messages), continues=False, **sampling).pieces()
 
     def encode_chat(self, messages: list[Message]) -> list[int]:
-        """Return the token ids of a conversation up to the model's answer; errors as for `chat`."""
+        """Return the token ids of a conversation up to the model's answer; same errors as `chat`."""
         tokenizer = self._tokenizer()
         if self.template is None:
-            cause = "the folder has none: this model continues texts and was not trained to chat"
+            cause = "the folder has none: this is a base model, not trained to chat"
             raise DataError("chat template", cause, "generate without chat")
         # the template writes special tokens as text
         return tokenizer.encode_with_special_tokens(self.template.render(messages))

@@ -50,7 +50,7 @@ def export(
 ) -> Family:
     """Write a language model as a folder for other programs, then read it back and compare every tensor.
 
-    Arguments and errors as for `archetype.export`.
+    Takes the same arguments and raises the same errors as `archetype.export`.
 
     Args:
         card: what README.md says besides the specification.

@@ -36,7 +36,7 @@ class ImageEncoder(LanguageModel):
         return torch.cat([torch.from_numpy(numbers) for numbers in images])
 
     def image(self, data: bytes) -> Tensor:
-        """Read the image in the bytes of a file, (channels, height, width); errors as for `images`."""
+        """Read the image in the bytes of a file, (channels, height, width); same errors as `images`."""
         size = self.model.spec.image_shape
         return torch.from_numpy(picture_numbers(data, *size, self.open_image_processor()))
 

@@ -103,7 +103,7 @@ class LanguageModel:
 
     @classmethod
     def load(cls, folder: str | Path, **options: Unpack[LoadOptions]) -> Self:
-        """Load a model of this kind; arguments as for `archetype.load`.
+        """Load a model of this kind; same arguments as `archetype.load`.
 
         Raises:
             ArchetypeError: a file is invalid, or the model is of another kind.
@@ -230,12 +230,12 @@ class LanguageModel:
             trace = lm.trace("The capital of France is").ablate("blocks.3.mixer", heads=1).run()
             trace.logits, trace["blocks.5.out"]
 
-        Arguments as for `inspect`.
+        Takes the same arguments as `inspect`.
         """
         return Tracer(self.model, self.inputs(text, target), self)
 
     def inputs(self, text: Text, target: Text | None = None) -> Inputs:
-        """Return the inputs of the model's forward pass for a text; arguments as for `inspect`."""
+        """Return the inputs of the model's forward pass for a text; same arguments as `inspect`."""
         return inputs_of(self.model, self.tokenizer, text, target, self.target_start)
 
     @property

@@ -45,7 +45,7 @@ class Seq2SeqLM(TextGenerator):
         return translated[0] if isinstance(text, str) else translated
 
     def translations(self, sources: list[str], **beam: Any) -> Iterator[list[Translation] | None]:
-        """Translate step by step; the last item has the targets. Arguments and errors as for `translate`."""
+        """Translate step by step; the last item has the targets. Same arguments and errors as `translate`."""
         settings = self.beam(**beam)
         return generate.translations(self.model, self._tokenizer(), sources, settings, self.target_start)
 

@@ -71,7 +71,7 @@ class TextEmbedder(LanguageModel):
     ) -> list[list[int]]:
         """Return the token ids that `embed` reads: prompt and text, truncated as in sentence-transformers.
 
-        Arguments as for `embed`; texts given as token ids stay unchanged.
+        Takes the same arguments as `embed`; texts given as token ids stay unchanged.
         """
         ids, counts = self._embedding_tokens(texts, pooling, prompt)
         _warn_of(counts)

@@ -58,7 +58,7 @@ class TextEncoder(TextEmbedder, TextClassifier):
     def evaluate(self, data: str | Path) -> ClassReport | ValueReport:
         """Evaluate classes or values against labelled texts; for a token classifier, JSON lines of tokens and labels.
 
-        Arguments and errors as for `TextClassifier.evaluate`.
+        Takes the same arguments and raises the same errors as `TextClassifier.evaluate`.
         """
         head = self.spec.head
         if head.labels_tokens and not head.marks_spans:

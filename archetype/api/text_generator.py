@@ -79,7 +79,7 @@ class TextGenerator(LanguageModel):
         lookup: bool = False,
         **sampling: Unpack[SamplingFields],
     ) -> Iterator[str]:
-        """Continue a prompt piece by piece; no piece ends inside a character. Arguments as for `generate`."""
+        """Continue a prompt piece by piece (same arguments as `generate`); no piece ends inside a character."""
         return self.engine(1, draft, lookup).submit(prompt, **sampling).pieces()
 
     def stream_all(
@@ -92,7 +92,7 @@ class TextGenerator(LanguageModel):
     ) -> Iterator[tuple[int, str]]:
         """Continue several prompts at once, as pairs of a prompt's index and the next piece of its continuation.
 
-        Arguments as for `generate`.
+        Takes the same arguments as `generate`.
         """
         engine = self.engine(len(prompts), draft, lookup)
         several = len(prompts) > 1  # messages then number the prompts

@@ -31,7 +31,7 @@ class MeasuredContentCost(PartCost):
         self.module = on_meta(lambda: self.built(self.place))
 
     def built(self, place: Place) -> nn.Module | None:
-        """Return the module built for a place."""
+        """Return the sublayer's module, built for a position in the model."""
         raise NotImplementedError
 
     def parameters(self) -> Counts:

@@ -18,7 +18,7 @@ from archetype.models.stack.spec import StackView
 from archetype.spec.kinds import kinds_from_outside
 from archetype.spec.registry import provided
 
-TOKENS = 64  # tokens of the pass by which layers are compared
+TOKENS = 64  # tokens of the pass that compares layers
 OUTSIDE = "outside the blocks"
 IN_BLOCK = re.compile(r"(.*?blocks\.\d+)\.(\w+)")
 
@@ -70,7 +70,7 @@ def _location(name: str, counted: Container[str]) -> str:
 
 
 def _counts(cost: BlockCost) -> tuple[Any, ...]:
-    # everything by which layers can be told apart
+    # everything that distinguishes layers
     work = Work(symbol("B", 1), symbol("T", TOKENS), "forward")
     try:
         products = {name: formula.value for name, formula in cost.flops(work).items()}

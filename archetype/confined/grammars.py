@@ -80,7 +80,7 @@ def _fault_alone(schema: object) -> str | None:
 
 
 def text_of(kind: str, source: str, whitespace: str | None) -> str:
-    """Convert a grammar to llguidance's format; arguments as for `answer`.
+    """Convert a grammar to llguidance's format; same arguments as `answer`.
 
     Raises:
         ValueError: the schema is not a JSON object.
@@ -93,9 +93,9 @@ def text_of(kind: str, source: str, whitespace: str | None) -> str:
 
 
 def limits() -> Any:
-    """Return the limits for each token; the number of items in a row of the parser bounds the time."""
-    # A row of 1,000 items takes 8 kB, and 40 ms if all pairs are combined, as in `start: start start | "a"`. A JSON
-    # schema needs 4 items for each property that is still possible.
+    """Return the limits for each token."""
+    # The number of items in a parser row bounds the time: a row of 1,000 items takes 8 kB, and 40 ms if all pairs are
+    # combined, as in `start: start start | "a"`. A JSON schema needs 4 items for each property that is still possible.
     return llguidance.LLParserLimits(max_items_in_row=1000, max_lexer_states=100_000, verbose_errors=False)
 
 

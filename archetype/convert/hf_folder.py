@@ -80,7 +80,7 @@ def read_model(
 
 
 def _head_tensors(folder: Path, family: Family, spec: ModelSpec, allow_pickle: bool) -> list[str]:
-    # tensors of the head in config.json, if modules.json replaces that head by a sentence head
+    # tensors of the head in config.json, if modules.json replaces that head with a sentence head
     if not spec.head.embeds:
         return []
     tensors = open_tensors(folder, allow_pickle)
@@ -260,7 +260,7 @@ def _tied_copies(family: Family, rules: list[Rule], tensors: Tensors) -> list[st
     for copy, parameter in family.format.copies.items():
         original = sources.get(parameter)
         if copy not in present - used or original is None or original not in present:
-            continue  # the copy is not stored, or is stored in place of the original
+            continue  # the copy is not stored, or is stored instead of the original
         expected, duplicate = tensors.mapped(original), tensors.mapped(copy)
         if expected.dtype != duplicate.dtype or not torch.equal(expected, duplicate):
             if copy not in TIED:

@@ -133,14 +133,14 @@ class ImageProcessor(Spec):
                 mean, std = (self._by_channel(name, len(pixels)) for name in ("image_mean", "image_std"))
                 values = (values - mean) / std
         if not np.isfinite(values).all():
-            raise SpecError(FILE, "its values make pixels infinite", "is it the model's file?")
+            raise SpecError(FILE, "its values produce infinite or NaN pixels", "check that the file is this model's")
         return values
 
     def _by_channel(self, name: str, num_channels: int) -> Numbers:
         values = getattr(self, name)
         if len(values) not in (1, num_channels):
             cause = f"has {len(values)} numbers for images of {num_channels} channels"
-            raise SpecError(f"{FILE}: {name}", cause, "give one per channel")
+            raise SpecError(f"{FILE}: {name}", cause, "give one number per channel")
         return np.array(values, dtype=np.float32)[:, None, None]
 
     def contents(self) -> dict[str, Any]:
@@ -233,7 +233,7 @@ def open_processor(contents: Mapping[str, Any], model_type: str | None = None) -
     name = name.replace("FeatureExtractor", "ImageProcessor").removesuffix("Fast").removesuffix("Pil")
     if name not in DEFAULTS:
         cause = f"{name!r} is not supported" if name else "is missing"
-        raise CheckpointError(f"{FILE}: image_processor_type", cause, f"supported are {', '.join(DEFAULTS)}")
+        raise CheckpointError(f"{FILE}: image_processor_type", cause, f"use one of {', '.join(DEFAULTS)}")
     for key, neutral in NEUTRAL.items():
         if contents.get(key) is not None and contents[key] not in neutral:
             cause = f"{contents[key]!r:.60} is not supported"

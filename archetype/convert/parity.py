@@ -149,7 +149,7 @@ def _compare_with_llama_cpp(
 
 
 def reference_class(values: Mapping[str, Any], place: str) -> Any:
-    """Return the class of transformers that a config.json names, or the class of its model type.
+    """Return the transformers class that a config.json names, or the class of its model type.
 
     Code in the folder is never run: if the file names a class of its own code, the model type decides (Sarvam's is
     GLM-4's).
@@ -224,7 +224,7 @@ def load_reference(folder: Path, dtype: torch.dtype | None) -> nn.Module:
 
 
 def _pair_modules(family: Family, model: Model, reference: nn.Module) -> tuple[list[tuple[Rule, str]], list[str]]:
-    # pairs of a rule between module names and the module of transformers with the same weight; modules without one
+    # (rule between module names, transformers module with the same weight), and our modules without a counterpart
     known, pairs, without = _ModulesByWeight(reference), [], _cut_elsewhere(model.spec)
     rules = for_model(family.format.rules_for(model.spec), model.spec.num_layers, published_shapes(model))
     for rule, (_, tensor) in zip(rules, export_tensors(model, rules), strict=True):
@@ -338,7 +338,7 @@ def _encode(folder: Path, text: str) -> list[int]:
         tokenizer = open_tokenizer(folder)
     except DataError as error:
         if error.place == str(folder):
-            raise DataError("tokenizer", "the model's folder has none", "leave --text out") from None
+            raise DataError("tokenizer", "the model's folder has none", "omit --text") from None
         raise
     return tokenizer.add_special_tokens(tokenizer.encode(text))
 

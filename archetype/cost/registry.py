@@ -47,7 +47,9 @@ class PartCost:
         cost = registered(part, d, *sizes) if registered else _fallback and _fallback(part, d, *sizes)
         if not isinstance(cost, cls):
             name = type(part).__name__
-            raise SpecError("cost", f"no {cls.__name__} is registered for {name}", f"write one, with @cost_of({name})")
+            raise SpecError(
+                "cost", f"no {cls.__name__} is registered for {name}", f"write a {cls.__name__} with @cost_of({name})"
+            )
         return cost
 
     @property

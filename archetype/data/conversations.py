@@ -148,4 +148,6 @@ def _check(messages: Sequence[Message], place: str) -> None:
     if any(message.get("weight", 1) not in (0, 1) for message in messages):
         raise DataError(place, "has a weight other than 0 and 1", "set it to 0 or 1, or leave it out")
     if all(message["role"] != "assistant" for message in messages):
-        raise DataError(place, "has no message of role assistant", "add one, or remove the conversation")
+        raise DataError(
+            place, "has no message of role assistant", "add an assistant message, or remove the conversation"
+        )

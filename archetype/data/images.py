@@ -50,7 +50,7 @@ class Images:
         order = np.random.Generator(np.random.Philox(key=[seed, 2**40])).permutation(len(self))
         cut = round(len(self) * (1 - validation_fraction))
         if not 0 < cut < len(self):
-            raise DataError("images", f"{len(self)} are too few for training and validation", "give more")
+            raise DataError("images", f"{len(self)} are too few for training and validation", "give more images")
         return self.select(order[:cut]), self.select(order[cut:])
 
     @property
@@ -77,7 +77,7 @@ def open_images(path: Path, num_channels: int, size: int, processor: ImageProces
 
 
 def open_pictures(file: Path, num_channels: int, size: int, processor: ImageProcessor | None) -> Numbers:
-    """Read the images of a .npz file, or one image file, (N, C, H, W); arguments and errors as for `open_images`."""
+    """Read the images of a .npz file, or one image file, (N, C, H, W); same arguments and errors as `open_images`."""
     if file.suffix.lower() in IMAGE_SUFFIXES:
         data = read_bytes(file, MAX_PICTURE_BYTES)
         return picture_numbers(data, num_channels, size, processor, str(file))[None]
@@ -89,7 +89,7 @@ def open_pictures(file: Path, num_channels: int, size: int, processor: ImageProc
 def picture_numbers(
     data: bytes, num_channels: int, size: int, processor: ImageProcessor | None, place: str = "image"
 ) -> Numbers:
-    """Decode one image file to model inputs, (C, H, W); other arguments and errors as for `open_images`."""
+    """Decode one image file to model inputs, (C, H, W); other arguments and errors as in `open_images`."""
     if processor is None:
         cause = "the model has no image processor"
         raise DataError(place, cause, "add its preprocessor_config.json, or give an .npz file of model inputs")
@@ -110,7 +110,7 @@ def read_images(file: Path, processor: ImageProcessor | None = None) -> Images:
     images, labels = read_pictures(file, processor), _array(file, "labels")
     if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]:
         cause = f"has {len(images)} images and labels of {labels.shape} {labels.dtype}"
-        raise DataError(str(file), cause, "give (N,) whole numbers")
+        raise DataError(str(file), cause, "give integer labels of shape (N,)")
     labels = labels.astype(np.int64)
     if labels.min() < 0:
         raise DataError(str(file), "holds a label below 0", "fix the file")
@@ -122,7 +122,7 @@ def class_names(folder: Path) -> tuple[str, ...]:
 
 
 def read_image_folder(folder: Path, num_channels: int, size: int, processor: ImageProcessor | None) -> Images:
-    """Read the images of a folder, one subfolder per class, sorted by name; arguments as for `open_images`."""
+    """Read the images of a folder, one subfolder per class, sorted by name; same arguments as `open_images`."""
     classes = class_names(folder)
     files = [
         (file, label)
@@ -131,12 +131,12 @@ def read_image_folder(folder: Path, num_channels: int, size: int, processor: Ima
         if file.suffix.lower() in IMAGE_SUFFIXES
     ]
     if not files:
-        cause = f"its {len(classes)} subfolders hold no image ({', '.join(IMAGE_SUFFIXES)})"
+        cause = f"its {len(classes)} subfolders contain no images ({', '.join(IMAGE_SUFFIXES)})"
         raise DataError(str(folder), cause, "give a subfolder for each class")
     # refused before any image is decoded; 4 bytes: float32
     if len(files) * num_channels * size**2 * 4 > MAX_ARRAY_BYTES:
         cause = f"its {len(files):,} images take more than {MAX_ARRAY_BYTES >> 20:,} MiB"
-        raise DataError(str(folder), cause, "give fewer, or use a model with a smaller input")
+        raise DataError(str(folder), cause, "give fewer images, or use a model with a smaller input")
     images, labels = np.empty((len(files), num_channels, size, size), dtype=np.float32), list[int]()
     for file, label in files:
         try:
@@ -205,7 +205,7 @@ def _array(file: Path, name: str) -> npt.NDArray[Any]:
     except FileNotFoundError:
         raise DataError(str(file), "there is no such file", "check the path") from None
     except KeyError:
-        raise DataError(str(file), f"holds no array named {name}", f"save it with {name}") from None
+        raise DataError(str(file), f"contains no array named {name}", f"save it with {name}") from None
     except (OSError, ValueError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error):
         raise DataError(str(file), "is not an .npz file of plain numbers", "write it with numpy.savez") from None
 

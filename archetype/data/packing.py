@@ -94,13 +94,15 @@ class Documents:
             if not all(side.num_tokens for side in sides):
                 counts = " and ".join(f"{side.num_documents:,}" for side in sides)
                 cause = f"its {source.num_documents:,} documents split into {counts} for training and validation"
-                remedy = "give more, another validation_fraction, or the separator of documents; or use kind: corpus"
+                remedy = "add documents, change validation_fraction, set the document separator, or use kind: corpus"
                 raise DataError(place if len(sources) == 1 else f"{place}.parts[{index}]", cause, remedy)
         # fractions, so that in a cycle of rows (the common denominator) each source has exactly its share
         shares = [weight / sum(weights) for weight in weights]
         self.cycle = math.lcm(*(share.denominator for share in shares))
         if self.cycle > MAX_CYCLE:
-            raise SpecError(f"{place}.parts", f"these weights need a cycle of {self.cycle:,} rows", "use fewer digits")
+            raise SpecError(
+                f"{place}.parts", f"these weights need a cycle of {self.cycle:,} rows", "use weights with fewer digits"
+            )
         self.counts = [int(share * self.cycle) for share in shares]
         self.ends = np.cumsum(self.counts)
         self.fingerprint = "-".join((*(source.manifest.fingerprint for source in sources), str(fraction)))

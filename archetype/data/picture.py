@@ -62,7 +62,7 @@ def picture_size(data: bytes) -> tuple[int, int]:
             with Image.open(io.BytesIO(data)) as opened:
                 return opened.size
     except Image.DecompressionBombError:
-        raise DataError("image", "has too many pixels", "make it smaller") from None
+        raise DataError("image", "has too many pixels", "resize the image") from None
     except DAMAGE:
         raise DataError("image", "is not an image", "fix or remove it") from None
 

@@ -96,7 +96,7 @@ def read_located_records(
         except DataError as error:
             skip(error)
     if not records:
-        raise DataError(str(file), "holds no record", f"write one record with {', '.join(fields)} per line")
+        raise DataError(str(file), "contains no records", f"write one record with {', '.join(fields)} per line")
     return records
 
 

@@ -128,7 +128,7 @@ class ShardWriter:
 
 
 class Range(NamedTuple):
-    """Consecutive documents of a shard: offset of their first token, and their counts."""
+    """Consecutive documents of a shard: offset of the first token, and numbers of documents, tokens and bytes."""
 
     first: int
     num_documents: int

@@ -123,7 +123,7 @@ def expand(names: Sequence[str], suffixes: Sequence[str] = TEXT_SUFFIXES) -> tup
             pattern = path.relative_to(path.anchor).as_posix()
             matching = [file for file in sorted(Path(path.anchor).glob(pattern)) if file.is_file()]
         if not matching:
-            cause = f"holds no file ending in {', '.join(suffixes)}"
+            cause = f"contains no file ending in {', '.join(suffixes)}"
             raise DataError(name, cause, f"name files, or a pattern such as {shlex.quote(example)}")
         files += map(str, matching)
     return tuple(files)

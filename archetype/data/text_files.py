@@ -23,12 +23,12 @@ def read_texts(file: Path, column: str | None = None) -> list[str]:
     sources = Sources((str(file.absolute()),), text_column(file) if column is None else column)
     documents = [text for piece in sources.pieces() for text in sources.documents(piece)]
     if not documents:
-        raise DataError(str(file), "holds no text", "choose a file whose records hold texts")
+        raise DataError(str(file), "contains no text", "choose a file whose records contain text")
     return documents
 
 
 def read_joined(file: Path, column: str | None = None) -> str:
-    """Read the texts of a file, joined by newlines; arguments and errors as for `read_texts`."""
+    """Read the texts of a file, joined by newlines; same arguments and errors as `read_texts`."""
     return "\n".join(read_texts(file, column))
 
 

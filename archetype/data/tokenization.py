@@ -93,7 +93,7 @@ def tokenized(sources: Sources, tokenizer: Tokenizer, cache: Path, workers: int 
             done = _tokenize(folder, sources, pieces, tokenizer, str(fields["dtype"]), workers)
             shards = [shard for shards, _ in done for shard in shards]
             if not shards:
-                raise DataError(", ".join(sources.names), "holds no text", "choose sources with text")
+                raise DataError(", ".join(sources.names), "contains no text", "choose sources with text")
             # the folder's name has the stamps of the sources as they were
             if sources.stamps() != stamps:
                 raise DataError(", ".join(sources.names), "changed while it was read", "start again")

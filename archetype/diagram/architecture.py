@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 
 from archetype.diagram.aspect import proportion, with_aspect
-from archetype.diagram.content import LINE, PAD
 from archetype.diagram.packing import packings
 from archetype.diagram.picture import smallest_text
 from archetype.diagram.scene import Box, Container, Layout, Measure, Note, Scene
 from archetype.diagram.stack import PANELS_IN_A_ROW
 from archetype.diagram.streams import Drawer
+from archetype.diagram.sublayer import LINE, PAD
 from archetype.diagram.text import NOTE, fitted, text_width, wrapped
 from archetype.errors import SpecError, one_line
 from archetype.estimate.report import CostReport
@@ -38,7 +38,7 @@ def draw_in(report: CostReport, measure: Measure, aspect: str) -> Scene:
 
 
 def _with_cards(report: CostReport, measure: Measure, aspect: str) -> Scene | None:
-    # each distinct content drawn once on a card; None if not every layer can be drawn
+    # each distinct sublayer drawn once on a card; None if not every layer can be drawn
     drawer = Drawer(report, cards=measure)
     if drawer.cards is None or not drawer.cards.is_complete:
         return None

@@ -1,4 +1,4 @@
-"""Pad a scene to an aspect ratio, such as that of a slide."""
+"""Pad a scene to an aspect ratio, such as a slide's."""
 
 import re
 from dataclasses import replace

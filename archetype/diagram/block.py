@@ -1,12 +1,12 @@
-"""Draw a block on the rail, with its contents connected as its wiring defines."""
+"""Draw a block on a residual stream, with its sublayers connected as its wiring defines."""
 
 from typing import NamedTuple
 
 from archetype.diagram.captions import facts, mixer_facts
-from archetype.diagram.content import SLIM, Content, W, content_layout, extent
 from archetype.diagram.costs import LayerCosts, ReportCosts
 from archetype.diagram.rail import Rail
 from archetype.diagram.scene import Box
+from archetype.diagram.sublayer import SLIM, Sublayer, W, extent, sublayer_layout
 from archetype.models.block.diagram import contents
 from archetype.models.block.spec import Block
 from archetype.models.stack.cost import StackCost
@@ -25,7 +25,7 @@ class Kind(NamedTuple):
 
 
 def put_block(rail: Rail, path: str, kind: Kind, stack: StackCost, costs: ReportCosts) -> None:
-    """Put the contents of a block on the rail."""
+    """Draw the sublayers of a block on a residual stream."""
     layer_costs = costs.of_layers(stack, kind.layers)
     cost = layer_costs.take("wiring")
     if cost.parameters or cost.flops:  # a registered wiring may have weights
@@ -35,7 +35,7 @@ def put_block(rail: Rail, path: str, kind: Kind, stack: StackCost, costs: Report
 
 
 def branches_of(kind: Kind, stack: StackCost, costs: ReportCosts) -> list[tuple[str, ...]]:
-    """Return the names of a block's contents, grouped if they are computed in parallel."""
+    """Return the names of a block's sublayers, grouped if they are computed in parallel."""
     names = tuple(contents(kind.block))
     is_parallel = len(names) == 2 and _branch(kind.block, costs.of_layers(stack, kind.layers)).parallel
     return [names] if is_parallel else [(name,) for name in names]
@@ -44,7 +44,7 @@ def branches_of(kind: Kind, stack: StackCost, costs: ReportCosts) -> list[tuple[
 def put_branches(
     rail: Rail, path: str, kind: Kind, stack: StackCost, layer_costs: LayerCosts, names: tuple[str, ...]
 ) -> None:
-    """Draw some contents of a block next to the rail, connected as the block's wiring defines."""
+    """Draw some sublayers of a block next to the residual stream, connected as the block's wiring defines."""
     field = field_of(kind, stack)
     parts = {name: part for name, part in contents(kind.block).items() if name in names}
     drawings = {name: inside(part, layer_costs.modules(name), function) for name, (part, function) in parts.items()}
@@ -52,12 +52,12 @@ def put_branches(
         drawings = {name: with_equals_once(drawing) for name, drawing in drawings.items()}
     branch = _branch(kind.block, layer_costs)
 
-    def norm_of(content: str, ending: str) -> Box | None:
+    def norm_of(sublayer: str, ending: str) -> Box | None:
         wiring = kind.block.wiring  # a registered wiring may lack norms
-        if not ending or not hasattr(wiring, "norm") or (norm := wiring.norm_of(content, ending)).is_absent:
+        if not ending or not hasattr(wiring, "norm") or (norm := wiring.norm_of(sublayer, ending)).is_absent:
             return None
         # as the module and its cost row are called: mixer_norm, feedforward_post_norm
-        name = f"{content}_{ending}"
+        name = f"{sublayer}_{ending}"
         return Box(
             f"{path}.{name}",
             0,
@@ -73,7 +73,7 @@ def put_branches(
             sets=layer_costs.owners,
         )
 
-    def carry(*names: str) -> None:  # boxes that several residual streams pass before a content reads them
+    def carry(*names: str) -> None:  # boxes that several residual streams pass before a sublayer reads them
         for name in () if stack.stack.residual.is_sum else names:
             residual = f"{name}_residual"
             rail.put(Box(f"{path}.{residual}", 0, 0, W, SLIM, "operation", title(stack.stack.residual),
@@ -84,7 +84,7 @@ def put_branches(
         [3.0 if rail.legible is None else 1.0, *(end - start for start, end in map(extent, drawings.values()))]
     )
     laid_out = {
-        name: _content(f"{path}.{name}", part, drawings[name], layer_costs, field, columns, rail)
+        name: _sublayer(f"{path}.{name}", part, drawings[name], layer_costs, field, columns, rail)
         for name, (part, _) in parts.items()
     }
     if branch.parallel and len(laid_out) == 2:
@@ -93,11 +93,11 @@ def put_branches(
         carry("mixer", "feedforward")
         rail.parallel(path, laid_out["mixer"], laid_out["feedforward"], norms, branch.shared_norm)
         return
-    for name, content in laid_out.items():
+    for name, sublayer in laid_out.items():
         carry(name)
         before, after, behind = (norm_of(name, ending) for ending in (branch.before, branch.after, branch.behind))
         # every wiring adds the encoder's contribution to its query's vector
-        rail.branch(f"{path}.{name}", content, before, after, behind, branch.residual or name == "cross")
+        rail.branch(f"{path}.{name}", sublayer, before, after, behind, branch.residual or name == "cross")
 
 
 def field_of(kind: Kind, stack: StackCost) -> str:
@@ -119,15 +119,15 @@ def _branch(block: Block, costs: LayerCosts) -> Branch:
     return Branch(before="norm", after="post_norm" if post_norm else "")
 
 
-def _content(
+def _sublayer(
     path: str, part: Mixer | FeedForward, drawing: Inside, costs: LayerCosts, field: str, columns: float, rail: Rail
-) -> Content:
+) -> Sublayer:
     name = path.rpartition(".")[2]
     heading, lines = title(part), captions(name, part, costs)
     if name == "cross":
         heading, field = "Cross-attention", f"{field}.cross_attention"
     else:
         field = f"{field}.{name}"
-    return content_layout(
+    return sublayer_layout(
         path, name, heading, lines, drawing, costs, field, columns, rail.letters, rail.legible, rail.counts
     )

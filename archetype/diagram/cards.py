@@ -1,15 +1,15 @@
-"""Draw a model for a slide: layers as numbers, and each distinct content of its blocks once on a card."""
+"""Draw a model for a slide: layers as numbers, and each distinct sublayer of its blocks once on a card."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_lowercase
 
 from archetype.diagram.block import Kind, branches_of, captions, field_of, put_branches
-from archetype.diagram.content import GAP, LINE, SLIM, TITLE
 from archetype.diagram.costs import LayerCosts, ReportCosts
 from archetype.diagram.rail import SUM, Rail
 from archetype.diagram.scene import Box, Container, Layout, Measure, Note
 from archetype.diagram.stack import MARGIN, MOST_PANELS, kinds_of, put_layers
+from archetype.diagram.sublayer import GAP, LINE, SLIM, TITLE
 from archetype.diagram.text import NOTE, text_width
 from archetype.models.block.diagram import contents
 from archetype.models.stack.cost import StackCost, label
@@ -48,7 +48,7 @@ class Cards:
                     self._add(branch, kind, costs.stacks[prefix])
 
     def put_outline(self, rail: Rail, stack: StackCost) -> None:
-        """Put the layers of a stack on a rail, labelled with the numbers of their branches."""
+        """Draw the layers of a stack on a residual stream, labelled with the numbers of their branches."""
         kinds = self.kinds[stack.prefix]
         self.letters[stack.prefix] = rail.letters
         names = [" → ".join(self._names_of(kind, stack)) for kind in kinds]
@@ -193,7 +193,7 @@ def _put_source(rail: Rail, path: str) -> None:
 
 
 def _put_ends(rail: Rail, frame: Container) -> None:
-    # the residual stream enters and leaves through the card's edges; boxes on the rail surround x = 0
+    # the residual stream enters and leaves through the card's edges; boxes on the stream surround x = 0
     on_rail = [box for box in rail.layout.boxes if box.x < 0 < box.x + box.w]
     first, last = min(on_rail, key=lambda box: box.y), max(on_rail, key=lambda box: box.y)
     rail.layout.wire(frame.as_box(), first, "stream", [(0.0, frame.y), (0.0, first.y)])

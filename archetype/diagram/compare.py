@@ -69,7 +69,7 @@ def _legend(a: Scene, b: Scene) -> tuple[tuple[str, int, str], ...]:
     return (*shared, *different)
 
 
-class _Side:  # one of two models, with its boxes matched to those of the other
+class _Side:  # one of two models, with its boxes matched to the other's boxes
     def __init__(self, spec: ModelSpec, scene: Scene) -> None:
         self.spec, self.scene = spec, scene
         self.counts = {stack.prefix: len(stack.layers) for stack in spec.stacks}

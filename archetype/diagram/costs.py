@@ -97,11 +97,13 @@ class LayerCosts:
         ]
         self.block = self.groups[0][0].cost
 
-    def modules(self, content: str) -> Iterator[str]:
+    def modules(self, sublayer: str) -> Iterator[str]:
         seen: dict[str, None] = {}
         for group, _ in self.groups:
             names = self.costs.of_group(self.stack, group)
-            seen |= dict.fromkeys(name.removeprefix(f"{content}.") for name in names if name.startswith(f"{content}."))
+            seen |= dict.fromkeys(
+                name.removeprefix(f"{sublayer}.") for name in names if name.startswith(f"{sublayer}.")
+            )
         yield from seen
 
     def take(self, *modules: str) -> Cost:
@@ -120,15 +122,15 @@ class LayerCosts:
         """Number of layers with their own weights."""
         return sum(self._owners(group) for group, _ in self.groups) + sum(other.owners for other in self.others)
 
-    def in_letters(self, content: str, cell: str, text: str) -> str:
-        """Replace the letters of a cell's shape or label by this model's, such as P2 if two sizes are P.
+    def in_letters(self, sublayer: str, cell: str, text: str) -> str:
+        """Replace the letters of a cell's shape or label with this model's letters, such as P2 if two sizes are P.
 
         Args:
-            content: name of the content, such as mixer.
-            cell: name of the cell, prefixed by `parts.1.` if the content has parallel parts.
+            sublayer: name of the sublayer, such as mixer.
+            cell: name of the cell, prefixed by `parts.1.` if the sublayer has parallel parts.
             text: text with sizes in brackets or below a root.
         """
-        costs = list(self.block.contents[content].each()) if content in self.block.contents else []
+        costs = list(self.block.contents[sublayer].each()) if sublayer in self.block.contents else []
         part = re.match(r"parts\.(\d+)\.", cell)
         symbols = costs[int(part[1]) if part else 0].symbols if costs else set()
         names = {"D": self.costs.text(self.stack.d)}
@@ -149,8 +151,8 @@ class LayerCosts:
 
     def shape(self, module: str) -> str:
         """Return the shape of a module's weights in letters, D → KP; their number if it is not a projection."""
-        content, _, name = module.partition(".")
-        if content in self.block.contents and name in (sizes := self.block.contents[content].projection_sizes()):
+        sublayer, _, name = module.partition(".")
+        if sublayer in self.block.contents and name in (sizes := self.block.contents[sublayer].projection_sizes()):
             return " → ".join(map(self.costs.text, sizes[name]))
         formula = self.block.parameters().get(module)
         return self.costs.text(formula) if formula and formula.symbols else ""

@@ -1,8 +1,8 @@
 """Wires between two streams side by side; the right one is mirrored, with a gutter between them."""
 
-from archetype.diagram.content import GAP
 from archetype.diagram.rail import Rail
 from archetype.diagram.scene import Container, Layout, Note
+from archetype.diagram.sublayer import GAP
 from archetype.roles.drawing import Link
 
 BETWEEN = 92.0  # distance between two streams
@@ -28,7 +28,7 @@ def _cross(layout: Layout, link: Link, rails: list[Rail], gutter: float) -> None
     other_blocks = [block for block in _blocks(layout) if block not in readers_blocks]
     # above all of the encoder's blocks; the decoder's blocks nearest to the gutter
     low, nearest = max(block.y + block.h for block in other_blocks), min(block.x for block in readers_blocks)
-    if not any(rail.waiting for rail in rails):  # contents are drawn elsewhere
+    if not any(rail.waiting for rail in rails):  # sublayers are drawn elsewhere
         (block,) = readers_blocks
         end = block.x + 10, block.y + block.h  # from above, since a position bias may be on its left
         line = max(top, low, end[1]) + GAP

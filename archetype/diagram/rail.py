@@ -1,30 +1,30 @@
-"""The residual stream as a straight rail, with branches that leave and join it as the wiring defines."""
+"""Draw a residual stream as a vertical line, with branches that leave and join it as the wiring defines."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from archetype.diagram.content import BUS, GAP, SLIM, Content, W
 from archetype.diagram.picture import least_width
 from archetype.diagram.scene import Box, Layout, Measure, Note, Point
+from archetype.diagram.sublayer import BUS, GAP, SLIM, Sublayer, W
 
-BRANCHES = W / 2 + 24  # x at which contents begin
-DOT, SUM = 6.0, 18.0  # sizes of a tap and of a sum on the rail
+BRANCHES = W / 2 + 24  # x at which sublayers begin
+DOT, SUM = 6.0, 18.0  # sizes of a tap and of a sum on the stream
 
 
 class Rail:
-    """Rail that grows upwards at x = 0.
+    """A residual stream, drawn upwards as a line at x = 0.
 
     Attributes:
-        layout: elements on and next to the rail.
+        layout: elements on and next to the stream.
         y: where the next element may begin.
-        floor: y above which there is room next to the rail.
+        floor: y above which there is room next to the stream.
         last: element that the stream left last.
-        waiting: contents that read an encoder's output: their readers, and the height of its wire.
-        letters: replacements of B, T and S on this rail.
-        right: right edge of the contents.
+        waiting: (readers, height of the wire) of each sublayer that reads an encoder's output.
+        letters: replacements of B, T and S on this stream.
+        right: right edge of the sublayers.
         counts: number of layers stated on its card; boxes show the cost of one.
         legible: measure whose numbers must not shrink: boxes are as wide as their text (default: fixed widths).
-        branches: x at which contents begin.
+        branches: x at which sublayers begin.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class Rail:
         self.y += GAP
 
     def side(self, box: Box, join: str, symbol: bool = True, gap: float = GAP) -> Box:
-        """Put a box next to the rail and add it to the stream; without `symbol` concatenate it."""
-        # the box is on the right of the rail, and joins it at the height of its middle
+        """Draw a box next to the stream and add it; without `symbol`, concatenate it."""
+        # the box is on the right of the stream, and joins it at the height of its middle
         y, box = self.y + gap, self.sized(box)
         placed = self.layout.add(Box(**{**vars(box), "x": BRANCHES, "y": y}))
         middle = y + placed.h / 2
@@ -65,7 +65,7 @@ class Rail:
             node = self.layout.add(replace(box, x=-box.w / 2))
             self._stream(node)
         self.layout.wire(placed, node, "branch", [(placed.x, middle), (node.x + node.w, middle)])
-        self.y = y + placed.h - 4  # the rail is free there, so the next element may begin a little lower
+        self.y = y + placed.h - 4  # the stream is free there, so the next element may begin a little lower
         self.right = max(self.right, placed.x + placed.w)
         return placed
 
@@ -81,17 +81,16 @@ class Rail:
     def branch(
         self,
         name: str,
-        content: Content,
+        sublayer: Sublayer,
         before: Box | None = None,
         after: Box | None = None,
         behind: Box | None = None,
         residual: bool = True,
     ) -> None:
-        """Put a content next to the rail.
+        """Draw a sublayer next to the stream, and connect it.
 
         Args:
             name: prefix of its tap's and sum's names.
-            content: the content.
             before: norm of its input.
             after: norm of its output, before the sum.
             behind: norm of the sum.
@@ -99,18 +98,18 @@ class Rail:
         """
         y = self.y + GAP
         tap = self._node(f"{name}_tap", y + (SLIM - DOT) / 2, "tap")
-        left = self._beside(content, before, after)
-        entry, source = left + content.entry, tap
+        left = self._beside(sublayer, before, after)
+        entry, source = left + sublayer.entry, tap
         middle = tap.y + tap.h / 2
         if before is not None:
             source = self._norm(before, entry, y)
             self.layout.wire(tap, source, "branch", [(DOT / 2, middle), (source.x, middle)])
         above = y + SLIM + GAP
-        self.enter(content, source, left, above, entry, kind="branch" if residual else "stream")
-        start = self.leave(content, left, above)
-        top = above + content.height
+        self.enter(sublayer, source, left, above, entry, kind="branch" if residual else "stream")
+        start = self.leave(sublayer, left, above)
+        top = above + sublayer.height
         if after is not None:
-            norm = self._norm(after, left + content.middle, top + GAP)
+            norm = self._norm(after, left + sublayer.middle, top + GAP)
             self._up_to(start, norm, top + GAP / 2)
             start, line = norm, norm.y + norm.h / 2
             points: list[Point] = [(norm.x, line)]
@@ -127,9 +126,9 @@ class Rail:
             self.put(behind, GAP - 4)
 
     def parallel(
-        self, name: str, first: Content, second: Content, norms: tuple[Box | None, Box | None], shared: bool
+        self, name: str, first: Sublayer, second: Sublayer, norms: tuple[Box | None, Box | None], shared: bool
     ) -> None:
-        """Put two contents side by side that read the same vectors and whose outputs are added.
+        """Draw two parallel sublayers side by side: they read the same vectors, and their outputs are added.
 
         Args:
             name: prefix of the names of taps and sums.
@@ -154,7 +153,7 @@ class Rail:
                     [(DOT / 2, y + DOT / 2), (other_entry, y + DOT / 2), (other_entry, other_source.y)],
                 )
             y += GAP
-        # the mixer's tap, which is that of both contents if they read the same vectors
+        # the tap of the mixer, or of both sublayers if they read the same vectors
         source = tap = self._node(f"{name}.mixer_tap", y + (SLIM - DOT) / 2, "tap")
         if before is not None:
             middle, source = tap.y + tap.h / 2, self._norm(before, entry, y)
@@ -164,8 +163,8 @@ class Rail:
         self.enter(second, other_source if is_apart else source, x, above, other_entry, sideways=not is_apart)
         top = above + max(first.height, second.height)
         # two sums, one above the other, so that the wires do not cross
-        for index, (content, left, end) in enumerate(((first, self.branches, "mixer"), (second, x, "feedforward"))):
-            start, line = self.leave(content, left, above), top + GAP + index * (SUM + GAP / 2)
+        for index, (sublayer, left, end) in enumerate(((first, self.branches, "mixer"), (second, x, "feedforward"))):
+            start, line = self.leave(sublayer, left, above), top + GAP + index * (SUM + GAP / 2)
             node = self._node(f"{name}.{end}_sum", line - SUM / 2)
             points = [(start.middle, start.y + start.h), (start.middle, line), (SUM / 2, line)]
             self.layout.wire(start, node, "branch", points)
@@ -180,9 +179,9 @@ class Rail:
         least = least_width(box, self.legible)
         return replace(box, w=least if self.branches < BRANCHES and box.kind == "norm" else max(box.w, least))
 
-    def _beside(self, content: Content, before: Box | None, after: Box | None) -> float:
-        # neither norm, which may be wider than the content, may reach the rail
-        norms = ((before, content.entry), (after, content.middle))
+    def _beside(self, sublayer: Sublayer, before: Box | None, after: Box | None) -> float:
+        # neither norm, which may be wider than the sublayer, may reach the stream
+        norms = ((before, sublayer.entry), (after, sublayer.middle))
         return max([self.branches, *(SUM / 2 + GAP + self.sized(n).w / 2 - middle for n, middle in norms if n)])
 
     def _norm(self, norm: Box, middle: float, y: float) -> Box:
@@ -200,7 +199,7 @@ class Rail:
 
     def enter(
         self,
-        content: Content,
+        sublayer: Sublayer,
         source: Box,
         x: float,
         y: float,
@@ -208,9 +207,9 @@ class Rail:
         sideways: bool = False,
         kind: str = "branch",
     ) -> None:
-        """Place a content, with wires from a norm or tap to the cells that read the stream."""
-        self.layout.join(content.layout, x, y)
-        self.right = max(self.right, x + content.width)
+        """Place a sublayer, with wires from a norm or tap to the cells that read the stream."""
+        self.layout.join(sublayer.layout, x, y)
+        self.right = max(self.right, x + sublayer.width)
         first: list[Point] = [(source.middle, source.y + source.h)]
         if source.kind == "tap":
             first = [(source.x + source.w, source.y + source.h / 2), (entry, source.y + source.h / 2)]
@@ -218,22 +217,22 @@ class Rail:
             line = source.y + source.h / 2
             first = [(source.x + source.w, line), (entry, line)]
         bus = y + BUS
-        for reader in content.readers:
+        for reader in sublayer.readers:
             box = self.placed(reader, x, y)
             self.layout.wire(source, box, kind, [*first, (entry, bus), (box.middle, bus), (box.middle, box.y)])
         # without a reader among its cells, the container itself reads the stream
-        if not content.readers:
-            self.layout.wire(source, self.placed(content.container, x, y), kind, [*first, (entry, y)])
+        if not sublayer.readers:
+            self.layout.wire(source, self.placed(sublayer.container, x, y), kind, [*first, (entry, y)])
         # their wire from the encoder is drawn when the encoder has been placed
-        if content.source_readers:
-            self.waiting.append((tuple(self.placed(box, x, y) for box in content.source_readers), bus))
+        if sublayer.source_readers:
+            self.waiting.append((tuple(self.placed(box, x, y) for box in sublayer.source_readers), bus))
 
-    def leave(self, content: Content, x: float, y: float) -> Box:
-        """Return where the wire of a content's result begins: at a cell, or at the container."""
-        if content.output is not None:
-            return self.placed(content.output, x, y)
-        container = self.placed(content.container, x, y)
-        middle = x + content.entry
+    def leave(self, sublayer: Sublayer, x: float, y: float) -> Box:
+        """Return where the wire of a sublayer's result begins: at a cell, or at the container."""
+        if sublayer.output is not None:
+            return self.placed(sublayer.output, x, y)
+        container = self.placed(sublayer.container, x, y)
+        middle = x + sublayer.entry
         # no width: its middle, where the wire begins, is above the entry
         return Box(**{**vars(container), "x": middle, "w": 0.0})
 

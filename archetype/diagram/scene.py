@@ -110,7 +110,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Container:
-    """Frame around boxes: a content, a block, repeated layers, or a model.
+    """Frame around boxes: a sublayer, a block, repeated layers, or a model.
 
     Attributes:
         id: path of the parameters.

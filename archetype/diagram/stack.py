@@ -1,13 +1,13 @@
-"""Draw a stack of blocks on the rail, with equal layers folded and different kinds of blocks next to it."""
+"""Draw a stack of blocks on a residual stream, with equal layers folded and distinct blocks next to it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from archetype.diagram.block import Kind, field_of, put_block
-from archetype.diagram.content import GAP, PAD, SLIM, H, W
 from archetype.diagram.costs import ReportCosts
 from archetype.diagram.rail import Rail
 from archetype.diagram.scene import Box, Container, Cost, Note
+from archetype.diagram.sublayer import GAP, PAD, SLIM, H, W
 from archetype.models.block.spec import Block
 from archetype.models.stack.cost import StackCost, label
 from archetype.roles.drawing import title
@@ -18,7 +18,7 @@ MOST_ROWS = 40  # a stack that folds into more rows is shown by its kinds of blo
 MOST_UNFOLDED = 128  # largest number of layers drawn separately
 MOST_PANELS = 12  # largest number of kinds of blocks drawn; further ones are boxes
 PANELS_IN_A_ROW = 4
-TIE = W / 2 + 26  # x of wires of shared tables, left of the rail
+TIE = W / 2 + 26  # x of wires of shared tables, left of the stream
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -35,11 +35,9 @@ def kinds_of(stack: StackCost) -> list[Kind]:
 def put_stack(
     rail: Rail, stack: StackCost, costs: ReportCosts, unfold: bool = False, in_a_row: int = PANELS_IN_A_ROW
 ) -> None:
-    """Put the layers of a stack on a rail.
+    """Draw the layers of a stack on a residual stream.
 
     Args:
-        rail: the rail.
-        stack: the stack.
         costs: costs of the model.
         unfold: draw each layer separately, up to `MOST_UNFOLDED`.
         in_a_row: kinds of blocks per row.
@@ -69,7 +67,7 @@ def put_stack(
 
 
 def put_panels(rail: Rail, kinds: list[Kind], stack: StackCost, costs: ReportCosts, in_a_row: int) -> None:
-    """Put each kind of block next to the rail, from the left, in rows."""
+    """Draw one panel per distinct block next to the residual stream, from left to right, in rows."""
     left = rail.right + 3 * MARGIN if rail.right > W else W / 2 + 5 * MARGIN
     x, y, row = left, rail.floor + GAP, 0.0
     for index, kind in enumerate(kinds[:MOST_PANELS]):
@@ -161,7 +159,7 @@ def _sharing(layers: Sequence[int], stack: StackCost) -> str:
 
 
 def put_layers(rail: Rail, kinds: list[Kind], stack: StackCost, names: Sequence[str], most: int = MOST_ROWS) -> None:
-    """Put the layers on the rail, with repeated groups in a container; list only the kinds above `most` rows."""
+    """Draw the layers on the stream, with repeated groups in a container; list only the kinds above `most` rows."""
     code = {layer: index for index, kind in enumerate(kinds) for layer in kind.layers}
     codes = [code[layer] for layer in range(len(code))]
     start = 0
@@ -221,7 +219,7 @@ def put_end(rail: Rail, stack: StackCost, costs: ReportCosts) -> None:
 
 
 def _put_position_bias(rail: Rail, stack: StackCost, costs: ReportCosts) -> None:
-    # right of the first mixer if there is room, else left of the rail
+    # right of the first mixer if there is room, else left of the stream
     assert stack.stack.relative_bias is not None
     path, containers = f"{stack.prefix}position_bias", rail.layout.containers
     table, width = stack.parameters()[path], stack.stack.relative_bias[1]  # one number per bucket and head
@@ -230,7 +228,7 @@ def _put_position_bias(rail: Rail, stack: StackCost, costs: ReportCosts) -> None
         width, letter = stack.d.value, costs.text(stack.d)
     shape = f"{table.value // width:,} × {letter}"
     box = Box(path, 0, 0, W, H, "position", "position bias", shape, 1, costs.take(path), field=f"{stack.prefix}layers")
-    if rail.legible is not None:  # contents are drawn elsewhere
+    if rail.legible is not None:  # sublayers are drawn elsewhere
         box = rail.sized(box)
         right = max(other.x + other.w for other in rail.layout.boxes)
         rail.layout.add(replace(box, x=right + 3 * MARGIN, y=rail.y - H))
@@ -238,7 +236,7 @@ def _put_position_bias(rail: Rail, stack: StackCost, costs: ReportCosts) -> None
     mixer = next(box for box in containers if box.kind == "mixer" and box.id.startswith(stack.prefix))
     right, middle = mixer.x + mixer.w, mixer.y + mixer.h / 2
     is_elsewhere = sum(container.kind == "block" for container in containers) > 1
-    is_taken = any(container.x >= right for container in containers)  # parallel contents
+    is_taken = any(container.x >= right for container in containers)  # parallel sublayers
     if is_elsewhere or is_taken:
         rail.layout.add(replace(box, x=-TIE - 40 - W, y=rail.y - H))
         return

@@ -1,14 +1,14 @@
-"""Draw a model's streams on rails, and modules without a known place next to them."""
+"""Draw a model's residual streams side by side, and modules without a known place next to them."""
 
 from dataclasses import replace
 
 from archetype.diagram.cards import Cards
-from archetype.diagram.content import GAP, SLIM, H, W
 from archetype.diagram.costs import ReportCosts
 from archetype.diagram.links import BETWEEN, put_link
 from archetype.diagram.rail import SUM, Rail
 from archetype.diagram.scene import Box, Layout, Measure, Note
 from archetype.diagram.stack import PANELS_IN_A_ROW, TIE, put_end, put_stack
+from archetype.diagram.sublayer import GAP, SLIM, H, W
 from archetype.estimate.report import CostReport
 from archetype.roles.drawing import Blocks, Step, Stream, Streams
 from archetype.spec.registry import provided
@@ -21,7 +21,7 @@ class Drawer:
         report: costs of the model.
         unfold: draw each layer separately.
         in_a_row: kinds of blocks per row.
-        cards: measure for drawing contents on `cards`, with layers shown as numbers (default: blocks with contents).
+        cards: measure for drawing sublayers on `cards`, with layers shown as numbers (default: blocks with sublayers).
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Drawer:
         self.cards = None if cards is None else Cards(cards, self.costs)
 
     def layout(self) -> Layout:
-        """Return the model's boxes, containers and wires; the left rail is at x = 0."""
+        """Return the model's boxes, containers and wires; the left stream is at x = 0."""
         draw = provided("diagram", type(self.spec))
         assert draw is not None  # every model provides a drawing
         drawn: Streams = draw(self.spec, self.costs.model, self.costs.text)
@@ -88,7 +88,7 @@ class Drawer:
 
 
 def _side_by_side(rails: list[Rail]) -> tuple[Layout, float]:
-    # all but the first rail are mirrored; also returns x of the gutter
+    # all but the first stream are mirrored; also returns x of the gutter
     layout, gutter = Layout(), 0.0
     for index, rail in enumerate(rails):
         if index == 0:
@@ -102,7 +102,7 @@ def _side_by_side(rails: list[Rail]) -> tuple[Layout, float]:
 
 
 def _tie(layout: Layout, table: Box, head: Box) -> None:
-    # left of the rail
+    # left of the stream
     low, high = table.y + table.h / 2, head.y + head.h / 2
     layout.wire(table, head, "tied", [(table.x, low), (-TIE, low), (-TIE, high), (head.x, high)])
     layout.notes.append(Note(-TIE - 6, head.y - GAP, "tied", "end"))

@@ -1,4 +1,4 @@
-"""Solve for one size of a specification so that its cost equals that of another model or a budget."""
+"""Solve for one size of a specification so that its cost equals another model's cost or a budget."""
 
 import re
 from bisect import bisect_left

@@ -7,7 +7,7 @@ parallelism, P pipeline stages and m micro-batches:
   gradients are reduce-scattered: 3 (N - 1)/N times the weights of the device's stage, whatever the batch;
 * replicas (data parallelism): an all-reduce of gradients, 2 (N - 1)/N times their size;
 * tensor parallelism (Shoeybi 2019, section 3): per block two all-reduces of vectors in forward and two in backward, of
-  2 (T - 1)/T times sequences x tokens x D each; recomputed blocks repeat those of forward;
+  2 (T - 1)/T times sequences x tokens x D each; recomputed blocks repeat the forward collectives;
 * context parallelism (Dubey 2024, section 3.3.2): keys and values of whole sequences are gathered in forward, and
   their gradients scattered in backward, (X - 1)/X times their size each; recomputed blocks gather once more;
 * pipeline stages (Huang 2018; Narayanan 2021, section 2.2): vectors and gradients are sent once per micro-batch, and

@@ -117,7 +117,7 @@ class CostReport:
 
     @property
     def state(self) -> dict[str, int]:
-        """Bytes of the state: by which one sequence grows per token, and of the whole batch at full length."""
+        """Bytes of the state: growth of one sequence per token, and total of the batch at full length."""
         return {
             "bytes_per_token": self.memory_cost.state_per_token(self.length, self.source_length),
             "bytes": self.memory_cost.state(self.batch, self.length, self.source_length),

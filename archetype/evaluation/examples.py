@@ -54,7 +54,7 @@ def evaluate_texts(
 def evaluate_tokens(
     model: Encoder | Decoder, tokenizer: Tokenizer, file: Path, labels: Sequence[str] = ()
 ) -> ClassReport:
-    """Evaluate a token classifier on words, each classified at its first token; arguments as for `evaluate_texts`.
+    """Evaluate a token classifier on words, each classified at its first token; same arguments as `evaluate_texts`.
 
     The file has lines {"tokens": [...], "labels": [...]}, as for `train --labelled-tokens`.
     """

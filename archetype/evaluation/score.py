@@ -81,7 +81,7 @@ def score(
     stride = max(1, length // 2) if stride is None else stride
     for name, size, most in (("length", length, context), ("stride", stride, length)):
         if not 1 <= size <= most:
-            raise DataError(name, f"{size} is not between 1 and {most}", "choose another")
+            raise DataError(name, f"{size} is not between 1 and {most}", "choose a value in this range")
     ids = tokenizer.encode(text)
     ids = ids if tokenizer.bos is None else [tokenizer.bos, *ids]
     if len(ids) < 2:

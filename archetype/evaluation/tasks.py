@@ -94,7 +94,7 @@ def evaluate_tasks(
     for folder in folders:
         in_folder = TaskManager(include_path=folder, include_defaults=False).all_subtasks
         if not in_folder:
-            raise DataError(folder, "holds no task", "add a YAML file of lm-eval")
+            raise DataError(folder, "contains no tasks", "add an lm-eval task file (YAML)")
         names += in_folder
     # What follows is lm-eval's `simple_evaluate`, which also runs `git describe` and so prints an error to the user
     # outside of a repository.

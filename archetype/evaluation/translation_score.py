@@ -88,7 +88,7 @@ def translation_score(
     places = [place for place, *texts in zip(places, sources, targets, strict=True) if all(map(str.strip, texts))]
     sources, targets = without_empty(sources, targets)
     if not sources:
-        raise DataError("data", "holds no pair", "give at least one source with its target")
+        raise DataError("data", "contains no pairs", "give at least one source with its target")
     loss, accuracy, num_tokens = target_loss(model, tokenizer, sources, targets, places, start)
     translations = translate(model, tokenizer, sources, settings, start)
     bleu = BLEU()
@@ -106,7 +106,7 @@ def target_loss(
     places: list[str],
     start: int | None = None,
 ) -> tuple[float, float, int]:
-    """Return mean cross-entropy, accuracy and number of target tokens; arguments as for `translation_score`."""
+    """Return mean cross-entropy, accuracy and number of target tokens; same arguments as `translation_score`."""
     end, context = end_of_text(tokenizer), model.spec.context_length
     pairs = [
         ([*tokenizer.encode(source), end], [end if start is None else start, *tokenizer.encode_target(target), end])

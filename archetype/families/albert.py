@@ -20,7 +20,7 @@ def albert(
     vocab_size: int = 30_000,
     **design: Any,
 ) -> Encoder:
-    """Build an encoder of ALBERT's design; `design` as in `bert`.
+    """Build an ALBERT encoder; `design` takes the arguments of `bert`.
 
     Args:
         num_layers: passes through groups of layers.
@@ -50,7 +50,8 @@ def _layers_per_group(model: Encoder) -> int:
 def _read_groups(config: Config, values: Values) -> Values:
     groups, layers = config.size("num_hidden_groups", 1), config.size("inner_group_num", 1)
     if values["num_layers"] % groups:
-        raise config.error("num_hidden_groups", f"{groups} does not divide {values['num_layers']} layers", "fix it")
+        cause = f"{groups} does not divide {values['num_layers']} layers"
+        raise config.error("num_hidden_groups", cause, "fix the file")
     if values["num_layers"] == groups and layers > 1:
         raise config.error("inner_group_num", "groups without repetition must be single layers", "use 1")
     return {"num_groups": groups, "layers_per_group": layers}

@@ -53,7 +53,7 @@ def bert(
     std: float = 0.02,
     **model: Any,
 ) -> Encoder:
-    """Build an encoder of BERT's design, by default with a masked language modelling head.
+    """Build a BERT encoder, by default with a masked language modelling head.
 
     `patterns` are cycled over the layers; `model` are further fields of `spec.Encoder`.
     """

@@ -22,7 +22,7 @@ def bigbird(
     activation: Activation | str = "gelu_tanh",
     **design: Any,
 ) -> Encoder:
-    """Build an encoder of BigBird's ITC design, whose global tokens belong to the text; `design` as in `bert`."""
+    """Build a BigBird (ITC) encoder: global tokens belong to the text; `design` takes the arguments of `bert`."""
     return bert(
         vocab_size=vocab_size, context_length=context_length, activation=activation, patterns=(pattern,), **design
     )

@@ -17,7 +17,7 @@ from archetype.parts.position.spec import Alibi
 
 
 def bloom(*, vocab_size: int = 250_880, context_length: int = 2048, eps: float = 1e-5, **design: Any) -> Decoder:
-    """Build a decoder of BLOOM's design; `design` as in `standard_decoder`."""
+    """Build a BLOOM decoder; `design` takes the arguments of `standard_decoder`."""
     norm = LayerNorm(eps=eps)
     return standard_decoder(
         norm=norm,

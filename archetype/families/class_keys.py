@@ -1,4 +1,4 @@
-"""Keys of config.json that the classes of transformers read, by model type and release, from `class_keys.json`.
+"""Keys of config.json that transformers classes read, by model type and release, from `class_keys.json`.
 
 Classes and releases differ in the keys that they read. `python -m tests.helpers.class_keys` writes the file from the
 sources of the installed transformers and keeps the rows of other releases; a test fails while it is out of date.

@@ -19,7 +19,7 @@ def head_named(config: Config, *known: str) -> str:
     for ending in known:
         if name.endswith(ending):
             return ending
-    remedy = f"supported are classes that end in {', '.join(known)}"
+    remedy = f"use a class that ends in {', '.join(known)}"
     raise config.error("architectures", f"the head of {name} is not supported", remedy)
 
 

@@ -102,7 +102,7 @@ class Config:
     def activation(self, key: str, default: str) -> Activation:
         name = self._required(key, default)
         if not isinstance(name, str) or name not in ACTIVATIONS:
-            raise self.error(key, f"unknown activation {name!r}", f"supported are {', '.join(ACTIVATIONS)}")
+            raise self.error(key, f"unknown activation {name!r}", f"use one of {', '.join(ACTIVATIONS)}")
         return ACTIVATIONS[name]
 
     def expect(self, key: str, value: Any, meaning: str) -> None:

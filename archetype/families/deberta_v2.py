@@ -34,7 +34,7 @@ def deberta(
     attention: dict[str, Any] | None = None,
     **design: Any,
 ) -> Encoder:
-    """Build an encoder of DeBERTa v3's design; `design` as in `bert`.
+    """Build a DeBERTa v3 encoder; `design` takes the arguments of `bert`.
 
     Args:
         num_buckets: distances are put into this many buckets in each direction.
@@ -61,7 +61,7 @@ def read_directions(config: Config, values: Values) -> tuple[dict[str, bool], in
     names = config.get("pos_att_type")
     names = [name.strip() for name in names.lower().split("|")] if isinstance(names, str) else names
     if not isinstance(names, list) or not names or not set(names) <= set(DIRECTIONS):
-        raise config.error("pos_att_type", f"{names!r} is not supported", f"supported are {', '.join(DIRECTIONS)}")
+        raise config.error("pos_att_type", f"{names!r} is not supported", f"use {' or '.join(DIRECTIONS)}, or both")
     longest = config.get("max_relative_positions", -1)
     # -1 and 0 mean the context length, as in transformers
     longest = config.size("max_relative_positions") if longest not in (None, -1, 0) else values["context_length"]
@@ -95,7 +95,7 @@ def _read_norm(config: Config, values: Values) -> Values:
     value = config.get("norm_rel_ebd", "none")
     names = [name.strip() for name in value.lower().split("|")] if isinstance(value, str) else []
     if not names or not set(names) <= {"none", "layer_norm"}:
-        raise config.error("norm_rel_ebd", f"{value!r} is not supported", "supported are none, layer_norm")
+        raise config.error("norm_rel_ebd", f"{value!r} is not supported", "use none or layer_norm")
     return {"vector_norm": "layer_norm" in names}
 
 

@@ -59,7 +59,7 @@ def deepseek_v2(
     context_length: int = 163_840,
     **mixer: Any,
 ) -> Decoder:
-    """Build a decoder of DeepSeek-V2's design: `num_dense_layers` dense layers of width `d_ff`, then experts.
+    """Build a DeepSeek-V2 decoder: `num_dense_layers` dense layers of width `d_ff`, then experts.
 
     Query projections have rank `q_lora_rank`, or full rank if it is None. `mixer` are further fields of
     `spec.LatentAttention`. Shared experts are built as one expert of their total width.

@@ -49,7 +49,7 @@ def deepseek_v3(
     vocab_size: int = 129_280,
     **design: Any,
 ) -> Decoder:
-    """Build a decoder of DeepSeek-V3's design; `design` as in `deepseek_v2`."""
+    """Build a DeepSeek-V3 decoder; `design` takes the arguments of `deepseek_v2`."""
     model = deepseek_v2(
         num_shared_experts=num_shared_experts, num_dense_layers=num_dense_layers, q_lora_rank=q_lora_rank,
         position=position, vocab_size=vocab_size, groups=groups, balance_loss=0.0, **design,

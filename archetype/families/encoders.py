@@ -70,7 +70,7 @@ def gte(*, rotary: Rotary, head_dim: int, **design: Any) -> Encoder:
 
 
 def gated(encoder: Encoder, down_bias: bool | None = None) -> Encoder:
-    """Replace feed-forward parts by gated ones of the same width, without biases except `down_bias`."""
+    """Replace feed-forward parts with gated ones of the same width, without biases except `down_bias`."""
     network = expect_kind(MLP, encoder.layers[0].feedforward, "layers[0].feedforward")
     part = GatedMLP(d_ff=network.d_ff, activation=network.activation, down_bias=down_bias)
     return encoder.replace(layers=tuple(block.replace(feedforward=part) for block in encoder.layers))

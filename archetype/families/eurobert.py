@@ -34,9 +34,10 @@ def eurobert(
     name: str = "",
     **design: Any,
 ) -> Encoder:
-    """Build an encoder of EuroBERT's design, by default with a masked language modelling head.
+    """Build a EuroBERT encoder, by default with a masked language modelling head.
 
-    The head has a bias iff `mlp_bias`. `head` and `pooling` are as in `spec.Encoder`, `design` as in `llama`.
+    The head has a bias iff `mlp_bias`. `head` and `pooling` are as in `spec.Encoder`; `design` takes the arguments of
+    `llama`.
     """
     sizes: dict[str, Any] = {"vocab_size": vocab_size, "context_length": context_length}
     decoder = llama(position=position, mlp_bias=mlp_bias, **sizes, **design)

@@ -135,7 +135,7 @@ def presets(
 
 
 def tiny(make: Callable[..., ModelSpec], table: Mapping[str, Mapping[str, Any]]) -> dict[str, Preset]:
-    """Build presets that train in minutes on short sequences of bytes; arguments as for `presets`.
+    """Build presets that train in minutes on short sequences of bytes; same arguments as `presets`.
 
     A row overrides the vocabulary size if the objective needs more ids than the 256 bytes.
     """

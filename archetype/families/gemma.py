@@ -15,7 +15,7 @@ from archetype.roles.activation import Activation
 
 
 def gemma(*, d_model: int, activation: Activation | str = "gelu_tanh", eps: float = 1e-6, **design: Any) -> Decoder:
-    """Build a decoder of Gemma's design: Llama with RMSNorm weights around 1, GeGLU, and scaled, tied embeddings."""
+    """Build a Gemma decoder: Llama with RMSNorm weights around 1, GeGLU, and scaled, tied embeddings."""
     defaults = {"head_dim": 256, "vocab_size": 256_000, "context_length": 8192, "tied": True}
     return llama(
         d_model=d_model,

@@ -30,7 +30,7 @@ def gemma2(
     softcap: float | None = 30.0,
     **design: Any,
 ) -> Decoder:
-    """Build a decoder of Gemma 2's design; `design` as in `gemma`.
+    """Build a Gemma 2 decoder; `design` takes the arguments of `gemma`.
 
     Scores are divided by the square root of `query_width` (`query_pre_attn_scalar`). `patterns` are cycled over the
     layers; by default, layers with a window and with full attention alternate.

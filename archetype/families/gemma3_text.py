@@ -36,7 +36,7 @@ def gemma3_text(
     eps: float = 1e-6,
     **design: Any,
 ) -> Decoder:
-    """Build a decoder of Gemma 3's design; `design` as in `gemma2`.
+    """Build a Gemma 3 decoder; `design` takes the arguments of `gemma2`.
 
     By default, `patterns` repeat five layers with a `window` and one with full attention. Layers with a window have
     `local_position`.

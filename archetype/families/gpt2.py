@@ -30,7 +30,7 @@ def gpt2(
     std: float = 0.02,
     **design: Any,
 ) -> Decoder:
-    """Build a decoder of GPT-2's design; `design` as in `standard_decoder`."""
+    """Build a GPT-2 decoder; `design` takes the arguments of `standard_decoder`."""
     embedding = Embedding(position=Learned(), dropout=embedding_dropout)
     return standard_decoder(
         norm=LayerNorm(eps=eps),

@@ -11,7 +11,7 @@ BAND = 128
 
 
 def gpt3(*, band: int = BAND, context_length: int = 2048, **design: Any) -> Decoder:
-    """Build a decoder of GPT-3's design: dense layers alternate with layers that attend to the last `band` tokens."""
+    """Build a GPT-3 decoder: dense layers alternate with layers that attend to the last `band` tokens."""
     return gpt2(patterns=(Full(), Window(size=band)), context_length=context_length, **design)
 
 

@@ -45,7 +45,7 @@ def gpt_oss(
     balance_loss: float = 0.9,
     **design: Any,
 ) -> Decoder:
-    """Build a decoder of gpt-oss's design; `design` as in `llama`.
+    """Build a gpt-oss decoder; `design` takes the arguments of `llama`.
 
     By default, `patterns` alternate a layer with a `window` and one with full attention. Experts multiply the swish of
     their gate, with `beta`, by 1 + up, both clamped by `limit`.

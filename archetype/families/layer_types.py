@@ -71,7 +71,7 @@ def _pattern(config: Config, kind: Any, window: int | None) -> Pattern:
     if kind == FULL:
         return Full()
     if kind != SLIDING:
-        raise config.error("layer_types", f"unknown layer type {kind!r}", f"supported are {FULL}, {SLIDING}")
+        raise config.error("layer_types", f"unknown layer type {kind!r}", f"use {FULL} or {SLIDING}")
     if window is None:
         raise config.error("sliding_window", "is null, but some layers have windows", "add a size")
     return Window(size=window)

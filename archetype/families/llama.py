@@ -50,7 +50,7 @@ def llama(
     std: float = 0.02,
     **model: Any,
 ) -> Decoder:
-    """Build a decoder of Llama's design, with the settings in which its descendants differ.
+    """Build a Llama decoder, with the settings in which its descendants differ.
 
     Args:
         patterns: cycled over the layers.

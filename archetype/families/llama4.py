@@ -20,7 +20,7 @@ LONG = Llama3Scaling(factor=8.0, low_frequency_factor=1.0, high_frequency_factor
 def llama4(
     *, num_experts: int, experts_every: int, qk_norm: bool, scaling: RotaryScaling, context_length: int, name: str = ""
 ) -> Decoder:
-    """Build a text decoder of Llama 4's design.
+    """Build a Llama 4 text decoder.
 
     Args:
         experts_every: interval of layers with experts (`interleave_moe_layer_step`); the others are dense.

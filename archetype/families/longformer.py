@@ -25,7 +25,7 @@ def longformer(
     num_token_types: int = 1,
     **design: Any,
 ) -> Encoder:
-    """Build an encoder of Longformer's design, with separate projections of global tokens; `design` as in `bert`.
+    """Build a Longformer encoder, with separate projections of global tokens; `design` takes the arguments of `bert`.
 
     `windows` are cycled over the layers and include both sides.
     """

@@ -12,7 +12,7 @@ from archetype.parts.router.spec import SigmoidRouter
 def minimax_m2(
     *, num_layers: int, d_model: int, num_heads: int, num_kv_heads: int, expert_d_ff: int, name: str = ""
 ) -> Decoder:
-    """Build a decoder of MiniMax-M2's design: QK norms over all heads, rotary positions on half of each head."""
+    """Build a MiniMax-M2 decoder: QK norms over all heads, rotary positions on half of each head."""
     norm = RMSNorm(eps=1e-6)
     dense = llama(
         num_layers=num_layers, d_model=d_model, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=128,

@@ -14,7 +14,7 @@ from archetype.parts.pattern.spec import Full, Window
 
 
 def mistral(*, window: int | None = 4096, context_length: int = 32_768, **design: Any) -> Decoder:
-    """Build a decoder of Mistral's design; `design` as in `llama`."""
+    """Build a Mistral decoder; `design` takes the arguments of `llama`."""
     pattern = Full() if window is None else Window(size=window)
     return llama(context_length=context_length, patterns=(pattern,), **design)
 

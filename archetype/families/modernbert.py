@@ -62,7 +62,7 @@ def modernbert(
     std: float = 0.02,
     **model: Any,
 ) -> Encoder:
-    """Build an encoder of ModernBERT's design, by default with a masked language modelling head.
+    """Build a ModernBERT encoder, by default with a masked language modelling head.
 
     Args:
         patterns: cycled over the layers.

@@ -23,7 +23,7 @@ def olmo2(
     eps: float = 1e-6,
     **design: Any,
 ) -> Decoder:
-    """Build a decoder of OLMo 2's design; `design` as in `llama`."""
+    """Build an OLMo 2 decoder; `design` takes the arguments of `llama`."""
     norm = RMSNorm(eps=eps)
     sizes: dict[str, Any] = {"vocab_size": vocab_size, "context_length": context_length}
     model = llama(position=position, eps=eps, attention={"qk_norm": norm, "qk_norm_over": "all"}, **sizes, **design)

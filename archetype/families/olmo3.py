@@ -14,7 +14,7 @@ LONG = LOCAL.replace(scaling=YarnScaling(factor=8.0, original_context_length=819
 
 
 def olmo3(*, window: int = 4096, vocab_size: int = 100_278, context_length: int = 65_536, **design: Any) -> Decoder:
-    """Build a decoder of OLMo 3's design, with scaled positions in layers with full attention; see `olmo2`."""
+    """Build an OLMo 3 decoder, with scaled positions in layers with full attention; see `olmo2`."""
     patterns = (*[Window(size=window)] * 3, Full())
     sizes: dict[str, Any] = {"vocab_size": vocab_size, "context_length": context_length}
     model = olmo2(patterns=patterns, position=LOCAL, **sizes, **design)

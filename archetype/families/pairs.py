@@ -47,7 +47,7 @@ def transformer_pair(
     head: Head | None = None,
     **design: Any,
 ) -> EncoderDecoder:
-    """Build an encoder-decoder with a shared token table; `design` as in `marian`.
+    """Build an encoder-decoder with a shared token table; `design` takes the arguments of `marian`.
 
     Args:
         position: added vectors; learned ones are separate for each side.

@@ -12,7 +12,7 @@ from archetype.parts.position.spec import Rotary
 
 
 def palm(*, num_layers: int, d_model: int, num_heads: int, name: str = "") -> Decoder:
-    """Build a decoder of PaLM's design, with logits divided by sqrt(d_model) (section 5)."""
+    """Build a PaLM decoder, with logits divided by sqrt(d_model) (section 5)."""
     norm = LayerNorm(bias=False)
     block = Block(
         wiring=ParallelResidual(norm=norm, shared_norm=True),

@@ -18,7 +18,7 @@ from archetype.parts.position.spec import Rotary
 def phi3(*, vocab_size: int = 32_064, context_length: int = 4096, window: int | None = 2047, **design: Any) -> (
     Decoder
 ):
-    """Build a decoder of Phi-3's design; `design` as in `llama`."""
+    """Build a Phi-3 decoder; `design` takes the arguments of `llama`."""
     return mistral(vocab_size=vocab_size, context_length=context_length, window=window, **design)
 
 

@@ -21,7 +21,7 @@ def qwen2(
     eps: float = 1e-6,
     **design: Any,
 ) -> Decoder:
-    """Build a decoder of Qwen2's design; `design` as in `llama`."""
+    """Build a Qwen2 decoder; `design` takes the arguments of `llama`."""
     biases = ProjectionBiases(q=True, k=True, v=True)
     return llama(context_length=context_length, position=position, eps=eps, attention_bias=biases, **design)
 

@@ -23,7 +23,7 @@ def qwen3(
     eps: float = 1e-6,
     **design: Any,
 ) -> Decoder:
-    """Build a decoder of Qwen3's design; `design` as in `llama`."""
+    """Build a Qwen3 decoder; `design` takes the arguments of `llama`."""
     sizes: dict[str, Any] = {"head_dim": head_dim, "vocab_size": vocab_size, "context_length": context_length}
     return llama(position=position, eps=eps, attention={"qk_norm": RMSNorm(eps=eps)}, **sizes, **design)
 

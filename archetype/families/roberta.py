@@ -15,7 +15,7 @@ PADDING = 1  # id of padding; positions start at the next number
 
 
 def roberta(*, offset: int = PADDING + 1, **design: Any) -> Encoder:
-    """Build an encoder of RoBERTa's design; `design` as in `bert`."""
+    """Build a RoBERTa encoder; `design` takes the arguments of `bert`."""
     return bert(position=Learned(offset=offset), head_activation="gelu", **design)
 
 

@@ -105,7 +105,7 @@ def _read_scaling(section: Config, trained: int | None, context_length: int) -> 
             share = section.positive("partial_rotary_factor", 1.0)
             return ProportionalScaling(share=share, factor=section.positive("factor", 1.0))
         case _:
-            known = "supported are linear, dynamic, yarn, llama3, longrope, proportional"
+            known = "use one of linear, dynamic, yarn, llama3, longrope, proportional"
             raise section.error("rope_type", f"unknown scaling {kind!r}", known)
 
 

@@ -25,7 +25,7 @@ def smollm3(
     tied: bool = True,
     **design: Any,
 ) -> Decoder:
-    """Build a decoder of SmolLM3's design; `without_rope` are the indices of layers without positions; see `llama`."""
+    """Build a SmolLM3 decoder; `without_rope` are the indices of layers without positions; see `llama`."""
     sizes: dict[str, Any] = {"vocab_size": vocab_size, "context_length": context_length}
     model = llama(num_layers=num_layers, position=position, eps=eps, tied=tied, **sizes, **design)
     layers = list(model.layers)

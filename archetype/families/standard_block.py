@@ -66,7 +66,7 @@ def decoder(
 
 
 def with_experts(dense: Decoder, **experts: Any) -> Decoder:
-    """Replace feed-forward parts by a `MixtureOfExperts` of them; `experts` are its other fields."""
+    """Replace feed-forward parts with a `MixtureOfExperts` of them; `experts` are its other fields."""
     return dense.replace(layers=tuple(
         block.replace(feedforward=MixtureOfExperts(expert=block.feedforward, **experts)) for block in dense.layers
     ))

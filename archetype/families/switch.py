@@ -11,7 +11,7 @@ from archetype.parts.router.spec import SoftmaxRouter
 
 
 def switch(*, num_experts: int, balance_loss: float = 0.01, **design: Any) -> EncoderDecoder:
-    """Build an encoder-decoder of Switch's design; `design` as in `t5`."""
+    """Build a Switch encoder-decoder; `design` takes the arguments of `t5`."""
     dense = t5(**design)
 
     def with_experts(stack: Stack) -> Stack:

@@ -42,14 +42,14 @@ def beam_search(
 def finished_targets(
     model: EncoderDecoder, sources: list[list[int]], start: int, end: int, settings: Beam
 ) -> list[list[tuple[float, list[int]]]]:
-    """Return (score, tokens) of all finished hypotheses of each source; arguments as for `beam_search`."""
+    """Return (score, tokens) of all finished hypotheses of each source; same arguments as `beam_search`."""
     return Search(model, sources, start, end, settings).run() if sources else []
 
 
 def translate(
     model: EncoderDecoder, tokenizer: Tokenizer, texts: list[str], settings: Beam, start: int | None = None
 ) -> list[str]:
-    """Translate each source text; an empty text gives an empty target. Arguments as for `translations`.
+    """Translate each source text; an empty text gives an empty target. Takes the same arguments as `translations`.
 
     Raises:
         DataError: a text is longer than the model's context.

@@ -145,7 +145,9 @@ class Engine:
         if settings.stop and self.tokenizer is None:
             raise DataError("stop", "strings need a tokenizer, and the model's folder has none", "use stop_ids")
         if logprobs is not None and not 0 <= logprobs <= MAX_LOGPROBS:
-            raise SpecError("logprobs", f"{logprobs} is not between 0 and {MAX_LOGPROBS}", "choose another number")
+            raise SpecError(
+                "logprobs", f"{logprobs} is not between 0 and {MAX_LOGPROBS}", "choose a number in this range"
+            )
         ends = () if settings.ignore_eos else self.ends
         stream = None if self.tokenizer is None else self.tokenizer.stream()
         stops = frozenset((*ends, *stop_ids))
@@ -165,7 +167,7 @@ class Engine:
         with self._changed:
             name = next(self._ids) if id is None else id
             if name in self._unfinished:
-                raise SpecError("id", f"{name!r:.80} is the id of another unfinished request", "choose another")
+                raise SpecError("id", f"{name!r:.80} is the id of another unfinished request", "choose another id")
             request = Request(self, name, ids, window, settings, logprobs, stops, stream, sampler, limit, spelled)
             request.group, request.special_in_text = group, special_in_text
             self._unfinished[name] = request

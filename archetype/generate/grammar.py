@@ -35,7 +35,7 @@ for _ in range(LANES):
 
 
 def _try_out(*args: Any, seconds: float, max_bytes: int) -> Any:
-    # compiles and tries out a grammar in a free subprocess; arguments and errors as for `Confined`
+    # compiles and tries out a grammar in a free subprocess; same arguments and errors as `Confined`
     lane = _free.get()
     try:
         return lane(*args, seconds=seconds, max_bytes=max_bytes)

@@ -163,7 +163,7 @@ class Scheduler:
                 self._start(request, logits, reading.reader.state, events)
 
     def _next(self) -> Prefill | None:
-        # the prefill in progress; else begin that of a waiting request, if a slot is free
+        # continue the prefill in progress; else begin the prefill of a waiting request, if a slot is free
         if self._reading is None and (request := self._first()) is not None:
             self.waiting.remove(request)
             self._reading = self._begin(request)

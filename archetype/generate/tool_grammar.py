@@ -84,7 +84,7 @@ class _Rules:
         property_schema, shared = resolved(property_schema, schema), self._literal(self._shared)
         allowed = property_schema.get("enum", [property_schema["const"]] if "const" in property_schema else None)
         if not isinstance(allowed, list | None):
-            raise SpecError(f"{key}.enum", "is not a list", "write one")
+            raise SpecError(f"{key}.enum", "is not a list", "write a list")
         if not allows(property_schema, schema, "string") and not any(isinstance(text, str) for text in allowed or ()):
             definitions = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
             yield f"{rule}: {rule}_json {shared}"

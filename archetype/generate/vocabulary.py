@@ -68,7 +68,7 @@ class Vocabulary:
                 cause = "is empty, and the tokenizer has no end token"
             else:
                 continue
-            raise SpecError("choices", f"{text!r:.80} {cause}", "leave it out, or write it otherwise")
+            raise SpecError("choices", f"{text!r:.80} {cause}", "remove this choice, or spell it differently")
 
     def _spelled(self, data: bytes) -> list[int] | None:
         # by dynamic programming if needed; None if no tokens have exactly these bytes

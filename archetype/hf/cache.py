@@ -56,7 +56,7 @@ class ArchetypeCache(Cache):
             self.state = larger
         longest = int(self.state.lengths.max()) + length  # without padding, which `seen` counts
         if longest > self.state.capacity >= largest:
-            raise SpecError(NAME, f"{longest} tokens exceed context_length, {largest}", "use fewer")
+            raise SpecError(NAME, f"{longest} tokens exceed context_length, {largest}", "use fewer tokens")
         return self.state
 
     def commit(self, state: State | None, length: int) -> None:

@@ -53,7 +53,7 @@ class ArchetypeForSequenceClassification(_Classifier):
     def forward(
         self, input_ids: Tensor | None = None, labels: Tensor | None = None, **arguments: Any
     ) -> SequenceClassifierOutputWithPast:
-        """Return logits (B, Y), and the loss if there are labels; other arguments as for `ArchetypeModel.run`."""
+        """Return logits (B, Y), and the loss if there are labels; other arguments as in `ArchetypeModel.run`."""
         items = _items(arguments)
         result = self.model.run(input_ids, **arguments)
         logits = self.logits(result)
@@ -67,7 +67,7 @@ class ArchetypeForTokenClassification(_Classifier):
     def forward(
         self, input_ids: Tensor | None = None, labels: Tensor | None = None, **arguments: Any
     ) -> TokenClassifierOutput:
-        """Return logits (B, T, Y), and the loss if there are labels; other arguments as for `ArchetypeModel.run`."""
+        """Return logits (B, T, Y), and the loss if there are labels; other arguments as in `ArchetypeModel.run`."""
         items = _items(arguments)
         result = self.model.run(input_ids, **arguments)
         logits = self.logits(result)

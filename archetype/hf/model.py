@@ -96,7 +96,7 @@ class ArchetypeModel(ArchetypePreTrainedModel):
         return result
 
     def forward(self, input_ids: Tensor | None = None, **arguments: Any) -> BaseModelOutputWithPast:
-        """Return the vectors that the head reads, (B, T, D); arguments as for `run`."""
+        """Return the vectors that the head reads, (B, T, D); same arguments as `run`."""
         result = self.run(input_ids, **arguments)
         return BaseModelOutputWithPast(
             last_hidden_state=result.hidden, hidden_states=result.hidden_states, **{NAME: result.cache}

@@ -113,7 +113,7 @@ class Tracer:
         return self
 
     def ablate(self, name: str, *, positions: Indices = None, heads: Indices = None, mean: bool = False) -> "Tracer":
-        """Replace a part's output, or some heads of attention, by zeros or by the mean over positions.
+        """Replace a part's output, or some attention heads, with zeros or with the mean over positions.
 
         Args:
             name: module, such as "blocks.3.mixer", or activation.

@@ -170,7 +170,7 @@ def check_absent(path: Path) -> None:
             return
         exists = path.exists() or path.is_symlink()
     if exists:
-        raise CheckpointError(str(path), "exists already", "choose another folder or remove it")
+        raise CheckpointError(str(path), "already exists", "choose another folder or remove it")
 
 
 @contextmanager

@@ -86,7 +86,7 @@ def json_value(data: bytes, place: str, error: type[ArchetypeError] = DataError,
         if match := LONG_NUMBER.search(data):
             before = data[: match.start()]
             place = f"{place}:{before.count(10) + 1}:{len(before) - before.rfind(10)}"
-            raise error(place, f"is a number of more than {MAX_DIGITS:,} digits", "write a shorter one") from None
+            raise error(place, f"is a number of more than {MAX_DIGITS:,} digits", "write a shorter number") from None
         raise error(place, f"is not JSON: {problem}", "is it the right file?") from None
 
 

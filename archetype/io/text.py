@@ -39,7 +39,7 @@ def read_text(path: Path) -> str:
 
 
 def read_data(path: Path) -> bytes:
-    """Read the bytes of a text file, decompressed if its name ends in .gz; errors as for `read_text`."""
+    """Read the bytes of a text file, decompressed if its name ends in .gz; same errors as `read_text`."""
     data = read_bytes(path, MAX_TEXT_BYTES)
     data = _unpacked(data, path) if path.suffix == ".gz" else data
     if not data.removeprefix(codecs.BOM_UTF8):

@@ -111,7 +111,7 @@ def model_cost(model: ModelSpec) -> ModelCost:
     """
     if (cost := cost_class(type(model))) is None:
         name = type(model).__name__
-        raise SpecError("cost", f"no ModelCost is registered for {name}", f"write one, with @cost_of({name})")
+        raise SpecError("cost", f"no ModelCost is registered for {name}", f"write a ModelCost with @cost_of({name})")
     counted = cast(ModelCost, cost(model))
     # a part of an extension may be counted by its cost class otherwise than its module is built
     check_as_built(counted)

@@ -94,6 +94,6 @@ class TokenModel(BaseModel):
 
     @property
     def token_table(self) -> Weight:
-        """The embedding table, (V, D), by which a tied head multiplies."""
+        """Embedding table, (V, D), which is also the output matrix of a tied head."""
         table: Weight = self.embedding.token.weight
         return table

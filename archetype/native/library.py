@@ -97,12 +97,12 @@ def _check(library: ctypes.CDLL, name: str) -> None:
         library.description.restype = ctypes.c_char_p
         theirs = library.description().decode().splitlines()
     except AttributeError as error:
-        raise OSError(f"{name} does not describe its operations") from error
+        raise OSError(f"{name} has no table of operations; is it an older version?") from error
     for their, our in zip_longest(theirs, description(), fillvalue="nothing"):
         for part, other in zip_longest(their.split(", "), our.split(", "), fillvalue="no more"):
             if part != other:
                 subject = re.split("[,:]", our)[0]
-                raise OSError(f"{name} was built from other sources: {subject} has {part}; Python expects {other}")
+                raise OSError(f"{name} was built from different sources: {subject} has {part}; Python expects {other}")
 
 
 @cache

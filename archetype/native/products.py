@@ -75,7 +75,7 @@ def product(
         x: vectors, (..., K).
         weight: matrix, (N, K); with `indices` a stack of matrices, (E, N, K), or their rows concatenated.
         bias: (N,), or (E, N) for a stack.
-        indices: matrices by which each vector is multiplied, (number of vectors, k).
+        indices: matrices to multiply each vector by, (number of vectors, k).
     """
     rows = x.numel() // x.shape[-1] * (1 if indices is None else indices.shape[1])
     if too_many(kernels, rows, x.dtype):

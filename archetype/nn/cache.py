@@ -324,7 +324,7 @@ class BlockState(LayerState):
             yield "cross", self.cross
 
     def _sources(self, rows: Int[Tensor, "rows"]) -> Int[Tensor, "sources"]:
-        # the index of a source is that of its first row, divided by the rows of a source
+        # the index of a source is the index of its first row, divided by the rows per source
         return rows[:: self.rows_per_source] // self.rows_per_source
 
 
@@ -354,7 +354,7 @@ class State:
             layer.insert(rows, source)
 
     def copy_rows(self, sources: Int[Tensor, "B"], starts: Int[Tensor, "B"]) -> None:
-        """Copy the states of rows to others of the same length; arguments as for `LayerState.copy_rows`."""
+        """Copy the states of rows to others of the same length; same arguments as `LayerState.copy_rows`."""
         for layer in self.layers:
             layer.copy_rows(sources, starts, self.lengths)
 

@@ -53,7 +53,7 @@ def module_class(part: Spec) -> type[nn.Module]:
     if (module := provided("module", type(part))) is not None:
         return cast(type[nn.Module], module)
     cause = f"no module is registered for {type(part).__name__}"
-    raise SpecError(getattr(part, "kind", ""), cause, "register one: archetype.register(SPEC, module=MODULE)")
+    raise SpecError(getattr(part, "kind", ""), cause, "register a module: archetype.register(SPEC, module=MODULE)")
 
 
 def build_mixer(mixer: Mixer, place: Place) -> nn.Module:

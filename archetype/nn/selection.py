@@ -78,7 +78,7 @@ def build_selection(index: KeySelection | None, place: Place, query_features: in
 
 
 def learn(index: KeySelector, choice: Choice, weights: Callable[[], Tensor], context: ForwardContext) -> None:
-    """Add the loss by which a selection learns to imitate the attention weights.
+    """Add the loss that trains a selection to imitate the attention weights.
 
     Args:
         weights: computes the attention weights, (B, H, T, S); called only if needed.
@@ -93,7 +93,7 @@ def learn(index: KeySelector, choice: Choice, weights: Callable[[], Tensor], con
 
 
 class Gathered(NamedTuple):
-    """The chosen keys of a single query per sequence."""
+    """Keys chosen for one query per sequence, with their buffers gathered."""
 
     keys: Bool[Tensor, "B 1 1 S"]  # False for keys that were not chosen, in sequences with fewer than S chosen keys
     slots: Int[Tensor, "B S"]  # indices of the gathered keys among all keys

@@ -33,7 +33,7 @@ class MixerQuirks:
     qk_norm_after_rope: bool = False  # this norm comes after the rotation
     gate_in_queries: bool = False  # the output gate is stored together with the queries of each head
     gate_activation: Literal["sigmoid", "softplus"] = "sigmoid"  # activation of this gate
-    # eps of the norm in a delta network or Mamba-2, if it differs from that of other norms
+    # eps of the norm in a delta network or Mamba-2, if it differs from the other norms' eps
     mixer_eps: float | None = None
     # `time_step_min` is a lower bound of Mamba-2's step sizes, and not only of their initial values
     steps_from_min: bool = False
@@ -137,7 +137,7 @@ def nothing_joint(mixer: Any, tensors: CheckpointMixer, path: str, name: str) ->
 
 @dataclass(frozen=True)
 class MixerReader:
-    """Rules by which a kind of mixer is recognized and read."""
+    """Rules that recognize and read a kind of mixer."""
 
     names: NameTable  # names of its tensors in a layer, without `.weight` and `.bias`
     read: Callable[[CheckpointMixer], Mixer]  # returns the specification

@@ -22,15 +22,15 @@ from archetype.spec.base import Spec
 from archetype.spec.kinds import Part
 from archetype.spec.registry import provided, provides
 
-X, SOURCE = "x", "source"  # inputs of a content: its input vectors, and an encoder's output
+X, SOURCE = "x", "source"  # inputs of a sublayer: its input vectors, and an encoder's output
 QUERIES = "queries"  # input of a key selection: the vectors that queries are computed from
 
 
 class Cell(NamedTuple):
-    """A box of a content on a grid of columns and rows, with row 0 at the bottom.
+    """A box in a part's diagram, on a grid of columns and rows; row 0 is at the bottom.
 
     Attributes:
-        name: end of its id; also the module whose cost it shows, unless `rows` names others.
+        name: last part of the box's id; also the module whose cost it shows, unless `rows` names others.
         column: column of its left edge.
         row: its row.
         inputs: names of the cells that it reads, or `x`, or `source`; the wire of `in_proj@2` leaves that cell above
@@ -38,11 +38,11 @@ class Cell(NamedTuple):
         span: width in columns.
         label: text (absent: its name).
         rows: modules whose cost it shows (absent: the module with its name).
-        kind: its role (absent: the content's).
+        kind: its role (absent: the sublayer's).
         shape: shape of its output, if it has no weights.
         slim: whether it is one line high.
         lanes: number of parallel wires that leave it.
-        gives: activation of the content that is its output (absent: the output of the module with its name).
+        gives: activation of the sublayer that is its output (absent: the output of the module with its name).
     """
 
     name: str
@@ -60,7 +60,7 @@ class Cell(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Cells that belong together, such as those of an expert."""
+    """Cells that belong together, such as the cells of an expert."""
 
     label: str
     cells: tuple[str, ...]
@@ -68,11 +68,11 @@ class Group(NamedTuple):
 
 
 class Inside(NamedTuple):
-    """The cells of a content.
+    """The inside of a sublayer (a mixer, cross-attention or feed-forward part) as cells.
 
     Attributes:
         cells: in any order.
-        output: the cell whose output is the content's; empty if the flow through the cells is unknown.
+        output: the cell whose output is the sublayer's; empty if the flow through the cells is unknown.
         groups: cells drawn in a common container.
         loops: pairs of a cell and the cell that reads its output when the next token is processed.
     """
@@ -84,10 +84,10 @@ class Inside(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """Connections of each content to the residual stream; norms are named by the end of their module's name.
+    """How each sublayer connects to the residual stream; a norm is given as the last part of its module's name.
 
     Attributes:
-        before: norm of the content's input (absent: none).
+        before: norm of the sublayer's input (absent: none).
         after: norm of its output before the addition (absent: none).
         behind: norm of the sum (absent: none).
         residual: whether there is a residual connection.
@@ -152,7 +152,7 @@ class Stream(NamedTuple):
     Attributes:
         items: from input to output.
         letters: letters of rows and positions, if not B, T and S.
-        is_residual: whether it is a residual stream, to which contents add.
+        is_residual: whether it is a residual stream, to which sublayers add their outputs.
     """
 
     items: tuple[Item, ...]
@@ -203,7 +203,7 @@ def selection_inside(selection: Part, modules: frozenset[str], queries: str, col
 
     Args:
         selection: the specification.
-        modules: modules that the cost of the attention counts; those of the selection begin with `index.`.
+        modules: modules that the cost of the attention counts; names of the selection's modules begin with `index.`.
         queries: cell or input from which queries are computed.
         column: first column of its cells.
         row: lowest row of its cells, above that of `queries`.
@@ -267,7 +267,7 @@ def inside(part: Spec, modules: Iterable[str], function: DrawInside | None = Non
 
 
 def with_equals_once(drawing: Inside) -> Inside:
-    """Replace each group that has the same cells as the first group by one box with the label of the group."""
+    """Draw each group that has the same cells as the first group as one box with the group's label."""
     cells = {cell.name: cell for cell in drawing.cells}
     for group in drawing.groups[1:]:
         first, repeated = ([cells[name] for name in g.cells] for g in (drawing.groups[0], group))

@@ -44,7 +44,7 @@ class TokenEmbedding(Part):
         return None
 
     def check(self, width: int) -> None:
-        """Raise an error by `invalid` if this embedding does not fit a model of `width` features."""
+        """Call `invalid` with the reason if this embedding does not fit a model of `width` features."""
 
 
 AnyTokenEmbedding = Annotated[TokenEmbedding, ByKind(TokenEmbedding, "embeds_text", default="table", is_said=False)]

@@ -20,7 +20,7 @@ class Mixer(Content, Part):
 
     @property
     def separates_documents(self) -> bool:
-        """Whether documents that are packed into one sequence do not see each other."""
+        """Whether tokens cannot attend to other documents packed into the same sequence."""
         return False
 
     @property

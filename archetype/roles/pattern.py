@@ -128,7 +128,7 @@ def pattern_rule(pattern: Pattern) -> PatternRule[Any]:
     rule = provided("rule", type(pattern))
     if rule is None:
         cause = f"{type(pattern).__name__} has no rule for which positions see each other"
-        raise SpecError("pattern", cause, "give one: archetype.register(..., rule=...)")
+        raise SpecError("pattern", cause, "register a rule: archetype.register(..., rule=...)")
     return cast(PatternRule[Any], rule(pattern))
 
 

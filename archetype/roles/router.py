@@ -17,7 +17,7 @@ class Router(Part):
 
     Its module is constructed as `Module(spec, num_experts, place)` and called `(x, context) -> logits` with the vectors
     of all tokens of the batch, (N, D); it returns logits (N, E) in at least float32. Its method `affinities(logits)`
-    returns non-negative affinities (N, E), by which experts are chosen and weighted. A router may ignore `x` and read
+    returns non-negative affinities (N, E), which select and weight the experts. A router may ignore `x` and read
     the context, and may have parameters or none. With `routes_tokens` the token ids alone decide: its method
     `experts_of(context)` returns the experts, (N, k).
 

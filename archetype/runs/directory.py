@@ -137,7 +137,7 @@ def fill_from(model: Model, file: Path, dtype: torch.dtype | None = None, device
     """Fill a model on the meta device from a file with Archetype's parameter names."""
     try:
         tensors = Tensors.single(file)
-        # matrices of few bits replace parameters of the model; the other tensors are read by name
+        # quantized matrices replace parameters of the model; the other tensors are read by name
         packed = install_packed(model, tensors, dtype, device)
         names = [name for name in model.state_dict() if not any(re.fullmatch(pattern, name) for pattern in packed)]
         load_tensors(model, tensors, [Rule(name, (name,)) for name in names], packed, dtype, device)

@@ -22,7 +22,7 @@ NUM_TRIES = 3  # runs of each implementation; the best counts
 READ_BYTES = 2**28  # more than a cache holds
 SIDE = 1536  # rows and columns of the multiplied matrices
 LAUNCHES = 1000  # 1 x 1 products per measurement
-GPU_FACTOR = 5  # a GPU's matrices have so many times the side, so that launch overhead is negligible
+GPU_FACTOR = 5  # a GPU's matrices have sides this many times as long, so that launch overhead is negligible
 BITS = {"int8": 8, "int4": 4}
 Way = tuple[int, Callable[[], object]]  # bytes or FLOPs of one call, and the call
 
@@ -39,7 +39,7 @@ class Peak(NamedTuple):
     path: str
 
     def raised(self, rate: float) -> "Peak":
-        """Return the peak raised to the rate that a job reached, if the job was faster."""
+        """Return this peak, or a peak at `rate` if a job ran faster."""
         return self if rate <= self.rate else Peak(rate, f"the job itself, faster than {self.path}")
 
 

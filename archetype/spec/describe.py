@@ -112,7 +112,7 @@ def all_kinds() -> str:
 
 
 def explain(kind: str) -> str:
-    """Return description, source, fields and defaults of everything with this kind; errors as for `classes_of`."""
+    """Return description, source, fields and defaults of every class of this kind (errors as in `classes_of`)."""
     parts, written = classes_of(kind)
     entries = [entry(role, cls) for role, cls in parts]
     return "\n\n".join([*([f"{kind} is written here as kind: {written}"] if written != kind else []), *entries])

@@ -230,9 +230,11 @@ def _assign(data: Any, keys: Sequence[Key | int], value: Any, target: str) -> No
 
 def _restacked(layers: list[Any], num_layers: Any, target: str) -> list[Any]:
     if not isinstance(num_layers, int) or isinstance(num_layers, bool) or not 0 < num_layers <= MAX_LAYERS:
-        raise SpecError(target, f"{num_layers!r} is not a count", f"use a whole number from 1 to {MAX_LAYERS}")
+        raise SpecError(
+            target, f"{num_layers!r} is not a valid number of layers", f"use a whole number from 1 to {MAX_LAYERS}"
+        )
     if not isinstance(layers, list) or not all(isinstance(layer, dict) for layer in layers):
-        raise SpecError(target, "layers is not a list of blocks", "give blocks first")
+        raise SpecError(target, "layers is not a list of blocks", "set layers to a list of blocks first")
     if (stack := restacked(layers, num_layers)) is None:
         raise SpecError(target, "the stack has no single pattern to repeat", "set layers[i] one by one")
     return [deepcopy(layer) for layer in stack]

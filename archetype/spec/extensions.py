@@ -18,10 +18,10 @@ SHOWN = 12  # characters of a hash in a message
 
 
 class Extension(BaseModel, frozen=True):
-    """A file with parts of an extension.
+    """Extension file, with the parts from it that are in use.
 
     Attributes:
-        name: of the file.
+        name: file name.
         sha256: hash of the file when it was loaded; empty for parts defined without a file.
         kinds: the parts in use, as Role.kind.
     """

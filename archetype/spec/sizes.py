@@ -19,7 +19,7 @@ class Follows:
 
     measure: Measure  # width of the model, number of heads, size of a head, vocabulary or context
     power: float = 1  # exponent of the measure
-    is_inner: bool = False  # whether it is the width of an inner layer, which is usually a few times that of the model
+    is_inner: bool = False  # whether it is the width of an inner layer, which is usually a few times the model's
 
 
 Width = Annotated[Size, Follows("width")]

@@ -72,7 +72,8 @@ def unknown_kind(name: object, kinds: list[str], of: str) -> tuple[str, str]:
 
 
 def unknown_word(name: str, kinds: list[str]) -> tuple[str, str]:
-    """Return the cause and the remedy for a word that is no kind of any role; a message has no room for all kinds."""
+    """Return the cause and the remedy for a name that is not a registered kind."""
+    # There are too many kinds to list in a message.
     lister, remedy = "`archetype explain` lists all kinds", nearest_kind(name, kinds)
     if remedy.startswith("use one of"):
         return "is not a kind of part or model", lister

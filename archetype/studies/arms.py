@@ -156,7 +156,9 @@ def _check_metric(metric: Metric, is_text: bool) -> None:
     if is_text and metric.data:
         raise SpecError("metric.data", "needs generated examples, but the data are text", "leave it out")
     if of_windows == ["skip"]:
-        raise SpecError("metric.skip", "has no effect without positions or length", "add one, or leave it out")
+        raise SpecError(
+            "metric.skip", "has no effect without positions or length", "add positions or length, or leave skip out"
+        )
 
 
 def _assignments(values: Mapping[str, Any]) -> list[str]:
@@ -205,7 +207,7 @@ def _check_matched(arms: Sequence[Arm], matched: Match) -> None:
             # a control without state (0 bytes) must not divide by zero
             off = abs(values[name] - control[name]) / max(1.0, control[name])
             if share is not None and off > share:
-                cause = f"{name} are {values[name]:,.0f} and the control's {control[name]:,.0f}, {off:.2%} apart"
+                cause = f"{name} is {values[name]:,.0f}, but {control[name]:,.0f} in the control ({off:.2%} apart)"
                 raise SpecError(f"arms.{arm.name}", cause, f"name a size in match.free, or raise match.{field}")
 
 

@@ -26,7 +26,7 @@ def find_claims(folder: Path | None = None) -> dict[int, Path]:
         remedy = f"run this in a clone of {REPOSITORY or 'its repository'}"
     else:
         claims = _numbered(folder)
-        cause, remedy = "holds no claims", "name experiment files NUMBER-TITLE.yaml"
+        cause, remedy = "contains no claims", "name experiment files NUMBER-TITLE.yaml"
     if not claims:
         raise SpecError(str(folder or CLAIMS), cause, remedy)
     return claims

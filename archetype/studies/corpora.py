@@ -141,7 +141,7 @@ def _read(name: str, folder: Path) -> str:
         raise DataError(name, f"there is no such corpus in {folder}", remedy)
     files = [file] if file.is_file() else sorted(path for path in file.iterdir() if ".txt" in path.suffixes)
     if not files:
-        raise DataError(str(file), "holds no text files", "put one there, such as input.txt")
+        raise DataError(str(file), "contains no text files", "add a text file, such as input.txt")
     return "".join(map(read_text, files))
 
 
@@ -166,7 +166,7 @@ def _baseline(recipe: dict[str, Any], digest: str, store: Path, corpus: Path) ->
 def _write_parts(folder: Path, text: str, name: str, where: Split) -> None:
     train, test = split(text, 1 - sum(PARTS), where)
     if len(test) < 1000:
-        raise DataError(name, f"has {len(text):,} characters, too few for a test on 5 % of them", "use more")
+        raise DataError(name, f"has {len(text):,} characters, too few for a test on 5 % of them", "use a longer text")
     atomic.make_folder(folder)
     atomic.write_bytes(folder / "train.txt", train.encode())
     atomic.write_bytes(folder / "test.txt", test.encode())

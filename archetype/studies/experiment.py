@@ -122,7 +122,7 @@ def read_experiment(file: Path) -> Experiment:
 
 
 def put_files_in_place(part: dict[str, Any], folder: Path) -> None:
-    """Replace names of files, relative to the experiment's folder, by their contents."""
+    """Replace file names, relative to the experiment's folder, with the files' contents."""
     groups = [values for values in (part.get("modes"), part.get("arms")) if isinstance(values, dict)]
     for settings in [part, *(value for group in groups for value in group.values() if isinstance(value, dict))]:
         for key in ("base", "recipe", "spec"):

@@ -88,7 +88,7 @@ class ReportedComparison(BaseModel):
 
 
 class Cost(BaseModel):
-    """Cost of all runs: their number, seconds of one core and predictions."""
+    """Total cost of a study: number of runs, single-core seconds, and number of predictions."""
 
     runs: int
     seconds: float

@@ -44,7 +44,7 @@ def power_law(x: Sequence[float], y: Sequence[float]) -> Line:
 
 def median(values: Tensor) -> Tensor:
     """Return the median over the last axis."""
-    # averages the middle two of an even number, of which torch.median returns the lower
+    # averages the middle two of an even number (torch.median returns the lower one)
     return values.quantile(0.5, dim=-1)
 
 

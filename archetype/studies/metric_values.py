@@ -152,7 +152,7 @@ def _of_drawn_examples(model: Model, data: SyntheticData, metric: Metric) -> Mea
 
 @torch.inference_mode()
 def right_answers(model: Model, objective: SyntheticObjective) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the number of correct answers and of all answers, for every held-out example."""
+    """Return the number of correct answers and the number of all answers in each validation example."""
     correct: list[int] = []
     answers: list[int] = []
     for index in range(objective.num_validation_batches):

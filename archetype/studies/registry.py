@@ -101,7 +101,7 @@ def find(name: str) -> Check:
 
 
 def run(name: str, *, quick: bool) -> Outcome:
-    """Run a check. If it misses a deliberate mistake, the outcome does not hold and says so.
+    """Run a check. If it misses a deliberate mistake, the outcome does not hold and names the mistake.
 
     A timing check never holds in its quick size, nor on a busy machine.
 

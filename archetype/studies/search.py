@@ -77,7 +77,7 @@ class SearchFile(Spec):
         if list(self.rungs) != sorted(set(self.rungs)):
             invalid("rungs", "must increase", "begin with the fewest tokens")
         if empty := [path for path, values in self.space.items() if not values]:
-            invalid(f"space.{empty[0]}", "has no values", "list them, as [A, B]")
+            invalid(f"space.{empty[0]}", "has no values", "list values, as [A, B]")
         check_number_of_runs("space", *map(len, self.space.values()), most=MAX_SPACE)
         return self
 
@@ -121,7 +121,9 @@ class Search:
                 name = json.dumps(change, sort_keys=True)
                 self.changes[name], self.costs[name] = change, cost
         if not self.changes:
-            raise SpecError("limits", f"exclude all {len(changes)} candidates; the last: {self.reason}", "raise one")
+            raise SpecError(
+                "limits", f"exclude all {len(changes)} candidates; the last: {self.reason}", "raise a limit"
+            )
 
     def _cost_within_limits(self, change: Mapping[str, Any]) -> float | None:
         try:

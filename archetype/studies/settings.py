@@ -52,7 +52,7 @@ def is_text(source: Source) -> bool:
 def check_number_of_runs(field: str, *factors: int, most: int = MAX_RUNS) -> None:
     """Refuse a product of settings that gives too many runs, before a plan lists them."""
     if math.prod(factors) > most:
-        invalid(field, f"give more than {most:,} runs", "reduce them")
+        invalid(field, f"give more than {most:,} runs", "reduce the number of runs")
 
 
 class Match(Spec):

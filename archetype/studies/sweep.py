@@ -170,7 +170,7 @@ def _left(store: Store, keys: Sequence[str]) -> list[str]:
 def work_through(
     store: Store, keys: Sequence[str], look: Callable[[], None] = lambda: None, parent: int | None = None
 ) -> None:
-    """Make runs one by one; wait for runs made elsewhere, and take them over if they are abandoned.
+    """Execute runs one at a time; wait for runs started elsewhere, and take over abandoned ones.
 
     Args:
         look: called after each run and each step.

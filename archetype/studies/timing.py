@@ -31,7 +31,7 @@ def refuse_if_busy() -> None:
     load = other_load()
     if load > MAX_OTHER_LOAD:
         cause = f"other processes use {load:.2f} CPU cores, more than {MAX_OTHER_LOAD}"
-        raise Busy("timing", cause, "stop them, or measure later")
+        raise Busy("timing", cause, "stop these processes, or measure later")
 
 
 def other_load(seconds: float = 1.0) -> float:

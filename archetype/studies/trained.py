@@ -229,7 +229,7 @@ class TrainedStudy:
         return trials, [self._comparison(*group) for group in self._groups(trials)]
 
     def needed_of_others(self, trials: Trials, known: Container[str] = ()) -> list[RunRequest]:
-        """Return the missing runs of the further corpora and sizes; arguments as for `others`."""
+        """Return the missing runs for the additional corpora and sizes; takes the same arguments as `others`."""
         groups = [group for group in self._groups(trials)[1:] if group[0] not in known]
         return self._missing([request for _, arms, seeds in groups for request in self._pairs(arms, seeds)])
 

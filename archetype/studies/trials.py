@@ -38,7 +38,7 @@ def best(scores: Mapping[Point, float]) -> Point:
 
 
 def edges(grid: Mapping[str, Sequence[Any]], point: Point) -> set[tuple[str, bool]]:
-    """Return (path, whether at the upper end) for each number at an end of a grid of three or more values."""
+    """Return (path, is_upper) for each number of `point` at an end of its grid, if that has three or more values."""
     edges = set()
     for (path, values), value in zip(grid.items(), point, strict=True):
         are_numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)

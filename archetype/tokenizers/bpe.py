@@ -84,7 +84,7 @@ def _train(
     from tokenizers.trainers import BpeTrainer
 
     if vocab_size is None:
-        raise DataError("vocab_size", f"is required to train {kind}", "choose one, such as 4096")
+        raise DataError("vocab_size", f"is required to train {kind}", "choose a size, such as 4096")
     if lowercase:
         backend.normalizer = Lowercase()
     trainer = BpeTrainer(

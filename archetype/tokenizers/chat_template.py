@@ -106,7 +106,7 @@ class ChatTemplate:
         self._check_read(messages, tools)
         if len(self.source) > MAX_SOURCE:
             cause = f"has {len(self.source):,} characters, more than {MAX_SOURCE:,}"
-            raise DataError("chat template", cause, "write a shorter one")
+            raise DataError("chat template", cause, "write a shorter template")
         values = {"add_generation_prompt": add_generation_prompt, "tools": tools, "documents": None, **self.tokens}
         values["messages"] = [_named(message) for message in messages]
         try:
@@ -142,7 +142,7 @@ class ChatTemplate:
     def around_content(
         self, messages: Sequence[Message], answer: Message, tools: Sequence[Mapping[str, Any]] | None = None
     ) -> tuple[str, str]:
-        """Return the rendered text before and after the content of a last message; errors as for `render`."""
+        """Return the rendered text before and after the content of a last message; same errors as `render`."""
         # two contents that differ show where the template writes them
         with_0, with_1 = (self.render([*messages, {**answer, "content": text}], False, tools) for text in "01")
         start = next((index for index, (a, b) in enumerate(zip(with_0, with_1, strict=False)) if a != b), len(with_0))
@@ -156,7 +156,9 @@ class ChatTemplate:
         # refuse message parts that the template would silently ignore
         for index, message in enumerate(messages):
             if not isinstance(message, Mapping):
-                raise DataError(f"messages[{index}]", "is not an object with a role and a content", "write one")
+                raise DataError(
+                    f"messages[{index}]", "is not an object with a role and a content", "write an object with both"
+                )
         keys = [
             (f"messages[{index}].{key}", key)
             for index, message in enumerate(messages)

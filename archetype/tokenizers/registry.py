@@ -143,7 +143,7 @@ def open_tokenizer(source: Path) -> Tokenizer:
     if (other := next((name for name in OTHERS if (folder / name).is_file()), None)) is not None:
         cause = "is read by transformers through the model's own class, which adds rules to it"
         raise DataError(str(folder / other), cause, "save the tokenizer as tokenizer.json with transformers")
-    raise DataError(str(folder), "holds no tokenizer", f"it needs one of these files: {', '.join(patterns)}")
+    raise DataError(str(folder), "contains no tokenizer", f"it needs one of these files: {', '.join(patterns)}")
 
 
 def _class_of(file: Path) -> type[Tokenizer]:

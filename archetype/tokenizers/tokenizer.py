@@ -82,7 +82,7 @@ class Tokenizer(ABC):
         Raises:
             DataError: the kind cannot have that many ids.
         """
-        raise NotImplementedError(f"a tokenizer of kind {cls.kind} is not trained here")
+        raise NotImplementedError(f"Archetype cannot train a tokenizer of kind {cls.kind}")
 
     @property
     @abstractmethod

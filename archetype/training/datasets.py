@@ -241,7 +241,7 @@ class MixtureData(PackedDocuments):
 
     def parts_and_weights(self) -> tuple[list[Sources], list[Fraction]]:
         if not self.parts:
-            raise SpecError("data.parts", "no part is given", "name one: {text: [FILE], weight: 1}")
+            raise SpecError("data.parts", "no part is given", "name a part: {text: [FILE], weight: 1}")
         sources = [Sources(expand(part.text, SUFFIXES), part.field, part.separator) for part in self.parts]
         # exact: the schedule of a mixture must not depend on rounding
         return sources, [Fraction(str(part.weight)) for part in self.parts]

@@ -15,7 +15,7 @@ from archetype.training.processes import ALONE, Processes
 class Evaluation:
     """Validation loss in nats per prediction, accuracy, and number of predictions.
 
-    `bits_per_byte` is for text of which every token is predicted, `accuracy` for everything but regression,
+    `bits_per_byte` is for text in which every token is predicted, `accuracy` for everything but regression,
     `reward_margin` for preference data.
     """
 

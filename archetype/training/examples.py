@@ -40,7 +40,7 @@ class RecordData(TokenizedData):
     def read_texts(self, folder: Path) -> dict[str, str]:
         """Return all records as JSON lines."""
         if not self.examples:
-            raise SpecError("data.examples", "no file is given", f"give one with {self.option}, or in the recipe")
+            raise SpecError("data.examples", "no file is given", f"name a file with {self.option} or in the recipe")
         known = (*self.record_fields, *self.optional_fields, *self.other_fields)
         columns = columns_by_field(self.columns, known)
         reading = (self.record_fields, self.optional_fields, self.fault, columns, self.convert)

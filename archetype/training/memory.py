@@ -186,11 +186,13 @@ def check_memory(
     most_at_once = largest(lambda count: peak(count, True) <= free, micro_batch)
     tokens = f" of {num_tokens:,} tokens" if length else ""
     field = "batch_size" if micro_batch == batch else "micro_batch_size"
-    cause = f"a step on {micro_batch:,} rows{tokens} needs {size(needed)}, but {size(free)} are free"
+    cause = f"a step with {micro_batch:,} sequences{tokens} needs {size(needed)}, but {size(free)} are free"
     otherwise = f", or {override}" if override else ""
     if not (most if micro_batch == batch else most_at_once):
-        raise SpecError(field, f"{cause}, too little for one row", f"use a smaller model or shorter rows{otherwise}")
+        raise SpecError(
+            field, f"{cause}, too little for one sequence", f"use a smaller model or shorter sequences{otherwise}"
+        )
     if micro_batch < batch:
         raise SpecError(field, cause, f"use at most {most_at_once:,}{otherwise}")
-    at_once = f", or {fewer_at_once.format(most_at_once)}, which accumulates gradients over the rows"
+    at_once = f", or {fewer_at_once.format(most_at_once)}, which accumulates gradients over the batch"
     raise SpecError(field, cause, f"use at most {most:,}{at_once if most_at_once else ''}{otherwise}")

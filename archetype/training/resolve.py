@@ -92,7 +92,7 @@ def _resolved(
     # Python represents bytes of a path that are not UTF-8 by surrogates, which YAML cannot store
     for path in (str(folder), *recipe.data.files()):
         if any("\ud800" <= character <= "\udfff" for character in path):
-            raise DataError(path, "its name is not UTF-8", "rename it")
+            raise DataError(path, "its name is not UTF-8", "rename the file")
     data = recipe.data.with_absolute_paths() if text is None else recipe.data.replace(text=(TEXT_FILE,))
     recipe = recipe.replace(dtype=resolve_dtype(recipe.dtype, device), data=data)
     texts = read_counting(lambda: data.read_texts(folder)) if text is None else {"text": text}
@@ -140,7 +140,7 @@ def _resolved(
     objective = build_objective(recipe, spec, tokenizer, texts, template)
     if objective.compares_rows and recipe.micro_batch_size == 1:
         cause = "the loss compares the rows of a micro-batch, so it needs more than one"
-        raise SpecError("micro_batch_size", cause, "raise it, or leave it out")
+        raise SpecError("micro_batch_size", cause, "raise micro_batch_size, or leave it out")
     if processes.is_alone and not force:
         check_memory(recipe, spec, objective, device)
     # last, because it counts targets of batches and may time steps
@@ -252,7 +252,8 @@ def resolve_objective(recipe: Recipe, spec: ModelSpec) -> ObjectiveConfig:
         remedy = f"use {enumeration((config.model_fields['kind'].default for config in suitable), 'or')}"
     else:
         few = f"data of kind {enumeration(suited, 'or')}" if len(suited) < 6 else "other data"
-        remedy = f"use a model for such data, such as --spec {data.preset}, or {few if suited else 'another head'}"
+        model = f"a model that reads data of kind {data.kind}, such as --spec {data.preset}"
+        remedy = f"use {model}, or {few if suited else 'another head'}"
     raise SpecError("objective", cause, remedy)
 
 
@@ -273,7 +274,7 @@ def build_objective(
     length = recipe.sequence_length or spec.context_length
     if length > spec.context_length:
         cause = f"{length} is more than the model's context of {spec.context_length}"
-        raise SpecError("sequence_length", cause, "use a shorter one or a longer context")
+        raise SpecError("sequence_length", cause, "use shorter sequences or a model with a longer context")
     return config.build(
         ObjectiveInputs(spec, recipe.data, texts, tokenizer, recipe.batch_size, length, recipe.seed, template)
     )

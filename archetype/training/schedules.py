@@ -102,7 +102,7 @@ class WarmupStableDecay(WarmUp):
 
 @part
 class InverseSquareRoot(WarmUp):
-    """Linear warm-up, then decay with the square root of the step (Vaswani 2017, equation 3)."""
+    """Linear warm-up, then inverse square root decay (Vaswani 2017, equation 3)."""
 
     kind: Literal["inverse_sqrt"] = "inverse_sqrt"
 
@@ -112,7 +112,7 @@ class InverseSquareRoot(WarmUp):
 
 @part
 class Constant(WarmUp):
-    """Linear warm-up, then the peak."""
+    """Linear warm-up, then a constant rate."""
 
     kind: Literal["constant"] = "constant"
 

@@ -226,7 +226,7 @@ def _begin_from(
 def describe_more_steps(recipe: Recipe, step: int, steps: int) -> str:
     """Describe in one line how the schedule changes if a run at `step` takes `steps` in total."""
     if steps <= step:
-        raise SpecError("steps", f"the run has taken {step} steps already", "give more")
+        raise SpecError("steps", f"the run has taken {step} steps already", "use a larger number of steps")
     peak, learning_rate = recipe.optimizer.learning_rate, recipe.schedule.learning_rate
     before, after = learning_rate(peak, max(0, step - 1), recipe.steps), learning_rate(peak, step, steps)
     return f"the schedule now spans {steps} steps: the learning rate continues at {after:.2g} instead of {before:.2g}"

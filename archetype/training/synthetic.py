@@ -142,7 +142,7 @@ class DistantRecall(SyntheticData):
     @model_validator(mode="after")
     def _check(self) -> "DistantRecall":
         if max(self.distances) + 2 > self.length:
-            invalid("length", f"{self.length} is too short for a distance of {max(self.distances)}", "raise it")
+            invalid("length", f"{self.length} is too short for a distance of {max(self.distances)}", "raise length")
         return self
 
     @property

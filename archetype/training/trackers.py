@@ -166,7 +166,7 @@ class _MLflowRun(Writer):
 
 
 class _EventFile(Writer):
-    """Event file of TensorBoard."""
+    """TensorBoard event file."""
 
     name = "tensorboard"
 

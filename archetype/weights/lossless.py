@@ -93,7 +93,7 @@ class LosslessMatrix(PackedMatrix):
 
 
 def compress_model(model: nn.Module) -> None:
-    """Replace a model's bfloat16 matrices, one by one, by 12-bit ones that are smaller.
+    """Compress a model's bfloat16 matrices to 12 bits per number in place, where that makes them smaller.
 
     Raises:
         SpecError: a matrix has another dtype or is not on the CPU.

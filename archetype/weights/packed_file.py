@@ -20,7 +20,7 @@ PARTS = {"quants": ("quants", "scales"), "records": BUFFERS}  # {first tensor of
 def install_packed(
     model: nn.Module, tensors: Tensors, dtype: torch.dtype | None, device: torch.device | None
 ) -> tuple[str, ...]:
-    """Replace parameters of a model by the packed matrices of a file.
+    """Replace parameters of a model with the packed matrices of a file.
 
     Returns:
         Regular expressions that match the names of their tensors.
@@ -60,7 +60,7 @@ def _quantized(parts: list[Tensor], rows: int, size: int, width: int, dtype: tor
         shapes = f"{tuple(quants.shape)} and {tuple(scales.shape)}"
         raise ValueError(f"has the shapes {shapes}, which do not fit {rows} x {width}")
     if (quants.dtype, scales.dtype) != (torch.uint8, torch.float16):
-        raise ValueError(f"has the dtypes {quants.dtype} and {scales.dtype}")
+        raise ValueError(f"has unexpected dtypes: {quants.dtype} and {scales.dtype}")
     return QuantizedMatrix(quants, scales, size, dtype or torch.float32)
 
 
@@ -72,7 +72,7 @@ def _lossless(parts: list[Tensor], rows: int, size: int, width: int, dtype: torc
         shapes_there = ", ".join(str(tuple(part.shape)) for part in parts)
         raise ValueError(f"its parts have the shapes {shapes_there}, which do not fit {rows} x {width}")
     if [part.dtype for part in parts] != [torch.uint8, torch.uint8, torch.int32, torch.int32]:
-        raise ValueError(f"its parts have the dtypes {', '.join(str(part.dtype) for part in parts)}")
+        raise ValueError(f"its parts have unexpected dtypes: {', '.join(str(part.dtype) for part in parts)}")
     columns = exceptions >> 13
     # Kernels use these numbers as indices without a check.
     is_in_order = starts[0] == 0 and starts[-1] == num_exceptions and (starts.diff() >= 0).all()

@@ -25,7 +25,7 @@ def check_type(weights: str) -> None:
 
 @torch.no_grad()
 def pack_model(model: nn.Module, weights: str) -> None:
-    """Replace the matrices of a model by packed ones, one by one.
+    """Pack the weight matrices of a model in place, one at a time.
 
     Raises:
         SpecError: the type does not exist or does not fit the model's dtype, or the matrices are already packed.

@@ -153,7 +153,7 @@ def dequantize(quants: Tensor, scales: Tensor, bits: int) -> Tensor:
 
 
 def quantize_model(model: nn.Module, bits: int) -> None:
-    """Replace the matrices of a model by 8-bit or 4-bit ones, one by one."""
+    """Quantize the weight matrices of a model to 8 or 4 bits in place, one at a time."""
     for name, parameter in list(matrices(model, GROUP)):
         quants, scales = quantize(parameter.detach().flatten(0, -2), bits)
         replace(model, name, QuantizedMatrix(quants, scales, parameter.shape[-2], parameter.dtype))

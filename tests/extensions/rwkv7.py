@@ -53,7 +53,7 @@ class TimeMixing(spec.Mixer):
 
     def check(self, width: int, causal: bool) -> None:
         if width % self.num_heads:
-            invalid("num_heads", f"{self.num_heads} does not divide d_model {width}", "use a divisor of it")
+            invalid("num_heads", f"{self.num_heads} does not divide d_model {width}", "use a divisor of d_model")
 
 
 def shift(x: Vectors, context: ForwardContext, state: ConvolutionState) -> Vectors:

@@ -78,8 +78,9 @@ def test_a_hidden_size_of_a_billion(archetype: Command, hf_folder: Path) -> None
 def test_a_model_larger_than_memory(archetype: Command, text_file: Path, tmp_path: Path) -> None:
     message = refused(archetype, "train", "--spec", "gpt3-175b", "--text", text_file, "--tokenizer", "bytes",
                       "--sequence-length", "32", "--to", tmp_path / "run")  # fmt: skip
-    assert message.startswith("batch_size: a step on 16 rows of 32 tokens needs ")
-    assert message.endswith("are free, too little for one row; use a smaller model or shorter rows, or --force")
+    assert message.startswith("batch_size: a step with 16 sequences of 32 tokens needs ")
+    remedy = "use a smaller model or shorter sequences, or --force"
+    assert message.endswith(f"are free, too little for one sequence; {remedy}")
     assert not (tmp_path / "run").exists()
 
 
@@ -186,7 +187,7 @@ def test_an_output_folder_that_cannot_be_written(
 def test_an_output_folder_that_exists(archetype: Command, run_directory: Path) -> None:
     for verb in ("export", "import"):
         message = refused(archetype, verb, run_directory, "--to", run_directory)
-        assert message == f"{run_directory}: exists already; choose another folder or remove it"
+        assert message == f"{run_directory}: already exists; choose another folder or remove it"
 
 
 def test_a_folder_that_is_no_model(archetype: Command, tmp_path: Path) -> None:

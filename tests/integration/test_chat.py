@@ -64,7 +64,7 @@ def test_messages_come_from_a_pipe_and_are_remembered(archetype: Any, folder: Pa
 def test_wrong_lines_and_models_are_refused_in_one_line(archetype: Any, folder: Path, tmp_path: Path) -> None:
     for line, message in (
         ("/rest", "/rest: is not a command; did you mean /reset?"), ("/save", "/save: needs a file; name a new file"),
-        (f"/save {folder}", f"{folder}: exists already; name a new file"),
+        (f"/save {folder}", f"{folder}: already exists; name a new file"),
         ("bad", "chat template: no such talk; fix the template or the messages"), (b"\xff", "standard input: "),
         ("a" * 9000, "prompt: "),
     ):  # fmt: skip

@@ -62,11 +62,11 @@ def test_a_model_that_was_made_to_answer_does(archetype: Command, exported: Path
 
 def test_a_base_model_is_told_to_be_one(archetype: Command, exported: Path) -> None:
     assert refused(archetype, "generate", exported, "Hello", "--chat") == (
-        "chat template: the folder has none: this model continues texts and was not trained to chat; "
+        "chat template: the folder has none: this is a base model, not trained to chat; "
         "generate without chat"
     )
     assert refused(archetype, "generate", exported, "Hello", "--system", "x") == (
-        "--system: has no effect without --chat; add it, or leave this out"
+        "--system: has no effect without --chat; add --chat, or leave --system out"
     )
 
 

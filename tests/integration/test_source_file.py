@@ -87,7 +87,7 @@ def test_a_wrong_line_is_named_before_anything_runs(archetype: Command, model: P
         assert done.stderr.startswith(f"archetype: {file}: line 3: {message}"), done.stderr
     output.write_text("other\n")
     for arguments, message in (
-        (["--input", file], "--input: has no effect without --output; add it, or leave this out"),
+        (["--input", file], "--input: has no effect without --output; add --output, or leave --input out"),
         (["a text", "--input", file, "--output", output], "TEXT: cannot be combined with --input; give one of them"),
         (
             ["--input", file, "--output", output],

@@ -141,7 +141,7 @@ def test_data_that_do_not_fit_are_one_line_and_leave_nothing(archetype: Command,
     )
     assert refused(archetype, "train", "--spec", "llama-tiny", "--images", folder / "images.npz", *to) == (
         "objective: no objective suits a model of kind decoder with head language_model and data of kind images; "
-        "use a model for such data, such as --spec vit-tiny, or other data"
+        "use a model that reads data of kind images, such as --spec vit-tiny, or other data"
     )
     message = refused(archetype, "train", *pairs, folder / "b.txt", "--text", folder / "a.txt", *to)
     assert message == "--source: cannot be combined with --text; give one of them"

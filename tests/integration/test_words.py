@@ -126,5 +126,5 @@ def test_remedies_for_pairs_lead_to_a_run(material: Path) -> None:
             words = words.replace("--spec llama-tiny", option[0])
         else:
             words = words.replace("--tokenizer bytes", f"--tokenizer {remedy.removeprefix('use ')}")
-    model = "use a model for such data, such as --spec transformer-tiny, or other data"
+    model = "use a model that reads data of kind pairs, such as --spec transformer-tiny, or other data"
     assert told == [model, "use byte_bpe"]  # which fits into the model's vocabulary

@@ -133,7 +133,7 @@ def test_published_configurations_are_read_as_transformers_reads_them(tmp_path: 
             numbers = open_pictures(tmp_path / "a.png", 3, 224, open_processor(contents, "vit"))
             assert np.array_equal(numbers[0], theirs(tmp_path, contents, tmp_path / "a.png")), file.name
         else:
-            with pytest.raises(CheckpointError, match=r"image_processor_type: .*; supported are"):
+            with pytest.raises(CheckpointError, match=r"image_processor_type: .*; use one of"):
                 open_processor(contents)
 
 

@@ -22,8 +22,8 @@ from tests.helpers.cases import case
 pytestmark = pytest.mark.filterwarnings("ignore::archetype.errors.Notice")  # of keys that are named
 Encode = Callable[[str], list[int]]
 REFUSED = {
-    "mistral-tekken-240718-short": "holds no tokenizer",  # another project's short form of Mistral's file
-    "rwkv-world": "holds no tokenizer",  # a trie of bytes
+    "mistral-tekken-240718-short": "contains no tokenizer",  # another project's short form of Mistral's file
+    "rwkv-world": "contains no tokenizer",  # a trie of bytes
 }
 # WordPiece, two of byte-level BPE, BPE, Unigram from two sorts of file, and ranks of bytes
 OF_EACH_KIND = {"bert-base-uncased", "clip", "gpt-j-6b", "phi-3-mini", "albert-base-v2", "t5-small", "qwen-tiktoken"}

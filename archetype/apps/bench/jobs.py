@@ -167,7 +167,7 @@ def _decoding(model: CausalModel, workload: Workload) -> Callable[[], Timing]:
         logits, state = prefill(model, workload.prompts, model.new_state(batch_size, prompt + new))
         step.state.insert(torch.arange(batch_size, device=model.device), state)
         newest = logits.argmax(-1, keepdim=True)  # (B, 1)
-        # reading a token waits for a GPU, so the time is that of finished work
+        # reading a token waits for the GPU, so that the time covers finished work only
         tokens = [int(newest[0])]
         first = time.perf_counter() - started
         for _ in range(new - 1):  # prefill has given the first

@@ -1,9 +1,9 @@
-"""The command line: one file for each group of verbs. Modules import nothing heavy before a verb runs."""
+"""The command line: one file for each group of commands. Modules import nothing heavy before a command runs."""
 
 import os
 import sys
 
-# pydantic's search for installed plugins can take as long as a whole verb; specifications use none
+# pydantic's search for installed plugins can take as long as a whole command; specifications use none
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 # Threads that wait for each other sleep rather than spin while a model is trained: spinning, a step took many times as

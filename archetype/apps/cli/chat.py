@@ -150,7 +150,7 @@ class Conversation:
         from archetype.io.atomic import write_bytes
 
         if not name or Path(name).exists():
-            raise DataError(name or "/save", "exists already" if name else "needs a file", "name a new file")
+            raise DataError(name or "/save", "already exists" if name else "needs a file", "name a new file")
         try:
             write_bytes(Path(name), json.dumps({"messages": self.messages}, ensure_ascii=False).encode() + b"\n")
         except OSError as error:

@@ -1,4 +1,4 @@
-"""The verb that checks a part against the invariants of its role."""
+"""The command `check`: a part against the invariants of its role."""
 
 import textwrap
 import time

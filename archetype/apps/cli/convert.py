@@ -1,4 +1,4 @@
-"""The verbs `import`, `export` and `parity`: other libraries' formats, and the comparison with them."""
+"""The commands `import`, `export` and `parity`: other libraries' formats, and the comparison with them."""
 
 from dataclasses import asdict
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The verb `cost`; loads torch only to measure this machine, or if the dtypes of tensors differ."""
+"""The command `cost`; loads torch only to measure this machine, or if the dtypes of tensors differ."""
 
 import re
 from collections.abc import Iterator

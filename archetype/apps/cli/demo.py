@@ -1,4 +1,4 @@
-"""The verb `demo`: text, tokenizer, specification, cost, training, loss curve and generated text, once."""
+"""The command `demo`: text, tokenizer, specification, cost, training, loss curve and generated text, once."""
 
 import math
 import re
@@ -130,7 +130,7 @@ def demo_recipe(spec: "Decoder", minutes: float) -> "Recipe":
     from archetype.training.schedules import Cosine
     from archetype.training.throughput import seconds_per_step
 
-    keep_freed_memory()  # as training does, so that the measured speed is that of the run
+    keep_freed_memory()  # as training does, so that the measured speed is the run's
     recipe = Recipe(
         spec=spec.dump(),
         data=TextData(tokenizer="byte_bpe", vocab_size=VOCABULARY),

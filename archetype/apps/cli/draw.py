@@ -1,4 +1,4 @@
-"""The verb `draw`: an architecture, or the difference of two, as a picture; loads no torch."""
+"""The command `draw`: an architecture, or the difference of two, as a picture; loads no torch."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""The verbs of encoders: predict masked tokens, embed texts, and classify texts or images."""
+"""Commands for encoders: predict masked tokens, embed texts, and classify texts or images."""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 

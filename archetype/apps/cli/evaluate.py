@@ -1,4 +1,4 @@
-"""The verb `evaluate`: quality of a model on texts, labelled examples, text pairs, or lm-eval tasks."""
+"""The command `evaluate`: quality of a model on texts, labelled examples, text pairs, or lm-eval tasks."""
 
 import contextlib
 import sys
@@ -123,7 +123,9 @@ def evaluate(
         raise SpecError("--column", f"a model of kind {lm.spec.kind} reads no plain text files", "leave it out")
     elif files:
         if len(files) > 1:
-            raise SpecError(str(files[1]), f"a model of kind {lm.spec.kind} is evaluated on one file", "leave it out")
+            raise SpecError(
+                str(files[1]), f"a model of kind {lm.spec.kind} takes a single file", "remove this argument"
+            )
         data = files[0]
 
     def show(record: dict[str, Any], report: object) -> None:

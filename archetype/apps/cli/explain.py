@@ -1,4 +1,4 @@
-"""The verb `explain`: what a kind is, its fields, and its modules and cost in a preset."""
+"""The command `explain`: what a kind is, its fields, and its modules and cost in a preset."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple

@@ -40,7 +40,7 @@ def setting(path: str, annotation: Any) -> SettingOption:
 
 
 def takes(settings: Mapping[str, SettingOption], defaults: Mapping[str, str] | None = None) -> Callable[[Verb], Verb]:
-    """Decorate a verb whose `**options` are settings: each becomes an option with the default None.
+    """Decorate a command: replace its `**options` with one option for each setting, with default None.
 
     Args:
         settings: fields by option name.

@@ -1,4 +1,4 @@
-"""The verbs `generate` and `translate`."""
+"""The commands `generate` and `translate`."""
 
 import sys
 from pathlib import Path

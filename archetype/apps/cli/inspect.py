@@ -1,4 +1,4 @@
-"""The verb `inspect`."""
+"""The command `inspect`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

@@ -1,4 +1,4 @@
-"""`archetype VERB ...`: the table of verbs, and the handling of their errors."""
+"""`archetype COMMAND ...`: the table of commands, and the handling of their errors."""
 
 import atexit
 import codecs
@@ -22,7 +22,7 @@ from archetype.apps.cli.verb import Verb
 from archetype.errors import MAX_MESSAGE, ArchetypeError, Notice, one_line
 
 HELP = "The architecture workbench for language models: one specification, from its cost to its text."
-# verb: (module, function, first line of the help); only the verb that runs is imported
+# command: (module, function, first line of the help); only the command that runs is imported
 VERBS = {
     "demo": ("demo", "demo", "Train a small model on text from this machine, show its cost and loss, and generate."),
     "list": ("specs", "list_", "List the presets with their family, size and source."),
@@ -88,14 +88,14 @@ VERBS = {
         "Compare outputs with transformers, module by module, or with llama.cpp for a GGUF file.",
     ),
 }
-READERS = ("generate", "chat", "evaluate", "encoder", "inspect", "serve", "bench")  # modules of verbs that run models
-QUICK = ("specs", "cost", "draw")  # modules of verbs too short for garbage collection
+READERS = ("generate", "chat", "evaluate", "encoder", "inspect", "serve", "bench")  # modules that run models
+QUICK = ("specs", "cost", "draw")  # modules too short-lived for garbage collection
 OF_EXPORT = ("--format", "--family", "--type", "--seed", "--adapter-only", "--with-code", "--allow-different-tokens")
 PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
 
 
 class Verbs(TyperGroup):
-    """A group of commands that imports a verb's module when the verb runs."""
+    """Command group that imports a command's module when the command runs."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -103,14 +103,14 @@ class Verbs(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Resolve `convert`: `export` for a run, specification or preset, or with --format; otherwise `import`."""
-        # `convert` is the verb of other programs; it means one of ours by what it is given
+        # other programs have a `convert` command; its arguments tell which of our commands is meant
         if args[0] == "convert":
             ours = any(word.partition("=")[0] in OF_EXPORT or _is_ours(word) for word in args[1:])
             args = ["export" if ours else "import", *args[1:]]
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command of a verb; None for an unknown name."""
+        """Return the command with this name; None for an unknown name."""
         if cmd_name not in VERBS:
             return None
         module, name, _ = VERBS[cmd_name]
@@ -132,8 +132,8 @@ class Verbs(TyperGroup):
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List the verbs with their one-line help, without importing them."""
-        with formatter.section("Verbs"):
+        """List the commands with their one-line help, without importing them."""
+        with formatter.section("Commands"):
             convert = ("convert", "Export a run or a specification (or with --format); otherwise import.")
             formatter.write_dl([*((name, line) for name, (_, _, line) in VERBS.items()), convert])
 
@@ -193,7 +193,7 @@ app = typer.Typer(
     name="archetype",
     cls=Verbs,
     no_args_is_help=True,
-    subcommand_metavar="VERB [ARGS]...",
+    subcommand_metavar="COMMAND [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"]},
     **PLAIN,
 )
@@ -201,7 +201,7 @@ app = typer.Typer(
 
 @app.callback(help=HELP)
 def options(version: Annotated[bool, VERSION] = False, verbose: Annotated[bool, VERBOSE] = False) -> None:
-    """Options before a verb."""
+    """Options before a command."""
 
 
 def _common_options() -> list[Any]:
@@ -217,7 +217,7 @@ def _common_options() -> list[Any]:
 
 
 def main() -> None:
-    """Run a verb.
+    """Run a command.
 
     Exit status: 0 done; 1 a check or comparison failed, or the training diverged; 2 user error, with one line on
     standard error; 130 interrupted, or 128 + the signal that stopped a training. A traceback is a bug.
@@ -250,7 +250,7 @@ def main() -> None:
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG and error.filename:
             _fail(one_line(f"{error.filename}: this name is too long", MAX_MESSAGE), 2)
-        # an error of a file, or of another kind, is a bug: verbs turn expected ones into ArchetypeError
+        # an error of a file, or of another kind, is a bug: commands turn expected ones into ArchetypeError
         if error.filename or error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # drop unwritten output
@@ -300,7 +300,7 @@ def _fail_of_memory(error: Exception) -> None:
 
 
 def _verb_of(error: typer.TyperException) -> list[str]:
-    # such as ["tokenizer", "train"]; empty for an unknown verb
+    # such as ["tokenizer", "train"]; empty for an unknown command
     context = getattr(error, "ctx", None)
     words: list[str] = []
     while context is not None and context.parent is not None:
@@ -336,7 +336,7 @@ def _open_streams() -> None:
 
 
 def _print_warning(message: Warning | str, category: type[Warning], *location: Any, **rest: Any) -> None:
-    # ours are for the user, on one line like errors; those of libraries are for us, so with file and line
+    # our warnings are for the user, on one line like errors; warnings of libraries are for us, so with file and line
     ours = issubclass(category, Notice)
     text = str(message) if ours else f"{category.__name__}: {message} ({location[0]}:{location[1]})"
     print(f"archetype: {text}", file=sys.stderr)

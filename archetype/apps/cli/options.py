@@ -1,4 +1,4 @@
-"""Arguments and options that several verbs share."""
+"""Arguments and options that several commands share."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +14,7 @@ def complete_presets(incomplete: str) -> list[str]:
 
 
 def _check_device(context: typer.Context, name: str) -> str:
-    # before a verb begins, so that it does not load a model first; auto and cpu do not need torch for this
+    # before a command begins, so that it does not load a model first; auto and cpu do not need torch for this
     if name not in ("auto", "cpu") and not context.resilient_parsing:  # resilient: during shell completion
         from archetype.machine.device import resolve_device
 

@@ -48,7 +48,7 @@ def show_warnings() -> None:
 
 
 def print_device(device: "torch.device") -> None:
-    """Print the device as the first line of a verb's output."""
+    """Print the device as the first line of a command's output."""
     print(f"device: {device_name(device)}", file=sys.stderr, flush=True)
 
 

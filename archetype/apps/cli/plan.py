@@ -30,7 +30,7 @@ def print_plan(recipe: Recipe, cluster: str, gpu: str, budget: Budget, as_json: 
         recipe: its model, batch, length and steps are used.
         cluster: machines x devices per machine, such as 16x8.
         gpu: device type.
-        budget: tokens or FLOPs in place of the steps.
+        budget: tokens or FLOPs instead of steps.
 
     Raises:
         SpecError: no layout fits, the recipe sets what a plan chooses or leaves the vocabulary to a tokenizer, or the

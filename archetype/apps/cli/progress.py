@@ -97,7 +97,7 @@ def loss_bars(curve: Curve, width: int = 60, encoding: str = "utf-8") -> str:
 
 
 def raise_if_interrupted(state: TrainState, interrupted: Interrupted | None) -> None:
-    """Print how to resume, and exit with the status by which a shell reports the signal."""
+    """Print how to resume, and exit with the status that a shell reports for the signal."""
     if interrupted is not None:
         message = f"stopped after step {interrupted.step}; resume with: archetype train --resume {state.run.folder}"
         console(stderr=True).print(message, soft_wrap=True, markup=False)

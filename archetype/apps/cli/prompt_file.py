@@ -129,7 +129,7 @@ def generate_file(
 def _finished_requests(
     lm: TextGenerator, engine: Engine, prompts: list[Prompt], settings: dict[str, Any]
 ) -> Iterator[Request]:
-    # only a few prompts are encoded in advance: those of the slots, and as many again that wait for one
+    # only a few prompts are encoded in advance: one for each slot, and as many again that wait for a slot
     upcoming, unfinished = iter(prompts), 0
     while True:
         while unfinished < 2 * engine.slots and (prompt := next(upcoming, None)) is not None:

@@ -57,7 +57,9 @@ def read_records_with_ids(file: Path, parse: Callable[[dict[str, Any], int | str
                 check_characters(data, location)
             id = data.get("id", index)
             if not isinstance(id, int | str) or isinstance(id, bool):  # true is an int in Python
-                raise DataError(f"{location}: id", f"{id!r:.80} is neither a number nor a string", "choose another")
+                raise DataError(
+                    f"{location}: id", f"{id!r:.80} is neither a number nor a string", "use a number or a string"
+                )
             line = parse(data, id, location)
             if (other := lines.setdefault(id, line)) is not line:
                 cause = f"{id!r:.80} is also the id of {other.place.rpartition(': ')[2]}"

@@ -1,4 +1,4 @@
-"""The verbs `runs`, `plot` and `report`."""
+"""The commands `runs`, `plot` and `report`."""
 
 import hashlib
 import warnings

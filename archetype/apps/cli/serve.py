@@ -64,7 +64,7 @@ def serve(
         list[str] | None, typer.Option(help=f"API key that requests must send; may be repeated.  [default: ${KEY}]")
     ] = None,
     allow_host: Annotated[
-        list[str] | None, typer.Option(help="Host name by which clients reach this machine; may be repeated.")
+        list[str] | None, typer.Option(help="Host name that clients use for this machine; may be repeated.")
     ] = None,
     allow_origin: Annotated[
         list[str] | None,

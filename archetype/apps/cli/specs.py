@@ -1,4 +1,4 @@
-"""The verbs `list`, `show`, `diff`, `set` and `schema`; none of them loads torch."""
+"""The commands `list`, `show`, `diff`, `set` and `schema`; none of them loads torch."""
 
 import sys
 import warnings

@@ -1,4 +1,4 @@
-"""The verb that trains: a recipe or flags to a run directory."""
+"""The command `train`: a recipe or options to a run directory."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

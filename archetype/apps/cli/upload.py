@@ -1,4 +1,4 @@
-"""The verb `upload`: a model with a model card for huggingface.co."""
+"""The command `upload`: a model with a model card for huggingface.co."""
 
 from contextlib import ExitStack
 from pathlib import Path

@@ -11,19 +11,19 @@ from typer.core import TyperCommand
 
 from archetype.errors import SpecError, enumeration
 
-WRITTEN = "archetype.written"  # context key: the arguments after the verb
+WRITTEN = "archetype.written"  # context key: the arguments after the command
 METAVARS = {"int": "N", "float": "X", "str": "TEXT", "path": "PATH"}  # placeholders of values, by typer's type names
 LARGEST = {bool: 1, int: 2**63 - 1, float: 3.4e38}  # int64, float32
-KEPT = 2**30  # bytes of freed memory kept by verbs that run models: each layer reuses what the previous one freed
+KEPT = 2**30  # bytes of freed memory kept by commands that run models: each layer reuses what the previous one freed
 
 
 class Verb(TyperCommand):
-    """A verb with the constants of its module.
+    """A command with the constants of its module.
 
     Attributes:
         sections: heading -> names of its options; other options come last (`SECTIONS`).
         optional_values: option -> (value if none is given, pattern of a value) (`OPTIONAL_VALUES`).
-        needs: option -> options of which it needs at least one (`NEEDS`).
+        needs: option -> options, at least one of which it needs (`NEEDS`).
         excludes: option -> options that it cannot be combined with (`EXCLUDES`).
         reads_texts: whether to keep freed memory.
         ends_soon: whether to disable garbage collection.
@@ -72,14 +72,15 @@ class Verb(TyperCommand):
                 raise SpecError(written, cause, remedy)
 
     def _refuse_without_effect(self, ctx: Any) -> None:
-        # an option that the verb would ignore is refused, so that nobody believes it to have worked
+        # an option that the command would ignore is refused, so that nobody believes it to have worked
         written = {str(parameter.name): _written(parameter) for parameter in self.params}
         chosen = [name for name in written if ctx.get_parameter_source(name).name == "COMMANDLINE"]
         for name in chosen:
             partners = [partner for partner in self.needs.get(name, ()) if partner in written]
             if partners and not any(partner in chosen for partner in partners):
-                cause = f"has no effect without {enumeration((written[partner] for partner in partners), 'or')}"
-                raise SpecError(written[name], cause, "add it, or leave this out")
+                needed = enumeration((written[partner] for partner in partners), "or")
+                remedy = f"add {needed}, or leave {written[name]} out"
+                raise SpecError(written[name], f"has no effect without {needed}", remedy)
             for other in self.excludes.get(name, ()):
                 if other in chosen:
                     cause = f"cannot be combined with {written[name]}"

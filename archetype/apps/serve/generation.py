@@ -250,7 +250,7 @@ def room(model: ServedModel, prompt: list[int], limit: int | None, default: int 
     asked = 0 if limit is None else limit
     if before + asked > context or (left < 1 and limit is None):
         message = (
-            # the words of OpenAI's message, by which clients recognize this error
+            # the words of OpenAI's message, since clients recognize this error by them
             f"This model's maximum context length is {context} tokens. However, you requested {len(prompt) + asked} "
             f"tokens ({len(prompt)} in the prompt, {asked} in the completion). Please shorten the prompt or max_tokens."
         )

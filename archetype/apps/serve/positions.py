@@ -57,7 +57,9 @@ def positions(models: Models, body: PositionRequest) -> Positions | Problems:
         memory = MemoryCost(cost, body.dtype)
         length, most = body.length or model.context_length, cost.max_length
         if most is not None and length > most:
-            raise SpecError("length", f"{length:,} is more than this model's {most:,} positions", "ask for fewer")
+            raise SpecError(
+                "length", f"{length:,} is more than this model's {most:,} positions", "request fewer positions"
+            )
     except SpecError as error:
         return problems(error, body.source or "")
     return {

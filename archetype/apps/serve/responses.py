@@ -94,7 +94,7 @@ async def responses(exchange: Exchange, body: ResponseRequest) -> Response | Non
 
 
 class GrowingResponse:
-    """Response while its text is generated.
+    """Streaming response, built up as text is generated.
 
     Args:
         chat: the same request in the format of chat completions.

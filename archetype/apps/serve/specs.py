@@ -218,7 +218,7 @@ def form(spec: ModelSpec) -> list[dict[str, Any]]:
             value = block.dump(full=True)
             groups.append({"path": path, "definition": type(block).__name__, "layers": len(layers), "value": value})
     for name, value in fields.items():
-        # the layers have their own groups, also those of an inner stack such as `encoder`
+        # the layers have their own groups, also in an inner stack such as `encoder`
         if isinstance(value, dict) and "layers" in value:
             fields[name] = {key: inner for key, inner in value.items() if key != "layers"}
     fields.pop("layers", None)

@@ -43,7 +43,7 @@ class Stream:
             self._reader(events)
 
     def read(self, reader: Callable[[list[Event]], None]) -> None:
-        """Set the reader, which must not raise: it gets the events so far, then those of each step."""
+        """Set the reader, which must not raise: it gets the events so far, then the events of each step."""
         self._reader = reader
         if events := self._events:
             self._events = []

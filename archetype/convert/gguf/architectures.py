@@ -145,5 +145,5 @@ def families_of(architecture: object, place: str) -> list[str]:
     if not names:
         known = ", ".join(dict.fromkeys(target.architecture for target in GGUF.values()))
         cause = f"{architecture!r:.80} is not supported"
-        raise CheckpointError(f"{place}: general.architecture", cause, f"supported are {known}")
+        raise CheckpointError(f"{place}: general.architecture", cause, f"use one of {known}")
     return names

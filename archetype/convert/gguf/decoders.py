@@ -135,7 +135,7 @@ def llama_or_mixtral(num_experts: int = 0, experts_per_token: int = 0, **design:
 
 
 def without_windows(model: Decoder) -> Decoder:
-    """Replace sliding windows by full attention, which llama.cpp computes for these architectures.
+    """Replace sliding windows with full attention, which llama.cpp computes for these architectures.
 
     The context is shortened to the narrowest window, within which both are equal.
     """

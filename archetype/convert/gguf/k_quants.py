@@ -92,7 +92,7 @@ def _q3_k(blocks: Array) -> Array:
     # rounded again with the scales as stored
     levels = np.where(divisor == 0, levels, np.clip(np.rint(x / divisor), -4, 3) + 4)
     final, quantized = _rows(levels), quantized.astype(np.uint8)
-    # (n, 32): bit b of byte i is that of weight 32 b + i
+    # (n, 32): bit b of byte i belongs to weight 32 b + i
     high = np.packbits(final.reshape(-1, 8, 32) > 3, axis=1, bitorder="little")[:, 0]
     low, top = quantized & 15, (quantized >> 4).reshape(-1, 4, 4)
     tops = top[:, 0] | top[:, 1] << 2 | top[:, 2] << 4 | top[:, 3] << 6

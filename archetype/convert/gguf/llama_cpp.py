@@ -18,10 +18,10 @@ from archetype.tokenizers.sentencepiece import CONTROL, NORMAL, UNKNOWN, UNUSED,
 from archetype.tokenizers.tokenizer import Tokenizer
 
 SHOWN = 4  # ids that an error quotes
-PENALTY = 10.0  # score of an unknown character below that of the worst piece
+PENALTY = 10.0  # an unknown character scores this much less than the worst piece
 CONTRACTIONS = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
 OTHERS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-# Regular expressions by which llama.cpp's named pre-tokenizers split a text into words.
+# Regular expressions with which llama.cpp's named pre-tokenizers split a text into words.
 CUTS = {
     "gpt-2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     "llama-bpe": rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{OTHERS}",
@@ -42,7 +42,7 @@ CHINESE = (
 
 
 def check_ids(tokenizer: Tokenizer, vocabulary: Vocabulary, allow_different: bool = False) -> None:
-    """Compare the ids of difficult texts with those of llama.cpp.
+    """Compare the ids of difficult texts with llama.cpp's ids.
 
     Args:
         vocabulary: the tokenizer's vocabulary in GGUF.
@@ -116,7 +116,7 @@ class LlamaCppTokenizer:
         return ids
 
     def _around(self, part: str | int, name: str) -> list[str | int]:
-        # replace each occurrence of the special token by its id
+        # replace each occurrence of the special token with its id
         if isinstance(part, int):
             return [part]
         first, *rest = part.split(name)

@@ -153,7 +153,7 @@ def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
         pattern = next((pattern for pattern, name in CUTS.items() if name == pre), None)
         if pattern is None:
             known = ", ".join((GPT2, *CUTS.values(), *SAME_CUTS))
-            raise DataError("tokenizer.ggml.pre", f"{vocabulary.pre!r:.40} is not supported", f"supported are {known}")
+            raise DataError("tokenizer.ggml.pre", f"{vocabulary.pre!r:.40} is not supported", f"use one of {known}")
         split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
         cut = {"type": "Sequence", "pretokenizers": [split, level]}
     model = {
@@ -199,7 +199,7 @@ def _sentencepiece(vocabulary: Vocabulary, kind: int, joins_spaces: bool) -> Tok
     known = (id for id, (_, type) in used.items() if type == UNKNOWN)
     unknown = next(known, vocabulary.special.get("unknown"))
     if unknown is None or unknown not in used:
-        raise DataError("tokenizer.ggml.token_type", "names no unknown token", "convert the model again")
+        raise DataError("tokenizer.ggml.token_type", "does not define an unknown token", "convert the model again")
     pieces = []
     for id, (token, type) in used.items():
         # matched in raw text, before spaces become ▁

@@ -257,7 +257,7 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.(lambda_\w+)", "differential attention"),
     (r".*\.self_attn\.gate_bias|.*\.gqkv_proj\..*", "another form of gate on the attention output"),
     (r".*\.indexer\..*", "sparse attention by a learned index"),
-    (r".*\.altup\..*", "streams of which one at a time is updated (AltUp)"),
+    (r".*\.altup\..*", "streams, one of which is updated at a time (AltUp)"),
     (r".*\.experts\.mlp\.\w+", "experts stacked by rows"),
     (r".*\.mlp\.router\.classifier\..*", "experts across two mixers of a layer, some of which do nothing"),
     (r".*\.map_inputs_layer\..*", "embedding tables joined by a projection"),

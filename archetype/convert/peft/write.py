@@ -53,7 +53,7 @@ def write_peft(
         if not modules.keys() & set(names):
             continue
         if not rule.hf.endswith(".weight") or rule.shape is not None or rule.expert is not None:
-            raise CheckpointError(names[0], "peft has no adapter for this tensor", "export it merged")
+            raise CheckpointError(names[0], "peft has no adapter for this tensor", "export the merged model")
         path = rule.hf.removesuffix(".weight")
         parts = [_low_rank(modules.get(name), state[f"{name}.weight"]) for name in names]
         # the file's order of rows: B's rows are outputs, so only they (and DoRA's magnitudes) are reordered
@@ -69,7 +69,7 @@ def write_peft(
     is_tied = bool(table) and model.spec.head.shares_table
     if table and (model.spec.reads_source or (is_tied and not {name.rpartition(".")[2] for name in saved} & {*TIED})):
         cause = "is shared by several modules, but peft would only train one of them"
-        raise CheckpointError(table[0], cause, "export it merged")
+        raise CheckpointError(table[0], cause, "export the merged model")
     tensors |= {PREFIX + name: tensor for names in saved.values() for name, tensor in names.items()}
     # longest names first, because the first pattern that matches the end of a name decides
     other_ranks = {path: ranks[path] for path in sorted(ranks, key=len, reverse=True) if ranks[path] != adapter.rank}
@@ -116,7 +116,9 @@ def _whole_modules(rules: list[Rule], state: Mapping[str, Tensor], trained: set[
     for rule in rules:
         if (module := rule.hf.rpartition(".")[0]) in modules:
             if rule.shape is not None or rule.expert is not None:
-                raise CheckpointError(rule.params[0], "cannot be saved next to a PEFT adapter", "export it merged")
+                raise CheckpointError(
+                    rule.params[0], "cannot be saved next to a PEFT adapter", "export the merged model"
+                )
             tensor = joined(rule, state)
             modules[module][rule.hf] = tensor.T if rule.transposed else tensor
     return modules

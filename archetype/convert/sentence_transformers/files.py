@@ -21,7 +21,7 @@ Files = Mapping[str, bytes]
 
 @dataclass(frozen=True)
 class SentenceSettings:
-    """Preparation of a text before tokenization.
+    """How a text is prepared before tokenization.
 
     Attributes:
         max_length: in tokens; longer texts are truncated (default: the model's context length).

@@ -14,7 +14,7 @@ from archetype.convert.sentence_transformers.files import (
     read_json,
     read_settings,
 )
-from archetype.errors import CheckpointError
+from archetype.errors import CheckpointError, enumeration
 from archetype.models.spec import ModelSpec
 from archetype.parts.activation.spec import GELU, NoActivation, ReLU, Sigmoid, SiLU, Tanh
 from archetype.parts.sentence_head.spec import DenseLayer, PoolingMode, SentenceEmbeddingHead
@@ -77,7 +77,7 @@ def dense_folders(files: Files) -> list[str]:
 
 
 def with_head_of(model: ModelSpec, files: Files) -> ModelSpec:
-    """Replace the language modelling head by the sentence head that the modules describe.
+    """Replace the language modelling head with the sentence head that the modules describe.
 
     The library also ignores the language modelling head, which many folders name without storing it. If a module is
     unknown, the model keeps its head, and `read_head` raises the error when a text is embedded.
@@ -122,7 +122,7 @@ def _read_pooling(config: Mapping[str, Any], path: str) -> tuple[PoolingMode, ..
     known = {mode: ours for ours, mode, _ in MODES}
     if not names or not all(isinstance(name, str) and name in known for name in names):
         cause = f"{modes!r} is not supported"
-        raise CheckpointError(f"{path}/{CONFIG}: pooling_mode", cause, f"supported are {', '.join(known)}")
+        raise CheckpointError(f"{path}/{CONFIG}: pooling_mode", cause, f"use {enumeration(known, 'or')}")
     return tuple(known[name] for name in names)
 
 
@@ -143,7 +143,9 @@ def _read_dense(config: Mapping[str, Any], path: str) -> DenseLayer:
     if name not in known:
         raise CheckpointError(f"{path}/{CONFIG}: activation_function", f"{name!r} is not supported", "give --pooling")
     if config.get("use_residual") or config.get("module_input_name", "sentence_embedding") != "sentence_embedding":
-        raise CheckpointError(f"{path}/{CONFIG}", "is not a plain layer on the sentence vector", "give --pooling")
+        raise CheckpointError(
+            f"{path}/{CONFIG}", "is not a plain linear layer on the sentence embedding", "set --pooling"
+        )
     width = config.get("out_features")
     if type(width) is not int or width < 1:
         raise CheckpointError(

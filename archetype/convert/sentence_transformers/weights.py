@@ -32,7 +32,7 @@ def read_layers(files: Files) -> dict[str, Tensor]:
 
 
 def attach_head(model: Model, spec: SentenceEmbeddingHead, files: Files) -> None:
-    """Replace a model's head, in place, by a sentence head with the weights of its folder's modules.
+    """Replace a model's head, in place, with a sentence head with the weights of its folder's modules.
 
     Raises:
         CheckpointError: a tensor is missing, or has another shape.

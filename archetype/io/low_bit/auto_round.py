@@ -21,11 +21,11 @@ def auto_round(settings: Mapping[str, Any]) -> Sequence[Scheme]:
     # AutoRound's default packing
     form, data_type = settings.get("packing_format", USUAL), settings.get("data_type", "int")
     if data_type != "int":
-        raise CheckpointError("data_type", f"{data_type!r} is not supported", "supported is int")
+        raise CheckpointError("data_type", f"{data_type!r} is not supported", "use int")
     if form in AWQ:
         return awq({"bits": settings.get("bits", 4)})
     if not isinstance(form, str) or form not in OFFSETS:
         raise CheckpointError(
-            "packing_format", f"{form!r} is not supported", f"supported are {', '.join((*OFFSETS, *AWQ))}"
+            "packing_format", f"{form!r} is not supported", f"use one of {', '.join((*OFFSETS, *AWQ))}"
         )
     return (Groups(OFFSETS[form]),)

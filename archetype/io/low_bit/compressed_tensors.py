@@ -117,7 +117,7 @@ def _targeted(name: str, group: Mapping[str, Any], usual: Any) -> Targeted:
     field, form = f"config_groups: {name}", group.get("format") or usual
     weights, targets = group.get("weights"), group.get("targets")
     if not isinstance(form, str) or form not in FORMATS:
-        raise CheckpointError(field, f"format {form!r} is not supported", f"supported are {', '.join(FORMATS)}")
+        raise CheckpointError(field, f"format {form!r} is not supported", f"use one of {', '.join(FORMATS)}")
     if not isinstance(weights, dict) or not isinstance(targets, list):
         raise CheckpointError(field, "has no weights or targets", "fix the file")
     for target in map(str, targets):

@@ -71,5 +71,5 @@ def _bits(words: int, outputs: int) -> int:
 def gptq(settings: Mapping[str, Any]) -> Sequence[Scheme]:
     form = settings.get("checkpoint_format") or "gptq"
     if not isinstance(form, str) or form not in OFFSETS:
-        raise CheckpointError("checkpoint_format", f"{form!r} is not supported", f"supported are {', '.join(OFFSETS)}")
+        raise CheckpointError("checkpoint_format", f"{form!r} is not supported", f"use one of {', '.join(OFFSETS)}")
     return (Groups(OFFSETS[form]),)

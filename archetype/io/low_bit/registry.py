@@ -36,7 +36,7 @@ def schemes_of(settings: Settings) -> Sequence[Scheme]:
     method = settings.get("quant_method")
     try:
         if not isinstance(method, str) or method not in METHODS:
-            raise CheckpointError("quant_method", f"{method!r} is not supported", f"supported are {', '.join(METHODS)}")
+            raise CheckpointError("quant_method", f"{method!r} is not supported", f"use one of {', '.join(METHODS)}")
         return METHODS[method](settings)
     except CheckpointError as error:
         raise error.at("quantization_config") from None

@@ -192,9 +192,11 @@ class Block(Spec):
             invalid("mixer", "the block has no content", "give it a mixer or a feed-forward part")
         if isinstance(self.wiring, ParallelResidual):
             if self.feedforward.is_absent:
-                invalid("wiring", "parallel wiring needs a feed-forward part", "give one, or use pre_norm")
+                invalid(
+                    "wiring", "parallel wiring needs a feed-forward part", "add a feed-forward part, or use pre_norm"
+                )
             if self.mixer.is_absent:
-                invalid("wiring", "parallel wiring needs a mixer", "give one, or use pre_norm")
+                invalid("wiring", "parallel wiring needs a mixer", "add a mixer, or use pre_norm")
             if self.cross_attention is not None:
                 invalid("wiring", "parallel wiring does not support cross-attention", "use pre_norm or post_norm")
         return self

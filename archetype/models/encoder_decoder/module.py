@@ -85,7 +85,7 @@ class EncoderDecoder(TokenModel):
         dtype: torch.dtype | None = None,
         num_beams: int = 1,
     ) -> State:
-        """Return the state of targets for encoded sources; arguments as for `new_state`."""
+        """Return the state of targets for encoded sources; same arguments as `new_state`."""
         capacity = min(capacity or self.spec.context_length, self.spec.context_length)
         batch, dtype = source.vectors.shape[0] * num_beams, dtype or self.dtype  # one row per beam
         if bridge is None:

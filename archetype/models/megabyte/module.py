@@ -78,7 +78,7 @@ class GlobalEmbedding(WithStartToken):
         self.position = Learned(LearnedSpec(), model.context_length, share)
 
     def forward(self, text: Int[Tensor, "B M J"], first: Int[Tensor, "b 1"]) -> Float[Tensor, "B M D_g"]:
-        # vectors of patches, of which the first has index `first` in its sequence
+        # vectors of patches; the first patch has index `first` in its sequence
         offsets = torch.arange(text.shape[1] * text.shape[2], device=text.device)
         positions = self.position(first * text.shape[2] + offsets).unflatten(1, text.shape[1:])
         vectors: Tensor = self.token(text) + positions

@@ -44,14 +44,18 @@ def expand(items: Any) -> Any:
         else:
             layers.append(item)
         if len(layers) > MAX_LAYERS:
-            invalid(f"[{index}]", f"the stack has more than {MAX_LAYERS} layers", "use fewer")
+            invalid(f"[{index}]", f"the stack has more than {MAX_LAYERS} layers", "use fewer layers")
     return tuple(layers)
 
 
 def _expanded(index: int, item: dict[str, Any], start: int) -> list[Any]:
     times = item["repeat"]
     if not isinstance(times, int) or isinstance(times, bool) or not 0 < times <= MAX_LAYERS:
-        invalid(f"[{index}].repeat", f"{times!r} is not a count", f"use a whole number from 1 to {MAX_LAYERS}")
+        invalid(
+            f"[{index}].repeat",
+            f"{times!r} is not a valid number of repeats",
+            f"use a whole number from 1 to {MAX_LAYERS}",
+        )
     contents = [name for name in ("block", "blocks") if name in item]
     unknown = sorted(map(str, set(item) - {"repeat", "shared", "reinject", "block", "blocks"}))
     if unknown:
@@ -62,7 +66,7 @@ def _expanded(index: int, item: dict[str, Any], start: int) -> list[Any]:
     if not isinstance(group, list | tuple) or not group:
         invalid(f"[{index}].blocks", "is not a list of blocks", "write it as [block, ...]")
     if len(group) * times > MAX_LAYERS:
-        invalid(f"[{index}].repeat", f"the stack has more than {MAX_LAYERS} layers", "use fewer")
+        invalid(f"[{index}].repeat", f"the stack has more than {MAX_LAYERS} layers", "use fewer layers")
     if not item.get("shared", False):
         if item.get("reinject", False):
             invalid(f"[{index}].reinject", "only shared layers can read their input again", "add shared: true")

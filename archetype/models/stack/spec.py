@@ -27,7 +27,7 @@ class EndsWithNorm(Spec):
     def _end_is_normalized(self) -> Self:
         if self._needs_norm() and "final_norm" not in self.model_fields_set:
             cause = "is missing, and nothing else normalizes the sum of all layers"
-            invalid("final_norm", cause, "give one, such as {kind: rms}, or say {kind: none}")
+            invalid("final_norm", cause, "add a norm, such as {kind: rms}, or write {kind: none}")
         return self
 
     def always_said(self) -> tuple[str, ...]:
@@ -83,7 +83,7 @@ class StackView(NamedTuple):
 
     @property
     def relative_bias(self) -> tuple[Any, int] | None:
-        """The position bias table shared by its layers, and the number of heads; None without one."""
+        """The position bias table that the layers share, and its number of heads; None if there is no table."""
         return next(iter(_relative_biases(self.layers)), None)
 
     @property

@@ -23,7 +23,7 @@ def activation(choice: Activation) -> Function:
     if (make := provided("module", type(choice))) is not None:
         return cast(Function, make(choice))
     cause = f"no function is registered for {type(choice).__name__}"
-    raise SpecError("activation", cause, "register it: archetype.register(SPEC, module=FUNCTION)")
+    raise SpecError("activation", cause, "register a function: archetype.register(SPEC, module=FUNCTION)")
 
 
 def gelu_tanh(x: Tensor) -> Tensor:

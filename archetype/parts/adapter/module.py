@@ -125,7 +125,7 @@ def install(model: nn.Module, adapter: spec.Adapter, seed: int = 0) -> None:
 
 @torch.no_grad()
 def merge(model: nn.Module) -> None:
-    """Replace adapted layers by plain ones whose matrices include the adapters."""
+    """Replace adapted layers with plain layers whose matrices include the adapters."""
     for name, module in list(adapted(model)):
         with torch.device("meta"):  # allocates nothing; the parameters are replaced
             plain = Linear(module.in_features, module.out_features, bias=module.bias is not None)

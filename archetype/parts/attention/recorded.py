@@ -15,7 +15,7 @@ from archetype.parts.position.module import Alibi, QueryBias, ScoreBias
 
 
 class NativeStep:
-    """softmax(scores) v over the filled slots of a cache, or over those of its window.
+    """softmax(scores) v over the filled slots of a cache, or over the slots in its window.
 
     Args:
         window: how many positions a query sees; 0: all.

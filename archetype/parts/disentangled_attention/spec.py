@@ -90,6 +90,6 @@ class DisentangledAttention(Mixer):
 
     def check(self, width: int, causal: bool) -> None:
         if width % self.num_heads:
-            invalid("num_heads", f"{self.num_heads} does not divide d_model {width}", "use a divisor of it")
+            invalid("num_heads", f"{self.num_heads} does not divide d_model {width}", "use a divisor of d_model")
         if causal:
             invalid("", "each position sees later ones, and a decoder must not", "use attention, or an encoder")

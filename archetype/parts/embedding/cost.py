@@ -10,7 +10,7 @@ from archetype.parts.position.cost import PositionCost
 
 
 class TokenEmbeddingCost(PartCost):
-    """Cost of embedding tokens; by default that of a single table.
+    """Cost of embedding tokens; by default, the cost of a single table.
 
     Args:
         vocabulary: V, or V_s.

@@ -53,7 +53,7 @@ class GatedDeltaNet(Mixer):
     def _heads_divide(self) -> "GatedDeltaNet":
         if self.num_heads % self.key_heads:
             cause = f"{self.key_heads} does not divide num_heads {self.num_heads}"
-            invalid("num_key_heads", cause, "use a divisor of it")
+            invalid("num_key_heads", cause, "use a divisor of num_heads")
         return self
 
     @property

@@ -133,7 +133,7 @@ class MaskedLogitsHead(Head):
 
 
 class ClassHead(Head):
-    """Base of heads for classes.
+    """Base class of classification heads.
 
     Attributes:
         num_classes: number of classes, Y.

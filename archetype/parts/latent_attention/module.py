@@ -127,7 +127,7 @@ class LatentAttention(nn.Module):
     def attend_in_shared_rows(
         self, queries: Queries, latents: Latents, context: ForwardContext, rows: SharedRows
     ) -> Float[Tensor, "B H T Q"]:
-        """Attend from this process's positions to those of all processes; only the narrow latents are gathered."""
+        """Attend from this process's positions to all processes' positions; only the narrow latents are gathered."""
         latent, key = map(rows.shares.gather, latents)  # (B, 1, S, C), (B, 1, S, R)
         where, outputs = MaskContext(self.causal, latent.shape[2]), []
         for piece in own_queries(rows, EVERY_PAIR, self.causal):

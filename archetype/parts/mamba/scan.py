@@ -85,7 +85,7 @@ class _Scan(torch.autograd.Function):
         a_grad, pieces = torch.zeros_like(a), []
         blocks = list(zip(starts.unbind(0), _blocks(delta, v, b, c, y_grad), strict=True))
         with torch.autocast(a.device.type, enabled=False):  # as in forward
-            # the gradient of a block's first state is that of the last state of the block before
+            # the gradient of a block's first state is the gradient of the previous block's last state
             for start, block in reversed(blocks):
                 *gradients, a_part, h_grad = _block_gradients(a, start, h_grad, *block)
                 pieces.append(gradients)
@@ -126,7 +126,7 @@ def _block_gradients(
     c: Float[Tensor, "B T Z"],
     y_grad: Float[Tensor, "B T I"],
 ) -> tuple[Tensor, ...]:
-    # from gradients of the outputs and the final state: those of delta, v, b, c, a and the initial state
+    # from gradients of the outputs and the final state: the gradients of delta, v, b, c, a and the initial state
     decays, states = _states(a, h, delta, v, b)
     grads = c[..., None] * y_grad[:, :, None]  # of each state; first only through the output
     before, after = grads.unbind(1), decays.unbind(1)

@@ -59,4 +59,4 @@ class Mamba(Mixer):
 
 def check_steps(dt_min: float, dt_max: float) -> None:
     if dt_max < dt_min:
-        invalid("dt_max", f"{dt_max} is below dt_min {dt_min}", "use a larger one")
+        invalid("dt_max", f"{dt_max} is below dt_min {dt_min}", "use a larger dt_max")

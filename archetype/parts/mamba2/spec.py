@@ -60,11 +60,13 @@ class Mamba2(Mixer):
     def _groups_divide(self) -> "Mamba2":
         if self.num_heads % self.num_groups:
             cause = f"{self.num_groups} does not divide num_heads {self.num_heads}"
-            invalid("num_groups", cause, "use a divisor of it")
+            invalid("num_groups", cause, "use a divisor of num_heads")
         check_steps(self.dt_min, self.dt_max)
         if self.dt_limit_max is not None and self.dt_limit_max < self.dt_limit_min:
             invalid(
-                "dt_limit_max", f"{self.dt_limit_max} is below dt_limit_min {self.dt_limit_min}", "use a larger one"
+                "dt_limit_max",
+                f"{self.dt_limit_max} is below dt_limit_min {self.dt_limit_min}",
+                "use a larger dt_limit_max",
             )
         return self
 

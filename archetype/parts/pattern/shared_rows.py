@@ -14,7 +14,7 @@ from archetype.roles.pattern import MaskContext, PatternRule
 
 
 class OwnQueries(NamedTuple):
-    """A piece of this process's queries, and the keys that they may see."""
+    """A slice of this process's queries, and the keys that they may attend to."""
 
     number: int  # index among this process's pieces
     queries: slice  # positions of the sequences

@@ -13,7 +13,7 @@ __all__ = ["PerLayerInput"]
 
 @part
 class PerLayerInput(FeedForward):
-    """down(activation(gate(x)) * p), with p of each token from `embedding.per_layer` (Gemma 3n).
+    """down(activation(gate(x)) * p), where p is the vector of each token from `embedding.per_layer` (Gemma 3n).
 
     Gemma adds the normalized result to each layer's output: a separate block without a mixer, with `output_norm`.
 

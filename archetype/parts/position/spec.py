@@ -167,7 +167,7 @@ class Llama3Scaling(Scaling):
     def _band_has_two_ends(self) -> "Llama3Scaling":
         if self.high_frequency_factor < self.low_frequency_factor:
             cause = f"{self.high_frequency_factor} is below low_frequency_factor {self.low_frequency_factor}"
-            invalid("high_frequency_factor", cause, "use a larger one (Llama 3.1 has 4 and 1)")
+            invalid("high_frequency_factor", cause, "use a larger factor (Llama 3.1 has 4 and 1)")
         return self
 
 
@@ -252,7 +252,7 @@ class Rotary(MixerPosition):
         if self.dim is not None and self.dim % 2:
             invalid("dim", f"{self.dim} features cannot be paired", "use an even number")
         if isinstance(self.scaling, YarnScaling) and self.theta <= 1:
-            invalid("theta", f"{self.theta} is not above 1, as yarn needs", "use more than 1")
+            invalid("theta", f"{self.theta} is not above 1, as yarn needs", "use a theta above 1")
         return self
 
 

@@ -118,7 +118,7 @@ def _named(parts: Sequence[Content]) -> Iterator[tuple[str, Any]]:
 def _check(parts: Sequence[Part], scales: Scales | None, input_scales: Scales | None) -> None:
     for name, factors in (("scales", scales), ("input_scales", input_scales)):
         if factors is not None and len(factors) != len(parts):
-            invalid(name, f"{len(factors)} factors for {len(parts)} parts", "give one for each part")
+            invalid(name, f"{len(factors)} factors for {len(parts)} parts", "give one factor for each part")
     for index, inner in enumerate(parts):
         if inner.is_absent:
             invalid(f"parts[{index}]", "is absent", "leave it out")

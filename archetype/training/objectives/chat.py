@@ -55,8 +55,8 @@ class ChatObjective(Objective):
         longest = inputs.sequence_length + 1 if packed else 0
         training, validation = (_packed(rows, longest) for rows in conversations)
         if not training or not validation:
-            cause = f"no answer of the conversations fits into {inputs.sequence_length} tokens"
-            raise SpecError("sequence_length", cause, "use a longer one")
+            cause = f"no assistant answer fits into {inputs.sequence_length} tokens"
+            raise SpecError("sequence_length", cause, "increase sequence_length")
         self.training, self.validation = training, validation
         rows = [_joined(row) for row in (*training, *validation)]
         lengths = np.array([len(ids) for ids, _ in rows])

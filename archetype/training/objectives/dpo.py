@@ -63,7 +63,7 @@ class DPOObjective(Objective):
         self.training, self.validation = (self._pairs(records) for records in inputs.data.split(inputs.texts))
         if not self.training or not self.validation:
             cause = f"no pair of completions fits into {inputs.sequence_length} tokens"
-            raise SpecError("sequence_length", cause, "use a longer one")
+            raise SpecError("sequence_length", cause, "increase sequence_length")
         lengths = np.array([max(len(ids) for ids, _ in pair) for pair in self.training])
         self.order = OrderByLength(lengths, inputs.batch_size, inputs.seed)
         sequences = [row for pair in (*self.training, *self.validation) for row in pair]

@@ -91,7 +91,7 @@ class ImageClassObjective(Objective):
 
 def _images(data: ImageData, spec: ModelSpec) -> Images:
     if not data.file:
-        raise SpecError("data.file", "no file is given", "name one with --images, or in the recipe")
+        raise SpecError("data.file", "no file is given", "name a file with --images or in the recipe")
     assert spec.image_shape is not None
     try:
         return open_images(Path(data.file), *spec.image_shape, data.image_processor)

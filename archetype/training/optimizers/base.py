@@ -41,7 +41,7 @@ class Optimizer(Part):
         """Build the torch optimizer of all trainable parameters of the model."""
 
     def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Return torch parameter groups of the trainable parameters; errors as for `group_parameters`."""
+        """Return torch parameter groups of the trainable parameters; same errors as `group_parameters`."""
         return torch_groups(self.grouped(model))
 
     def grouped(self, model: nn.Module) -> list[Grouped]:

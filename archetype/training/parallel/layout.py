@@ -95,14 +95,14 @@ class Parallel(Spec):
             self._check_pipeline(spec, recipe.batch_size, recipe.micro_batch_size or 1)
         if self.expert > 1 and self.tensor > 1:
             cause = "cannot be combined with parallel.tensor"
-            raise SpecError("parallel.expert", cause, "make one of the two 1")
+            raise SpecError("parallel.expert", cause, "set parallel.expert or parallel.tensor to 1")
         if self.num_tokens_shared % self.expert:
             sizes = "data_parallel, shard and context" if self.context > 1 else "data_parallel and shard"
             cause = f"{self.expert} does not divide the {self.num_tokens_shared} processes of {sizes}"
-            raise SpecError("parallel.expert", cause, "change one of the sizes")
+            raise SpecError("parallel.expert", cause, "change one of these sizes")
         if self.num_rows_shared > recipe.batch_size:
             cause = f"{recipe.batch_size} rows are too few for {self.num_rows_shared} processes"
-            raise SpecError("batch_size", cause, "raise it, or start fewer processes")
+            raise SpecError("batch_size", cause, "raise batch_size, or start fewer processes")
 
     def _check_weights(self, recipe: "Recipe") -> None:
         if self.num_processes > 1 and recipe.weights_dtype != "float32":
@@ -129,12 +129,16 @@ class Parallel(Spec):
         kind = "next_token" if objective is None else objective.kind
         if not spec.shares_positions or kind not in PREDICTED_PER_POSITION:
             cause = f"supports next_token and masked_token of decoders and encoders, not {kind} of a {spec.kind}"
-            raise SpecError("parallel.context", cause, "make it 1; shard, tensor and recompute save memory too")
+            raise SpecError(
+                "parallel.context", cause, "set parallel.context to 1; shard, tensor and recompute save memory too"
+            )
         if self.pipeline > 1:
-            raise SpecError("parallel.context", "cannot be combined with pipeline", "make one of them 1")
+            raise SpecError(
+                "parallel.context", "cannot be combined with pipeline", "set parallel.context or parallel.pipeline to 1"
+            )
         if spec.further_stack is not None:
             cause = "further_tokens read later tokens of the row, which other processes may hold"
-            raise SpecError("parallel.context", cause, "make it 1, or leave further_tokens out")
+            raise SpecError("parallel.context", cause, "set parallel.context to 1, or leave further_tokens out")
         if length % (pieces := 2 * self.context):
             cause = f"{length} tokens do not split into {pieces} equal pieces, two for each process of context"
             raise SpecError("sequence_length", cause, f"use a multiple of {pieces}")
@@ -145,23 +149,23 @@ class Parallel(Spec):
     def _check_pipeline(self, spec: ModelSpec, batch_size: int, micro_batch_size: int) -> None:
         if (field := next(filter(None, (stack.reads_tokens_at for stack in spec.stacks)), None)) is not None:
             cause = f"{field} reads token ids, which stages do not pass on"
-            raise SpecError("parallel.pipeline", cause, "make it 1")
+            raise SpecError("parallel.pipeline", cause, "set parallel.pipeline to 1")
         if not spec.divides_into_stages:
             cause = "needs a decoder with an untied head, whose layers share no weights"
-            raise SpecError("parallel.pipeline", cause, "make it 1, or head.tied false")
+            raise SpecError("parallel.pipeline", cause, "set parallel.pipeline to 1, or head.tied to false")
         if self.shard > 1 or self.expert > 1:
             cause = "cannot be combined with shard or expert"
-            raise SpecError("parallel.pipeline", cause, "combine it with data_parallel and tensor")
+            raise SpecError("parallel.pipeline", cause, "use data_parallel and tensor")
         if spec.further_stack is not None:
             cause = "further_tokens need the first and the last stage"
-            raise SpecError("parallel.pipeline", cause, "make it 1, or leave further_tokens out")
+            raise SpecError("parallel.pipeline", cause, "set parallel.pipeline to 1, or leave further_tokens out")
         has_table = any(stack.relative_bias is not None for stack in spec.stacks)
         if has_table or any(part.adds_to_loss for _, part in _contents(spec)):
             cause = "stages do not pass on relative position tables or balance losses"
-            raise SpecError("parallel.pipeline", cause, "make it 1")
+            raise SpecError("parallel.pipeline", cause, "set parallel.pipeline to 1")
         if self.pipeline > spec.num_layers:
             cause = f"{self.pipeline} stages are too many for {spec.num_layers} layers"
-            raise SpecError("parallel.pipeline", cause, "use at most one for each layer")
+            raise SpecError("parallel.pipeline", cause, "use at most one stage per layer")
         for stack in spec.stacks:
             self._check_stages(stack)
         if batch_size % (rows_at_once := self.num_rows_shared * micro_batch_size):
@@ -174,10 +178,12 @@ class Parallel(Spec):
     def _check_stages(self, stack: StackView) -> None:
         if not stack.residual.is_sum:
             cause = f"stages do not pass on residual {stack.residual.dump()['kind']}"
-            raise SpecError("parallel.pipeline", cause, "make it 1, or leave residual out")
+            raise SpecError("parallel.pipeline", cause, "set parallel.pipeline to 1, or leave residual out")
         if (used := stack.used_of_other_stage(self.pipeline)) is not None:
             cause = f"layer {used[0]} uses the weights of layer {used[1]}, which is in another stage"
-            raise SpecError("parallel.pipeline", cause, "make it 1, or let layers of one stage share weights")
+            raise SpecError(
+                "parallel.pipeline", cause, "set parallel.pipeline to 1, or let layers of one stage share weights"
+            )
 
 
 def _contents(spec: ModelSpec) -> Iterator[tuple[str, InLayout]]:

@@ -20,7 +20,7 @@ def materialize(model: Model, device: torch.device, seed: int, weights: Path | N
     """Replace the meta tensors of a model with this process's shards, initialized, or read from `weights`."""
     tensors = None if weights is None else Tensors.single(weights)
     model.to_empty(device=device)
-    # each tensor is drawn or read whole on the host, then cut: values equal those of a single process, and memory holds
+    # each tensor is drawn or read whole on the host, then cut: values equal a single process's, and memory holds
     # only the shards and one tensor
     for owned in own_tensors(model):
         local(owned.tensor).copy_(own_share(_complete(owned, model, seed, tensors), owned.tensor))

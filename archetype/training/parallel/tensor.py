@@ -66,7 +66,7 @@ class InShares(ParallelStyle):
 
 
 def distribute_parameters(module: nn.Module, mesh: DeviceMesh, plan: SplitPlan) -> None:
-    """Replace the planned parameters of a module by DTensors."""
+    """Replace the planned parameters of a module with DTensors."""
     for path, kind in plan.parameters.items():
         owner, name = _owner(module, path)
         if owner is not None and (parameter := owner._parameters.get(name)) is not None:
@@ -77,7 +77,7 @@ def distribute_parameters(module: nn.Module, mesh: DeviceMesh, plan: SplitPlan) 
 
 
 def use_local(module: nn.Module, plan: SplitPlan, size: int) -> Iterator[Swapped]:
-    """Replace the parameters of a module by this process's shards. Yield the replaced parameters."""
+    """Replace the parameters of a module with this process's shards. Yield the replaced parameters."""
     for path, kind in plan.parameters.items():
         owner, name = _owner(module, path)
         parameters: dict[str, Any] = {} if owner is None else owner._parameters

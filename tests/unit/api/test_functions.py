@@ -84,7 +84,7 @@ def test_models_are_listed_compared_saved_and_evaluated(tmp_path: Path) -> None:
     score = archetype.evaluate(lm, "a text to be read")
     assert archetype.evaluate(tmp_path / "run", "a text to be read") == score
     assert lm.score("a text to be read", length=8) != score
-    with pytest.raises(ArchetypeError, match="exists already"):
+    with pytest.raises(ArchetypeError, match="already exists"):
         lm.save(tmp_path / "run")
 
 

@@ -328,11 +328,11 @@ def test_every_flag_that_is_none_is_named(folder: Path, name: str) -> None:
         ("llama", "num_hidden_layers", 10**9, "1000000000 is too large; use at most 10000"),
         ("gpt2", "n_layer", 2 * 10**9, "2000000000 is too large; use at most 10000"),
         ("gpt2", "n_positions", 2**40, f"{2**40} is too large; use at most {2**31}"),
-        ("llama", "hidden_act", "mish", "unknown activation 'mish'; supported are "),
+        ("llama", "hidden_act", "mish", "unknown activation 'mish'; use one of "),
         ("llama", "rope_parameters", [1], "[1] is not a mapping; fix the file"),
         ("llama", "rope_parameters", {"rope_type": "linear"}, "factor: is missing; add it"),
         ("llama", "rope_parameters", {"rope_type": "linear", "factor": -1}, "factor: -1.0 is not positive; fix"),
-        ("llama", "rope_parameters", {"rope_type": "ntk"}, "rope_type: unknown scaling 'ntk'; supported are"),
+        ("llama", "rope_parameters", {"rope_type": "ntk"}, "rope_type: unknown scaling 'ntk'; use one of"),
         ("llama", "rope_parameters", {"rope_type": "su"}, "short_factor: None is not a list of numbers; fix the file"),
         ("llama", "rope_parameters", {"rope_theta": 1e4, "beta": 1}, "beta: is not supported for this family"),
         ("llama", "original_max_position_embeddings", "x", "'x' is not a positive whole number; fix"),
@@ -398,7 +398,7 @@ def test_a_place_that_is_no_model_is_named(tmp_path: Path) -> None:
 
 def test_nothing_is_written_over(models: dict[str, Model], tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
-    with pytest.raises(CheckpointError, match="exists already; choose another folder or remove it"):
+    with pytest.raises(CheckpointError, match="already exists; choose another folder or remove it"):
         export(language_model(models["gpt2"]), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 

@@ -98,7 +98,7 @@ def test_numbers_are_made_in_the_type_that_is_asked_for(folder: Path) -> None:
 
 def test_a_method_that_is_not_read_is_refused(folder: Path) -> None:
     configure(folder, quantization_config={"quant_method": "bitsandbytes"})
-    message = f"{folder}: quantization_config: quant_method: 'bitsandbytes' is not supported; supported are fp8, "
+    message = f"{folder}: quantization_config: quant_method: 'bitsandbytes' is not supported; use one of fp8, "
     with pytest.raises(CheckpointError) as caught:
         archetype.load(folder)
     assert str(caught.value).startswith(message)

@@ -72,7 +72,7 @@ def classes() -> Iterator[None]:
 
 def test_a_part_without_a_cost_lacks_its_class() -> None:
     assert lacks(Outside, MixerCost) == ["MixerCost"]
-    with pytest.raises(SpecError, match="no MixerCost is registered for Outside; write one, with @cost_of"):
+    with pytest.raises(SpecError, match="no MixerCost is registered for Outside; write a MixerCost with @cost_of"):
         MixerCost.of(Outside(), D)
 
 

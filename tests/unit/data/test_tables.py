@@ -133,7 +133,7 @@ def test_a_first_line_that_is_no_names_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "cause"), [("[", "is not JSON"), ('[{"text": "a"}', "followed by a comma or the end"),
-    ('[{"text": "a"}] x', "not followed by a comma or the end"), ("[]", "holds no record")])  # fmt: skip
+    ('[{"text": "a"}] x', "not followed by a comma or the end"), ("[]", "contains no records")])  # fmt: skip
 def test_a_list_that_is_not_whole_is_refused(text: str, cause: str, tmp_path: Path) -> None:
     (file := tmp_path / "a.json").write_text(text)
     with skipping(99), pytest.raises(DataError, match=cause):

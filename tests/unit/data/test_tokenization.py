@@ -150,7 +150,7 @@ def test_a_kind_of_tokenizer_from_outside_is_used_in_this_process(file: Path, tm
 
 def test_what_holds_no_text_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
     write(tmp_path / "a.jsonl", ["", " \n"])
-    with pytest.raises(DataError, match=r"a.jsonl: holds no text; choose sources with text"):
+    with pytest.raises(DataError, match=r"a.jsonl: contains no text; choose sources with text"):
         tokenized(Sources((str(tmp_path / "a.jsonl"),)), tokenizer, tmp_path / "cache")
 
 

@@ -151,7 +151,7 @@ def alone_a_file_of_a_task(tmp_path: Path, capfd: pytest.CaptureFixture[str], mo
         right += max(range(4), key=sums.__getitem__) == question["answer"]
     assert report["tasks"]["choices"]["acc"] == right / 5
     for tasks, message in (
-        (str(tmp_path / "model"), f"{tmp_path / 'model'}: holds no task; add a YAML file of lm-eval"),
+        (str(tmp_path / "model"), f"{tmp_path / 'model'}: contains no tasks; add an lm-eval task file"),
         (str(tmp_path / "wrong.yaml"), "check the task and its data set"),
     ):
         data = f"{{data_files: {{test: {tmp_path}/none.jsonl}}}}"

@@ -111,7 +111,7 @@ WRONG = [
     (GPT2, {"add_cross_attention": True},
      "config.json: add_cross_attention: True is not supported (cross-attention); only False is"),
     (GPT2, {"activation_function": "mish"}, "config.json: activation_function: unknown activation 'mish'; "
-     "supported are relu, gelu, gelu_new, gelu_pytorch_tanh, silu, swish, tanh, sigmoid, relu2, quick_gelu"),
+     "use one of relu, gelu, gelu_new, gelu_pytorch_tanh, silu, swish, tanh, sigmoid, relu2, quick_gelu"),
     (GPT2, {"n_embd": "768"}, "config.json: n_embd: '768' is not a positive whole number; fix the file"),
     (GPT2, {"n_layer": 0}, "config.json: n_layer: 0 is not a positive whole number; fix the file"),
     (LLAMA_2_7B, {"attention_bias": "no"},
@@ -121,7 +121,7 @@ WRONG = [
      "config.json: rope_scaling: factor: is missing; add it"),
     (LLAMA_2_7B, {"rope_scaling": {"type": "ntk", "factor": 2.0}},
      "config.json: rope_scaling: rope_type: unknown scaling 'ntk'; "
-     "supported are linear, dynamic, yarn, llama3, longrope, proportional"),
+     "use one of linear, dynamic, yarn, llama3, longrope, proportional"),
     (LLAMA_2_7B, {"rope_scaling": {"type": "longrope", "factor": 2.0}},
      "config.json: rope_scaling: short_factor: None is not a list of numbers; fix the file"),
     (LLAMA_2_7B, {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_theta": 1e6}},

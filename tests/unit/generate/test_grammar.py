@@ -276,7 +276,7 @@ def test_a_choice_is_written_or_refused(kind: str) -> None:
         try:
             request = engine.submit("a", choices=choices, max_new_tokens=99, temperature=1.0)
         except SpecError as error:
-            assert error.place == "choices" and "leave it out, or write it otherwise" in str(error)
+            assert error.place == "choices" and "remove this choice, or spell it differently" in str(error)
             continue
         assert request.result() in choices and request.finish_reason == "stop", (kind, choices)
         written += 1

@@ -365,9 +365,9 @@ def test_a_fault_in_a_step_reaches_every_reader_and_the_engine_goes_on(monkeypat
     [
         ("a" * 99, {}, "prompt: has 99 tokens and the model's context holds 64; shorten it"),
         ([], {}, "prompt: is empty, and the tokenizer has no start token; give some text"),
-        ([1], {"logprobs": 101}, "logprobs: 101 is not between 0 and 100; choose another number"),
+        ([1], {"logprobs": 101}, "logprobs: 101 is not between 0 and 100; choose a number in this range"),
         ([1], {"temprature": 1}, "temprature: is not a known key; did you mean temperature?"),
-        ([1], {"id": 7}, "id: 7 is the id of another unfinished request; choose another"),
+        ([1], {"id": 7}, "id: 7 is the id of another unfinished request; choose another id"),
     ],
 )
 def test_what_cannot_be_done_is_refused_at_once(prompt: Any, options: dict[str, Any], message: str) -> None:

@@ -160,7 +160,7 @@ def occupied_by_broken_link(path: Path) -> None:
 def test_what_exists_is_never_replaced_by_a_folder(tmp_path: Path, occupy: Callable[[Path], None]) -> None:
     occupy(tmp_path / "folder")
     before = contents(tmp_path)
-    with pytest.raises(CheckpointError, match="folder: exists already; choose another folder or remove it"):
+    with pytest.raises(CheckpointError, match="folder: already exists; choose another folder or remove it"):
         fill(tmp_path / "folder")
     assert contents(tmp_path) == before
     assert len(list(tmp_path.iterdir())) == 1

@@ -132,16 +132,16 @@ def test_zero_points_of_the_other_convention_are_other_numbers(tmp_path: Path) -
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "no method": ({}, "quant_method: None is not supported; supported are fp8"),
+    "no method": ({}, "quant_method: None is not supported; use one of fp8"),
     "another method": ({"quant_method": "bitsandbytes"}, "quant_method: 'bitsandbytes' is not supported"),
     "marlin": ({"quant_method": "gptq", "checkpoint_format": "marlin"}, "checkpoint_format: 'marlin' is not supported"),
     "another packing": (
         {"quant_method": "auto-round", "packing_format": "auto_round:llm_compressor"},
-        "packing_format: 'auto_round:llm_compressor' is not supported; supported are auto_round:auto_gptq, ",
+        "packing_format: 'auto_round:llm_compressor' is not supported; use one of auto_round:auto_gptq, ",
     ),
     "no whole numbers": (
         {"quant_method": "auto-round", "data_type": "mx_fp"},
-        "data_type: 'mx_fp' is not supported; supported is int",
+        "data_type: 'mx_fp' is not supported; use int",
     ),
     "three bits of awq": (
         {"quant_method": "auto-round", "packing_format": "auto_round:auto_awq", "bits": 3},
@@ -160,7 +160,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "another format": (
         METHODS["compressed int8"].settings | {"config_groups": {"g": {"format": "marlin-24", "weights": {}}}},
-        "config_groups: g: format 'marlin-24' is not supported; supported are pack-quantized",
+        "config_groups: g: format 'marlin-24' is not supported; use one of pack-quantized",
     ),
 }  # fmt: skip
 

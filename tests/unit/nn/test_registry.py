@@ -295,14 +295,14 @@ BUILDERS: dict[str, Callable[[], object]] = {
 def test_a_part_without_a_module_is_refused_in_one_line(message: str, parts: None) -> None:
     with pytest.raises(SpecError) as error:
         BUILDERS[message]()
-    assert str(error.value) == f"{message}; register one: archetype.register(SPEC, module=MODULE)"
+    assert str(error.value) == f"{message}; register a module: archetype.register(SPEC, module=MODULE)"
 
 
 def test_a_pattern_without_a_rule_is_refused_in_one_line(parts: None) -> None:
     with pytest.raises(SpecError) as error:
         attention(pattern=EvenKeys())(X, ForwardContext.of(X))
     cause = "EvenKeys has no rule for which positions see each other"
-    assert str(error.value) == f"pattern: {cause}; give one: archetype.register(..., rule=...)"
+    assert str(error.value) == f"pattern: {cause}; register a rule: archetype.register(..., rule=...)"
 
 
 def test_nothing_is_left_behind() -> None:

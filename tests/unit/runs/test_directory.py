@@ -106,6 +106,6 @@ def test_a_language_model_is_saved_and_loaded_whole(models: dict[str, Model], tm
 def test_a_run_is_never_written_over(models: dict[str, Model], tmp_path: Path) -> None:
     lm = LanguageModel(models["gpt2"].spec, models["gpt2"])
     lm.save(tmp_path / "run")
-    with pytest.raises(CheckpointError, match="run: exists already"):
+    with pytest.raises(CheckpointError, match="run: already exists"):
         lm.save(tmp_path / "run")
     assert (tmp_path / "run" / SINGLE).is_file()

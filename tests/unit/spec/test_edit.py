@@ -97,9 +97,10 @@ def test_assignments_apply_together_and_are_checked_once() -> None:
         ("name={", 'name:2:1: is not YAML: did not find expected node content; fix that line'),
         ("layers[*].mixer.num_kv_heads=3", "layers[0].mixer.num_kv_heads: 3 does not divide num_heads 4; "
          "use 1, 2 or 4"),
-        ("num_layers=0", "num_layers: 0 is not a count; use a whole number from 1 to 10000"),
-        ("num_layers=true", "num_layers: True is not a count; use a whole number from 1 to 10000"),
-        ("num_layers=1000000000", "num_layers: 1000000000 is not a count; use a whole number from 1 to 10000"),
+        ("num_layers=0", "num_layers: 0 is not a valid number of layers; use a whole number from 1 to 10000"),
+        ("num_layers=true", "num_layers: True is not a valid number of layers; use a whole number from 1 to 10000"),
+        ("num_layers=1000000000",
+         "num_layers: 1000000000 is not a valid number of layers; use a whole number from 1 to 10000"),
     ],
 )  # fmt: skip
 def test_an_impossible_assignment_is_refused(assignment: str, message: str) -> None:

@@ -91,9 +91,9 @@ IMPOSSIBLE = [
      "layers[3].mixer.position.dim: 3 features cannot be paired; use an even number"),
     (POSITION, {"kind": "rotary", "scaling": LLAMA3},
      "layers[3].mixer.position.scaling.high_frequency_factor: 3.0 is below low_frequency_factor 4.0; "
-     "use a larger one (Llama 3.1 has 4 and 1)"),
+     "use a larger factor (Llama 3.1 has 4 and 1)"),
     (POSITION, {"kind": "rotary", "theta": 1.0, "scaling": YARN},
-     "layers[3].mixer.position.theta: 1.0 is not above 1, as yarn needs; use more than 1"),
+     "layers[3].mixer.position.theta: 1.0 is not above 1, as yarn needs; use a theta above 1"),
     # kinds and choices
     (("kind",), "perceiver", "kind: 'perceiver' is not a kind of model; use one of decoder, encoder, "
      "encoder_decoder, megabyte, ngram, vision_encoder"),
@@ -146,7 +146,7 @@ IMPOSSIBLE = [
     (("layers",), {"repeat": 3}, "layers: a dict is not a list; write it as [item, ...]"),
     (("layers",), [BLOCK, 3], "layers[1]: 3 is not a mapping; write it as {key: value, ...}"),
     (("layers",), [{"repeat": 3}], "layers[0]: repeats nothing; give one of them"),
-    (("layers",), [{"repeat": 0, "block": BLOCK}], "layers[0].repeat: 0 is not a count; "
+    (("layers",), [{"repeat": 0, "block": BLOCK}], "layers[0].repeat: 0 is not a valid number of repeats; "
      "use a whole number from 1 to 10000"),
     (("layers",), [{"repeat": 2, "block": BLOCK, "blocks": [BLOCK]}],
      "layers[0]: has both block and blocks; give one of them"),
@@ -244,7 +244,7 @@ DISAGREEING = [
        "layers[3].mixer.bidirectional: a decoder must not read from the end; leave it out, or use an encoder")
       for kind in ("rnn", "lstm", "gru")),
     (MIXER, {"kind": "mamba", "dt_min": 0.1, "dt_max": 0.01},
-     "layers[3].mixer.dt_max: 0.01 is below dt_min 0.1; use a larger one"),
+     "layers[3].mixer.dt_max: 0.01 is below dt_min 0.1; use a larger dt_max"),
     # feed-forward parts
     (FEEDFORWARD, EXPERTS | {"experts_per_token": 9},
      "layers[3].feedforward.experts_per_token: 9 is more than num_experts 8; use at most 8"),
@@ -261,7 +261,7 @@ DISAGREEING = [
      "layers[3].feedforward.balance_loss: -0.1 is too small; use at least 0.0"),
     # blocks
     (LAYER, {"wiring": {"kind": "parallel", "norm": {"kind": "rms"}}, "mixer": ATTENTION},
-     "layers[3].wiring: parallel wiring needs a feed-forward part; give one, or use pre_norm"),
+     "layers[3].wiring: parallel wiring needs a feed-forward part; add a feed-forward part, or use pre_norm"),
     (LAYER, BLOCK | {"wiring": {"kind": "parallel", "norm": {"kind": "rms"}}, "cross_attention": ATTENTION},
      "layers[3].wiring: parallel wiring does not support cross-attention; use pre_norm or post_norm"),
     (LAYER, BLOCK | {"cross_attention": attention(position={"kind": "alibi"})},
@@ -379,11 +379,11 @@ IN_MODELS = [
     # the end of a stack
     *(({"kind": kind, "layers": [BLOCK | {"wiring": {"kind": wiring, "norm": RMS}}]},
        "final_norm: is missing, and nothing else normalizes the sum of all layers; "
-       "give one, such as {kind: rms}, or say {kind: none}")
+       "add a norm, such as {kind: rms}, or write {kind: none}")
       for kind in ("decoder", "encoder", "vision_encoder") for wiring in ("pre_norm", "parallel", "sandwich")),
     ({"kind": "encoder_decoder", "encoder": {"layers": [BLOCK]}},
      "encoder.final_norm: is missing, and nothing else normalizes the sum of all layers; "
-     "give one, such as {kind: rms}, or say {kind: none}"),
+     "add a norm, such as {kind: rms}, or write {kind: none}"),
     # others
     ({"kind": "ngram", "head": {"tied": True}},
      "head.tied: the head reads 144 features and the embedding has 48; end hidden with 48, or leave tied out"),
@@ -460,11 +460,11 @@ HUGE = [
     ((*LAYER, "feedforward", "d_ff"), 10**9,
      "layers[3].feedforward.d_ff: 1000000000 is too large; use at most 16777216"),
     (("layers",), [{"repeat": 10**9, "block": BLOCK}],
-     "layers[0].repeat: 1000000000 is not a count; use a whole number from 1 to 10000"),
+     "layers[0].repeat: 1000000000 is not a valid number of repeats; use a whole number from 1 to 10000"),
     (("layers",), [{"repeat": 10_000, "blocks": [BLOCK, BLOCK]}],
-     "layers[0].repeat: the stack has more than 10000 layers; use fewer"),
+     "layers[0].repeat: the stack has more than 10000 layers; use fewer layers"),
     (("layers",), [{"repeat": 10_000, "block": BLOCK}, BLOCK],
-     "layers[1]: the stack has more than 10000 layers; use fewer"),
+     "layers[1]: the stack has more than 10000 layers; use fewer layers"),
 ]  # fmt: skip
 
 

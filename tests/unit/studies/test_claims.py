@@ -42,7 +42,7 @@ def test_an_installed_package_says_where_the_claims_are(tmp_path: Path, monkeypa
             compare(*arguments)
         expected = "claims: are not part of the installed package; run this in a clone of its repository"
         assert str(error.value) == expected
-    with pytest.raises(SpecError, match="holds no claims; name experiment files NUMBER-TITLE"):
+    with pytest.raises(SpecError, match="contains no claims; name experiment files NUMBER-TITLE"):
         compare("all", str(tmp_path))
     assert CHECKOUT not in calibration_file().parents  # which is needed for everybody's experiments
 

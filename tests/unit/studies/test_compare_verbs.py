@@ -104,16 +104,16 @@ def test_a_plan_that_the_memory_does_not_hold_says_what_the_file_can_say(
     monkeypatch.setattr(memory, "free_memory", lambda device: 2**18)
     with pytest.raises(ArchetypeError) as error:
         planned()
-    said = r"arms\.a: recipe: batch_size: a step on 64 rows of 8 tokens needs .* are free; use at most \d+"
+    said = r"arms\.a: recipe: batch_size: a step with 64 sequences of 8 tokens needs .* are free; use at most \d+"
     offer = re.fullmatch(
-        rf"{said}, or micro_batch_size (\d+), which accumulates gradients over the rows", str(error.value)
+        rf"{said}, or micro_batch_size (\d+), which accumulates gradients over the batch", str(error.value)
     )
     assert offer, error.value
     with pytest.raises(ArchetypeError, match=r"arms\.wide: recipe: micro_batch_size: .*; use at most \d+$") as error:
         planned(micro_batch_size=int(offer[1]))
     assert "\nwidth: 4 runs" in planned(micro_batch_size=int(str(error.value).split()[-1]))
     monkeypatch.setattr(memory, "free_memory", lambda device: 2**10)
-    with pytest.raises(ArchetypeError, match=r"too little for one row; use a smaller model or shorter rows$"):
+    with pytest.raises(ArchetypeError, match=r"too little for one sequence; use a smaller model or shorter sequences$"):
         planned()
 
 

@@ -58,7 +58,7 @@ def test_a_part_from_outside_is_matched_by_what_is_built(tmp_path: Path) -> None
         built[name] = sum(parameter.numel() for parameter in model.parameters()) - embedding
     assert built["scaled"] - built["plain"] == (1 + 2 + 3) * 8
     off = (built["scaled"] - built["plain"]) / built["plain"]
-    message = rf"arms\.scaled: non_embedding are {built['scaled']:,} and the control's {built['plain']:,}"
+    message = rf"arms\.scaled: non_embedding is {built['scaled']:,}, but {built['plain']:,} in the control"
     with pytest.raises(SpecError, match=message):
         study(tmp_path, "full", part | {"match": {"params": off * 0.99}})
     study(tmp_path, "full", part | {"match": {"params": off * 1.01}})

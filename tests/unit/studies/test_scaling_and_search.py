@@ -208,7 +208,7 @@ def test_values_of_a_change_say_what_differs() -> None:
 
 def test_a_search_without_a_candidate_says_why(tmp_path: Path) -> None:
     with pytest.raises(
-        SpecError, match=r"limits: exclude all 10 candidates; the last: parameters = .* exceeds 10; raise one"
+        SpecError, match=r"limits: exclude all 10 candidates; the last: parameters = .* exceeds 10; raise a limit"
     ):
         Search(search_file(limits={"parameters": 10}), tmp_path, Pretended(tmp_path))
     with pytest.raises(SpecError, match="rungs: must increase"):

@@ -110,7 +110,7 @@ def test_an_unknown_character_shows_in_bpe_on_characters() -> None:
     [
         ("byte_bpe", TEXT, 256, "vocab_size: 256 is too small for byte_bpe; use at least 257"),
         ("bpe", "abc", 3, "use at least 4"),
-        ("bpe", TEXT, None, "vocab_size: is required to train bpe; choose one, such as 4096"),
+        ("bpe", TEXT, None, "vocab_size: is required to train bpe; choose a size, such as 4096"),
         ("words", TEXT, 0, "use at least 1"),
         ("byte_bpe", "", 300, "text: is empty"),
         (

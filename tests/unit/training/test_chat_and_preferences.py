@@ -196,5 +196,5 @@ def test_what_is_missing_is_said(files: dict[str, Path], tmp_path: Path) -> None
     recipe = recipe_of(files, "preferences")
     with pytest.raises(ArchetypeError, match="nor messages"):
         start(tmp_path / "run", recipe.replace(data=recipe.data.replace(template="")), CPU)
-    with pytest.raises(ArchetypeError, match="no answer of the conversations fits into 3 tokens; use a longer one"):
+    with pytest.raises(ArchetypeError, match="no assistant answer fits into 3 tokens; increase sequence_length"):
         start(tmp_path / "run", recipe_of(files, "chat", sequence_length=3), CPU)

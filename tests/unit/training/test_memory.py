@@ -29,8 +29,8 @@ def test_too_many_rows_are_refused_with_the_most_that_fit(
     monkeypatch.setattr(memory, "free_memory", lambda device: 2**23)
     message = refusal(recipe.replace(batch_size=100_000, dtype="float32"), tmp_path / "run")
     match = re.fullmatch(
-        r"batch_size: a step on 100,000 rows of 16 tokens needs [\d.]+ GiB, but 8.00 MiB are free; use at most (\d+), "
-        r"or --micro-batch-size (\d+), which accumulates gradients over the rows, or --force",
+        r"batch_size: a step with 100,000 sequences of 16 tokens needs [\d.]+ GiB, but 8.00 MiB are free; "
+        r"use at most (\d+), or --micro-batch-size (\d+), which accumulates gradients over the batch, or --force",
         message,
     )
     assert match
@@ -45,11 +45,12 @@ def test_too_many_rows_are_refused_with_the_most_that_fit(
     for fields in ({"batch_size": most}, {"batch_size": 10 * most, "micro_batch_size": at_once}):
         start(tmp_path / f"{fields}", recipe.replace(**fields, dtype="float32"), CPU)
     more = recipe.replace(batch_size=10 * most, micro_batch_size=at_once + 1, dtype="float32")
-    assert refusal(more, tmp_path / "run").startswith(f"micro_batch_size: a step on {at_once + 1} rows of 16 tokens")
+    cause = f"micro_batch_size: a step with {at_once + 1} sequences of 16 tokens"
+    assert refusal(more, tmp_path / "run").startswith(cause)
     start(tmp_path / "forced", recipe, CPU, force=True)
     monkeypatch.setattr(memory, "free_memory", lambda device: 2**10)
-    assert "are free, too little for one row; use a smaller model" in refusal(recipe, tmp_path / "run")
-    with pytest.raises(SpecError, match="too little for one row"):
+    assert "are free, too little for one sequence; use a smaller model" in refusal(recipe, tmp_path / "run")
+    with pytest.raises(SpecError, match="too little for one sequence"):
         resume(tmp_path / "forced", CPU)
     assert resume(tmp_path / "forced", CPU, force=True).step == 0
 

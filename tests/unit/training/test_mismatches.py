@@ -43,8 +43,8 @@ HEADS = {"encoder": "masked_language_model", "vision_encoder": "classification"}
 OTHER = "other data"
 
 
-def or_other(preset: str, kinds: str) -> str:
-    return f"a model for such data, such as --spec {preset}, or {kinds}"
+def or_other(data: str, preset: str, kinds: str) -> str:
+    return f"a model that reads data of kind {data}, such as --spec {preset}, or {kinds}"
 
 
 def mismatch(objective: str, model: str, data: str, remedy: str, head: str = "") -> str:
@@ -59,7 +59,7 @@ MISMATCHES = [
     ("ngram", ENCODER, NEXT, mismatch("next_token does not suit", "encoder", "corpus", "masked_token")),
     ("ngram", WITH_CLASSES, None,
      mismatch("no objective suits", "encoder", "corpus",
-         or_other("llama-tiny", "data of kind labelled_text, labelled_tokens, text_pairs or scored_pairs"),
+         or_other("corpus", "llama-tiny", "data of kind labelled_text, labelled_tokens, text_pairs or scored_pairs"),
          "classification")),
     ("ngram", transformer_pair(), NEXT,
      mismatch("next_token does not suit", "encoder_decoder", "corpus", "span_corruption")),
@@ -67,20 +67,22 @@ MISMATCHES = [
      mismatch("sequence_to_sequence does not suit", "encoder_decoder", "corpus", "span_corruption")),
     ("ngram", megabyte(), MASKED, mismatch("masked_token does not suit", "megabyte", "corpus", "next_token")),
     ("pairs", decoder(), None,
-     mismatch("no objective suits", "decoder", "pairs", or_other("transformer-tiny", OTHER))),
+     mismatch("no objective suits", "decoder", "pairs", or_other("pairs", "transformer-tiny", OTHER))),
     ("pairs", decoder(), PAIRS,
-     mismatch("sequence_to_sequence does not suit", "decoder", "pairs", or_other("transformer-tiny", OTHER))),
+     mismatch("sequence_to_sequence does not suit", "decoder", "pairs", or_other("pairs", "transformer-tiny", OTHER))),
     ("pairs", ENCODER, None,
-     mismatch("no objective suits", "encoder", "pairs", or_other("transformer-tiny", OTHER))),
+     mismatch("no objective suits", "encoder", "pairs", or_other("pairs", "transformer-tiny", OTHER))),
     ("pairs", transformer_pair(), SPANS,
      mismatch("span_corruption does not suit", "encoder_decoder", "pairs", "sequence_to_sequence")),
     ("images", decoder() | {"vocab_size": 9}, None,
-     mismatch("no objective suits", "decoder", "images", or_other("vit-tiny", OTHER))),
+     mismatch("no objective suits", "decoder", "images", or_other("images", "vit-tiny", OTHER))),
     ("images", vision(), NEXT, mismatch("next_token does not suit", "vision_encoder", "images", "image_class")),
     ("ngram", vision(), None,
-     mismatch("no objective suits", "vision_encoder", "corpus", or_other("llama-tiny", "data of kind images"))),
+     mismatch("no objective suits", "vision_encoder", "corpus",
+         or_other("corpus", "llama-tiny", "data of kind images"))),
     ("pairs", vision(), None,
-     mismatch("no objective suits", "vision_encoder", "pairs", or_other("transformer-tiny", "data of kind images"))),
+     mismatch("no objective suits", "vision_encoder", "pairs",
+         or_other("pairs", "transformer-tiny", "data of kind images"))),
 ]  # fmt: skip
 
 
@@ -140,7 +142,7 @@ def test_pictures_that_the_model_does_not_take_are_named(all_recipes: dict[str, 
         "change either, as by --set spec.head.num_classes=3"
     )
     assert refusal(images.replace(data=ImageData()), tmp_path) == (
-        "data.file: no file is given; name one with --images, or in the recipe"
+        "data.file: no file is given; name a file with --images or in the recipe"
     )
 
 

@@ -46,7 +46,7 @@ def test_shared_layers_and_contents_side_by_side_train_as_in_one_process(recipe:
 
 MAMBA = {"kind": "mamba", "state_size": 4}
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
-    "parallel.pipeline: layer 2 uses the weights of layer 0, which is in another stage; make it 1, or let": (
+    "parallel.pipeline: layer 2 uses the weights of layer 0, which is in another stage; set parallel.pipeline to 1": (
         {"repeat": 4, "shared": True, "block": BLOCK}, {"pipeline": 2}
     ),
     "parallel.tensor: 4 does not divide the 2 of layers[0].mixer.parts[0].num_heads; use 2 or 1": (

@@ -111,7 +111,7 @@ def test_a_recipe_whose_layers_are_none_is_compared_all_the_same(tmp_path: Path,
 def test_a_finished_run_goes_on_for_more_steps(tmp_path: Path, recipe: Recipe) -> None:
     folder, events = tmp_path / "run", list[Event]()
     assert run(start(folder, recipe, CPU), lambda event: None) is None
-    assert refusal(folder, steps=12) == "steps: the run has taken 12 steps already; give more"
+    assert refusal(folder, steps=12) == "steps: the run has taken 12 steps already; use a larger number of steps"
     state = resume(folder, CPU, steps=16)
     assert not state.run.weights_file.exists()  # the checkpoint has them, and they are no longer the last ones
     assert run(state, events.append) is None

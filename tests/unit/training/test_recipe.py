@@ -81,7 +81,7 @@ def test_the_schema_has_every_kind() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"sequence_length": 99}, "sequence_length: 99 is more than the model's context of 16; use a shorter one"),
+        ({"sequence_length": 99}, "sequence_length: 99 is more than the model's context of 16; use shorter sequences"),
         ({"spec": "llama-huge"}, "llama-huge: there is no preset, file or folder of this name"),
         (
             {"spec": {"vocab_size": 99}},

@@ -101,7 +101,7 @@ def test_a_value_is_estimated(labelled: dict[str, Path], tmp_path: Path, capsys:
 @pytest.mark.parametrize(
     ("text", "fields", "message"),
     [
-        ("text,label\n", {}, "holds no record; write one record with text, label per line"),
+        ("text,label\n", {}, "contains no records; write one record with text, label per line"),
         ("text,label\na,\nb,c\n", {}, r"line 2: has no label; give it a label: \{\"text\": ..., \"label\": ...\}"),
         ("text,label\na,b\nc,b\n", {}, "has one class, 'b'; give texts of at least two classes"),
         ("text,label\na,b\n", {}, "holds one record"),

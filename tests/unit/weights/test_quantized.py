@@ -235,7 +235,7 @@ def test_what_cannot_be_is_said_in_a_line(tmp_path: Path) -> None:
             "blocks.9.x.quants": torch.zeros(2, 32, dtype=torch.uint8),
             "blocks.9.x.scales": torch.zeros(2, 1),
         },
-        "has the dtypes torch.int32": {f"{key}.quants": tensors[f"{key}.quants"].int()},
+        "has unexpected dtypes: torch.int32": {f"{key}.quants": tensors[f"{key}.quants"].int()},
     }
     for message, changes in damaged.items():
         save(Run(tmp_path / "few").weights_file, tensors | changes)

@@ -284,7 +284,7 @@ REFUSED = {
     ("decode", "lstm-tiny", "--deterministic"): "deterministic: a step of this model contains aten.mkldnn_rnn_layer",
     ("prefill", "llama-tiny", "--new", "4"): "--new: prefill generates no more than the first token; leave it out",
     ("decode", "llama-tiny", "--peer-python", "python"):
-        "--peer-python: has no effect without --peer; add it, or leave this out",
+        "--peer-python: has no effect without --peer; add --peer, or leave --peer-python out",
 }  # fmt: skip
 
 

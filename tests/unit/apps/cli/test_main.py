@@ -58,7 +58,7 @@ def test_the_table_of_verbs_says_what_their_docstrings_say(verb: str) -> None:
 
 
 def test_the_help_lists_every_verb_once() -> None:
-    lines = run("--help")[0].split("Verbs:\n")[1].splitlines()
+    lines = run("--help")[0].split("Commands:\n")[1].splitlines()
     assert [line.split()[0] for line in lines if line[2] != " "] == [*main.VERBS, "convert"]
 
 

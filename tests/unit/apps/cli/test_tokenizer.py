@@ -100,7 +100,7 @@ def test_fewer_ids_than_asked_for_are_mentioned(text: Path, tmp_path: Path) -> N
 
 def test_a_folder_with_contents_is_not_written_to(text: Path, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(ArchetypeError, match="exists already; choose another folder"):
+    with pytest.raises(ArchetypeError, match="already exists; choose another folder"):
         run("train", "--text", text, "--vocab-size", 280, "--to", tmp_path)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
     (tmp_path / "empty").mkdir()

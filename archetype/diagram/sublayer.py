@@ -1,4 +1,4 @@
-"""Lay out a content of a block: its cells in a container, wires between them, and captions next to it."""
+"""Lay out a sublayer of a block: its cells in a container, wires between them, and captions next to it."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -21,8 +21,8 @@ ROWS = re.compile("[BTS](?=[,)])")  # letters for batch and positions
 BUS = 10.0  # distance from a container's lower edge to where its inputs branch
 
 
-class Content(NamedTuple):
-    """Laid-out content of a block; the lower left corner of its container is the origin.
+class Sublayer(NamedTuple):
+    """Laid-out sublayer of a block; the lower left corner of its container is the origin.
 
     Attributes:
         layout: container, boxes, wires and text.
@@ -32,7 +32,7 @@ class Content(NamedTuple):
         entry: x of the wire from below.
         readers: cells that read the stream.
         source_readers: cells that read an encoder's output.
-        output: cell with the content's result; None for the container itself.
+        output: cell with the sublayer's result; None for the container itself.
         container: the container as a box, for wires.
     """
 
@@ -47,7 +47,7 @@ class Content(NamedTuple):
     container: Box
 
 
-def content_layout(
+def sublayer_layout(
     path: str,
     kind: str,
     title: str,
@@ -59,8 +59,8 @@ def content_layout(
     letters: Mapping[str, str],
     legible: Measure | None = None,
     counts: int = 1,
-) -> Content:
-    """Lay out the inside of a content, with name and captions on its right.
+) -> Sublayer:
+    """Lay out the inside of a sublayer, with name and captions on its right.
 
     Args:
         path: path of its parameters, such as `blocks.*.mixer`.
@@ -70,7 +70,7 @@ def content_layout(
         drawing: its cells.
         costs: costs of its layers.
         field: part of the specification that it draws.
-        columns: width of the block's widest content.
+        columns: width of the block's widest sublayer.
         letters: replacements of B, T and S in this stack.
         legible: measure whose numbers must not shrink: boxes are as wide as their text, and the caller adds captions
             (default: boxes of one width with shrinking text).
@@ -130,11 +130,11 @@ def content_layout(
     # cross-attention: the stream enters at the queries, next to the encoder's wire
     entry = readers[0].middle if sources else middle
     container_box = Box(path, 0, 0, width, height, kind, title)
-    return Content(layout, width, height, middle, entry, readers, sources, boxes.get(drawing.output), container_box)
+    return Sublayer(layout, width, height, middle, entry, readers, sources, boxes.get(drawing.output), container_box)
 
 
 def _gives(path: str, cell: Cell, output: str) -> str:
-    # the activation with a cell's result; for the last cell that of the content
+    # the activation with a cell's result; for the last cell, the sublayer's output
     if cell.gives:
         return f"{path}.{cell.gives}"
     return f"{path}.out" if cell.name == output else ""
