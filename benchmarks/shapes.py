@@ -23,11 +23,11 @@ SHAPES = {
 }
 ARCHITECTURES: dict[str, Callable[[], Decoder | EncoderDecoder]] = {
     "Mistral-like": lambda: mistral(
-        window=1024, context_length=8192, vocab_size=32_000, d_model=768, d_ff=2048, num_layers=12, num_heads=12,
+        window=1024, context_length=32_768, vocab_size=32_000, d_model=768, d_ff=2048, num_layers=12, num_heads=12,
         num_kv_heads=4, tied=True,
     ),
     "DeepSeek-V2-like": lambda: deepseek_v2(
-        context_length=8192, vocab_size=32_000, d_model=768, d_ff=2048, num_layers=8, num_experts=16,
+        context_length=32_768, vocab_size=32_000, d_model=768, d_ff=2048, num_layers=8, num_experts=16,
         experts_per_token=4, expert_d_ff=256, num_heads=12, kv_lora_rank=256, qk_nope_head_dim=64, qk_rope_head_dim=32,
         v_head_dim=64, tied=True,
     ),
@@ -37,10 +37,10 @@ ARCHITECTURES: dict[str, Callable[[], Decoder | EncoderDecoder]] = {
 _BASE = {"vocab_size": 32_000, "d_model": 768, "d_ff": 2048, "num_layers": 12, "num_heads": 12, "tied": True}
 # What looks back at the tokens before in one way or another, for lengths of 4,096 and more.
 MIXERS: dict[str, Callable[[], Decoder]] = {
-    "full": lambda: llama(context_length=8192, **_BASE),  # type: ignore[arg-type]
-    "GQA, 4 of 12": lambda: llama(context_length=8192, num_kv_heads=4, **_BASE),  # type: ignore[arg-type]
-    "MQA": lambda: llama(context_length=8192, num_kv_heads=1, **_BASE),  # type: ignore[arg-type]
-    "window of 256": lambda: llama(context_length=8192, num_kv_heads=4, patterns=(Window(size=256),), **_BASE),  # type: ignore[arg-type]
+    "full": lambda: llama(context_length=32_768, **_BASE),  # type: ignore[arg-type]
+    "GQA, 4 of 12": lambda: llama(context_length=32_768, num_kv_heads=4, **_BASE),  # type: ignore[arg-type]
+    "MQA": lambda: llama(context_length=32_768, num_kv_heads=1, **_BASE),  # type: ignore[arg-type]
+    "window of 256": lambda: llama(context_length=32_768, num_kv_heads=4, patterns=(Window(size=256),), **_BASE),  # type: ignore[arg-type]
     "latent": lambda: ARCHITECTURES["DeepSeek-V2-like"](),  # type: ignore[return-value]
     "Mamba": lambda: ARCHITECTURES["Mamba"](),  # type: ignore[return-value]
 }
