@@ -1,4 +1,4 @@
-"""Record of the extensions that a run directory needs, by file name and hash. Nothing is loaded here."""
+"""Record of the extensions that a run directory needs: file names and hashes. This module loads no extension."""
 
 import json
 from collections.abc import Iterable
