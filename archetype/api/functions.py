@@ -394,7 +394,7 @@ def export(
     Args:
         lm: a loaded model.
         folder: folder to write, which must not exist or be empty; nothing is left in it if writing fails.
-        family: the published format, such as "llama" (default: as loaded, or the first that can express the model).
+        family: published format, such as "llama" (default: as loaded, or the first that can express the model).
         shard_bytes: maximal size of a weights file.
         format: "hf" for transformers and other readers of its folders; "gguf" for llama.cpp; "archetype-hf", which can
             express every model, for transformers after `import archetype.hf`; "torch-export" or "onnx" for a program

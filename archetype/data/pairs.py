@@ -57,7 +57,7 @@ class Pairs:
 
 
 def read_lines(source: str, target: str, place: str) -> tuple[list[str], list[str]]:
-    """Split two parallel texts into lines. Refuse different numbers of lines with an error at `place`."""
+    """Split two parallel texts into lines. Refuse different numbers of lines; the error names `place`."""
     sources, targets = lines_of(source), lines_of(target)
     if len(sources) != len(targets):
         cause = f"the source has {len(sources)} lines and the target {len(targets)}"

@@ -65,7 +65,7 @@ _skipped: ContextVar[Skipped | None] = ContextVar("skipped", default=None)
 
 @contextmanager
 def skipping(limit: int | None) -> Iterator[Skipped]:
-    """Skip up to `limit` bad records within the `with` block. With None, skip none, and do not suggest to skip."""
+    """Skip up to `limit` bad records within the `with` block. If `limit` is None, errors do not suggest skipping."""
     skipped = Skipped(limit or 0)
     token = _skipped.set(None if limit is None else skipped)
     try:

@@ -1,4 +1,4 @@
-"""Classification reports as in scikit-learn, and errors and correlations of regression outputs."""
+"""Classification reports with scikit-learn's scores, and errors and correlations of regression outputs."""
 
 from collections import Counter
 from collections.abc import Sequence

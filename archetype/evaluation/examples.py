@@ -33,7 +33,7 @@ def evaluate_texts(
     """Evaluate a classification or regression model on labelled texts, which are truncated to its context.
 
     Args:
-        model: in evaluation mode.
+        model: model in evaluation mode.
         file: JSON lines or CSV with fields text and label.
         labels: names of the model's classes (default: their indices).
         start: token with which an encoder-decoder's targets start (default: the end token).

@@ -42,7 +42,7 @@ class Score:
 
     @property
     def bits_per_byte(self) -> float:
-        """Total cross-entropy in bits, divided by the number of bytes; can be compared between tokenizers."""
+        """Total cross-entropy in bits, divided by the number of bytes, which can be compared between tokenizers."""
         return self.loss * self.num_tokens / self.num_bytes / math.log(2)
 
     def record(self) -> dict[str, float]:
@@ -69,7 +69,7 @@ def score(
     is scored only if the tokenizer has a bos token.
 
     Args:
-        model: in evaluation mode.
+        model: model in evaluation mode.
         stride: step of the window in tokens (default: half of `length`). 1 gives each token the most context; `length`
             reads each token once.
         length: tokens per window (default: the model's context, or less for a large vocabulary).

@@ -69,7 +69,7 @@ def translation_score(
     """Translate sources and compare the results with reference targets.
 
     Args:
-        model: in evaluation mode.
+        model: model in evaluation mode.
         sources: source texts; pairs with an empty side are left out.
         targets: reference target of each source.
         places: file and line of each pair, for errors.

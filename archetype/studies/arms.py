@@ -71,7 +71,7 @@ def build_arms(
     tokens: int | None,
     matched: Match,
 ) -> list[Arm]:
-    """Build all arms of a part and match them to the first.
+    """Build all arms of a part, and match them to the control.
 
     Args:
         changes: changes to the base model for each arm name; the first arm is the control.

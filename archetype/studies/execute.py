@@ -1,4 +1,4 @@
-"""Execute one run of a study: train it, resuming where it stopped, measure it and record the result."""
+"""Execute a run of a study: train or resume the run, measure its metrics and record the results."""
 
 import json
 import math

@@ -51,7 +51,7 @@ class Outcome:
 
     Args:
         holds: whether the claim holds within the tolerances fixed beforehand.
-        sentence: the finding with its numbers; if the claim does not hold, what holds instead.
+        sentence: finding with measured values; if the claim does not hold, the sentence says what holds instead.
     """
 
     holds: bool

@@ -125,7 +125,7 @@ class TrainedPart(Spec):
 
     @property
     def compared(self) -> tuple[str, tuple[str, ...]]:
-        """Control and the arms tested against it. If a single test covers all arms, only one is listed."""
+        """Control and the arms tested against it. If one test covers all arms, only the first tested arm is listed."""
         if self.between is not None:
             return self.between[0], self.between[1:]
         control, *others = self.arms
@@ -141,7 +141,7 @@ class ScalingLawPart(Spec):
         says: the question, in one sentence.
         base: the model.
         sizes: changes to the model for each size name, smallest first; the last size is left out of the fit.
-        tokens: numbers of training tokens; each size has a run for each number.
+        tokens: numbers of training tokens, for each of which every size is trained.
         data: training data.
         recipe: training recipe.
         tune: tuning trials of each size, with the fewest tokens.

@@ -1,6 +1,6 @@
 """Statistics of paired runs: differences over seeds, intervals, tests, shares, slopes and power.
 
-All functions take plain numbers. Distributions come from scipy (extra `studies`).
+Distributions come from scipy (extra `studies`).
 """
 
 import math

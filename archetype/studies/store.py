@@ -8,7 +8,7 @@
     runs/KEY/run                  run directory
     corpora/HASH                  split texts
 
-The state changes by an atomic rename. Studies that request the same run share it.
+The state changes by an atomic rename. Studies that request the same run share its results.
 """
 
 import hashlib

@@ -35,7 +35,7 @@ class Engine:
         """Train all incomplete runs in the given order. Failed runs are tried again.
 
         Raises:
-            DataError: some runs failed; the message names the first.
+            DataError: some runs failed; the message names the first failed run.
             Stopped: a signal arrived; unfinished runs can be resumed.
         """
         keys = list(dict.fromkeys(keys))

@@ -90,7 +90,7 @@ class TokenizedData(FileData):
         """Return the training part of the texts."""
 
     def all_texts(self, texts: dict[str, str]) -> list[str]:
-        """Return all texts in memory, including the validation part."""
+        """Return all texts that are in memory, including validation texts."""
         return list(texts.values())
 
 
@@ -214,9 +214,9 @@ class MixturePart(Spec):
 
     Attributes:
         weight: relative number of rows, normalized over all sources.
-        text: as for kind documents.
-        field: as for kind documents.
-        separator: as for kind documents.
+        text: files or datasets, as for kind documents.
+        field: text column, as for kind documents.
+        separator: line between documents, as for kind documents.
     """
 
     weight: Positive = 1.0

@@ -19,7 +19,7 @@ def suitable_rate(
     Args:
         optimizer: optimizer of the recipe; if it has no `share_of_adamw`, its default rate is used for any width.
         is_trained: whether training starts from pretrained weights.
-        adapter: kind of the adapter that is trained instead of the model; empty if there is none.
+        adapter: kind of the adapter that is trained instead of the model; empty without an adapter.
     """
     width, share = getattr(spec, "d_model", None), optimizer.share_of_adamw
     follows_width = width is not None and share is not None and (spec.is_causal or is_trained)

@@ -31,7 +31,7 @@ class Processes:
     Attributes:
         is_alone: whether this is the only process.
         is_main: whether this process writes metrics and weights and shows progress.
-        holds_all: whether it has all weights, so that it can generate by itself.
+        holds_all: whether this process has all weights, so that it can generate without the others.
         writes_checkpoints: whether this process writes checkpoints, or its shards of them.
         number: index among the processes that compute different tokens.
     """
@@ -116,7 +116,7 @@ class Processes:
         return loss, num_targets, norm_read
 
     def sum(self, *values: float) -> tuple[float, ...]:
-        """Sum each of the given values over all processes."""
+        """Sum each argument over all processes."""
         return values
 
     @property

@@ -116,7 +116,7 @@ def resume(
     sizes: Sequence[str] = (),
     processes: Processes = ALONE,
 ) -> TrainState:
-    """Resume a run from its newest checkpoint, or from the start if it has none.
+    """Resume a run from its newest checkpoint, or from the start if it has no checkpoint.
 
     Args:
         steps: new total number of steps (default: unchanged).

@@ -188,7 +188,7 @@ class Facts(SyntheticData):
 
     @property
     def bits(self) -> float:
-        """Information content of all values in bits."""
+        """Information content of all facts' values in bits."""
         return self.num_facts * 2 * math.log2(self.symbols)
 
     def all_facts(self) -> Ids:

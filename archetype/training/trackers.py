@@ -114,7 +114,7 @@ class Trackio(Tracker):
 
 @part
 class MLflow(Tracker):
-    """MLflow; MLFLOW_TRACKING_URI names its server.
+    """MLflow, on the server that the environment variable MLFLOW_TRACKING_URI names.
 
     Attributes:
         experiment: experiment in which the run appears.

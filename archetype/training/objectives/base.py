@@ -27,7 +27,7 @@ LARGE_LOGITS = 2**26  # bytes of a batch's logits above which they are computed 
 
 @dataclass(frozen=True)
 class LossOutput:
-    """Loss of a batch, with numbers of predictions.
+    """Loss of a batch, with the number of all predictions and of correct predictions.
 
     Attributes:
         loss: mean loss over all targets in nats, plus auxiliary losses of the model.
@@ -248,7 +248,7 @@ class ObjectiveInputs:
 
     @property
     def text_tokenizer(self) -> Tokenizer:
-        """The tokenizer; the data must not be images."""
+        """Tokenizer of the texts, for data other than images."""
         assert self.tokenizer is not None
         return self.tokenizer
 

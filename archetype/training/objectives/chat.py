@@ -127,7 +127,7 @@ def marked_batch(rows: list[MarkedRow]) -> Batch:
 
 
 def _packed(conversations: list[MarkedRow], longest: int) -> list[list[MarkedRow]]:
-    """Fill rows of at most `longest` tokens with conversations in order; if `longest` is 0, one per row."""
+    """Fill rows of at most `longest` tokens with conversations in order, or if `longest` is 0, use one row for each."""
     rows: list[list[MarkedRow]] = []
     num_tokens = longest  # so that the first conversation opens a row
     for conversation in conversations:

@@ -200,7 +200,7 @@ class ManyProcesses(Processes):
             restore_optimizer(state.model, state.optimizer, moments)
 
     def parts(self, objective: Objective, batch: Batch, rows: int | None) -> list[MicroBatch]:
-        """Return the micro-batches of this process. Their number is the same in every process."""
+        """Return the micro-batches of this process. Every process has the same number of micro-batches."""
         if self.pipeline is not None:  # splits its rows into micro-batches itself
             self.micro_batch_size, rows = rows or 1, None
         total = len(batch[0])
