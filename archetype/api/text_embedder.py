@@ -46,7 +46,7 @@ class TextEmbedder(LanguageModel):
             pooling: "mean" or "max" over a text's tokens, the "first" token through the pooler, or the "last" token
                 (default: the model's sentence embedding head, which gives the same vectors as sentence-transformers;
                 without this head, "mean" for an encoder and "last" for a decoder).
-            normalized: whether to scale vectors to length 1 (default: as the sentence embedding head does, or else true).
+            normalized: scale vectors to length 1 (default: as the sentence embedding head does, or else true).
             prompt: name of the prompt to put before each text (default: the model's default prompt).
 
         Raises:
