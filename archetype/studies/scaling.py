@@ -110,7 +110,7 @@ class ScalingLawStudy:
 
     Args:
         mode: quick uses fewer sizes and tokens.
-        split: where validation and test data are taken from a text.
+        split: whether validation and test data come from everywhere in a text or from its end.
     """
 
     def __init__(

@@ -53,7 +53,7 @@ class SearchFile(Spec):
         rungs: training tokens of each rung, in increasing order.
         keep: fraction of the candidates that continue to the next rung.
         cost: quantity weighed against validation loss or accuracy.
-        split: where validation and test data are taken from a text.
+        split: whether validation and test data come from everywhere in a text or from its end.
     """
 
     version: Literal[1] = 1

@@ -50,7 +50,7 @@ def is_text(source: Source) -> bool:
 
 
 def check_number_of_runs(field: str, *factors: int, most: int = MAX_RUNS) -> None:
-    """Refuse settings whose product is too large a number of runs, before a plan lists the runs."""
+    """Refuse settings that give too many runs, before a plan lists the runs."""
     if math.prod(factors) > most:
         invalid(field, f"give more than {most:,} runs", "reduce the number of runs")
 

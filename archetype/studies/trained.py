@@ -52,7 +52,7 @@ class TrainedStudy:
 
     Args:
         mode_name: quick, full, extended or gpu.
-        split: where validation and test data are taken from a text.
+        split: whether validation and test data come from everywhere in a text or from its end.
 
     Raises:
         ArchetypeError: an arm is invalid or cannot be matched, or a corpus is missing.
