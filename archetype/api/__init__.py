@@ -1,1 +1,1 @@
-"""Public Python interface: the functions of `import archetype`, and models with their tokenizers."""
+"""Public Python interface: the functions that `import archetype` provides, and models with their tokenizers."""

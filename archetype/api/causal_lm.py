@@ -1,4 +1,4 @@
-"""Models that continue text from left to right."""
+"""Models that generate text from left to right."""
 
 from collections.abc import Iterator
 from typing import Unpack
@@ -16,7 +16,7 @@ from archetype.tokenizers.chat_template import Message
 
 
 class CausalLM(TextGenerator):
-    """A model that continues text from left to right."""
+    """Model that generates text from left to right."""
 
     model: Decoder | NGram | MegaByte
 
@@ -25,7 +25,7 @@ class CausalLM(TextGenerator):
         return "generate or score texts"
 
     def chat(self, messages: list[Message], **sampling: Unpack[SamplingFields]) -> str:
-        """Answer a conversation.
+        """Generate the next answer in a conversation.
 
         Args:
             messages: dicts with the keys role (system, user or assistant) and content.
@@ -37,12 +37,12 @@ class CausalLM(TextGenerator):
         return "".join(self.stream_chat(messages, **sampling))
 
     def stream_chat(self, messages: list[Message], **sampling: Unpack[SamplingFields]) -> Iterator[str]:
-        """Answer a conversation piece by piece; same arguments and errors as `chat`."""
+        """Stream the next answer in a conversation. Arguments and errors are those of `chat`."""
         # continues=False: the answer follows the template's header, not a word, so no space is put in between
         return self.engine(1).submit(self.encode_chat(messages), continues=False, **sampling).pieces()
 
     def encode_chat(self, messages: list[Message]) -> list[int]:
-        """Return the token ids of a conversation up to the model's answer; same errors as `chat`."""
+        """Return the token ids of a conversation up to the model's next answer. Errors are those of `chat`."""
         tokenizer = self._tokenizer()
         if self.template is None:
             cause = "the folder has none: this is a base model, not trained to chat"
@@ -51,7 +51,7 @@ class CausalLM(TextGenerator):
         return tokenizer.encode_with_special_tokens(self.template.render(messages))
 
     def score(self, text: str, stride: int | None = None, length: int | None = None) -> Score:
-        """Compute loss per token, perplexity and bits per byte of a text of any length.
+        """Compute the loss per token, perplexity, bits per byte and accuracy on a text of any length.
 
         Args:
             stride: tokens between the starts of two windows (default: half of `length`).
@@ -75,7 +75,7 @@ class CausalLM(TextGenerator):
 
 
 class DecoderLM(CausalLM, TextEmbedder):
-    """A causal language model that also embeds texts: a decoder with a language model head."""
+    """Decoder with a language model head, which can also embed texts."""
 
     model: Decoder
 

@@ -1,4 +1,4 @@
-"""Export of language models: Hugging Face folders, GGUF files, exported programs, PEFT adapters."""
+"""Export of models: Hugging Face folders, GGUF files, exported programs, PEFT adapters."""
 
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -48,12 +48,12 @@ def export(
     with_code: bool = False,
     card: ModelCard | None = None,
 ) -> Family:
-    """Write a language model as a folder for other programs, then read it back and compare every tensor.
+    """Write a model as a folder for other programs, then read the folder back and compare every tensor.
 
     Takes the same arguments and raises the same errors as `archetype.export`.
 
     Args:
-        card: what README.md says besides the specification.
+        card: contents of the model card (README.md), in addition to the specification.
 
     Returns:
         The family whose format was written.
@@ -139,10 +139,10 @@ def export_adapter(folder: Path, to: str | Path, family: str | None = None) -> F
     Args:
         folder: a run directory whose model has an adapter.
         to: must not exist, or be empty.
-        family: format of the base model (default: as loaded, or the first that can express the model).
+        family: format of the base model (default: as loaded, or the first format that can express the model).
 
     Raises:
-        CheckpointError: the run does not exist, has no adapter, or the format cannot express it.
+        CheckpointError: the run does not exist or has no adapter, or the format cannot express the adapter.
     """
     if not folder.is_dir():
         raise CheckpointError(str(folder), "there is no such folder", "give a run directory with an adapter")

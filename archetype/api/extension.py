@@ -1,4 +1,4 @@
-"""Extensions: parts registered in a program or notebook, or loaded from a file that the user names."""
+"""Extensions: parts registered in a program or notebook, or by a Python file that the user names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def register(
     cost: type[PartCost] | type[ModelCost] | None = None,
     rule: type[PatternRule[Any]] | None = None,
 ) -> T:
-    """Add a kind of part, so that specifications and recipes can name it and every command accepts it.
+    """Register a kind of part, so that specifications and recipes can name it and every command accepts it.
 
     Args:
         kind: a subclass of a role of `archetype.spec` (Mixer, FeedForward, Norm, Activation, Router, EmbeddingPosition,
@@ -42,14 +42,14 @@ def register(
             `archetype.training` (ObjectiveConfig, Optimizer, Schedule, Data, Tracker), `Decision` of
             `archetype.studies.decisions`, or `archetype.tokenizers.Tokenizer`; its `kind` is its name in files.
         module: torch module of the part; `archetype/nn/registry.py` lists the arguments for each role.
-        cost: class that counts the part (default: its module is counted on the meta device).
-        rule: rule of a pattern: which positions attend to each other.
+        cost: class that computes the part's cost (default: its module is counted on the meta device).
+        rule: for a pattern, the function that decides which positions attend to each other.
 
     Returns:
-        The class, so that `register` can be used as a decorator of a class that needs nothing else.
+        The class, so that `register` can decorate a class that needs no other argument.
 
     Raises:
-        SpecError: another class has that kind, or a module or rule is missing.
+        SpecError: another class has this kind, or a module or rule is missing.
     """
     if not issubclass(kind, Part):
         from archetype.tokenizers import register_tokenizer
@@ -71,7 +71,7 @@ def register(
 
 
 def load_extension(file: Path) -> None:
-    """Run a Python file that registers parts; only a path given by the user may be passed, never one from a file.
+    """Run a Python file that registers parts. Pass only a path that the user gave, never a path read from a file.
 
     Raises:
         ArchetypeError: the file does not exist or fails; the message names the line.
@@ -94,7 +94,7 @@ def load_extension(file: Path) -> None:
 
 
 def failure_of_extension(error: BaseException) -> SpecError | None:
-    """Describe in one line an error raised by an extension: file, line and part; None if no extension raised it."""
+    """Describe in one line an error raised by an extension: file, line and part. Return None for other errors."""
     files = {
         file: name
         # a copy: another thread may import meanwhile

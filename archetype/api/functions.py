@@ -1,4 +1,4 @@
-"""The functions of `import archetype`; each imports its dependencies when it is called."""
+"""Functions that `import archetype` provides. Each imports its dependencies when it is called."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def load_spec(source: Source) -> ModelSpec:
-    """Read a specification.
+    """Load a specification.
 
     Args:
         source: a preset's name, a YAML or JSON file, a run directory, a Hugging Face folder or its config.json, a model
@@ -72,15 +72,15 @@ def cost_report(
     source_length: int | None = None,
     state_dtype: str | None = None,
 ) -> CostReport:
-    """Count the parameters, FLOPs, state and memory of a specification.
+    """Compute the parameters, FLOPs, state and memory of a specification.
 
     Args:
         source: anything that `load_spec` takes.
         batch: batch size.
         length: tokens per sequence (default: the context length).
-        dtype: type of the weights, such as "bfloat16" or "int4"; a type of GGUF files, such as "q4_k_m", tensor by
-            tensor as `export` writes it; or "published": the types that the source's files have.
-        attention: count all `computed` pairs of positions, masked or not, or only `allowed` pairs.
+        dtype: type of the weights, such as "bfloat16" or "int4"; a GGUF file type, such as "q4_k_m", with the tensor
+            types that `export` writes; or "published", the types in the source's files.
+        attention: count all "computed" pairs of positions, masked or not, or only the unmasked ("allowed") pairs.
         source_length: tokens per source of an encoder-decoder (default: `length`).
         state_dtype: type of the state (default: that of the weights, at least 16 bits).
 
@@ -104,19 +104,20 @@ def draw(
     dtype: str = "bfloat16",
     aspect: str | None = None,
 ) -> Drawing:
-    """Draw an architecture; a notebook shows it, `.save("it.svg")` or `.save("it.png")` writes it.
+    """Draw an architecture. A notebook shows the drawing; `.save("model.svg")` or `.save("model.png")` writes it.
 
-    Repeated blocks are folded, the residual stream is a rail, shapes are symbols, and each box has a bar for its cost.
+    Repeated blocks are folded, the residual stream is a vertical line, shapes are symbols, and a bar in each box shows
+    its cost.
 
     Args:
         source: anything that `load_spec` takes.
-        other: a second architecture, drawn next to it; additions, removals and changes are coloured and listed.
+        other: a second architecture, drawn next to the first; additions, removals and changes are coloured and listed.
         measure: quantity shown by the bars: parameters, active parameters, FLOPs or bytes of the weights.
         batch: batch size, for FLOPs.
-        length: tokens per sequence (default: the context length; of two, the shorter).
+        length: tokens per sequence (default: the context length; with `other`, the shorter of the two).
         dtype: type of the weights.
-        aspect: aspect ratio of the picture, such as "16:9"; blocks are arranged in the rows that allow the largest
-            text (default: that of the drawing).
+        aspect: aspect ratio of the picture, such as "16:9"; blocks are arranged in rows so that the text is as large as
+            possible (default: blocks are not rearranged).
 
     Raises:
         ArchetypeError: a specification is invalid, or the measure does not exist.
@@ -143,7 +144,7 @@ def draw(
 def build(
     source: Source, seed: int = 0, device: str | torch.device = "cpu", dtype: str | torch.dtype = "float32"
 ) -> Model:
-    """Build a randomly initialised model; the same seed gives the same weights.
+    """Build a randomly initialised model. The same seed gives the same weights.
 
     Args:
         source: anything that `load_spec` takes.
@@ -174,7 +175,7 @@ def load(
     deterministic: bool = False,
     accept_unproved: bool = False,
 ) -> LanguageModel:
-    """Load a model with its tokenizer, as an object of the class for its kind: `CausalLM`, `TextEncoder` and so on.
+    """Load a model with its tokenizer. The class of the result depends on the model: `CausalLM`, `TextEncoder` etc.
 
     For a type checker, name the class: `archetype.CausalLM.load(folder)` has the same arguments.
 
@@ -185,13 +186,13 @@ def load(
         device: auto (a GPU if there is one), cpu, cuda, cuda:N or mps.
         allow_pickle: also read pytorch_model.bin, with an unpickler that can only create tensors.
         overrides: assignments path=value, as for `archetype set`, to the specification of a Hugging Face folder; they
-            replace assumptions about a family that is not registered, such as "fused_order=qkv".
+            can correct assumptions about a family that is not registered, such as "fused_order=qkv".
         weights: "int8" or "int4" quantizes matrices to 8 or 4 bits in groups of 32, about a quarter or an eighth of
-            float32; "lossless" stores bfloat16 matrices in 12 bits without changing a value.
+            float32; "lossless" stores bfloat16 matrices in 12 bits per weight without changing them.
         further_tokens: load the multi-token prediction layers of a Hugging Face folder, so that the model can be its
             own draft model (default: leave them out).
         deterministic: make the logits of each sequence independent, bit for bit, of the batch, the prefill chunks
-            and the draft model; prefill is then slower.
+            and the draft model. This makes prefill slower.
         accept_unproved: load a family that is not registered even if neither a test nor a class of the installed
             transformers can confirm the assumptions about it.
 
@@ -199,7 +200,7 @@ def load(
         ArchetypeError: a file is invalid; the message names the file and the fault.
 
     Warns:
-        UnknownFamily: the family is not registered; the message says what was inferred, and from what.
+        UnknownFamily: the family is not registered; the message lists what was inferred, and from which fields.
     """
     from archetype.api.loading import load
     from archetype.io.tensors import dtype_of
@@ -261,13 +262,13 @@ def evaluate(
     tasks: Sequence[str] | None = None,
     **settings: Any,
 ) -> Score | ClassReport | ValueReport | TranslationScore | TaskScores:
-    """Evaluate a model on a text, on labelled examples, or on lm-eval tasks; pass exactly one of the three.
+    """Evaluate a model on a text, on labelled examples, or on lm-eval tasks. Pass exactly one of the three.
 
     Args:
         model: a loaded model, or anything that `load` takes.
-        text: a text; the result has `.loss` in nats per token, `.perplexity`, `.bits_per_byte` and `.accuracy`.
-        data: labelled examples, as the model's method `evaluate` takes them: texts or images with classes, texts with
-            values, or sources with targets.
+        text: text to score; the result has `.loss` in nats per token, `.perplexity`, `.bits_per_byte` and `.accuracy`.
+        data: labelled examples, in a form that the model's method `evaluate` accepts: texts or images with classes,
+            texts with numbers, or sources with targets.
         tasks: task names, YAML files, or folders of YAML files.
         settings: keyword arguments of `CausalLM.score` for a text, of `CausalLM.evaluate_tasks` for tasks, or fields of
             `Beam` for sources with targets.
@@ -316,21 +317,21 @@ def train(
     force: bool = False,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> LanguageModel:
-    """Train a model and load it; missing settings come from the recipe or are chosen to fit the text.
+    """Train a model and load it. Missing settings come from the recipe or are chosen to fit the text.
 
     Args:
-        to: the run directory to create; `archetype train --resume` continues it after an interruption.
+        to: run directory to create; `archetype train --resume` continues an interrupted run.
         text: UTF-8 files, folders or patterns.
         spec: anything that `load_spec` takes (default: a small decoder).
-        start_from: pretrained model with its tokenizer; anything that `load` takes.
+        start_from: pretrained model to start from, with its tokenizer; anything that `load` takes.
         recipe: a recipe file; the other arguments override its fields.
         steps: number of optimizer steps.
         minutes: approximate training time, instead of steps.
         batch_size: sequences per step.
         sequence_length: tokens per sequence.
         learning_rate: peak learning rate.
-        tokenizer: kind of tokenizer to train, such as "byte_bpe", or a folder.
-        vocab_size: vocabulary size of a tokenizer to train.
+        tokenizer: kind of tokenizer to train, such as "byte_bpe", or folder of a trained tokenizer.
+        vocab_size: vocabulary size of the tokenizer to train.
         overrides: assignments path=value to any field of the recipe; spec.PATH edits the specification.
         seed: seed of weights, data order and dropout.
         device: auto (a GPU if there is one), cpu, cuda, cuda:N or mps.
@@ -388,23 +389,24 @@ def export(
     allow_different_tokens: bool = False,
     with_code: bool = False,
 ) -> None:
-    """Write a model as a folder for other programs, then read it back and compare every tensor.
+    """Write a model as a folder for other programs, then read the folder back and compare every tensor.
 
     Args:
         lm: a loaded model.
-        folder: must not exist, or be empty; nothing is left there if writing fails.
-        family: the published format, such as "llama" (default: as loaded, or the first that can express the model).
-        shard_bytes: maximal size of a file of weights.
-        format: "hf" for transformers and programs that read its folders, "gguf" for llama.cpp, "archetype-hf" for
-            transformers after `import archetype.hf`, which can express every model; "torch-export" and "onnx" for a
-            program of the whole forward pass, from tokens to logits, which does not need Archetype.
-        type: type of the weights of a GGUF file, such as "q4_k_m"; norms and vectors are in f32 (default: the model's).
+        folder: folder to write, which must not exist or be empty; nothing is left in it if writing fails.
+        family: published format, such as "llama" (default: as loaded, or the first that can express the model).
+        shard_bytes: maximal size of a weights file.
+        format: "hf" for transformers and other readers of its folders; "gguf" for llama.cpp; "archetype-hf", which can
+            express every model, for transformers after `import archetype.hf`; "torch-export" or "onnx" for a program
+            that computes logits from tokens without Archetype.
+        type: file type of a GGUF file, such as "q4_k_m" (default: the model's type); norms and vectors are in f32.
         allow_different_tokens: only warn if llama.cpp or transformers will tokenize some texts differently.
-        with_code: for archetype-hf, also write a file with which transformers finds the classes if it is told to trust
-            the folder's code (trust_remote_code); Archetype must be installed there.
+        with_code: for archetype-hf, also write a file with which transformers finds Archetype's classes if it is called
+            with trust_remote_code; Archetype must be installed.
 
     Raises:
-        CheckpointError: names the field that the format cannot express, or the file that cannot be written.
+        CheckpointError: the format cannot express the model, or a file cannot be written; the message names the field
+            or file.
     """
     from archetype.api.exporting import export
 

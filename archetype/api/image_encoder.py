@@ -14,7 +14,7 @@ from archetype.models.vision.module import VisionEncoder
 
 
 class ImageEncoder(LanguageModel):
-    """A vision transformer."""
+    """Vision transformer that classifies images."""
 
     model: VisionEncoder
 
@@ -23,20 +23,20 @@ class ImageEncoder(LanguageModel):
         return "classify images"
 
     def images(self, *files: str | Path) -> Tensor:
-        """Read images as `classify` takes them, (B, channels, height, width).
+        """Load images as the input of `classify`, (B, channels, height, width).
 
         Args:
             files: image files, or .npz files with an array `images` of pixels or of model inputs.
 
         Raises:
-            ArchetypeError: a file is not an image, or the model has no description of its image preprocessing.
+            ArchetypeError: a file is not an image, or the model does not define its image preprocessing.
         """
         size, paths = self.model.spec.image_shape, [Path(file) for file in files]
         images = [open_pictures(path, *size, self._processor_of(path)) for path in paths]
         return torch.cat([torch.from_numpy(numbers) for numbers in images])
 
     def image(self, data: bytes) -> Tensor:
-        """Read the image in the bytes of a file, (channels, height, width); same errors as `images`."""
+        """Decode the bytes of an image file to (channels, height, width). Errors are those of `images`."""
         size = self.model.spec.image_shape
         return torch.from_numpy(picture_numbers(data, *size, self.open_image_processor()))
 
@@ -49,7 +49,7 @@ class ImageEncoder(LanguageModel):
         return generate.classify_pictures(self.model, images)
 
     def evaluate(self, data: str | Path) -> ClassReport:
-        """Evaluate classes against labelled images.
+        """Evaluate the model on labelled images.
 
         Args:
             data: .npz file, or a folder with a subfolder for each class.

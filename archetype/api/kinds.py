@@ -1,4 +1,4 @@
-"""The class of a loaded model, chosen by the roles of its specification."""
+"""Choose the Python class of a loaded model from its specification."""
 
 from archetype.api.causal_lm import CausalLM, DecoderLM
 from archetype.api.image_encoder import ImageEncoder
@@ -12,7 +12,7 @@ KINDS = (CausalLM, DecoderLM, Seq2SeqLM, TextEncoder, TextClassifier, ImageEncod
 
 
 def kind_of(spec: ModelSpec) -> type[LanguageModel]:
-    """Return the class with the methods that a model of this specification supports."""
+    """Return the class whose methods a model with this specification supports."""
     if spec.reads_images:
         return ImageEncoder
     # an encoder-decoder without a target head can only classify

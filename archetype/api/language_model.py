@@ -1,4 +1,4 @@
-"""A model with its tokenizer and the settings of its folder."""
+"""Model with its tokenizer and the settings in its folder."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ K = TypeVar("K", bound="LanguageModel")
 
 
 class LoadOptions(TypedDict, total=False):
-    """Arguments of `archetype.load` after the folder."""
+    """Keyword arguments of `archetype.load`."""
 
     dtype: str | torch.dtype | None
     device: str | torch.device
@@ -49,7 +49,7 @@ class LoadOptions(TypedDict, total=False):
 
 @dataclass(repr=False)
 class LanguageModel:
-    """A model with its tokenizer; each kind of model has a subclass with the methods that it supports.
+    """Model with its tokenizer. Each kind of model has a subclass with the methods that it supports.
 
     `archetype.load(folder)` and `LanguageModel(spec, model, ...)` choose the subclass: `CausalLM`, `DecoderLM`,
     `Seq2SeqLM`, `TextEncoder`, `TextClassifier` or `ImageEncoder`. For a type checker, name the subclass:
@@ -58,16 +58,16 @@ class LanguageModel:
     Attributes:
         spec: the architecture.
         model: the torch module, in evaluation mode.
-        tokenizer: None if the folder has none; the model then takes and returns token ids only.
+        tokenizer: None if the folder has no tokenizer; the model then takes and returns token ids only.
         sampling: default sampling settings.
-        special: ids of the tokens that start, end and pad a text, from the folder's files.
-        family: the published family that it was loaded from; None for a model trained here.
-        labels: class names; empty if the folder has none.
-        template: chat template; None for a model that only continues texts.
-        left_out: weights of the folder that this model does not use, such as those of a vision tower; an export to the
-            same family includes them.
+        special: ids of the tokens that start, end and pad a text, according to the folder's files.
+        family: published family that the model was loaded from; None for a model trained with Archetype.
+        labels: class names; empty if the folder does not name classes.
+        template: chat template; None if the model has no chat template.
+        left_out: weights in the folder that this model does not use, such as a vision tower; an export to the same
+            family includes them.
         image_processor: contents of preprocessor_config.json.
-        sentence_files: files of sentence-transformers (modules.json and the files that it names).
+        sentence_files: files in the format of sentence-transformers (modules.json and the files that it names).
         generation: contents of generation_config.json.
     """
 
@@ -103,7 +103,7 @@ class LanguageModel:
 
     @classmethod
     def load(cls, folder: str | Path, **options: Unpack[LoadOptions]) -> Self:
-        """Load a model of this kind; same arguments as `archetype.load`.
+        """Load a model of this class. Arguments are those of `archetype.load`.
 
         Raises:
             ArchetypeError: a file is invalid, or the model is of another kind.
@@ -113,7 +113,7 @@ class LanguageModel:
         return load(folder, **options).expect(cls)
 
     def expect(self, kind: type[K]) -> K:
-        """Return self as a model of a kind, for a type checker.
+        """Return self, typed as a model of the given class.
 
         Raises:
             WrongKind: the model is of another kind.
@@ -129,30 +129,30 @@ class LanguageModel:
         return Table(("", ""), [*self._summary().items()], text_columns=2).html()
 
     def to(self, device: str | torch.device | None = None, dtype: str | torch.dtype | None = None) -> Self:
-        """Move the model to a device, or convert its weights to a type such as "bfloat16"; return self."""
+        """Move the model to a device, or convert its weights to a type such as "bfloat16". Return self."""
         self.model.to(device=None if device is None else resolve_device(device), dtype=dtype_of(dtype))
         return self
 
     def pack(self, weights: str) -> Self:
-        """Store the model's matrices in fewer bits; return self.
+        """Store the model's matrices in fewer bits. Return self.
 
         Args:
-            weights: "int8" or "int4", in groups of 32 weights with one scale; "lossless", bfloat16 in 12 bits.
+            weights: "int8" or "int4" with one scale for each group of 32 weights, or "lossless", bfloat16 in 12 bits.
 
         Raises:
-            SpecError: the type is unknown or does not suit the model's, or the matrices are already packed.
+            SpecError: the type is unknown or cannot store the model's dtype, or the matrices are already packed.
         """
         pack_model(self.model, weights)
         return self
 
     def use_template(self, file: Path) -> Self:
-        """Use a Jinja file, or a known chat template by its name; return self."""
+        """Set the chat template from a Jinja file or the name of a known template. Return self."""
         self.template = ChatTemplate(template_source(file), self.special_names)
         return self
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Ids that end a text: from the generation settings, or else from the tokenizer."""
+        """Ids of the tokens that end a text, from the generation settings or else from the tokenizer."""
         eos = self.special.get("eos_token_id")
         # in generation_config.json, one id or a list
         if eos in (None, []):
@@ -168,7 +168,7 @@ class LanguageModel:
         return {} if self.tokenizer is None else special_names(self.tokenizer, self.special.get("pad_token_id"))
 
     def save(self, folder: str | Path) -> None:
-        """Write a run directory with everything that was loaded.
+        """Write the model and everything loaded with it as a run directory.
 
         Raises:
             CheckpointError: the folder exists and is not empty, or cannot be written.
@@ -196,28 +196,28 @@ class LanguageModel:
 
     @property
     def target_start(self) -> int | None:
-        """Token that every target starts with, if the model's files name one."""
+        """Token with which every target starts, if the model's files name it."""
         return self.special.get("decoder_start_token_id")
 
     def open_image_processor(self) -> ImageProcessor | None:
-        """Return the preprocessing of images for this model; None without preprocessor_config.json.
+        """Return the image preprocessing of this model; None without preprocessor_config.json.
 
         Raises:
-            CheckpointError: preprocessor_config.json has a step that is not supported.
+            CheckpointError: preprocessor_config.json uses an unsupported step.
         """
         if self.image_processor is None:
             return None
         return open_processor(self.image_processor, self.family.name if self.family else None)
 
     def inspect(self, text: Text, target: Text | None = None) -> Inspection:
-        """Look inside the model while it reads a text.
+        """Record attention, residual stream and other internals while the model reads a text.
 
         Args:
             text: a text or its token ids; an image (channels, height, width) for an image encoder.
             target: target of an encoder-decoder (default: the target that it generates).
 
         Returns:
-            Views: attention, logit lens, residual stream, experts, recurrent states, attributions.
+            Inspection with views of attention, logit lens, residual stream, experts, recurrent states and attributions.
 
         Raises:
             DataError: the text is empty, or longer than the model's context.
@@ -225,7 +225,7 @@ class LanguageModel:
         return Inspection(self.trace(text, target).run(), self.tokenizer, self.labels)
 
     def trace(self, text: Text, target: Text | None = None) -> Tracer:
-        """Prepare a pass whose activations are recorded, and may be set, by name; `run` computes it.
+        """Prepare a forward pass whose activations can be read and replaced by name. `run` computes the pass.
 
             trace = lm.trace("The capital of France is").ablate("blocks.3.mixer", heads=1).run()
             trace.logits, trace["blocks.5.out"]
@@ -235,7 +235,7 @@ class LanguageModel:
         return Tracer(self.model, self.inputs(text, target), self)
 
     def inputs(self, text: Text, target: Text | None = None) -> Inputs:
-        """Return the inputs of the model's forward pass for a text; same arguments as `inspect`."""
+        """Return the inputs of the model's forward pass for a text. Arguments are those of `inspect`."""
         return inputs_of(self.model, self.tokenizer, text, target, self.target_start)
 
     @property

@@ -1,4 +1,4 @@
-"""Loading of run directories, Hugging Face folders, GGUF files, PEFT adapters, and models on huggingface.co."""
+"""Load run directories, Hugging Face folders, GGUF files, PEFT adapters, and models on huggingface.co."""
 
 import logging
 from collections.abc import Sequence
@@ -63,12 +63,12 @@ def load(
     deterministic: bool = False,
     accept_unproved: bool = False,
 ) -> LanguageModel:
-    """Load a model with its tokenizer; other arguments, errors and warnings as for `archetype.load`.
+    """Load a model with its tokenizer. Other arguments, errors and warnings are those of `archetype.load`.
 
     Args:
-        folder: also an adapter in PEFT format (adapter_config.json names its base), which is merged into the base's
-            matrices, or a GGUF file (any part of several).
-        dtype: type of the weights (default: as stored; float32 for quantized tensors of a GGUF file).
+        folder: as for `archetype.load`, or an adapter in PEFT format, which is merged into the base model that
+            adapter_config.json names; of a GGUF file in several parts, any part.
+        dtype: type of the weights (default: as stored, and float32 for quantized tensors in a GGUF file).
         mapped: keep weights as memory-mapped files, for callers that read them only once.
     """
     if weights is not None:
@@ -110,22 +110,22 @@ def load(
 
 
 def names_weights(source: str | Path) -> bool:
-    """Return whether a name is a folder, a GGUF file or a model on the hub, not a preset or a specification."""
+    """Return whether a name refers to a model with weights: a folder, a GGUF file or a model on the hub."""
     path = Path(source)
     return path.is_dir() or is_gguf(path) or (not path.is_file() and path.suffix not in SUFFIXES and hub.is_name(path))
 
 
 def build_untrained(source: str | Path, seed: int = 0, dtype: torch.dtype | None = None) -> LanguageModel:
-    """Build a preset or a specification file with random weights; the same seed gives the same weights."""
+    """Build a preset or a specification file with random weights. The same seed gives the same weights."""
     model = build(open_spec(source), seed, dtype=dtype or torch.float32)
     return LanguageModel(model.spec, model.eval())
 
 
 def open_pretrained(folder: Path) -> Pretrained:
-    """Load a model to train further.
+    """Load a model to start training from.
 
     Raises:
-        CheckpointError: its matrices are packed.
+        CheckpointError: the model's matrices are packed.
     """
     lm = load(folder, mapped=True)
     if is_packed(lm.model):

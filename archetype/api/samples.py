@@ -1,4 +1,4 @@
-"""Samples of a model in training: the first validation example continued, filled in or translated."""
+"""Samples from a model in training: the first validation example, continued, filled in or translated."""
 
 import torch
 from torch import Tensor
@@ -19,9 +19,9 @@ MAX_SAMPLE = 500  # characters
 
 
 def sample(state: TrainState) -> str:
-    """Return one line: a continued text, a text with predicted masks, or a source with its target; "" for images.
+    """Return a sample in one line: a continued text, filled-in masks, or a source with its target; "" for images.
 
-    Puts the model into training mode.
+    The model is in training mode afterwards.
     """
     if state.tokenizer is None:
         return ""

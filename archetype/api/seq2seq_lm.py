@@ -15,7 +15,7 @@ from archetype.settings.generation import Beam, LogitsRules
 
 
 class Seq2SeqLM(TextGenerator):
-    """An encoder-decoder that generates a target from a source, as in translation."""
+    """Encoder-decoder that generates a target from a source, as in translation."""
 
     model: EncoderDecoder
 
@@ -45,7 +45,7 @@ class Seq2SeqLM(TextGenerator):
         return translated[0] if isinstance(text, str) else translated
 
     def translations(self, sources: list[str], **beam: Any) -> Iterator[list[Translation] | None]:
-        """Translate step by step; the last item has the targets. Same arguments and errors as `translate`."""
+        """Translate step by step. The last item has the targets. Arguments and errors are those of `translate`."""
         settings = self.beam(**beam)
         return generate.translations(self.model, self._tokenizer(), sources, settings, self.target_start)
 
@@ -53,14 +53,14 @@ class Seq2SeqLM(TextGenerator):
         """Translate sources and compare the results with reference targets.
 
         Args:
-            data: two files with a source and a target per line, or a file of JSON lines with both.
+            data: two files with parallel lines of sources and targets, or a JSON lines file with both.
             beam: fields of `Beam`, such as num_beams=1.
         """
         tokenizer, settings = self._tokenizer(), self.beam(**beam)
         return evaluation.translation_score(self.model, tokenizer, *read_pairs(data), settings, self.target_start)
 
     def beam(self, **fields: Any) -> Beam:
-        """Return the model's default settings of beam search with some fields replaced.
+        """Return the model's default beam search settings with some fields replaced.
 
         `max_extra_tokens` takes precedence over the limit in the model's files.
         """

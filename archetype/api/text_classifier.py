@@ -14,7 +14,7 @@ from archetype.models.encoder_decoder.module import EncoderDecoder
 
 
 class TextClassifier(LanguageModel):
-    """A model whose head may classify whole texts; an encoder-decoder reads a text as source and target."""
+    """Model whose head may classify whole texts. An encoder-decoder reads a text as both source and target."""
 
     model: Encoder | Decoder | EncoderDecoder
 
@@ -31,13 +31,13 @@ class TextClassifier(LanguageModel):
         return generate.classify_texts(self.model, self._tokenizer(), texts, self.target_start)[0]
 
     def evaluate(self, data: str | Path) -> ClassReport | ValueReport:
-        """Evaluate classes or values against labelled texts.
+        """Evaluate the model on labelled texts.
 
         Args:
-            data: JSON lines or CSV of text and label.
+            data: JSON lines or CSV with fields text and label.
 
         Raises:
-            ArchetypeError: the head has no classes, or the data are wrong.
+            ArchetypeError: the head has no classes, or the data are invalid.
         """
         if not self.spec.head.classifies:
             raise SpecError("data", "the model has no classes, values or targets", "give a text that it is to predict")

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class TextEmbedder(LanguageModel):
-    """Base class of models that compute a vector for each token, which can be pooled into a vector for the text."""
+    """Base class of models whose token vectors can be pooled into a vector for the text."""
 
     model: Encoder | Decoder
 
@@ -42,12 +42,12 @@ class TextEmbedder(LanguageModel):
         """Embed texts as vectors, (B, D).
 
         Args:
-            texts: a text, or several; each may be given as all its token ids.
+            texts: a text or several texts; each may also be a list of its token ids.
             pooling: "mean" or "max" over a text's tokens, the "first" token through the pooler, or the "last" token
-                (default: the model's sentence embedding head, which gives the vectors of sentence-transformers; without
-                one, the mean for an encoder and the last token, which has seen the whole text, for a decoder).
-            normalized: scale vectors to length 1 (default: as the head does, else true).
-            prompt: name of the prompt put before each text (default: the model's default prompt).
+                (default: the model's sentence embedding head, which gives the same vectors as sentence-transformers;
+                without this head, "mean" for an encoder and "last" for a decoder).
+            normalized: scale vectors to length 1 (default: as the sentence embedding head does, or else true).
+            prompt: name of the prompt to put before each text (default: the model's default prompt).
 
         Raises:
             ArchetypeError: a text is empty or too long, or the pooling or prompt is unknown.
@@ -69,9 +69,9 @@ class TextEmbedder(LanguageModel):
     def embedding_tokens(
         self, texts: str | Sequence[str | list[int]], pooling: Pooling | None = None, prompt: str | None = None
     ) -> list[list[int]]:
-        """Return the token ids that `embed` reads: prompt and text, truncated as in sentence-transformers.
+        """Return the token ids that `embed` reads: prompt and text, truncated as by sentence-transformers.
 
-        Takes the same arguments as `embed`; texts given as token ids stay unchanged.
+        Takes the same arguments as `embed`. Texts given as token ids stay unchanged.
         """
         ids, counts = self._embedding_tokens(texts, pooling, prompt)
         _warn_of(counts)
@@ -90,7 +90,7 @@ class TextEmbedder(LanguageModel):
 
     @property
     def sentence_settings(self) -> SentenceSettings | None:
-        """Prompts and truncation of texts for embedding; None for a model without a sentence embedding head."""
+        """Prompts and truncation length for embedding; None for a model without a sentence embedding head."""
         has_head = self.spec.head.embeds or read_head(self.sentence_files) is not None
         return read_settings(self.sentence_files) if has_head else None
 
@@ -101,13 +101,13 @@ class TextEmbedder(LanguageModel):
         return self.model.sentence_head
 
     def evaluate_retrieval(self, path: str | Path, recall_at: Sequence[int] = RECALL_AT) -> RetrievalScore:
-        """Evaluate retrieval: rank documents by the cosine similarity of their embeddings to each query's.
+        """Rank documents for each query by cosine similarity of embeddings, and compute retrieval metrics.
 
-        Queries and documents are embedded with the model's prompts for them.
+        Queries and documents are embedded with the model's query and document prompts.
 
         Args:
-            path: JSON lines, CSV or TSV of anchor, positive and optionally negative, where all positives and negatives
-                are documents; or a folder in BEIR's format, with corpus.jsonl, queries.jsonl and qrels.
+            path: JSON lines, CSV or TSV with fields anchor, positive and optionally negative, where all positives and
+                negatives are documents; or a folder in BEIR's format, with corpus.jsonl, queries.jsonl and qrels.
             recall_at: values of k for recall@k.
 
         Raises:
@@ -125,7 +125,7 @@ class TextEmbedder(LanguageModel):
         """Compare cosine similarities of text pairs with human scores.
 
         Args:
-            file: JSON lines, CSV or TSV of text1, text2 and score.
+            file: JSON lines, CSV or TSV with fields text1, text2 and score.
 
         Raises:
             ArchetypeError: the data are invalid.

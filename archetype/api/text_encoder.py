@@ -13,7 +13,7 @@ from archetype.models.encoder.module import Encoder
 
 
 class TextEncoder(TextEmbedder, TextClassifier):
-    """A model that reads whole texts: it embeds them, and fills masks, classifies or answers, depending on its head."""
+    """Model that embeds whole texts, and fills masks, classifies or answers questions, depending on its head."""
 
     model: Encoder | Decoder
 
@@ -30,7 +30,7 @@ class TextEncoder(TextEmbedder, TextClassifier):
         """Predict the token at each [MASK] of a text.
 
         Args:
-            top: predictions per mask, most likely first.
+            top: number of predictions per mask, most likely first.
 
         Raises:
             ArchetypeError: the head does not predict masked tokens, or the text has no [MASK] or is too long.
@@ -48,7 +48,7 @@ class TextEncoder(TextEmbedder, TextClassifier):
         return generate.classify_tokens(self.model, self._tokenizer(), texts, self.labels)
 
     def answer(self, question: str, text: str, max_tokens: int = MAX_TOKENS) -> Answer:
-        """Return the most likely span of a text that answers a question; `max_tokens` limits its length.
+        """Return the span of a text that most likely answers a question, of at most `max_tokens` tokens.
 
         Raises:
             ArchetypeError: the head does not mark spans, the tokenizer does not support pairs, or the pair is too long.
@@ -56,7 +56,7 @@ class TextEncoder(TextEmbedder, TextClassifier):
         return generate.answer(self.model, self._tokenizer(), question, text, max_tokens)
 
     def evaluate(self, data: str | Path) -> ClassReport | ValueReport:
-        """Evaluate classes or values against labelled texts; for a token classifier, JSON lines of tokens and labels.
+        """Evaluate the model on labelled texts, or a token classifier on JSON lines with fields tokens and labels.
 
         Takes the same arguments and raises the same errors as `TextClassifier.evaluate`.
         """

@@ -18,7 +18,7 @@ Draft = LanguageModel | Literal["self"]  # draft model, or "self" for the model'
 
 
 class TextGenerator(LanguageModel):
-    """Base class of models that generate text; without a tokenizer, prompts and results are token ids."""
+    """Base class of models that generate text. Without a tokenizer, prompts and results are token ids."""
 
     model: Decoder | NGram | MegaByte | EncoderDecoder
 
@@ -50,17 +50,17 @@ class TextGenerator(LanguageModel):
         lookup: bool = False,
         **sampling: Unpack[SamplingFields],
     ) -> str | list[str]:
-        """Continue a prompt, or several as one batch; an encoder-decoder generates the target of each source.
+        """Continue a prompt, or several as one batch. An encoder-decoder generates the target of each source.
 
         Args:
             prompt: a text, or a list of texts.
-            draft: a smaller model with the same vocabulary, for speculative decoding (the output does not change); or
-                "self", for multi-token prediction by the model.
-            lookup: draft by prompt lookup instead, for outputs that repeat parts of the prompt.
+            draft: draft model with the same vocabulary, for speculative decoding, which does not change the output; or
+                "self", to draft by multi-token prediction.
+            lookup: draft by prompt lookup instead, for outputs that repeat the prompt in part.
             sampling: fields of `Sampling`, such as max_new_tokens=200 or temperature=0.8.
 
         Returns:
-            The continuation without the prompt, or a list of them.
+            The continuation without the prompt, or a list of continuations.
 
         Raises:
             ArchetypeError: a setting is out of range, or a prompt is too long.
@@ -79,7 +79,7 @@ class TextGenerator(LanguageModel):
         lookup: bool = False,
         **sampling: Unpack[SamplingFields],
     ) -> Iterator[str]:
-        """Continue a prompt piece by piece (same arguments as `generate`); no piece ends inside a character."""
+        """Stream the continuation of a prompt as texts of whole characters. Arguments are those of `generate`."""
         return self.engine(1, draft, lookup).submit(prompt, **sampling).pieces()
 
     def stream_all(
@@ -90,7 +90,7 @@ class TextGenerator(LanguageModel):
         lookup: bool = False,
         **sampling: Unpack[SamplingFields],
     ) -> Iterator[tuple[int, str]]:
-        """Continue several prompts at once, as pairs of a prompt's index and the next piece of its continuation.
+        """Stream the continuations of several prompts as pairs (index of the prompt, new text).
 
         Takes the same arguments as `generate`.
         """
@@ -102,7 +102,7 @@ class TextGenerator(LanguageModel):
         return ((index[event.request], event.text) for event in engine.events() if event.text)
 
     def engine(self, num_prompts: int = 1, draft: Draft | None = None, lookup: bool = False) -> Engine:
-        """Return an engine for a number of prompts; with more than one, common prefixes are cached.
+        """Return a generation engine for `num_prompts` prompts. If there are several, their common prefixes are cached.
 
         Raises:
             SpecError: the model does not support speculative decoding with this draft.
@@ -116,7 +116,7 @@ class TextGenerator(LanguageModel):
         return self.sampling.replace(**sampling)
 
     def make_deterministic(self) -> Self:
-        """Make logits independent of the batch, bit for bit, as `load(..., deterministic=True)` does; return self.
+        """Make logits independent of the batch, bit for bit, as `load(..., deterministic=True)` does. Return self.
 
         Raises:
             SpecError: the model's kernels depend on the batch.

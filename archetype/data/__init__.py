@@ -1,1 +1,1 @@
-"""Data pipeline: read files, tokenize texts, split off validation data, and make batches."""
+"""Data pipeline: read files, tokenize texts, split off validation data, and form batches."""

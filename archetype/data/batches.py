@@ -1,4 +1,4 @@
-"""Batches of token windows, determined by seed and step, and a prefetcher."""
+"""Batches of token windows, which depend only on seed and step, and a prefetcher."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Batches:
-    """Batches of windows of `length` + 1 of a text's tokens, reshuffled every epoch; each window occurs once per epoch.
+    """Batches of windows of `length` + 1 tokens from a text. Windows are reshuffled and all occur once in each epoch.
 
     Raises:
         DataError: the text is shorter than two windows.
@@ -60,14 +60,14 @@ class Batches:
 
 
 def windows(tokens: Tokens, length: int) -> Tokens:
-    """Return all complete windows in order, (n, length + 1); a shorter text is one window."""
+    """Return all complete windows in order, (n, length + 1). A shorter text is one window."""
     length = min(length, len(tokens) - 1)
     count = (len(tokens) - 1) // length
     return np.stack([tokens[i * length : (i + 1) * length + 1] for i in range(count)])
 
 
 class Prefetcher(Generic[T]):
-    """Thread that prepares the batches of the next steps while a step computes.
+    """Thread that prepares the batches of the next steps during a step.
 
     `batch` maps a step to its batch, and must depend only on the step.
     """
@@ -78,7 +78,7 @@ class Prefetcher(Generic[T]):
         self._futures: dict[int, Future[T]] = {}
 
     def batch(self, step: int) -> tuple[T, float]:
-        """Return the batch of a step, and the seconds spent waiting for it."""
+        """Return the batch of a step, and the seconds spent waiting for the batch."""
         started, earlier = time.perf_counter(), self._futures  # prepared during earlier steps
         steps = range(step, step + 1 + AHEAD)
         self._futures = {n: earlier.pop(n) if n in earlier else self._executor.submit(self._batch, n) for n in steps}

@@ -1,4 +1,4 @@
-"""Column names of a file of records, and which columns hold texts, inferred from the first rows."""
+"""Infer column names of a record file, and which columns contain text, from the first rows."""
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +16,7 @@ SAMPLE = 50  # rows read to infer what a column holds
 
 
 def columns_of(file: Path) -> dict[str, list[Any]]:
-    """Return the first values of each column, skipping bad records."""
+    """Read the first values of each column, skipping bad records."""
     columns: dict[str, list[Any]] = {}
     with skipping(MAX_LIMIT):
         for row in islice(first_rows(file), SAMPLE):
@@ -35,7 +35,7 @@ def first_rows(file: Path) -> Iterator[Row]:
 
 
 def text_columns(columns: dict[str, list[Any]]) -> list[str]:
-    """Return the names of text columns: strings (or None), at least one of which is not a number."""
+    """Return the names of text columns, whose values are strings or None, at least one of them not a number."""
     return [
         name
         for name, values in columns.items()
@@ -45,10 +45,10 @@ def text_columns(columns: dict[str, list[Any]]) -> list[str]:
 
 
 def text_column(file: Path, option: Callable[[dict[str, list[Any]]], str] = lambda columns: "") -> str:
-    """Return the column with the text: `text`, or the only text column.
+    """Return the name of the column with the text: `text`, or the only text column.
 
     Raises:
-        DataError: no column or several columns hold text; `option` may suggest another kind of data as the remedy.
+        DataError: no column or several columns contain text; `option` may suggest another kind of data as the remedy.
     """
     columns = columns_of(file)
     if "text" in columns or not columns:
@@ -70,7 +70,7 @@ def named(columns: Iterable[str]) -> str:
 
 
 def has_no_names(columns: Iterable[str]) -> bool:
-    """Return whether the header is missing: some column names look like values (numbers or long texts)."""
+    """Return whether the header is missing, since some column names look like values (numbers or long texts)."""
     return any(len(name) > MAX_NAME or is_number(name) for name in columns)
 
 

@@ -20,12 +20,16 @@ KEYS = ("from", "value", "role", "content")
 
 
 def fits(fields: Collection[str]) -> bool:
-    """Return whether records with these fields are conversations in a known format."""
+    """Return whether records with these fields are ShareGPT or Alpaca conversations."""
     return "messages" in fields or "conversations" in fields or {"instruction", "output"} <= {*fields}
 
 
 def as_messages(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a record in a known format to one with `messages`, or raise ValueError; others are returned unchanged."""
+    """Convert a ShareGPT or Alpaca record to a record with `messages`. Return other records unchanged.
+
+    Raises:
+        ValueError: the record is malformed.
+    """
     if "messages" in record:
         return {**record, "messages": _turns(record["messages"], "messages")}
     rest = {key: value for key, value in record.items() if key not in FIELDS}

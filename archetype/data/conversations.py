@@ -18,9 +18,9 @@ class Row:
     """Token sequence with a loss mask.
 
     Attributes:
-        is_answer: for each token, whether it is a target of the loss.
-        is_whole: whether `ids` equal the tokenization of `text` as a whole.
-        ends: number of tokens and characters after each text added.
+        is_answer: loss mask: whether each token is a target of the loss.
+        is_whole: whether tokenizing the whole `text` at once gives `ids`.
+        ends: numbers of tokens and characters in the row after each extension.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Row:
     ends: list[tuple[int, int]] = field(default_factory=list)
 
     def extend(self, text: str, is_answer: bool, tokenizer: Tokenizer) -> None:
-        """Extend the row to a longer text that starts with the row's text."""
+        """Extend the row to a longer text, which must start with the row's text."""
         new, special = self._new_tokens(text, tokenizer), set(tokenizer.special_tokens.values())
         # the model stops at the last special token of an answer, so the tokens after it are not targets
         last = max((index for index, id in enumerate(new) if id in special), default=len(new) - 1)
@@ -50,7 +50,7 @@ class Row:
         return tokenizer.encode_with_special_tokens(text[len(self.text) :])
 
     def arrays(self, longest: int) -> tuple[Tokens, npt.NDArray[np.bool_]]:
-        """Return token ids and loss mask, both (T,), truncated to `longest`."""
+        """Return token ids and loss mask, both (T,), truncated to `longest` tokens."""
         return np.array(self.ids[:longest], dtype=np.int32), np.array(self.is_answer[:longest], dtype=np.bool_)
 
 
@@ -63,10 +63,10 @@ def conversation_rows(
 ) -> list[Row]:
     """Tokenize a conversation as the model sees it: for each answer, its prompt followed by the answer.
 
-    An answer of weight 0 is context and not a target, as in OpenAI's format.
+    As in OpenAI's format, an answer with weight 0 is context but not a target.
 
     Raises:
-        DataError: the conversation, called `place`, is malformed or has no answer, or the template fails.
+        DataError: the conversation, located at `place`, is malformed or has no answer, or the template fails.
     """
     _check(messages, place)
     weights = [message.get("weight", 1) for message in messages]

@@ -1,4 +1,4 @@
-"""Corpus: one text as token sequences for training and validation."""
+"""Text corpus, split into training and validation tokens."""
 
 import hashlib
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ CHUNK = 2**20  # characters per call of the tokenizer
 
 @dataclass(frozen=True)
 class Corpus:
-    """Training and validation tokens of one text.
+    """Training and validation tokens of a text.
 
     Attributes:
-        validation_bytes: UTF-8 bytes of the validation text, for losses that are comparable between tokenizers.
+        validation_bytes: UTF-8 bytes in the validation text, for losses that are comparable between tokenizers.
         fingerprint: hash of text and tokens, checked when a run is resumed.
     """
 
@@ -60,7 +60,7 @@ def corpus(text: str, tokenizer: Tokenizer, validation: float, where: Split) -> 
 
 
 def encode(tokenizer: Tokenizer, text: str, size: int | None = None) -> Tokens:
-    """Encode a text, (num_tokens,), in chunks of about `size` characters to bound memory."""
+    """Tokenize a text, (num_tokens,), in chunks of about `size` characters to limit memory."""
     is_cut = not any(token in text for token in tokenizer.reaching)  # these tokens match across line breaks
     chunks = cut_at_lines(text, size or CHUNK) if is_cut else [text]
     return np.concatenate([np.array(tokenizer.encode(chunk), dtype=np.int32) for chunk in chunks])

@@ -1,4 +1,4 @@
-"""Counts of examples that were truncated or left out in training and evaluation."""
+"""Numbers of examples that were truncated or left out in training and evaluation."""
 
 from dataclasses import astuple, dataclass
 
@@ -10,7 +10,7 @@ class ExampleCounts:
     Attributes:
         max_tokens: maximal number of tokens per example; None if nothing is truncated.
         num_cut: examples truncated to `max_tokens`.
-        num_too_long: examples left out because they have more tokens.
+        num_too_long: examples left out because they have more than `max_tokens` tokens.
         num_unanswered: conversations left out because no answer fits.
         num_empty: pairs left out because one side is empty.
         num_words: words left out because none of their tokens fits.
@@ -28,11 +28,11 @@ class ExampleCounts:
         return ExampleCounts(self.max_tokens, *(a + b for a, b in counts))
 
     def described(self, examples: str) -> str:
-        """Return `examples`, such as "1,000 texts", followed by each count that is not 0."""
+        """Append each count that is not 0 to `examples`, such as "1,000 texts"."""
         return ", ".join([examples, *self.reasons()])
 
     def lines(self, noun: str = "texts") -> list[str]:
-        """Return a line for a report, or no line if every example was used whole."""
+        """Return the counts as a line for a report; empty if every example was used whole."""
         reasons = self.reasons()
         return [f"{noun}: {', '.join(reasons)}"] if reasons else []
 

@@ -1,4 +1,4 @@
-"""Validation split of a text: stretches spread over the text, or its end."""
+"""Split a text into training and validation text. Validation text is the end, or excerpts from everywhere."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -12,10 +12,10 @@ GOLDEN = 0.618033988749895  # multiples modulo 1 are even but aperiodic: a text 
 
 
 def split(text: str, fraction: float, where: Split) -> tuple[str, str]:
-    """Split a text into training text and a fraction of its characters for validation; refuse an empty part.
+    """Split a text into training text and a fraction of its characters for validation. Refuse an empty split.
 
-    With `where` everywhere, validation text is stretches spread over the text, cut at lines or words if one ends
-    nearby; if the text is too short for two stretches, or with end, it is the end of the text.
+    If `where` is everywhere, excerpts spread over the text are used for validation. They are cut at lines or words if
+    possible. If `where` is end, or the text is too short for two excerpts, the end of the text is used.
     """
     training, held_out, done = list[str](), list[str](), 0
     for first, last in _stretches(text, fraction, where):
@@ -29,7 +29,7 @@ def split(text: str, fraction: float, where: Split) -> tuple[str, str]:
 
 
 def held_out_lines(count: int, fraction: float, where: Split) -> set[int]:
-    """Return the indices of the validation lines out of `count`: evenly spread (everywhere), or the last (end)."""
+    """Return the indices of the validation lines among `count` lines: evenly spread (everywhere) or the last (end)."""
     num_held_out = count - round(count * (1 - fraction))
     if where == "end":
         return set(range(count - num_held_out, count))

@@ -1,6 +1,6 @@
 """Labelled images from a .npz file or a folder.
 
-The model's image processor converts image files, and uint8 pixels of a .npz file; other arrays of a .npz file are read
+The model's image processor converts image files and uint8 pixels in a .npz file. Other arrays in a .npz file are read
 as model inputs.
 """
 
@@ -45,7 +45,7 @@ class Images:
         return Images(self.images[indices], self.labels[indices])
 
     def split(self, validation_fraction: float, seed: int) -> tuple["Images", "Images"]:
-        """Split at random into training and validation images, determined by the seed; refuse an empty part."""
+        """Split at random into training and validation images, depending on the seed. Refuse an empty split."""
         # 2**40: no epoch of `ImageBatches` has this key
         order = np.random.Generator(np.random.Philox(key=[seed, 2**40])).permutation(len(self))
         cut = round(len(self) * (1 - validation_fraction))
@@ -59,12 +59,12 @@ class Images:
 
 
 def open_images(path: Path, num_channels: int, size: int, processor: ImageProcessor | None) -> Images:
-    """Read the labelled images of a .npz file or of a folder's subfolders.
+    """Read the labelled images in a .npz file or in a folder with a subfolder per class.
 
     Args:
-        num_channels: input channels of the model.
+        num_channels: number of input channels of the model.
         size: input height and width in pixels.
-        processor: converts pixels to model inputs; None if the model has none.
+        processor: image processor that converts pixels to model inputs, if the model has an image processor.
 
     Raises:
         DataError: the images have another size, or cannot be read.
@@ -77,7 +77,7 @@ def open_images(path: Path, num_channels: int, size: int, processor: ImageProces
 
 
 def open_pictures(file: Path, num_channels: int, size: int, processor: ImageProcessor | None) -> Numbers:
-    """Read the images of a .npz file, or one image file, (N, C, H, W); same arguments and errors as `open_images`."""
+    """Read a .npz file or an image file, (N, C, H, W). Arguments and errors are those of `open_images`."""
     if file.suffix.lower() in IMAGE_SUFFIXES:
         data = read_bytes(file, MAX_PICTURE_BYTES)
         return picture_numbers(data, num_channels, size, processor, str(file))[None]
@@ -89,7 +89,7 @@ def open_pictures(file: Path, num_channels: int, size: int, processor: ImageProc
 def picture_numbers(
     data: bytes, num_channels: int, size: int, processor: ImageProcessor | None, place: str = "image"
 ) -> Numbers:
-    """Decode one image file to model inputs, (C, H, W); other arguments and errors as in `open_images`."""
+    """Decode the bytes of an image file to model inputs, (C, H, W). Other arguments are those of `open_images`."""
     if processor is None:
         cause = "the model has no image processor"
         raise DataError(place, cause, "add its preprocessor_config.json, or give an .npz file of model inputs")
@@ -106,7 +106,7 @@ def _check_size(shape: tuple[int, ...], num_channels: int, size: int, place: str
 
 
 def read_images(file: Path, processor: ImageProcessor | None = None) -> Images:
-    """Read `images` and `labels` of a .npz file; `processor` and errors as for `read_pictures`."""
+    """Read `images` and `labels` from a .npz file, as `read_pictures` does."""
     images, labels = read_pictures(file, processor), _array(file, "labels")
     if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]:
         cause = f"has {len(images)} images and labels of {labels.shape} {labels.dtype}"
@@ -122,7 +122,7 @@ def class_names(folder: Path) -> tuple[str, ...]:
 
 
 def read_image_folder(folder: Path, num_channels: int, size: int, processor: ImageProcessor | None) -> Images:
-    """Read the images of a folder, one subfolder per class, sorted by name; same arguments as `open_images`."""
+    """Read the images in a folder with one subfolder per class, sorted by name. Arguments: see `open_images`."""
     classes = class_names(folder)
     files = [
         (file, label)
@@ -150,12 +150,12 @@ def read_image_folder(folder: Path, num_channels: int, size: int, processor: Ima
 
 
 def read_pictures(file: Path, processor: ImageProcessor | None = None) -> Numbers:
-    """Read `images` of a .npz file, (N, C, H, W); (N, H, W) is read as one channel.
+    """Read `images` from a .npz file, (N, C, H, W). An array (N, H, W) is read as one channel.
 
-    The processor converts uint8 pixels to model inputs; without one they are cast to float32.
+    The processor converts uint8 pixels to model inputs. Without a processor, they are cast to float32.
 
     Raises:
-        DataError: names the file and what is missing or has the wrong shape or type.
+        DataError: an array is missing or has the wrong shape or type; the message names the file.
     """
     images = _array(file, "images")
     images = images[:, None] if images.ndim == 3 else images
@@ -171,7 +171,7 @@ def read_pictures(file: Path, processor: ImageProcessor | None = None) -> Number
 
 
 def has_pixels(path: Path) -> bool:
-    """Return whether a folder or file holds pixels, which need an image processor, rather than model inputs."""
+    """Return whether a folder or file contains pixels, which need an image processor, rather than model inputs."""
     is_picture = path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES
     return is_picture or _array(path, "images").dtype == np.uint8
 
@@ -182,7 +182,7 @@ def has_pictures(folder: Path) -> bool:
 
 
 def shape_of_images(path: Path) -> tuple[int, int, int] | None:
-    """Return channels, height and number of classes of a .npz file; None for a folder, whose images are resized."""
+    """Return channels, height and number of classes in a .npz file; None for a folder, whose images are resized."""
     if path.is_dir():
         return None
     images, labels = _array(path, "images"), _array(path, "labels")
@@ -211,7 +211,7 @@ def _array(file: Path, name: str) -> npt.NDArray[Any]:
 
 
 class ImageBatches:
-    """Batches of images in an order determined by seed and epoch; an image occurs at most once per epoch."""
+    """Batches of images in an order that depends on seed and epoch. An image occurs at most once per epoch."""
 
     def __init__(self, images: Images, batch_size: int, seed: int) -> None:
         self.images = images

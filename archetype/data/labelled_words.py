@@ -1,4 +1,4 @@
-"""Token classification data: words with labels, aligned to the first token of each word."""
+"""Token classification data: labelled words, whose labels are aligned to each word's first token."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ Labelled = tuple[Tokens, Tokens]  # token ids and class indices (or NO_CLASS), b
 
 
 def wrong_words(record: Mapping[str, Any]) -> str:
-    """Return the fault of a record; empty if there is none."""
+    """Return the fault of a record; empty for a valid record."""
     words = record["tokens"]
     if not all(words) or not words:
         return "tokens has no words, or an empty one"
@@ -27,10 +27,10 @@ def wrong_words(record: Mapping[str, Any]) -> str:
 def labelled_rows(
     records: Sequence[Mapping[str, Any]], tokenizer: Tokenizer, longest: int, class_ids: Mapping[str, int]
 ) -> tuple[list[Labelled], int]:
-    """Tokenize the words of each record as one text with special tokens, truncated to `longest`, with labels.
+    """Tokenize the words of each record as a text with special tokens, truncated to `longest` tokens, with labels.
 
     Returns:
-        Rows of token ids and class indices, and how many rows were truncated.
+        Rows of token ids and class indices, and the number of truncated rows.
     """
     rows, num_cut = [], 0
     num_special = len(tokenizer.add_special_tokens([]))
@@ -55,7 +55,7 @@ def labelled_rows(
 
 
 def ids_of_words(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[int]]:
-    """Return the token ids of each word; joined, they are the text's if the tokenizer splits at spaces."""
+    """Return the token ids of each word. Joined, they equal the text's ids if the tokenizer splits at spaces."""
     spaced = [tokenizer.encode(word if index == 0 else f" {word}") for index, word in enumerate(words)]
     alone = [tokenizer.encode(word) for word in words]  # for tokenizers that add a space before each word
     joined = [id for word in alone for id in word]

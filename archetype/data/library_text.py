@@ -1,4 +1,4 @@
-"""English text available wherever Python runs: docstrings and comments of the standard library."""
+"""English text that every Python installation has: docstrings and comments of the standard library."""
 
 import ast
 import os
@@ -16,7 +16,7 @@ SHORTEST = 40  # characters; shorter docstrings and comments say little
 
 
 def library_text() -> str:
-    """Return all docstrings and comments without duplicates, file by file in sorted order."""
+    """Return all docstrings and comments of the library without duplicates, in the order of sorted file names."""
     root = Path(sysconfig.get_path("stdlib"))
     passages: dict[str, None] = {}  # keeps the order, drops duplicates
     for file in source_files(root):

@@ -1,4 +1,4 @@
-"""Random permutation computed on the fly, in constant memory."""
+"""Random permutation that is computed on the fly in constant memory."""
 
 from functools import lru_cache
 

@@ -22,8 +22,8 @@ class PackedRows:
 
     Attributes:
         tokens: (B, T + 1).
-        num_targets: (B,) how many of each row's T predicted tokens count; the rest are predicted in another row.
-        document_ids: (B, T + 1) index within its row of each token's document.
+        num_targets: (B,) number of scored tokens of each row; its other tokens are scored in another row.
+        document_ids: (B, T + 1) index of each token's document within the row.
     """
 
     tokens: Tokens
@@ -32,7 +32,7 @@ class PackedRows:
 
 
 class PackedStream:
-    """Packed rows of one stream of documents; each token is predicted exactly once per epoch.
+    """Packed rows of one stream of documents. Each token is predicted exactly once per epoch.
 
     Without a seed, rows are in stream order.
     """
@@ -44,7 +44,7 @@ class PackedStream:
         self.num_rows = -(-stream.num_tokens // length)  # per epoch
 
     def rows(self, indices: Sequence[int], with_documents: bool = True) -> PackedRows:
-        """Return rows by index, counted over all epochs; document ids are zeros if not requested."""
+        """Return rows by index, counted over all epochs. Document ids are zeros if not requested."""
         starts, num_targets = zip(*(self._window(*divmod(index, self.num_rows)) for index in indices), strict=True)
         tokens = np.stack([self.stream.read(start, self.length + 1) for start in starts])
         ids = np.zeros(tokens.shape, dtype=np.int64)
@@ -64,18 +64,18 @@ class PackedStream:
 
 
 class Documents:
-    """Training and validation documents of one or several sources.
+    """Training and validation documents from one or several sources.
 
     Args:
-        sources: the tokenized documents of each source.
+        sources: tokenized documents of each source.
         fraction: fraction of each source's documents used for validation.
-        weights: relative number of rows of each source (default: one source).
+        weights: relative number of rows of each source (default: a single source).
         separate: whether attention stays within a document.
         max_validation_tokens: maximal number of validation tokens evaluated.
 
     Raises:
         DataError: the training or the validation part of a source is empty.
-        SpecError: the weights need a cycle of too many rows.
+        SpecError: the weights need too long a cycle of rows.
     """
 
     def __init__(
@@ -128,10 +128,10 @@ class Documents:
 
 
 class PackedBatches:
-    """Batches of packed rows, determined by seed and step.
+    """Batches of packed rows, which depend only on seed and step.
 
-    In a cycle of `documents.cycle` rows each source has exactly its count; a source's rows come in the order of its own
-    epochs.
+    Every cycle of `documents.cycle` rows has a fixed number of rows from each source. Rows from one source follow that
+    source's epochs.
     """
 
     def __init__(self, documents: Documents, streams: list[PackedStream], batch_size: int, seed: int) -> None:
@@ -139,7 +139,7 @@ class PackedBatches:
 
     @property
     def per_epoch(self) -> float | None:
-        """Batches per epoch; None for several sources, whose epochs have different lengths."""
+        """Number of batches per epoch; None for several sources, whose epochs have different lengths."""
         return self.streams[0].num_rows / self.batch_size if len(self.streams) == 1 else None
 
     def batch(self, step: int) -> Tokens:
@@ -151,7 +151,7 @@ class PackedBatches:
         return _joined([self.streams[source].rows([index], with_documents) for source, index in located])
 
     def place(self, index: int) -> tuple[int, int]:
-        """Return the source of a row, and the index of the row in that source."""
+        """Return the index of the source of a row, and the index of the row in this source."""
         cycle, turn = divmod(index, self.documents.cycle)
         # each cycle has its own order of sources
         turn = permutation(self.documents.cycle, self.seed, cycle, 1)(turn)
@@ -162,7 +162,7 @@ class PackedBatches:
 
 
 class HeldOutRows:
-    """Validation rows of all sources in order; an evenly spread subset if they have more than `max_tokens`."""
+    """Validation rows of all sources in order, or an evenly spread subset of at most `max_tokens` tokens."""
 
     def __init__(self, streams: list[PackedStream], max_tokens: int, separate: bool) -> None:
         self.streams, self.separate = streams, separate

@@ -1,4 +1,4 @@
-"""Parallel texts: pairs of source and target, in batches of pairs with similar lengths."""
+"""Parallel texts: pairs of source and target, in batches with similar lengths."""
 
 import hashlib
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Rows:
 
     @classmethod
     def of(cls, sequences: list[Tokens]) -> "Rows":
-        """Pad sequences to one array, (B, T); padding is token 0 and is never read."""
+        """Pad sequences to an array, (B, T). Padding is token 0 and is never read."""
         num_tokens = np.array([len(sequence) for sequence in sequences])
         tokens = np.zeros((len(sequences), num_tokens.max()), dtype=np.int32)
         for row, sequence in zip(tokens, sequences, strict=True):
@@ -36,7 +36,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Tokenized sources and targets: a source ends with the end token, a target starts and ends with it."""
+    """Tokenized sources, which end with the end token, and targets, which start and end with the end token."""
 
     sources: list[Tokens]
     targets: list[Tokens]
@@ -57,7 +57,7 @@ class Pairs:
 
 
 def read_lines(source: str, target: str, place: str) -> tuple[list[str], list[str]]:
-    """Split two parallel texts, called `place` in errors, into lines; refuse different numbers of lines."""
+    """Split two parallel texts into lines. Refuse different numbers of lines; the error names `place`."""
     sources, targets = lines_of(source), lines_of(target)
     if len(sources) != len(targets):
         cause = f"the source has {len(sources)} lines and the target {len(targets)}"
@@ -72,7 +72,7 @@ def without_empty(sources: list[str], targets: list[str]) -> tuple[list[str], li
 
 
 def read_pairs(data: str | Path | tuple[str | Path, str | Path]) -> tuple[list[str], list[str], list[str]]:
-    """Read sources and targets, with file and line of each pair.
+    """Read sources and targets, and the file and line of each pair.
 
     Args:
         data: two files of lines, or one file of records with source and target.
@@ -95,7 +95,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def tokenized(sources: list[str], targets: list[str], tokenizer: Tokenizer, longest: int) -> Pairs:
-    """Tokenize pairs, dropping pairs with a side of more than `longest` tokens, including its end token."""
+    """Tokenize pairs. Drop a pair if a side has more than `longest` tokens, including one end token."""
     end = np.array([end_of_text(tokenizer)], dtype=np.int32)
     pairs: list[tuple[Tokens, Tokens]] = []
     for source, target in zip(sources, targets, strict=True):
@@ -106,7 +106,7 @@ def tokenized(sources: list[str], targets: list[str], tokenizer: Tokenizer, long
 
 
 def end_of_text(tokenizer: Tokenizer) -> int:
-    """Return the end token, which also starts a target; refuse a tokenizer without one."""
+    """Return the end token, which also starts a target. Refuse a tokenizer without an end token."""
     if not tokenizer.eos:
         cause = f"a tokenizer of kind {tokenizer.kind} has no token that ends a text"
         raise DataError("tokenizer", cause, "use byte_bpe")
@@ -128,9 +128,9 @@ class PairBatches:
 
 
 class OrderByLength:
-    """Batches of examples with similar lengths, reshuffled every epoch; an example occurs at most once per epoch.
+    """Batches of examples with similar lengths, reshuffled every epoch. An example occurs at most once per epoch.
 
-    Batch n depends only on the seed and n; `lengths` are (n,) sort keys of the examples.
+    A batch depends only on seed and step. `lengths` are the sort keys of the examples, (n,).
     """
 
     def __init__(self, lengths: npt.NDArray[np.int64], batch_size: int, seed: int) -> None:
@@ -140,7 +140,7 @@ class OrderByLength:
         self._epoch: tuple[int, npt.NDArray[np.int64]] | None = None
 
     def batch(self, step: int) -> npt.NDArray[np.int64]:
-        """Return the indices of the examples of a step, (B,)."""
+        """Return the indices of the examples in a step's batch, (B,)."""
         epoch, index = divmod(step, self.per_epoch)
         batch: npt.NDArray[np.int64] = self._order(epoch)[index]
         return batch

@@ -1,6 +1,6 @@
 """Decode image files to pixels as transformers does.
 
-Images are rotated by their EXIF orientation and converted to RGB or grayscale; the alpha channel is dropped.
+Images are rotated by their EXIF orientation and converted to RGB or grayscale. The alpha channel is dropped.
 """
 
 import io
@@ -23,7 +23,7 @@ DAMAGE = (OSError, ValueError, SyntaxError, TypeError, LookupError, EOFError, Ov
 def decode_picture(
     data: bytes, num_channels: int, place: str = "image", on_white: bool = False
 ) -> npt.NDArray[np.uint8]:
-    """Decode an image file to pixels, (C, H, W), 0 to 255: grayscale for 1 channel, RGB for 3.
+    """Decode an image file to pixels, (C, H, W), 0 to 255, in grayscale for 1 channel or RGB for 3 channels.
 
     With `on_white`, an image with a transparent color is drawn on white.
 
@@ -53,7 +53,7 @@ def decode_picture(
 
 
 def picture_size(data: bytes) -> tuple[int, int]:
-    """Return width and height of an image from its header, without decoding pixels."""
+    """Read the width and height of an image from its header, without decoding pixels."""
     from PIL import Image
 
     try:

@@ -1,4 +1,4 @@
-"""Progress of data preparation, reported to a callback."""
+"""Report the progress of data preparation to a callback."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +14,7 @@ _report: ContextVar[Report | None] = ContextVar("report", default=None)
 
 @contextmanager
 def telling(report: Report) -> Iterator[None]:
-    """Report progress within this block, once preparation has taken longer than `SOON`."""
+    """Report progress to `report` within the `with` block, once preparation takes longer than `SOON`."""
     token = _report.set(report)
     try:
         yield
@@ -23,7 +23,7 @@ def telling(report: Report) -> Iterator[None]:
 
 
 def counter(total: int) -> Callable[[int], None]:
-    """Return a function to call with the number of records done, before each further record."""
+    """Return a function to call before each record, with the number of records done."""
     report, started = _report.get(), time.monotonic()
 
     def count(done: int) -> None:

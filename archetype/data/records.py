@@ -1,4 +1,4 @@
-"""Read records with checked fields, and split them by hash."""
+"""Read records, check their fields, and split them by hash."""
 
 import hashlib
 import shlex
@@ -18,10 +18,10 @@ RENAME = "rename the columns"
 
 
 class Form(NamedTuple):
-    """Type of a field of a record.
+    """Type of a record's field.
 
     Attributes:
-        name: noun with article, for messages.
+        name: noun with article, for error messages.
         types: accepted types of the value.
         items: accepted types of the items of a list (default: any).
     """
@@ -45,7 +45,7 @@ TEXT_AND_LABEL = {"text": Form("a text"), "label": Form("a label", LABEL)}
 
 
 class NoColumn(DataError):
-    """A record lacks a field; in a table, all rows do."""
+    """A record lacks a field. In a table, the column is then missing for all rows."""
 
 
 def read_records(
@@ -56,18 +56,18 @@ def read_records(
     columns: Mapping[str, str] | None = None,
     convert: Callable[[dict[str, Any]], dict[str, Any]] = lambda record: record,
 ) -> list[dict[str, Any]]:
-    """Read the records of a file, keeping only these fields.
+    """Read the records of a file, with only the fields in `fields` and `optional`.
 
     Args:
         file: .csv or .tsv with a header, .parquet, else JSON lines or one JSON list.
         fields: required fields.
-        optional: further fields to keep if present.
-        fault: returns the fault of a record; empty if there is none.
-        columns: column of each renamed field (None: the caller has no option for columns).
-        convert: converts a record to one with these fields; raises ValueError if that is impossible.
+        optional: fields to keep if present.
+        fault: returns the fault of a record, or an empty string for a valid record.
+        columns: {field: column} for renamed columns (None: the caller has no option for columns).
+        convert: converts a record in another format to these fields, or raises ValueError.
 
     Raises:
-        DataError: names the line that is damaged, lacks a field, or has a field of the wrong type.
+        DataError: a record is damaged, lacks a field, or has a field of the wrong type; the message names the line.
     """
     return [record for _, record in read_located_records(file, fields, optional, fault, columns, convert)]
 
@@ -80,7 +80,7 @@ def read_located_records(
     columns: Mapping[str, str] | None = None,
     convert: Callable[[dict[str, Any]], dict[str, Any]] = lambda record: record,
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Read records as `read_records` does, with the file and line of each."""
+    """Read records as `read_records` does, with the file and line of each record."""
     records: list[tuple[str, dict[str, Any]]] = []
     for row in rows(file):
         try:
@@ -143,7 +143,7 @@ def _checked(
 
 
 def columns_by_field(columns: Sequence[str], fields: Iterable[str]) -> dict[str, str]:
-    """Parse FIELD=COLUMN options to {field: column}; COLUMN without a field is the first field's."""
+    """Parse FIELD=COLUMN options to {field: column}. COLUMN without a field is for the first field."""
     fields = list(fields)
     by_field: dict[str, str] = {}
     for option in columns:
@@ -173,7 +173,7 @@ def _options(file: Path, fields: Mapping[str, Form], columns_of_fields: Mapping[
 
 
 def held_out(texts: Sequence[str], fraction: float) -> npt.NDArray[np.bool_]:
-    """Return the validation mask, (N,): texts with the lowest hashes, whatever their order."""
+    """Return the validation mask, (N,). It selects the texts with the lowest hashes, independent of their order."""
     hashes = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in texts]
     mask = np.zeros(len(texts), dtype=np.bool_)
     mask[sorted(range(len(texts)), key=hashes.__getitem__)[: max(1, round(len(texts) * fraction))]] = True

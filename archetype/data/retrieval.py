@@ -1,4 +1,4 @@
-"""Retrieval data: queries, documents and relevance judgements, from pairs or from a folder in BEIR format."""
+"""Retrieval data: queries, documents and relevance judgements, from a file of pairs or a folder in BEIR's format."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,10 +12,10 @@ JUDGEMENTS = ("qrels/test.tsv", "qrels/dev.tsv", "qrels/train.tsv", "qrels.tsv")
 
 
 class RetrievalData(NamedTuple):
-    """Retrieval task; queries and documents are distinct texts.
+    """Retrieval task. No query occurs twice, and no document occurs twice.
 
     Attributes:
-        relevant: for each query, {document index: relevance}, relevance above 0.
+        relevant: {document index: relevance above 0} for each query.
     """
 
     queries: list[str]
@@ -24,7 +24,7 @@ class RetrievalData(NamedTuple):
 
 
 def read_retrieval(path: Path) -> RetrievalData:
-    """Read a retrieval task from a BEIR folder, or from a file of pairs, whose texts are the documents."""
+    """Read a retrieval task from a folder in BEIR's format, or from a file of pairs of queries and documents."""
     return _of_folder(path) if path.is_dir() else _of_pairs(path)
 
 

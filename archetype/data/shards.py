@@ -1,7 +1,7 @@
 """Shards of tokenized documents on disk: memory-mapped token files with a manifest.
 
-The documents of a shard are sorted by hash. The validation documents, those with the lowest hashes, are therefore the
-beginning of every shard for any fraction, even if files are added later.
+The documents in a shard are sorted by hash, and those with the lowest hashes are validation documents. The validation
+documents are therefore at the beginning of every shard for any fraction, even if files are added later.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ class ShardRecord(BaseModel, frozen=True):
 
 
 class BadRecord(NamedTuple):
-    """A skipped record: its error, and the number of records it counts as."""
+    """Skipped record: its error, and the number of records that it counts as."""
 
     place: str
     cause: str
@@ -50,11 +50,11 @@ class Manifest(BaseModel, frozen=True):
     """Manifest of a folder of shards.
 
     Attributes:
-        stamps: name, size and modification time of each source.
+        stamps: name, size and modification time of each source file.
         tokenizer: hash of the tokenizer's files.
         dtype: NumPy type of a token.
-        shards: entries in the order of the sources.
-        versions: versions of the libraries that made the shards.
+        shards: manifest entries of the shards, in the order of the sources.
+        versions: versions of the libraries that wrote the shards.
         bad: skipped records.
     """
 
@@ -85,7 +85,7 @@ def is_held_out(text: str, fraction: float) -> bool:
 
 
 class ShardWriter:
-    """Writer of shards named `prefix`-NNN; a shard is written when it has `SHARD_TOKENS` tokens."""
+    """Writer of shards named `prefix`-NNN. A shard is written when it has `SHARD_TOKENS` tokens."""
 
     def __init__(self, folder: Path, prefix: str, dtype: str) -> None:
         self.folder, self.prefix, self.dtype = folder, prefix, dtype
@@ -128,7 +128,7 @@ class ShardWriter:
 
 
 class Range(NamedTuple):
-    """Consecutive documents of a shard: offset of the first token, and numbers of documents, tokens and bytes."""
+    """Consecutive documents in a shard: offset of the first token, and numbers of documents, tokens and bytes."""
 
     first: int
     num_documents: int
@@ -137,13 +137,13 @@ class Range(NamedTuple):
 
 
 class Shard:
-    """One shard; its files are mapped only during a read."""
+    """Shard of tokenized documents. Its files are memory-mapped only during a read."""
 
     def __init__(self, folder: Path, record: ShardRecord, dtype: str) -> None:
         self.path, self.record, self.dtype = str(folder / record.name), record, dtype
 
     def check(self) -> None:
-        """Compare both files with their hashes."""
+        """Verify the sizes and hashes of both files."""
         sizes = {"tokens": self.record.tokens * np.dtype(self.dtype).itemsize, "documents": self.record.documents * 24}
         for kind, digest in self.record.sha256.items():
             file = Path(f"{self.path}.{kind}")
@@ -182,7 +182,7 @@ class Shard:
 
 
 class TokenStream:
-    """Cyclic token stream of the training or the validation documents: a range of each shard."""
+    """Cyclic token stream of training or validation documents, from a range of each shard."""
 
     def __init__(self, shards: list[Shard], ranges: list[Range]) -> None:
         parts = [(shard, part) for shard, part in zip(shards, ranges, strict=True) if part.num_tokens]
@@ -193,12 +193,12 @@ class TokenStream:
         self.num_bytes = sum(part.num_bytes for part in self.ranges)
 
     def read(self, start: int, count: int) -> Tokens:
-        """Return `count` tokens from position `start`, (count,)."""
+        """Return `count` tokens from position `start` on, (count,)."""
         pieces = [shard.tokens[first:last] for shard, first, last in self._slices(start, count)]
         return np.concatenate(pieces).astype(np.int32)
 
     def starts(self, start: int, count: int) -> npt.NDArray[np.bool_]:
-        """Return whether each of these tokens begins a document, (count,)."""
+        """Return whether each of the `count` tokens from `start` on begins a document, (count,)."""
         pieces = []
         for shard, first, last in self._slices(start, count):
             is_start = np.zeros(last - first, dtype=np.bool_)
@@ -221,10 +221,10 @@ class TokenStream:
 
 
 class TokenizedDocuments:
-    """Tokenized documents: the shards listed in the manifest of a folder, compared with their hashes if `check`.
+    """Tokenized documents in the shards that a folder's manifest lists. With `check`, verify the shards' hashes.
 
     Raises:
-        DataError: names the manifest or shard that is damaged.
+        DataError: the manifest or a shard is damaged; the message names the file.
     """
 
     def __init__(self, folder: Path, check: bool = True) -> None:
@@ -243,7 +243,7 @@ class TokenizedDocuments:
         return sum(shard.record.documents for shard in self.shards)
 
     def split(self, fraction: float) -> tuple[TokenStream, TokenStream]:
-        """Split into training and validation documents; the latter have hashes in the lowest fraction."""
+        """Split into training documents and validation documents, whose hashes are in the lowest `fraction`."""
         sides: Iterator[Any] = zip(*(shard.split(fraction) for shard in self.shards), strict=True)
         training, held_out = (TokenStream(self.shards, list(side)) for side in sides)
         return training, held_out

@@ -1,4 +1,4 @@
-"""Skip bad records while data are read: the limit, the count, and the places."""
+"""Skip bad records up to a limit while data are read, and remember their number and locations."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 @dataclass
 class Skipped:
-    """Skipped records.
+    """Skipped records, with their errors.
 
     Attributes:
         limit: maximal number of skipped records.
-        records: error of each record, and the number of records it counts as, by place.
+        records: error of each skipped record, and the number of records that it counts as, by location.
     """
 
     limit: int
@@ -31,7 +31,7 @@ class Skipped:
     count: int = 0
 
     def add(self, error: DataError, count: int = 1) -> None:
-        """Count a record as skipped; raise its error if that would exceed the limit."""
+        """Count a record as skipped. Raise its error if that would exceed the limit."""
         # read again, as for a second pass over the data: counted once
         if error.place in self.records:
             return
@@ -51,13 +51,13 @@ class Skipped:
 
 
 def sentence(count: int, named: Sequence[str]) -> str:
-    """Return a sentence with the number of skipped records and the first of them."""
+    """Return a sentence with the number of skipped records and the first skipped records."""
     records = "1 bad record was" if count == 1 else f"{count:,} bad records were"
     return f"{records} left out: {'; '.join(named)}{'; ...' if count > len(named) else ''}"
 
 
 class TooManyBad(DataError):
-    """A bad record exceeds the limit; `__cause__` is the error of that record."""
+    """A bad record exceeds the limit. `__cause__` is the error of this record."""
 
 
 _skipped: ContextVar[Skipped | None] = ContextVar("skipped", default=None)
@@ -65,7 +65,7 @@ _skipped: ContextVar[Skipped | None] = ContextVar("skipped", default=None)
 
 @contextmanager
 def skipping(limit: int | None) -> Iterator[Skipped]:
-    """Skip up to `limit` bad records within this block (None: skip none, and do not mention the option in errors)."""
+    """Skip up to `limit` bad records within the `with` block. If `limit` is None, errors do not suggest skipping."""
     skipped = Skipped(limit or 0)
     token = _skipped.set(None if limit is None else skipped)
     try:
@@ -75,12 +75,12 @@ def skipping(limit: int | None) -> Iterator[Skipped]:
 
 
 def skipping_limit() -> int | None:
-    """Return the maximal number of skipped records in this block; None if skipping is not available."""
+    """Return the limit of the current `with` block; None if skipping is not available."""
     return None if (skipped := _skipped.get()) is None else skipped.limit
 
 
 def read_counting(read: Callable[[], T]) -> T:
-    """Call `read`; if too many records are bad, raise an error with their total number.
+    """Call `read`. If too many records are bad, raise an error with their total number.
 
     Raises:
         DataError: the first bad record beyond the limit; skipping is suggested only if it would help.
@@ -100,12 +100,12 @@ def read_counting(read: Callable[[], T]) -> T:
 
 
 def skip(error: DataError, count: int = 1) -> None:
-    """Skip a bad record, identified by its error's place, if that is allowed.
+    """Skip a bad record if skipping is allowed. The record is identified by the location in its error.
 
-    `count` is the number of records lost: a damaged row of a CSV file counts as many as it spans lines.
+    `count` is the number of lost records. A damaged CSV row counts as one record for each of its lines.
 
     Raises:
-        DataError: the error itself if skipping is not available; `TooManyBad` if the limit is exceeded.
+        DataError: `error` if skipping is not available, or `TooManyBad` if the limit is exceeded.
     """
     if (skipped := _skipped.get()) is None:
         raise error
@@ -113,7 +113,7 @@ def skip(error: DataError, count: int = 1) -> None:
 
 
 def decoded_lines(data: bytes, place: str, first: int = 1) -> str:
-    """Decode UTF-8 lines; a line that is not UTF-8 becomes empty and counts as a bad record, numbered from `first`."""
+    """Decode UTF-8 lines. A line that is not UTF-8 becomes empty and counts as a bad record."""
     try:
         return data.decode()
     except UnicodeDecodeError:

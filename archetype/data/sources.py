@@ -1,6 +1,6 @@
-"""Document sources: text, JSON lines, CSV, TSV and Parquet files and Hugging Face datasets, read in pieces.
+"""Document sources: text, JSON, CSV, TSV and Parquet files, and Hugging Face datasets, which are read in pieces.
 
-A source is the path of a file, hf:NAME or hf:NAME@REVISION:CONFIG:SPLIT for a dataset of the hub, or hf:FOLDER.
+A source is the path of a file, hf:NAME or hf:NAME@REVISION:CONFIG:SPLIT for a dataset on the hub, or hf:FOLDER.
 """
 
 import shlex
@@ -47,7 +47,7 @@ LOOK_AHEAD = 2**16  # bytes after a section in which to look for the end of its 
 
 
 class Part(NamedTuple):
-    """Range of a source: bytes, row groups of a Parquet file, or rows or shards of a dataset."""
+    """Range of a source: bytes of a file, row groups of a Parquet file, or rows or shards of a dataset."""
 
     source: str
     start: int
@@ -57,13 +57,13 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Sources:
-    """Document sources.
+    """Files and datasets to read documents from.
 
     Attributes:
-        names: absolute paths of files, and datasets as hf:NAME.
-        field: field or column with the text, in files of records and datasets.
-        separator: line between the documents of a text file (default: a file is one document, or several of about
-            `SECTION` bytes).
+        names: absolute paths of files, and names of datasets as hf:NAME.
+        field: field or column with the text in record files and datasets.
+        separator: line between documents in a text file (default: a file is one document, split at about `SECTION`
+            bytes).
     """
 
     names: tuple[str, ...]
@@ -71,11 +71,11 @@ class Sources:
     separator: str | None = None
 
     def stamps(self) -> list[tuple[str, int, int]]:
-        """Return name, size and modification time of all files; a dataset of the hub has size and time 0."""
+        """Return name, size and modification time of all files. Size and time of a hub dataset are 0."""
         return [stamp for name in self.names for stamp in _stamps(name)]
 
     def pieces(self) -> list[list[Part]]:
-        """Group all parts, in order, into pieces of about `PIECE_BYTES`."""
+        """Group all ranges, in order, into pieces of about `PIECE_BYTES` bytes."""
         # pieces depend only on the sources, so that any number of processes can read them in any order
         pieces: list[list[Part]] = []
         size = PIECE_BYTES
@@ -89,7 +89,7 @@ class Sources:
         return pieces
 
     def documents(self, piece: Sequence[Part]) -> Iterator[str]:
-        """Iterate over the non-empty documents of a piece, in order; errors name the source and the place in it."""
+        """Iterate in order over the non-empty documents of a piece. Errors name the source and the location in it."""
         for part in piece:
             yield from filter(str.strip, self._documents(part))
 
@@ -106,7 +106,7 @@ class Sources:
 
 
 def expand(names: Sequence[str], suffixes: Sequence[str] = TEXT_SUFFIXES) -> tuple[str, ...]:
-    """Expand folders, by suffix, and patterns such as books/*.txt to absolute paths of files, sorted by name."""
+    """Expand folders and patterns such as books/*.txt to sorted absolute file paths. Folders select by `suffixes`."""
     files: list[str] = []
     for name in names:
         path = Path(name).absolute()
@@ -303,7 +303,7 @@ def _rows_of_parquet(part: Part, field: str) -> Iterator[str]:
 
 
 def pinned(name: str) -> str:
-    """Return the name of a hub dataset with its current revision, so that a resumed run reads the same data."""
+    """Add the current revision to the name of a hub dataset, so that a resumed run reads the same data."""
     text = name.removeprefix(HUGGING_FACE)
     if Path(text).exists():
         return f"{HUGGING_FACE}{Path(text).absolute()}"

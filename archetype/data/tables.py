@@ -1,6 +1,6 @@
 """Readers of record files: JSON lines, lists of JSON objects, CSV, TSV and Parquet.
 
-A damaged row counts as a bad record; an error that prevents reading the rest of a file is raised.
+A damaged row counts as a bad record. An error that prevents reading the rest of a file is raised.
 """
 
 import csv
@@ -27,7 +27,7 @@ MAX_LINE = 2**28
 
 
 class Row(NamedTuple):
-    """One record of a file: its file and line, and its values by field name."""
+    """Record with its location (file and line) and its values by field name."""
 
     place: str
     values: dict[str, Any]
@@ -66,7 +66,7 @@ def rows(file: Path) -> Iterator[Row]:
 
 
 def rows_of(file: BinaryIO, name: str) -> Iterator[Row]:
-    """Iterate over the rows of an open file: CSV or TSV by its name, else a JSON list or JSON lines by its start."""
+    """Iterate over the rows of an open file. The name tells CSV or TSV, the first bytes a JSON list or JSON lines."""
     start = file.read(2**12)
     check_is_text(start, name)
     file.seek(0)
@@ -76,7 +76,7 @@ def rows_of(file: BinaryIO, name: str) -> Iterator[Row]:
 
 
 def is_list(name: str) -> bool:
-    """Return whether a file holds a list of JSON objects."""
+    """Return whether a file contains a JSON list."""
     with Opened(name) as file:
         start = file.read(2**12)
         check_is_text(start, name)
@@ -88,7 +88,7 @@ def _starts_list(start: bytes) -> bool:
 
 
 def lines_of(file: BinaryIO, place: str) -> Iterator[bytes]:
-    """Iterate over the lines of an open file, including line ends; refuse lines of more than `MAX_LINE` bytes."""
+    """Iterate over the lines of an open file, including line ends. Refuse lines of more than `MAX_LINE` bytes."""
     while line := file.readline(MAX_LINE + 1):
         if len(line) > MAX_LINE:
             raise DataError(place, f"has a line of more than {MAX_LINE >> 20} MiB", "is it the right file?")
@@ -151,7 +151,7 @@ def _rows_of_lines(file: BinaryIO, name: str) -> Iterator[Row]:
 
 
 def json_object_of_line(line: bytes, location: str) -> dict[str, Any]:
-    """Parse the JSON object of a line."""
+    """Parse a line as a JSON object."""
     try:
         value = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError:
@@ -206,7 +206,7 @@ def _after_spaces(text: str, position: int) -> int:
 
 
 def check_characters(value: Any, location: str) -> None:
-    """Refuse a JSON value with strings that UTF-8 cannot encode: lone surrogates, or bytes that were not UTF-8."""
+    """Refuse a JSON value whose strings contain unpaired surrogates or bytes that were not UTF-8."""
     text = json.dumps(value, ensure_ascii=False)
     try:
         text.encode()

@@ -1,4 +1,4 @@
-"""Read texts into memory, from plain text or from records, as `train --text` does."""
+"""Read text files or record files into memory, as `train --text` does."""
 
 from pathlib import Path
 
@@ -9,10 +9,10 @@ from archetype.io.text import read_text
 
 
 def read_texts(file: Path, column: str | None = None) -> list[str]:
-    """Read the texts of a file: one for plain text, one per record for JSON, CSV, TSV and Parquet, by its suffix.
+    """Read a plain text file as one text, or a JSON, CSV, TSV or Parquet file as one text per record.
 
     Raises:
-        DataError: the file or a record cannot be read, or without `column` several columns may hold the text.
+        DataError: the file or a record cannot be read, or `column` is missing and several columns may contain the text.
     """
     if not holds_records(file):
         if column is not None:
@@ -28,7 +28,7 @@ def read_texts(file: Path, column: str | None = None) -> list[str]:
 
 
 def read_joined(file: Path, column: str | None = None) -> str:
-    """Read the texts of a file, joined by newlines; same arguments and errors as `read_texts`."""
+    """Read the texts of a file, joined by newlines. Arguments and errors are those of `read_texts`."""
     return "\n".join(read_texts(file, column))
 
 
@@ -36,7 +36,7 @@ def read_lines_text(file: Path, remedy: str) -> str:
     """Read a plain text file with one item per line.
 
     Raises:
-        DataError: the file cannot be read, or holds records; `remedy` says what to do then.
+        DataError: the file cannot be read, or contains records, for which `remedy` is the remedy.
     """
     if holds_records(file):
         raise DataError(str(file), "is a file of records", remedy)

@@ -16,7 +16,7 @@ def negatives_of(record: Mapping[str, Any]) -> list[str]:
 
 
 def wrong_negatives(record: Mapping[str, Any]) -> str:
-    """Return the fault of a record's negatives; empty if there is none."""
+    """Return the fault of a record's negatives; empty if they are valid."""
     negatives = record.get("negative", [])
     candidates = negatives if isinstance(negatives, list) else [negatives]
     return (
@@ -27,7 +27,7 @@ def wrong_negatives(record: Mapping[str, Any]) -> str:
 
 
 def wrong_score(record: Mapping[str, Any]) -> str:
-    """Return the fault of a record's score; empty if it is a finite number."""
+    """Return the fault of a record's score; empty if the score is a finite number."""
     try:
         is_number = math.isfinite(float(record["score"]))
     except ValueError:

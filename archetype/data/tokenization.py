@@ -1,6 +1,6 @@
-"""Tokenize documents in parallel processes, into a cache on disk that all runs share.
+"""Tokenize documents with parallel processes into a cache on disk that all runs share.
 
-Run as a program, this module is a worker: it reads indices of pieces from stdin and writes JSON lines to stdout.
+Run as a program, this module is a worker that reads indices of pieces from stdin and writes JSON lines to stdout.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ _progress: ContextVar[Progress | None] = ContextVar("progress", default=None)
 
 @contextmanager
 def reporting(progress: Progress) -> Iterator[None]:
-    """Report tokenization progress within this block; any thread may call `progress`."""
+    """Report tokenization progress within the `with` block. Any thread may call `progress`."""
     token = _progress.set(progress)
     try:
         yield
@@ -53,19 +53,19 @@ def reporting(progress: Progress) -> Iterator[None]:
 
 
 def cache_folder(folder: str | None = None) -> Path:
-    """Return the cache folder: `folder` if given, else ARCHETYPE_CACHE, else the user's cache folder."""
+    """Return the cache folder: `folder` if given, otherwise ARCHETYPE_CACHE or the user's cache folder."""
     if folder or (folder := os.environ.get("ARCHETYPE_CACHE")):
         return Path(folder).expanduser().absolute()
     return usual_folder()
 
 
 def tokenized(sources: Sources, tokenizer: Tokenizer, cache: Path, workers: int | None = None) -> TokenizedDocuments:
-    """Tokenize all documents, or load them from the cache.
+    """Tokenize all documents, or load their tokens from the cache.
 
-    Without `workers`, there is one process per core if there is enough text, else only this one.
+    By default, one process per core tokenizes if there is enough text, otherwise only this process.
 
     Raises:
-        DataError: a source cannot be read, holds no text, or has a text that cannot be encoded; or a shard is damaged.
+        DataError: a source cannot be read, contains no text or a text that cannot be encoded, or a shard is damaged.
         CheckpointError: the cache cannot be written to.
     """
     files, digest = tokenizer_files(tokenizer)
@@ -114,7 +114,7 @@ def _without_bad(documents: TokenizedDocuments) -> TokenizedDocuments:
 
 
 def tokenizer_files(tokenizer: Tokenizer) -> tuple[dict[str, bytes], str]:
-    """Return the files of a saved tokenizer, {name: contents}, and a hash of everything that determines its tokens."""
+    """Return the files of a saved tokenizer as {name: bytes}, and a hash of everything that determines its tokens."""
     with atomic.scratch_folder() as temporary:
         tokenizer.save(temporary)
         files = {file.name: file.read_bytes() for file in sorted(temporary.iterdir())}
@@ -190,7 +190,7 @@ def tokenize_piece(
     dtype: str,
     report: Callable[[int], None],
 ) -> Done:
-    """Write the shards of a piece, then the file that marks the piece as finished.
+    """Tokenize a piece: write its shards, then the file that marks it as finished.
 
     `report` is called with the number of characters tokenized since the last call.
     """

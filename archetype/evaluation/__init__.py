@@ -1,4 +1,4 @@
-"""Evaluation against references: texts, classes, values, translations and embeddings, and the tasks of lm-eval."""
+"""Evaluation: language modelling, classification, regression, translation, embeddings and the tasks of lm-eval."""
 
 from archetype.evaluation.class_report import ClassReport, ValueReport
 from archetype.evaluation.examples import evaluate_images, evaluate_texts, evaluate_tokens

@@ -1,4 +1,4 @@
-"""Classification reports as in scikit-learn, and error and correlation of regression outputs."""
+"""Classification reports with scikit-learn's scores, and errors and correlations of regression outputs."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ MAX_COLUMNS = 12  # with more classes, the confusion matrix is not printed
 
 @dataclass(frozen=True)
 class ClassScore:
-    """Scores of one class, or their average over classes.
+    """Scores of one class, or the average of these scores over classes.
 
     Attributes:
-        precision: fraction of the examples predicted as this class that belong to it; 0 if there are none.
-        recall: fraction of the examples of this class that are predicted as it; 0 if there are none.
+        precision: fraction of the examples predicted as this class that belong to it; 0 without such predictions.
+        recall: fraction of the examples of this class that are predicted as this class; 0 without such examples.
         f1: harmonic mean of precision and recall.
         support: number of examples of this class.
     """
@@ -33,7 +33,7 @@ class ClassScore:
 
 @dataclass(frozen=True)
 class ClassReport:
-    """Classification report, as scikit-learn's.
+    """Classification report with the same scores as scikit-learn's.
 
     Attributes:
         accuracy: fraction of examples with the right class.
@@ -42,7 +42,7 @@ class ClassReport:
         weighted: mean over classes weighted by support.
         confusion: number of examples by true class and predicted class; zeros are left out.
         loss: mean cross-entropy per example, in nats; None without probabilities.
-        examples: numbers of truncated texts and of words left out.
+        examples: number of truncated texts, and of words left out.
     """
 
     accuracy: float
@@ -100,7 +100,7 @@ def class_report(
     loss: float | None = None,
     examples: ExampleCounts = ALL_WHOLE,
 ) -> ClassReport:
-    """Compare predicted with true classes; `loss` is the mean cross-entropy per example."""
+    """Compare predicted with true classes. `loss` is the mean cross-entropy per example."""
     counts = Counter(zip(expected, predicted, strict=True))
     support, num_predicted = Counter(expected), Counter(predicted)
     classes = {}

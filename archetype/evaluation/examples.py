@@ -1,4 +1,4 @@
-"""Evaluation of classifiers and regressors on labelled texts, tokens and images."""
+"""Evaluation of classification and regression models on labelled texts, tokens and images."""
 
 import math
 from collections.abc import Sequence
@@ -30,16 +30,16 @@ def evaluate_texts(
     labels: Sequence[str] = (),
     start: int | None = None,
 ) -> ClassReport | ValueReport:
-    """Evaluate a model's classes on labelled texts, truncated to its context; a head with one class is a regressor.
+    """Evaluate a classification or regression model on labelled texts, which are truncated to its context.
 
     Args:
-        model: in evaluation mode.
-        file: JSON lines or CSV with text and label.
+        model: model in evaluation mode.
+        file: JSON lines or CSV with fields text and label.
         labels: names of the model's classes (default: their indices).
-        start: as for `classify_texts`.
+        start: token with which an encoder-decoder's targets start (default: the end token).
 
     Raises:
-        SpecError: the model has no classes.
+        SpecError: the model has no class head.
         DataError: a line is invalid, or a label is not one of the model's classes.
     """
     records = read_records(file, TEXT_AND_LABEL)
@@ -54,9 +54,9 @@ def evaluate_texts(
 def evaluate_tokens(
     model: Encoder | Decoder, tokenizer: Tokenizer, file: Path, labels: Sequence[str] = ()
 ) -> ClassReport:
-    """Evaluate a token classifier on words, each classified at its first token; same arguments as `evaluate_texts`.
+    """Evaluate a token classifier on words, each of which is classified at its first token.
 
-    The file has lines {"tokens": [...], "labels": [...]}, as for `train --labelled-tokens`.
+    Takes the same arguments as `evaluate_texts`, but a file with lines {"tokens": [...], "labels": [...]}.
     """
     names, records = names_of_classes(model, labels), read_records(file, FIELDS, fault=wrong_words)
     class_index = _class_indices(names, {str(label) for record in records for label in record["labels"]}, file)
@@ -79,10 +79,10 @@ def evaluate_tokens(
 def evaluate_images(
     model: VisionEncoder, path: Path, labels: Sequence[str] = (), processor: ImageProcessor | None = None
 ) -> ClassReport:
-    """Evaluate a model's classes on the images of a .npz file, or of a folder with a subfolder per class.
+    """Evaluate an image classifier on a .npz file, or on a folder with a subfolder per class.
 
     Args:
-        labels: names of the model's classes, and of the subfolders (default: indices).
+        labels: names of the model's classes and of the subfolders (default: class indices).
     """
     images = open_images(path, *model.spec.image_shape, processor)
     indices = images.labels.tolist()

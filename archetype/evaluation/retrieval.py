@@ -23,9 +23,9 @@ class RetrievalScore:
     """Retrieval metrics, averaged over the queries.
 
     Attributes:
-        recall: recall@k by k: fraction of the relevant documents among the k nearest.
-        mrr: reciprocal rank of the first relevant document, 0 beyond rank 10.
-        ndcg: discounted cumulative gain of the 10 nearest documents over that of the ideal order (Järvelin 2002).
+        recall: recall@k for each k: fraction of the relevant documents that are among the k nearest.
+        mrr: reciprocal rank of the first relevant document; 0 if that rank is above 10.
+        ndcg: discounted cumulative gain of the 10 nearest documents, relative to the ideal order (Järvelin 2002).
         examples: number of truncated queries and documents.
     """
 
@@ -52,7 +52,7 @@ class RetrievalScore:
 
 @dataclass(frozen=True)
 class SimilarityScore:
-    """Correlation of the similarities of pairs of texts with human scores.
+    """Correlation of text pair similarities with human scores.
 
     Attributes:
         spearman: rank correlation, with mean ranks for ties; None if either side is constant.
@@ -80,10 +80,10 @@ def retrieval_score(
     relevant: Sequence[Mapping[int, float]],
     recall_at: Sequence[int] = RECALL_AT,
 ) -> RetrievalScore:
-    """Rank all documents for each query by dot product; ties keep the order of the documents.
+    """Rank all documents for each query by dot product. Ties keep the order of the documents.
 
     Args:
-        relevant: for each query, {document index: relevance}.
+        relevant: {document index: relevance} for each query.
         recall_at: values of k for recall@k.
     """
     depth = min(max(DEPTH, *recall_at), len(documents))

@@ -1,4 +1,4 @@
-"""Language modelling metrics of a text: loss per token, perplexity, bits per byte, accuracy."""
+"""Language modelling metrics on a text: loss per token, perplexity, bits per byte, accuracy."""
 
 import math
 from collections.abc import Sequence
@@ -23,10 +23,10 @@ class Score:
     Attributes:
         loss: mean cross-entropy per token, in nats.
         num_tokens: number of predicted tokens.
-        num_bytes: UTF-8 bytes of the text.
-        accuracy: fraction of tokens that are the model's most likely ones.
+        num_bytes: number of UTF-8 bytes in the text.
+        accuracy: fraction of tokens to which the model gave the highest probability.
         losses: (num_tokens,) cross-entropy of each token, in float64.
-        is_right: (num_tokens,) whether each token is the most likely one.
+        is_right: (num_tokens,) whether each token is the model's most likely token.
     """
 
     loss: float
@@ -42,7 +42,7 @@ class Score:
 
     @property
     def bits_per_byte(self) -> float:
-        """Total cross-entropy in bits, divided by the number of bytes; comparable between tokenizers."""
+        """Total cross-entropy in bits, divided by the number of bytes, which can be compared between tokenizers."""
         return self.loss * self.num_tokens / self.num_bytes / math.log(2)
 
     def record(self) -> dict[str, float]:
@@ -51,7 +51,7 @@ class Score:
 
 
 def together(scores: Sequence[Score]) -> Score:
-    """Combine the scores of several texts, each scored separately: means over all their tokens."""
+    """Combine the scores of several texts into means over all their tokens."""
     if len(scores) == 1:
         return scores[0]
     losses, is_right = (torch.cat([getattr(part, name) for part in scores]) for name in ("losses", "is_right"))
@@ -63,15 +63,16 @@ def together(scores: Sequence[Score]) -> Score:
 def score(
     model: CausalModel, tokenizer: Tokenizer, text: str, stride: int | None = None, length: int | None = None
 ) -> Score:
-    """Score every token of a text once, each with at least `length - stride` tokens of context if there are as many.
+    """Score every token of a text once, each with at least `length - stride` tokens of context where available.
 
-    A window of `length` tokens moves by `stride`, and its new tokens are scored. The first token of a text is scored
-    only if the tokenizer has a bos token.
+    A window of `length` tokens moves by `stride` tokens, and the new tokens in it are scored. The first token of a text
+    is scored only if the tokenizer has a bos token.
 
     Args:
-        model: in evaluation mode.
-        stride: tokens (default: half of `length`); 1 gives each token the most context, `length` reads each token once.
-        length: tokens (default: the model's context, less for a large vocabulary).
+        model: model in evaluation mode.
+        stride: step of the window in tokens (default: half of `length`). 1 gives each token the most context; `length`
+            reads each token once.
+        length: tokens per window (default: the model's context, or less for a large vocabulary).
 
     Raises:
         DataError: the text has no token to predict, or a size is out of range.
@@ -102,9 +103,9 @@ def score(
 
 @torch.inference_mode()
 def score_continuations(model: CausalModel, pairs: list[tuple[list[int], list[int]]]) -> list[tuple[float, bool]]:
-    """Return the log-probability of each continuation, and whether all its tokens are the most likely ones.
+    """Return the log-probability of each continuation, and whether greedy decoding would generate it.
 
-    Pairs are (context tokens, continuation tokens); the context is truncated on the left to fit.
+    Pairs are (context tokens, continuation tokens). A long context is truncated on the left.
 
     Raises:
         DataError: a context or continuation is empty, or a continuation is longer than the model's context.

@@ -28,7 +28,7 @@ class Scored(Loaded, Protocol):
 
     @property
     def special_names(self) -> dict[str, str]:
-        """Text of bos_token, eos_token and pad_token, if the model has them."""
+        """Texts of bos_token, eos_token and pad_token, if the model has them."""
 
     @property
     def generation(self) -> Mapping[str, Any]:
@@ -40,7 +40,7 @@ class TaskScores:
     """Metrics of each task.
 
     Attributes:
-        tasks: {task: {metric: value}}; the metric is followed by a comma and the answer filter if a task has several.
+        tasks: {task: {metric: value}}; a metric with an answer filter is named METRIC,FILTER.
     """
 
     tasks: dict[str, dict[str, float]]
@@ -117,7 +117,7 @@ def evaluate_tasks(
 
 
 def adapter(lm: Scored) -> Any:
-    """Return an lm-eval model: log-likelihoods of continuations and of whole texts, and generation."""
+    """Return an lm-eval model that scores continuations and whole texts, and generates."""
     from lm_eval.api.model import TemplateLM
     from lm_eval.models.utils import normalize_gen_kwargs
     from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
@@ -131,19 +131,19 @@ def adapter(lm: Scored) -> Any:
     class Adapter(TemplateLM):  # type: ignore[misc]
         @property
         def eot_token_id(self) -> int | None:
-            """The tokenizer's `eos_token`, even if other files of the model name further end tokens."""
+            """Id of the tokenizer's `eos_token`, even if the model's files name other end tokens."""
             return eos
 
         @property
         def prefix_token_id(self) -> int:
-            """The token that replaces an empty context: `bos_token`, or else `eos_token`."""
+            """Id of the token that replaces an empty context: `bos_token`, or else `eos_token`."""
             if prefix is None:
                 cause = "has neither bos nor eos to precede a question without a context"
                 raise DataError("tokenizer", cause, "choose tasks with contexts, or use a tokenizer that has one")
             return prefix
 
         def tok_encode(self, string: str, add_special_tokens: bool | None = None, **options: Any) -> list[int]:
-            """Tokenize a text with its special tokens; surround it with more unless it starts with the prefix."""
+            """Tokenize a text. By default, surround it with special tokens unless it starts with the prefix token."""
             ids = tokenizer.encode_with_special_tokens(string)
             if add_special_tokens is None:
                 add_special_tokens = prefix is None or ids[:1] != [prefix]
@@ -201,7 +201,7 @@ def adapter(lm: Scored) -> Any:
 
 
 def special_id(lm: Scored, key: str) -> int | None:
-    """Return the id of the tokenizer's `bos_token` or `eos_token`; None if its files do not name one."""
+    """Return the id of the tokenizer's `bos_token` or `eos_token`; None if its files do not name the token."""
     assert lm.tokenizer is not None
     name = lm.special_names.get(key)
     ids = [] if name is None else lm.tokenizer.encode_with_special_tokens(name)
@@ -209,7 +209,7 @@ def special_id(lm: Scored, key: str) -> int | None:
 
 
 def sampling_of(options: Mapping[str, Any], lm: Scored) -> dict[str, Any]:
-    """Return the settings that a task's `generation_kwargs` request, as fields of `Sampling`; greedy by default.
+    """Convert a task's `generation_kwargs` to fields of `Sampling`; greedy by default.
 
     Raises:
         DataError: an option is not supported, or requests sampling without a temperature.

@@ -1,4 +1,4 @@
-"""Translation metrics: BLEU and chrF of translations, and the loss on reference targets."""
+"""Translation metrics: BLEU and chrF, and the loss on reference targets."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -21,16 +21,16 @@ from archetype.tokenizers import Tokenizer
 
 @dataclass(frozen=True)
 class TranslationScore:
-    """Metrics of all pairs.
+    """Translation metrics over all pairs.
 
     Attributes:
         bleu: BLEU of the translations (Papineni 2002), 0 to 100, by sacrebleu.
         chrf: chrF of the translations (Popović 2015), 0 to 100, by sacrebleu.
         loss: mean cross-entropy per reference token, including end tokens, in nats.
-        accuracy: fraction of these tokens that are the model's most likely ones.
-        num_tokens: number of tokens in all targets.
-        signature: sacrebleu's signature of the BLEU computation, to be reported with it.
-        examples: number of pairs left out.
+        accuracy: fraction of the reference tokens to which the model gave the highest probability.
+        num_tokens: number of tokens in all reference targets.
+        signature: sacrebleu's signature of the BLEU computation, to report with the score.
+        examples: counts of pairs left out.
     """
 
     bleu: float
@@ -69,12 +69,12 @@ def translation_score(
     """Translate sources and compare the results with reference targets.
 
     Args:
-        model: in evaluation mode.
+        model: model in evaluation mode.
         sources: source texts; pairs with an empty side are left out.
         targets: reference target of each source.
         places: file and line of each pair, for errors.
-        settings: settings of the beam search.
-        start: the token that every target starts with (default: the end token).
+        settings: beam search settings.
+        start: token with which every target starts (default: the end token).
 
     Raises:
         DataError: there are no pairs, a text exceeds the model's context, or sacrebleu is not installed.
@@ -106,7 +106,7 @@ def target_loss(
     places: list[str],
     start: int | None = None,
 ) -> tuple[float, float, int]:
-    """Return mean cross-entropy, accuracy and number of target tokens; same arguments as `translation_score`."""
+    """Return mean cross-entropy, accuracy and number of target tokens. Arguments are those of `translation_score`."""
     end, context = end_of_text(tokenizer), model.spec.context_length
     pairs = [
         ([*tokenizer.encode(source), end], [end if start is None else start, *tokenizer.encode_target(target), end])

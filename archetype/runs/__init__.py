@@ -1,1 +1,1 @@
-"""Run directories: the specification, recipe, weights and metrics of one training, and its checkpoints."""
+"""Run directories: specification, recipe, weights, metrics and checkpoints of a training run."""

@@ -1,4 +1,4 @@
-"""Checkpoints of a training run: safetensors and a manifest with sizes and hashes. No pickle."""
+"""Checkpoints of a training run: safetensors files and a manifest with sizes and hashes. No pickle."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A complete checkpoint on disk."""
+    """Complete checkpoint on disk."""
 
     folder: Path
     manifest: dict[str, Any]
@@ -38,7 +38,7 @@ class Checkpoint:
 
     @property
     def weights_file(self) -> Path:
-        """Model parameters under Archetype's names: a file, or a folder of shards from several processes."""
+        """File of model parameters under Archetype's names, or folder of shards from several processes."""
         return self.folder / (WEIGHTS if (self.folder / WEIGHTS).is_dir() else SINGLE)
 
     @property
@@ -64,8 +64,8 @@ def write(
     """Write a checkpoint atomically, and remove all but the `keep` newest.
 
     Args:
-        provenance: further fields of the manifest: fingerprints of specification and data, versions.
-        average: moving average of the weights.
+        provenance: additional fields of the manifest: fingerprints of specification and data, versions.
+        average: moving average of the weights, if the run keeps one.
     """
 
     def fill(temporary: Path) -> list[str]:
@@ -80,7 +80,7 @@ def write(
 def write_with(
     checkpoints: Path, step: int, fill: Callable[[Path], list[str]], provenance: dict[str, Any], keep: int = KEPT
 ) -> Checkpoint:
-    """Write a checkpoint as `write` does; `fill` writes the files into a folder and returns their names."""
+    """Write a checkpoint as `write` does, with files that `fill` writes into a folder. `fill` returns their names."""
     folder = checkpoints / f"step-{step:08d}"
     if folder.exists():  # saved before an interruption: keep it, because the step of a run determines its weights
         try:
@@ -110,10 +110,10 @@ def latest(checkpoints: Path, on_damage: Callable[[str], None] = log.warning) ->
     """Return the newest undamaged checkpoint; None if there are no checkpoints.
 
     Args:
-        on_damage: called with one line about damaged checkpoints and their replacement.
+        on_damage: called with one line that names a damaged checkpoint and the earlier one used instead.
 
     Raises:
-        CheckpointError: all checkpoints are damaged; the message names a file of the newest.
+        CheckpointError: all checkpoints are damaged; the message names a damaged file of the newest checkpoint.
     """
     damages: list[CheckpointError] = []
     for folder in reversed(_folders(checkpoints)):
@@ -140,7 +140,7 @@ def set_aside(checkpoints: Path, step: int) -> None:
 
 
 def newest_step(checkpoints: Path) -> int | None:
-    """Return the step of the newest checkpoint by its name, without reading it; None if there is none."""
+    """Return the step in the newest checkpoint's name, without reading the checkpoint; None without checkpoints."""
     folders = _folders(checkpoints)
     return int(folders[-1].name[5:]) if folders else None
 

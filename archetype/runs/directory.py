@@ -32,7 +32,7 @@ from archetype.weights.packed_file import install_packed
 
 
 class AdaptedModel(Spec):
-    """Contents of adapter.yaml; the adapter's tensors are saved with the model's weights.
+    """Contents of adapter.yaml. The adapter's tensors are saved with the model's weights.
 
     Attributes:
         adapter: kind and sizes of the adapter.
@@ -47,14 +47,14 @@ class Run:
     """Paths of a run directory.
 
     Attributes:
-        sentence_folder: files of sentence-transformers, such as prompts and truncation.
+        sentence_folder: files in the format of sentence-transformers, such as prompts and truncation.
         weights_file: final weights.
         left_out_file: weights of the imported folder that this model does not use.
         metrics_file: one JSON object per line.
         provenance_file: recipe and data at the start of the run, compared when it is resumed.
-        trackers_file: ids of this run at its trackers.
-        report_file: the report as one self-contained page.
-        best_folder: a run directory with the weights that had the lowest validation loss.
+        trackers_file: id of this run in each experiment tracker.
+        report_file: the run's report as a self-contained HTML page.
+        best_folder: run directory with the weights of the lowest validation loss.
         adapter_file: present if the model has an adapter.
         prepared_file: tensors that the objective computed before the first step, such as reference log-probabilities.
     """
@@ -84,7 +84,7 @@ class Run:
 
 
 def read_run_spec(run: Run) -> ModelSpec:
-    """Read the specification of a run; extensions that it needs must be loaded."""
+    """Read the specification of a run. The extensions that it needs must be loaded."""
     check_extensions(run.folder)
     return read(run.spec_file)
 
@@ -98,7 +98,7 @@ def write_run_spec(run: Run, spec: ModelSpec, *settings: Spec) -> None:
 def read_run_model(
     run: Run, dtype: torch.dtype | None = None, device: torch.device | None = None, merged: bool = True
 ) -> Model:
-    """Load a run's model from its final weights or newest undamaged checkpoint; merge its adapter by default."""
+    """Load a run's model from its final weights or newest undamaged checkpoint. Merge its adapter by default."""
     model = build_on_meta(read_run_spec(run))
     if (adapted := read_adapter(run)) is not None:
         # before the weights are read: the adapter's tensors are among them
@@ -110,7 +110,7 @@ def read_run_model(
 
 
 def read_adapter(run: Run) -> AdaptedModel | None:
-    """Read the adapter of a run's model; None if it has none."""
+    """Read adapter.yaml of a run; None if the model has no adapter."""
     if not run.adapter_file.is_file():
         return None
     try:
@@ -124,7 +124,7 @@ def write_adapter(run: Run, adapted: AdaptedModel) -> None:
 
 
 def weights_of(run: Run) -> Path:
-    """Return the weights file of a run that finished, or that was interrupted after a checkpoint."""
+    """Return the file of final weights, or without it the weights in the newest undamaged checkpoint."""
     if run.weights_file.is_file():
         return run.weights_file
     if (checkpoint := latest(run.checkpoints)) is not None:
@@ -147,7 +147,7 @@ def fill_from(model: Model, file: Path, dtype: torch.dtype | None = None, device
 
 
 def write_weights(run: Run, model: Model, instead: Mapping[str, Tensor] = MappingProxyType({})) -> None:
-    """Write the final weights under Archetype's names; tensors of `instead` replace the model's."""
+    """Write the final weights under Archetype's names. Tensors in `instead` replace those of the model."""
     save(run.weights_file, {**model.state_dict(), **instead})
 
 

@@ -1,4 +1,4 @@
-"""Record of the extensions that a run directory needs, by file name and hash. Nothing is loaded here."""
+"""Record of the extensions that a run directory needs: file names and hashes. This module loads no extension."""
 
 import json
 from collections.abc import Iterable
@@ -53,7 +53,7 @@ def check_extensions(folder: Path) -> None:
 
 
 def refuse_changes(folder: Path) -> None:
-    """Check that the recorded extensions are loaded and unchanged; raise a CheckpointError otherwise."""
+    """Raise a CheckpointError unless all recorded extensions are loaded and unchanged."""
     for extension in read_extensions(folder):
         if change := extension.change():
             raise CheckpointError(str(folder), change, "restore it, or give --allow-changes")

@@ -1,4 +1,4 @@
-"""Runs in a folder and their metrics, also of runs in progress. This module does not import torch."""
+"""List the runs in a folder and read their metrics, also during training. This module does not import torch."""
 
 import math
 import os
@@ -24,7 +24,7 @@ UNTOLD = ("version", "data.text")  # recipe fields that are ignored when runs ar
 
 
 def run_folders(folder: Path) -> dict[str, Path]:
-    """Return the run directories up to two levels below a folder, by relative path."""
+    """Return the run directories up to two levels below a folder, keyed by relative path."""
     root = folder.resolve()
     recipes = (file.parent for depth in ("", "*/", "*/*/") for file in folder.glob(f"{depth}recipe.yaml"))
     # links that lead out of the folder are not followed; `best` is part of its run
@@ -33,10 +33,10 @@ def run_folders(folder: Path) -> dict[str, Path]:
 
 
 def differences_of_runs(recipes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return, for each run, its values of the fields in which the runs differ; missing fields are left out.
+    """Return, for each run, the values of all recipe fields that differ between runs. Missing fields are left out.
 
     Args:
-        recipes: plain data with all defaults; `spec` is the specification with every layer.
+        recipes: recipes as plain data with all defaults; `spec` lists every layer.
     """
     specs = [recipe["spec"] for recipe in recipes]
     others = [{key: value for key, value in recipe.items() if key != "spec"} for recipe in recipes]
@@ -48,7 +48,7 @@ def differences_of_runs(recipes: Sequence[dict[str, Any]]) -> list[dict[str, Any
 
 
 def is_training(folder: Path) -> bool:
-    """Return whether a running process holds the lock of a run."""
+    """Return whether a live process holds the lock of a run."""
     try:
         # the lock file holds the process id of its owner; a lock may remain after a crash
         owner = int((folder / ".lock").read_text()[:20])
@@ -64,7 +64,7 @@ def is_training(folder: Path) -> bool:
 
 @dataclass
 class Series:
-    """Time series of one metric: values, and their positions on every axis."""
+    """Time series of one metric: values, and their x-coordinates on every axis."""
 
     values: "array[float]" = field(default_factory=lambda: array("d"))
     places: "dict[Axis, array[float]]" = field(default_factory=lambda: {axis: array("d") for axis in AXES})
@@ -92,7 +92,7 @@ class MovingAverage:
     _weight: float = 0.0
 
     def of(self, values: "array[float]") -> "array[float]":
-        """Return the average after each value; only values beyond those of the last call are added."""
+        """Return the average after each value. Only values beyond those of the previous call are added."""
         keep, add, sum_, weight = self.smoothing, 1 - self.smoothing, self._sum, self._weight
         for value in values[len(self._averages) :]:
             if math.isfinite(value):
@@ -104,7 +104,7 @@ class MovingAverage:
 
 
 class Buckets(NamedTuple):
-    """Buckets of neighbouring values: position of the last, minimum, maximum, mean and moving average."""
+    """Buckets of neighbouring values: x-coordinate of the last value, minimum, maximum, mean and moving average."""
 
     x: list[float]
     min: list[float | None]
@@ -114,12 +114,12 @@ class Buckets(NamedTuple):
 
 
 class MetricsFile:
-    """Metrics of a run, read incrementally from a file of JSON lines that a run may still append to.
+    """Metrics of a run, read incrementally from a JSON lines file to which the run may still append.
 
     Attributes:
-        version: changes if the file was replaced, as by a resumed run that takes some steps again.
-        series: series by name, in the order of their first lines.
-        samples: (step, generated text).
+        version: number that changes when the file is replaced, for example by a resumed run that repeats some steps.
+        series: time series by metric name, in the order of their first lines.
+        samples: (step, generated text) of each sample.
         step: newest step.
         peak_flops: measured peak FLOP/s of matrix products in the run's type; 0 if unknown.
     """
@@ -137,7 +137,7 @@ class MetricsFile:
         self._tokens = self._seconds = 0.0
 
     def refresh(self) -> None:
-        """Read new lines, or the whole file if it was replaced."""
+        """Read the new lines, or the whole file if it was replaced."""
         check_regular(self.file)
         try:
             status = self.file.stat()
@@ -207,11 +207,11 @@ class MetricsFile:
 
 
 def downsampled(series: Series, axis: Axis, after: int, last: int, points: int, smoothing: float) -> Buckets:
-    """Downsample a curve to at most `points` points; the moving average is computed over all values.
+    """Downsample a curve to at most `points` buckets. The moving average is computed over all values.
 
     Args:
-        after: only values of later steps; the average still includes all earlier values.
-        last: only values up to this step.
+        after: last step to leave out; the moving average still includes earlier values.
+        last: last step to include.
         smoothing: weight of the old average at each step.
     """
     start, stop = (bisect_right(series.places["step"], step) for step in (after, last))

@@ -1,4 +1,4 @@
-"""Origin of an imported run: what an export needs besides weights, tokenizer and template, as plain JSON."""
+"""Origin of an imported model: data that an export needs besides weights, tokenizer and template, as JSON."""
 
 import warnings
 from pathlib import Path
@@ -20,15 +20,15 @@ FILE = "origin.json"
 
 
 class Origin(BaseModel):
-    """Contents of origin.json; fields that are not needed are empty.
+    """Contents of origin.json. Fields that are not needed are empty.
 
     Attributes:
-        family: a registered family, or the `model_type` of another one.
+        family: name of a registered family, or the `model_type` of a family that is not registered.
         labels: class names, in the order of their ids.
-        config: config.json, if the family is not registered.
-        spec: the specification inferred from `config`.
+        config: contents of config.json, if the family is not registered.
+        spec: specification inferred from `config`.
         rules: name and layout of every tensor.
-        reading: assumptions of the inference.
+        reading: assumptions made when `spec` was inferred.
         image_processor: contents of preprocessor_config.json.
     """
 
@@ -66,7 +66,7 @@ def write_origin(
     labels: tuple[str, ...] = (),
     image_processor: dict[str, Any] | None = None,
 ) -> None:
-    """Write the origin of a run, if it has one."""
+    """Write origin.json, unless it would be empty."""
     origin = Origin(family=family.name if family else None, labels=labels, image_processor=image_processor)
     # a family that is not registered is stored whole: what was read, and how every tensor was found
     if family is not None and family.published is not None and isinstance(keys := family.format.keys, KeysAsRead):
@@ -85,7 +85,7 @@ def write_origin(
 
 
 def read_origin(folder: Path) -> Origin:
-    """Read the origin of a run; empty if it has none."""
+    """Read origin.json of a run; an empty origin if the file does not exist."""
     file = folder / FILE
     check_regular(file, CheckpointError)
     if not file.exists():

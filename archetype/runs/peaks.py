@@ -1,4 +1,4 @@
-"""Measured peaks of this machine: memory bandwidth and matrix products, each by its fastest implementation."""
+"""Measure this machine's peak memory bandwidth and matrix product FLOP/s, each with the fastest implementation."""
 
 import mmap
 import re
@@ -28,11 +28,11 @@ Way = tuple[int, Callable[[], object]]  # bytes or FLOPs of one call, and the ca
 
 
 class Peak(NamedTuple):
-    """Measured peak throughput.
+    """Measured peak bandwidth or FLOP/s.
 
     Attributes:
         rate: bytes/s or FLOP/s.
-        path: the library that reached it.
+        path: name of the library or kernels that reached it.
     """
 
     rate: float
@@ -44,7 +44,7 @@ class Peak(NamedTuple):
 
 
 def measured_device() -> Device:
-    """Measure the peaks of the first GPU, or of the CPU if there is none."""
+    """Measure the peaks of the first GPU, or of the CPU if the machine has no GPU."""
     device = resolve_device("auto")
     memory = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
     peaks = {dtype: product_peak(device, getattr(torch, dtype)) for dtype in ("bfloat16", "float32")}
@@ -57,7 +57,7 @@ def measured_device() -> Device:
 
 @torch.inference_mode()
 def launch_seconds(device: torch.device) -> float:
-    """Measure the overhead of a module call in seconds, with a 1 x 1 matrix product."""
+    """Measure the seconds of overhead of a module call, with a 1 x 1 matrix product."""
     x, module = torch.ones(1, 1, device=device), torch.nn.Linear(1, 1, bias=False, device=device)
 
     def several() -> None:
@@ -102,7 +102,7 @@ def _processor_products(a: Tensor, b: Tensor, weights: str | None) -> dict[str, 
 
 
 def read_peak(device: torch.device, tries: int = NUM_TRIES) -> tuple[Peak, int]:
-    """Measure the memory bandwidth (bytes/s) of a large buffer; also return its page size in bytes."""
+    """Measure the memory bandwidth of a large buffer in bytes/s. Return it with the buffer's page size in bytes."""
     size = READ_BYTES if device.type == "cpu" else GPU_FACTOR * READ_BYTES
     floats = torch.empty(size // 4, device=device)
     # huge pages if the system supports them, as loaded weights have

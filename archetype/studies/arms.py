@@ -1,4 +1,4 @@
-"""Arms of an experiment part: each is a model, a recipe and a metric, matched to the control."""
+"""Arms of an experiment part: a model, a recipe and a metric, matched to the control arm."""
 
 import json
 import math
@@ -30,9 +30,9 @@ class Arm:
     """Arm of an experiment part.
 
     Attributes:
-        recipe: includes model, data and steps, but not the seed.
+        recipe: training recipe with model, data and steps, but without the seed.
         seed_offset: added to every seed.
-        solved: one line on the size that was solved for to match the control.
+        solved: one line that describes the size changed to match the control.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Arm:
         return self.recipe.steps * self.recipe.batch_size * row_length(self.recipe, self.spec)
 
     def changed(self, values: Mapping[str, Any]) -> "Arm":
-        """Return the arm with values from a grid."""
+        """Return a copy of the arm with the given recipe fields and spec.PATH fields replaced."""
         spec = assign(self.spec, _assignments({p[5:]: v for p, v in values.items() if p.startswith("spec.")}))
         data = self.recipe.dump(full=True)
         put(data, _assignments({p: v for p, v in values.items() if not p.startswith("spec.")}))
@@ -56,7 +56,7 @@ class Arm:
 
 
 def row_length(recipe: Recipe, spec: ModelSpec) -> int:
-    """Return the sequence length of training rows (synthetic data: the longest example)."""
+    """Return the length in tokens of a training sequence (synthetic data: of the longest example)."""
     if isinstance(recipe.data, SyntheticData):
         return recipe.data.row_length
     return recipe.sequence_length or spec.context_length
@@ -71,11 +71,11 @@ def build_arms(
     tokens: int | None,
     matched: Match,
 ) -> list[Arm]:
-    """Build all arms of a part and match them to the first.
+    """Build all arms of a part, and match them to the control.
 
     Args:
-        changes: by name of the arm; the first arm is the control.
-        tokens: of each run (default: from the recipe's steps).
+        changes: changes to the base model for each arm name; the first arm is the control.
+        tokens: training tokens of each run (default: from the recipe's steps).
         matched: quantities that must agree.
 
     Raises:
@@ -96,7 +96,7 @@ def build_arms(
 
 
 def read_recipe_source(recipe: Source) -> dict[str, Any]:
-    """Return a recipe as plain data without the fields that a study sets."""
+    """Read a recipe as plain data, without the fields that a study sets."""
     from pathlib import Path
 
     data = dict(recipe) if isinstance(recipe, dict) else read_mapping(Path(recipe))
@@ -180,7 +180,7 @@ def _matched(arm: Arm, control: Arm, matched: Match) -> Arm:
 
 
 def quantities(arm: Arm) -> dict[str, float]:
-    """Return the quantities reported for every arm; FLOPs are per token, the state is in bytes."""
+    """Return the parameters, FLOPs per token, state bytes and training tokens of an arm."""
     length = row_length(arm.recipe, arm.spec)
     report = cost_report(arm.spec, batch=1, length=length, dtype="float32")
     parameters = report.parameters
@@ -215,7 +215,7 @@ def check_grid(arm: Arm, grid: Mapping[str, Sequence[Any]]) -> None:
     """Check every path and value of a grid.
 
     Raises:
-        SpecError: names the invalid path.
+        SpecError: a path or value is invalid; the message names the path.
     """
     for path, values in grid.items():
         field = path.partition(".")[0]

@@ -2,7 +2,7 @@
 
 Wall-clock time is not a budget here, since runs share machines with other work.
 
-A loss measured while the learning rate decays says little about a run that would have ended there. All arms are
+A loss measured during learning-rate decay says little about a run whose budget ends at that step. All arms are
 therefore compared during the constant phase, at the largest budget that all of them reach in it (Hägele 2024).
 """
 
@@ -27,12 +27,12 @@ def equal_budgets(
     """Compare the validation loss of all arms at equal tokens and equal forward FLOPs.
 
     Args:
-        results: by arm, in the order of seeds.
+        results: runs of each arm, in the order of seeds.
         others: arms to compare with the control.
 
     Returns:
-        For each budget its name, amount, losses by arm (means over seeds) and paired differences with 95 % intervals;
-            empty if the arms share no budget, or a run diverged.
+        Name and amount of each budget, mean loss of each arm over seeds, and paired differences with 95 % intervals.
+            Empty if the arms share no budget, or a run diverged.
     """
     # a diverged run has no loss to compare
     if any(result.has_diverged for many in results.values() for result in many):

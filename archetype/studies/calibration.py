@@ -1,7 +1,7 @@
-"""Calibrate this machine and code: trained verdicts count only if known differences are told from none.
+"""Calibrate this machine and code: trained verdicts count only if known differences are detected and no others.
 
 The same model with other seeds must give "no difference shown", and a model of twice the width must be "shown" to be
-better. Both are parts of a packaged experiment, judged like any other.
+better. Both are parts of an experiment in this package, and the usual decision rules apply.
 """
 
 import hashlib
@@ -27,14 +27,14 @@ def calibration_file() -> Path:
 
 
 def check_is_calibration(experiment: Experiment) -> None:
-    """Refuse an experiment without the parts of a calibration."""
+    """Refuse an experiment without the two parts of a calibration."""
     ids = {part.id for part in experiment.parts}
     if missing := [name for name in MUST_GIVE if name not in ids]:
         raise SpecError("parts", f"a calibration needs the parts {', '.join(MUST_GIVE)}", f"add {missing[0]}")
 
 
 def machine_key() -> str:
-    """Return a hash of the processor, its features, the system and the version of torch."""
+    """Return a hash of the processor, its features, the operating system and the torch version."""
     device = torch.device("cpu")
     # what changes the order of sums, and with it the numbers of a run
     about = {name: value for name, value in description(device).items() if name in ("processor", "flags", "system")}
@@ -42,10 +42,10 @@ def machine_key() -> str:
 
 
 def write_calibration(store: Store, experiment: Experiment, verdicts: dict[str, str], deviation: float) -> bool:
-    """Save a calibration of this machine; return whether both parts gave the required verdict.
+    """Save a calibration of this machine. Return whether both parts got the required verdicts.
 
     Args:
-        verdicts: by part.
+        verdicts: verdict of each part.
         deviation: standard deviation of the differences between equal models, relative to the mean.
     """
     passed = all(verdicts.get(name) == verdict for name, verdict in MUST_GIVE.items())

@@ -38,7 +38,7 @@ MIN_STEPS, MAX_EPOCHS = 50, 4  # beyond four epochs a text adds little (Muennigh
 
 @dataclass(frozen=True)
 class ChosenExperiment:
-    """Generated experiment file with the reasons for its choices, by topic."""
+    """Generated experiment file, with the reason for each choice by topic."""
 
     file: Path
     reasons: Mapping[str, str]
@@ -50,12 +50,12 @@ class ChosenExperiment:
 def choose_experiment(
     sources: Sequence[str], data: str, minutes: float, workers: int, data_folder: Path, store: Store
 ) -> ChosenExperiment:
-    """Write an experiment file that compares models; the first is the control.
+    """Write an experiment file that compares models. The first model is the control.
 
-    The same arguments give the same file, so that interrupted runs are resumed.
+    The same arguments give the same file, so that repeating the command resumes interrupted runs.
 
     Args:
-        sources: specifications, as for every command.
+        sources: model specifications: presets, files or folders.
         data: a text file, a folder of text files, or the name of a corpus.
         minutes: budget for all runs together.
         workers: parallel processes.
@@ -142,7 +142,7 @@ def _runs(study: TrainedStudy) -> int:
 
 
 def _tokens(study: TrainedStudy, minutes: float, workers: int) -> tuple[int, str]:
-    """Return the tokens per run that time and text allow, and the reason."""
+    """Return the tokens per run that fit the time budget and the text, and the reason."""
     arms = [*study.arms.values()]
     times = [time_of_run(arm, study.store) for arm in arms]
     # all phases other than steps: as many evaluations as in a full run, but few steps

@@ -14,7 +14,7 @@ def find_claims(folder: Path | None = None) -> dict[int, Path]:
     """Return the experiment files of all claims by number.
 
     Args:
-        folder: default `claims` in the working directory, else in this package's checkout.
+        folder: folder of claims (default: `claims` in the working directory, else in this package's checkout).
 
     Raises:
         SpecError: the folder has no claims.
@@ -36,7 +36,7 @@ def claim_file(number: int, folder: Path | None = None) -> Path:
     """Return the experiment file of one claim.
 
     Raises:
-        SpecError: the folder has no claim of this number.
+        SpecError: the folder has no claim with this number.
     """
     claims = find_claims(folder)
     if number not in claims:

@@ -1,4 +1,4 @@
-"""Run an experiment from Python, like `archetype compare run`, in this process."""
+"""Run an experiment in this Python process, as `archetype compare run` does."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,11 +16,11 @@ def compare(
     store: str | Path | None = None,
     data_dir: str | Path = ".",
 ) -> dict[str, Any]:
-    """Make the missing runs of an experiment and return its outcome.
+    """Train the missing runs of an experiment and return its outcome.
 
     Args:
-        experiment: a file, or its contents as plain data.
-        mode: budget of the runs.
+        experiment: an experiment file, or an experiment as plain data.
+        mode: quick, full, extended or gpu.
         store: folder of all runs (default: ARCHETYPE_STUDIES, or in the cache).
         data_dir: folder of corpora.
 

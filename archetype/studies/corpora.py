@@ -34,11 +34,11 @@ SETTING = "ARCHETYPE_DATA"  # environment variable for the folder of corpora, un
 
 @dataclass(frozen=True)
 class StudyData:
-    """Prepared data of a study.
+    """Data of a study, split and ready for training.
 
     Attributes:
-        sha256: of all data, and of the tokenizer's files.
-        recipe: the `data` of a recipe, with paths relative to the store.
+        sha256: hash of all data and of the tokenizer's files.
+        recipe: `data` section of a recipe, with paths relative to the store.
         test: path of the test text relative to the store; empty for synthetic data.
         baseline: `validation_loss` and (test) `loss` in nats per token of predicting the unigram frequencies of the
             training text; for synthetic data, loss and accuracy of guessing.
@@ -55,8 +55,8 @@ def prepare(source: str | dict[str, Any], folder: Path, store: Path, where: Spli
     """Prepare the data that an experiment names.
 
     Args:
-        source: pystdlib, a corpus or a file in `folder`, or data as in a recipe.
-        store: folder where split texts are kept.
+        source: pystdlib, a corpus or a file in `folder`, or the `data` section of a recipe.
+        store: folder in which split texts are saved.
         where: parts of a text held out for validation and test, unless the source has a `split`.
 
     Raises:
@@ -95,7 +95,7 @@ def _parsed(data: dict[str, Any]) -> Data:
 
 
 def _trained_tokenizer(recipe: dict[str, Any], store: Path, corpus: Path) -> dict[str, Any]:
-    """Train the tokenizer once for all runs and return its path; {} if its kind learns no vocabulary."""
+    """Train the tokenizer once for all runs and return its path; {} if this kind needs no training."""
     kind, size = str(recipe["tokenizer"]), recipe.get("vocab_size")
     if not tokenizer_class(kind).learns_vocabulary:
         return {}
@@ -113,7 +113,7 @@ def _trained_tokenizer(recipe: dict[str, Any], store: Path, corpus: Path) -> dic
 
 
 def absolute_data(data: Data, store: Path) -> Data:
-    """Return the data of a recipe with absolute paths."""
+    """Return the `data` section of a recipe with absolute paths."""
     paths: dict[str, Any] = {"text": tuple(str(store / name) for name in getattr(data, "text", ()))}
     tokenizer = getattr(data, "tokenizer", "")
     if (store / tokenizer).is_dir():

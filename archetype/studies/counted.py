@@ -1,4 +1,4 @@
-"""Count FLOPs with torch's dispatcher: two for each multiply-add of a matrix product."""
+"""Count FLOPs with torch's dispatcher: two per multiply-add of a matrix product."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 
 def counted_flops(run: Callable[[], object]) -> int:
-    """Return the FLOPs of all matrix products in a call."""
+    """Return the FLOPs of all matrix products that a function computes."""
     # the counter sees the matrix products of the math backend, but not inside the CPU's fused attention kernel
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         run()

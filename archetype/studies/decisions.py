@@ -1,4 +1,4 @@
-"""Decision rules from the values of paired runs to a verdict, fixed in the experiment file before any run."""
+"""Decision rules that turn results of paired runs into a verdict. An experiment file fixes them before any run."""
 
 import math
 from abc import abstractmethod
@@ -34,11 +34,11 @@ class Decision(Part):
 
     @abstractmethod
     def p_value(self, evidence: Evidence) -> float:
-        """Return the p-value of the deciding test, before Holm's correction."""
+        """Return the p-value of the test that decides the verdict, before Holm's correction."""
 
     @abstractmethod
     def judge(self, evidence: Evidence, adjusted_p: float) -> Verdict:
-        """Return the verdict.
+        """Decide the verdict.
 
         Args:
             adjusted_p: p-value of this test after Holm's correction within the study.
@@ -58,7 +58,7 @@ class Decision(Part):
         would_change: str,
         name: str = SHOWN,
     ) -> Verdict:
-        """Build a verdict with the figures common to all rules."""
+        """Build a verdict with the statistics that all rules report."""
         differences = evidence.differences
         effect, pairs = statistics.paired_interval(differences), len(differences)
         # the 90 % interval lies inside the margin exactly if both one-sided tests pass at 5 %
@@ -97,7 +97,7 @@ class Decision(Part):
 
 @part
 class Difference(Decision):
-    """The other arm is better, or worse, than the control: the 95 % interval lies on that side of zero.
+    """The treated arm is better, or worse, than the control: the 95 % interval lies on that side of zero.
 
     The sign-flip test must agree.
 
@@ -132,7 +132,7 @@ class Difference(Decision):
 
 @part
 class Equivalence(Decision):
-    """The other arm is as good: the 90 % interval lies within +- margin, so both one-sided tests pass.
+    """The treated arm is as good as the control: the 90 % interval lies within +- margin (two one-sided tests).
 
     Attributes:
         margin: a number, or a share of the control's mean.
@@ -154,11 +154,11 @@ class Equivalence(Decision):
 
 @part
 class AtLeast(Decision):
-    """The difference (other arm - control) is at least a number: its 95 % interval lies beyond it.
+    """The difference (treated arm - control) is at least `than`: its 95 % interval lies beyond this threshold.
 
     Attributes:
-        than: the number, in the metric's unit or as a share of the control's mean.
-        side: whether the difference is above the number, or below its negative.
+        than: threshold, in the metric's unit or as a share of the control's mean.
+        side: whether the difference is above the threshold, or below its negative.
     """
 
     kind: Literal["at_least"] = "at_least"
@@ -189,7 +189,7 @@ class AtLeast(Decision):
 
 @part
 class Within(Decision):
-    """The other arm's value lies between two numbers: its 95 % interval over seeds is inside them.
+    """The treated arm's result lies between two bounds: its 95 % interval over seeds lies inside them.
 
     Attributes:
         low: lower bound.
@@ -222,10 +222,10 @@ class Within(Decision):
 
 @part
 class SlopeBetween(Decision):
-    """The slope of log metric over log x across arms lies between two numbers.
+    """The slope of log metric over log x across arms lies between two bounds.
 
     Attributes:
-        x: value of each arm.
+        x: value of x for each arm.
         low: lower bound of the slope's interval.
         high: upper bound of the slope's interval.
     """
@@ -261,7 +261,7 @@ class SlopeBetween(Decision):
 
 @part
 class Identity(Decision):
-    """Both arms give bit-identical values in every seed."""
+    """Both arms give bit-identical results for every seed."""
 
     kind: Literal["identity"] = "identity"
 

@@ -1,4 +1,4 @@
-"""Evidence for a decision about two arms, and the resulting verdict."""
+"""Results of two arms that a decision rule reads, and the resulting verdict."""
 
 import re
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ LEAST_PAIRS = 6  # with fewer pairs a sign-flip test cannot reach 0.05
 
 @dataclass(frozen=True)
 class Margin:
-    """Smallest difference of interest: a number, or a share of the control's mean."""
+    """Smallest difference of interest: absolute, or a share of the control's mean."""
 
     value: float
     is_share: bool
@@ -48,14 +48,14 @@ MarginText = Annotated[Positive | Annotated[str, Field(pattern=PERCENT)], Before
 
 @dataclass(frozen=True)
 class Evidence:
-    """Values of the two arms that a decision is about, by seed.
+    """Metric values of the two compared arms, by seed.
 
     Attributes:
-        treated: of the arm that is compared with the control.
+        treated: values of the arm that is compared with the control.
         tuning_is_interior: whether no arm's best trial is at the edge of the grid.
-        failed_control: why the control failed; empty if it did not.
-        unmeasured: pairs left out because a run has no finite value; empty if there are none.
-        by_arm: values of all arms, for slopes.
+        failed_control: why the control failed; empty if it succeeded.
+        unmeasured: description of the runs without a finite value, whose pairs are left out; empty if all are finite.
+        by_arm: values of all arms, for slopes across arms.
     """
 
     control: tuple[float, ...]
@@ -68,25 +68,25 @@ class Evidence:
 
     @property
     def differences(self) -> list[float]:
-        """Other arm's value minus the control's, by seed."""
+        """Treated arm's value minus the control's, by seed."""
         return [b - a for a, b in zip(self.control, self.treated, strict=True)]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Decision on a part with the figures behind it.
+    """Verdict on a part, with the statistics behind it.
 
     Attributes:
         verdict: shown, no difference shown, or not shown at this scale.
         effect: mean paired difference, or slope, with its 95 % interval.
         interval90: the 90 % interval, used for equivalence.
         margin: smallest difference of interest, in the metric's unit.
-        p: of the deciding test.
-        sign_flip_p: of the permutation test.
-        adjusted_p: after Holm's correction within the study.
+        p: p-value of the deciding test.
+        sign_flip_p: p-value of the sign-flip permutation test.
+        adjusted_p: `p` after Holm's correction within the study.
         detectable: smallest true effect that this many pairs detect with 80 % power.
         deviation: standard deviation of the paired differences.
-        better_share: fraction of all pairs of seeds in which the other arm is better.
+        better_share: fraction of all pairs of seeds in which the treated arm is better.
     """
 
     verdict: str

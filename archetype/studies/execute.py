@@ -1,4 +1,4 @@
-"""Execute one run of a study: train it, resuming where it stopped, measure it and record the result."""
+"""Execute a run of a study: train or resume the run, measure its metrics and record the results."""
 
 import json
 import math
@@ -42,14 +42,14 @@ DIVERGED = "the loss or its gradient was not finite"
 
 
 class Stopped(Exception):
-    """A signal asked this process to stop; the run is saved and can be resumed."""
+    """A signal stopped this process after the run was saved, so that it can be resumed."""
 
 
 def execute(store: Store, key: str, parent: int | None = None, look: Callable[[], None] = lambda: None) -> str:
-    """Train and measure one run unless it is complete or in progress elsewhere, and return its state.
+    """Train and measure one run unless it is complete or another process trains it. Return its state.
 
     Args:
-        parent: process id; this process stops when that one ends (default: never).
+        parent: id of the process whose end also stops this process (default: none).
         look: called after each step.
 
     Raises:
@@ -157,7 +157,7 @@ def _keep_diverged(state: TrainState) -> None:
 
 
 def _count_attempt(folder: Path, run: Run) -> None:
-    """Count attempts at this step; raise a DataError if the process of the run keeps ending."""
+    """Count attempts to pass this step; raise a DataError after `MAX_ATTEMPTS` killed processes."""
     state = state_of(folder) or "pending"
     known, step = read_json(folder / f"state.{state}"), checkpoints.newest_step(run.checkpoints) or 0
     spent = {"spent": known["spent"]} if "spent" in known else {}
@@ -171,7 +171,7 @@ def _count_attempt(folder: Path, run: Run) -> None:
 
 
 def _about(run: Run, request: dict[str, Any]) -> dict[str, Any]:
-    """Return the results of a trained run; losses that are not finite become null, since JSON has no infinities."""
+    """Return the results of a trained run. Losses that are not finite become null, since JSON has no infinities."""
     lines, began = metrics.read(run.metrics_file), read_provenance(run)
     steps = [line for line in lines if "loss" in line]
     evaluated = [line for line in lines if "validation_loss" in line]

@@ -22,16 +22,16 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
 
 
 class Experiment(Spec):
-    """Claim or question in parts that are decided separately.
+    """Claim or question, split into parts that are decided separately.
 
     Attributes:
-        version: of the file format.
-        claim: number among the 25 claims of the source documents.
-        title: in a few words.
-        sentence: the claim of the documents in our words.
-        headline: note shown whatever the verdict.
-        split: where a text's validation and test parts come from: everywhere in it, or its end.
-        parts: each has a separate outcome.
+        version: version of the file format.
+        claim: number of the claim, among the 25 claims of the source documents.
+        title: title of a few words.
+        sentence: the claim of the source documents in our words.
+        headline: note that is shown with every verdict.
+        split: whether validation and test data are taken from everywhere in a text or from its end.
+        parts: parts of the claim, each with a separate outcome.
         is_calibration: whether it calibrates the machine, which other verdicts require.
     """
 
@@ -77,7 +77,7 @@ class Experiment(Spec):
         return any(is_text(source) for part in trained for source in part.data)
 
     def has(self, mode: str) -> bool:
-        """Return whether a mode differs from full in at least one part."""
+        """Return whether the experiment supports a mode. Every experiment supports quick and full."""
         trained = [part for part in self.parts if isinstance(part, TrainedPart)]
         return (
             mode in ("quick", "full")
@@ -88,9 +88,9 @@ class Experiment(Spec):
 
     @property
     def hash(self) -> str:
-        """Hash of everything fixed before the runs, including the models and recipes the file names.
+        """Hash of everything fixed before the runs, including the models and recipes that the file names.
 
-        A text's split is hashed unless it is `end`, so that the reports of this repository keep their hashes.
+        `split` is hashed unless it is `end`, so that the reports of this repository keep their hashes.
         """
         other = fingerprint(self.replace(split=type(self).model_fields["split"].default))
         if self.split == "end" or not self.reads_text:
@@ -104,10 +104,10 @@ def json_schema() -> dict[str, Any]:
 
 
 def read_experiment(file: Path) -> Experiment:
-    """Read an experiment from YAML or JSON, with the specification and recipe files it names inserted.
+    """Read an experiment from YAML or JSON, and insert the specification and recipe files that it names.
 
     Raises:
-        SpecError: names the file and the first invalid field, with cause and remedy.
+        SpecError: the file is invalid; the message names the file and its first invalid field.
     """
     data = read_mapping(file)
     if "space" in data and "parts" not in data:
@@ -122,7 +122,7 @@ def read_experiment(file: Path) -> Experiment:
 
 
 def put_files_in_place(part: dict[str, Any], folder: Path) -> None:
-    """Replace file names, relative to the experiment's folder, with the files' contents."""
+    """Replace names of specification and recipe files with the parsed files, relative to the experiment's folder."""
     groups = [values for values in (part.get("modes"), part.get("arms")) if isinstance(values, dict)]
     for settings in [part, *(value for group in groups for value in group.values() if isinstance(value, dict))]:
         for key in ("base", "recipe", "spec"):

@@ -1,4 +1,4 @@
-"""Extend a report in full mode by more corpora and sizes, with the report's tuned arms and a few seeds."""
+"""Extend a full-mode report to more corpora and sizes, with the report's tuned arms and a few seeds."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ WRITE_ANEW = "give the .json that `archetype compare run --to` wrote"
 
 
 class AnyPart(BaseModel, extra="allow"):
-    """Fields of a part, trained or not, that the overall verdict needs."""
+    """Fields of any part that the overall verdict needs."""
 
     id: str
     verdict: str
@@ -43,13 +43,13 @@ class Report(BaseModel):
 
 
 class TunedArm(BaseModel):
-    """Best values of one arm, in the order of the grid's paths."""
+    """Best hyperparameters of one arm, in the order of the grid's paths."""
 
     best: tuple[Any, ...]
 
 
 class Tuning(BaseModel):
-    """Grid of the trials and each arm's best; no arms if nothing was tuned."""
+    """Paths of the tuning grid, and the best point of each arm; no arms if nothing was tuned."""
 
     paths: tuple[str, ...]
     is_interior: bool
@@ -70,7 +70,7 @@ class ReportedTest(BaseModel):
 
 
 class Band(BaseModel):
-    """Largest validation loss over seeds, by evaluation."""
+    """Largest validation loss over seeds at each evaluation."""
 
     high: list[float] = Field(min_length=1)
 
@@ -88,7 +88,7 @@ class ReportedComparison(BaseModel):
 
 
 class Cost(BaseModel):
-    """Total cost of a study: number of runs, single-core seconds, and number of predictions."""
+    """Total cost of a study: number of runs, single-core seconds, and number of predicted tokens."""
 
     runs: int
     seconds: float
@@ -127,8 +127,8 @@ class ReportExtension:
     The report's runs may have been made on another machine.
 
     Args:
-        file: the JSON of the report.
-        corpora: added to the corpora of the experiment.
+        file: JSON file of the report.
+        corpora: corpora to add to those in the experiment.
 
     Raises:
         ArchetypeError: the file is not a report in full mode, there is nothing to add, a corpus is missing, or this
@@ -170,7 +170,7 @@ class ReportExtension:
         make_needed(self.needed, self.store, engine, say, progress)
 
     def outcome(self) -> dict[str, Any]:
-        """Return the report with the added comparisons; a part that one of them contradicts is not shown."""
+        """Return the report with the added comparisons. A part that one of them contradicts becomes "not shown"."""
         parts = [part | self._extended(part) if part["id"] in self.studies else part for part in self.report["parts"]]
         return self.report | {"mode": "extended", "verdict": whole_verdict(parts), "parts": parts}
 
@@ -223,7 +223,7 @@ class ReportExtension:
 
 
 def _trained_parts(file: Path, data: Mapping[str, Any]) -> tuple[Experiment, list[tuple[TrainedPart, ReportedPart]]]:
-    """Return the experiment of a report, after checking its hash, and its trained parts that were run."""
+    """Return the experiment of a report, after checking its hash, and the trained parts that were run."""
     try:
         report = Report.model_validate(data)
         were_run = [

@@ -38,7 +38,7 @@ def line(x: Sequence[float], y: Sequence[float]) -> Line:
 
 
 def power_law(x: Sequence[float], y: Sequence[float]) -> Line:
-    """Fit a line to the logarithms: y grows as x to the power of its slope."""
+    """Fit a line to log y over log x, so that y grows as x to the power of the slope."""
     return line(*(torch.tensor(values, dtype=torch.float64).log().tolist() for values in (x, y)))
 
 
@@ -51,11 +51,11 @@ def median(values: Tensor) -> Tensor:
 def bootstrap(
     values: Sequence[float], statistic: Callable[[Tensor], Tensor] = median, level: float = 0.95, draws: int = 4000
 ) -> tuple[float, float]:
-    """Return the bootstrap interval of a statistic over repeats (Efron 1979).
+    """Return the bootstrap interval of a statistic of repeated measurements (Efron 1979).
 
     Args:
         statistic: reduces the last axis.
-        draws: number of resamples.
+        draws: number of bootstrap samples.
     """
     # fixed, so that a report has the same interval each time it is made
     generator = torch.Generator().manual_seed(0)

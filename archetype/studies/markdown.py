@@ -1,4 +1,4 @@
-"""Format reports: Markdown tables, and Markdown as a self-contained HTML page."""
+"""Format reports as Markdown tables, and convert Markdown to a self-contained HTML page."""
 
 import html
 import re
@@ -26,7 +26,7 @@ def html_page(title: str, text: str, pictures: Mapping[str, str]) -> str:
 
     Args:
         text: Markdown, limited to the constructs that reports use.
-        pictures: SVG by file name, inserted into the page.
+        pictures: SVG images by file name, which are inserted into the page.
     """
     body = "\n".join(_blocks(text, pictures))
     return (

@@ -30,14 +30,14 @@ NUM_PASSAGES = 50  # passages of a test text, resampled for intervals over other
 
 @dataclass(frozen=True)
 class Measured:
-    """Value of a metric.
+    """Measured value of a metric.
 
     Attributes:
-        value: over the whole test set.
-        loss: in nats.
-        correct: for accuracy on synthetic data, correct answers per example; for text, the sum (bits, nats or correct
-            tokens) per passage.
-        answers: answers per example; or the bytes or tokens per passage.
+        value: value over the whole test set.
+        loss: test loss in nats.
+        correct: correct answers of each example for accuracy on synthetic data. For text, the sum of bits, nats or
+            correct tokens over each passage.
+        answers: number of answers of each example. For text, the number of bytes or tokens of each passage.
     """
 
     value: float
@@ -87,10 +87,10 @@ def _value(run: Run, model: Model, metric: Metric, test: Path | None) -> Measure
 
 
 def _of_passages(value: float, loss: float, summed: torch.Tensor) -> Measured:
-    """Return a text's measurement with sums per passage; sum(correct) / sum(answers) equals `value`.
+    """Build the measurement of a text from sums over passages; sum(correct) / sum(answers) equals `value`.
 
     Args:
-        summed: quantity summed, by token (N,).
+        summed: bits, nats or correctness of each token, (N,).
     """
     passages = summed.double().tensor_split(min(NUM_PASSAGES, len(summed)))
     sums, total = [float(passage.sum()) for passage in passages], float(summed.double().sum())
@@ -104,10 +104,10 @@ def _kind(metric: Metric) -> str:
 
 @torch.inference_mode()
 def position_losses(model: Model, ids: Tokens, metric: Metric) -> torch.Tensor:
-    """Return the loss in nats of every token that counts, (N,); each is predicted at `positions` of a window.
+    """Return the loss in nats of each scored token, (N,). Only the `metric.positions` of a window are scored.
 
-    Windows are placed so that every token after the first `skip` counts once. Metrics with other positions and the same
-    `skip` therefore use the same tokens.
+    Windows are placed so that every token after the first `skip` is scored once. Metrics with other positions and the
+    same `skip` therefore use the same tokens.
     """
     length = metric.length or model.spec.context_length
     first, last = metric.positions or (length // 2, length)

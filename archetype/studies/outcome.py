@@ -1,4 +1,4 @@
-"""Outcome of a check of a claim: whether it holds, a sentence, numbers and curves."""
+"""Outcome of a check: whether the claim holds, the finding in a sentence, measured values and curves."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -7,10 +7,10 @@ from typing import TypedDict
 
 @dataclass(frozen=True)
 class Control:
-    """Deliberate mistake that the check must detect; otherwise the check proves nothing.
+    """Deliberate mistake that a check must detect to prove anything.
 
     Args:
-        error: of the check with the mistake.
+        error: error that the check measures with the mistake.
         must_exceed: threshold above which the mistake counts as detected.
     """
 
@@ -25,7 +25,7 @@ class Control:
 
 @dataclass(frozen=True)
 class Curve:
-    """Line of a chart; curves with equal axes share a chart. Names of axes include the unit."""
+    """Line of a chart. Curves with equal axes share a chart, and axis names include the unit."""
 
     label: str
     x: tuple[float, ...]
@@ -51,7 +51,7 @@ class Outcome:
 
     Args:
         holds: whether the claim holds within the tolerances fixed beforehand.
-        sentence: the finding with its numbers; if the claim does not hold, what holds instead.
+        sentence: finding with measured values; if the claim does not hold, the sentence says what holds instead.
     """
 
     holds: bool
@@ -66,7 +66,7 @@ class Outcome:
         return not all(control.is_seen for control in self.controls)
 
     def checked(self) -> "Outcome":
-        """Return the outcome; if it is void, one that does not hold and names the missed mistake."""
+        """Return the outcome. A void outcome becomes one that does not hold and names the missed mistake."""
         missed = next((control for control in self.controls if not control.is_seen), None)
         if missed is None:
             return self

@@ -36,7 +36,7 @@ def check_recipe(recipe: Source, *others: str) -> None:
 
 
 class CheckPart(Spec):
-    """Part without training: an identity, arithmetic, a simulation, or a measurement of untrained models.
+    """Part without training: an identity, arithmetic, a simulation, a timing, or a measurement of untrained models.
 
     Attributes:
         id: unique within the claim.
@@ -60,7 +60,7 @@ class CheckPart(Spec):
 
 
 class TrainedPart(Spec):
-    """Part decided by training arms that differ in one thing, paired by seed.
+    """Part decided by training runs of arms that differ in one thing, paired by seed.
 
     An arm is a mapping of changes: PATH of the model as in `archetype set`, recipe.PATH, data.PATH, metric.PATH,
     `spec` for another model, and `seed_offset` for the same model with other seeds.
@@ -70,17 +70,17 @@ class TrainedPart(Spec):
         type: trained.
         says: what this part claims, in one sentence.
         base: model that all arms modify: a preset, a file, or a specification.
-        arms: changes by name of the arm; the first arm is the control.
-        match: quantities that all arms share.
-        data: corpora by name or file, or data as in a recipe; the first one decides.
+        arms: changes to the base model for each arm name; the first arm is the control.
+        match: quantities that must be equal in all arms.
+        data: corpora by name or file, or `data` sections of a recipe; the first one decides.
         recipe: training recipe, as a file or inline.
-        tune: trials before the comparison.
-        seeds: number of pairs.
+        tune: tuning trials before the comparison.
+        seeds: number of seeds, and therefore of pairs.
         metric: what is measured.
         decide: decision rule.
         between: the control and the one arm compared with it (absent: every arm is compared with the first).
         expect: prediction before the run.
-        modes: budgets.
+        modes: budget of each mode.
         limits: what the outcome does not show.
     """
 
@@ -125,7 +125,7 @@ class TrainedPart(Spec):
 
     @property
     def compared(self) -> tuple[str, tuple[str, ...]]:
-        """Control and the arms tested against it; only one if a single test covers all arms."""
+        """Control and the arms tested against it. If one test covers all arms, only the first tested arm is listed."""
         if self.between is not None:
             return self.between[0], self.between[1:]
         control, *others = self.arms
@@ -133,22 +133,22 @@ class TrainedPart(Spec):
 
 
 class ScalingLawPart(Spec):
-    """Scaling law E + A / N^a + B / D^b; the largest runs are predicted before they are made.
+    """Scaling law E + A / N^a + B / D^b, fitted to small runs. It predicts the largest runs before they start.
 
     Attributes:
         id: unique within the experiment.
         type: scaling_law.
         says: the question, in one sentence.
         base: the model.
-        sizes: changes of the model by name of the size, smallest first; the last is left out of the fit.
-        tokens: training tokens of the runs of each size.
+        sizes: changes to the model for each size name, smallest first; the last size is left out of the fit.
+        tokens: numbers of training tokens, for each of which every size is trained.
         data: training data.
         recipe: training recipe.
-        tune: trials of each size, with the fewest tokens.
+        tune: tuning trials of each size, with the fewest tokens.
         seeds: runs per size and number of tokens.
         metric: what is measured.
         margin: largest relative error of a correct prediction.
-        quick: number of sizes and tokens in quick mode.
+        quick: number of sizes, and of token counts, in quick mode.
         expect: prediction before the run.
     """
 

@@ -8,7 +8,7 @@ from archetype.studies.fit import Law
 
 
 def pictures_of(part: Mapping[str, Any]) -> dict[str, str]:
-    """Return the charts of a part as SVG by name; empty if the part was not run."""
+    """Return the charts of a part as {name: SVG}; empty if the part was not run."""
     if "comparisons" in part:
         charts = dict((*_losses(part), *_trials(part)))
     elif "fitted" in part:
@@ -37,7 +37,7 @@ def _trials(part: Mapping[str, Any]) -> Iterator[tuple[str, Chart]]:
 
 
 def _law(part: Mapping[str, Any]) -> Chart:
-    """Chart the runs as points, the law as lines, and the prediction for the held-out size as a band."""
+    """Plot the runs as points, the law as lines, and the prediction for the held-out size as a band."""
     law, lines, points = Law(**part["law"]), {}, {}
     # `seen`: runs of the held-out size
     runs = [*part["fitted"], *part["seen"]]
@@ -56,7 +56,7 @@ def _size(parameters: float) -> str:
 
 
 def _check_curves(part: Mapping[str, Any]) -> Iterator[tuple[str, Chart]]:
-    """Yield the curves of a check; curves with equal axes share a chart."""
+    """Yield the charts of a check. Curves with equal axes share a chart."""
     groups: dict[tuple[Any, ...], dict[str, tuple[Sequence[float], Sequence[float]]]] = {}
     for curve in part.get("curves", ()):
         axes = tuple(curve[name] for name in ("x_name", "y_name", "log_x", "log_y"))

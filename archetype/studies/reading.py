@@ -1,7 +1,7 @@
-"""Interpretation of a report after its runs; verdicts and numbers stay unchanged.
+"""Interpretation of a report, written after its runs. Verdicts and measurements stay unchanged.
 
 An experiment file is fixed before its runs, and its hash covers every word. A reading adds what was learned later: the
-claim's words in the source document, the answer to them, and whether each part is about these words.
+claim's words in the source document, the answer to the claim, and whether each part tests these words.
 """
 
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ BETTER, WORSE, EQUIVALENT, UNRESOLVED = "better", "worse", "equivalent", "unreso
 
 
 def finding(part: Mapping[str, Any]) -> str:
-    """Return what a comparison of two arms found, whatever was claimed; empty if there is no such comparison.
+    """Return the result of comparing two arms, whatever was claimed; empty if the part makes no such comparison.
 
     Returns:
-        better or worse if the 95 % interval excludes zero, equivalent if the 90 % interval lies within the margin,
-            both if both hold, and otherwise unresolved.
+        "better" or "worse" if the 95 % interval excludes zero, followed by "by less than the margin" if the 90 %
+            interval lies within the margin. Otherwise "equivalent" if it does, else "unresolved".
     """
     if part["verdict"] == NOT_RUN or part.get("decide", {}).get("kind") not in ("difference", "equivalence"):
         return ""
@@ -40,7 +40,7 @@ def finding(part: Mapping[str, Any]) -> str:
 
 
 def finding_of(outcome: Mapping[str, Any], part: Mapping[str, Any]) -> str:
-    """Return what a part found; a finding in the reading has precedence."""
+    """Return the finding of a part. A finding in the report's reading has precedence."""
     return str(_of_part(outcome, part).get("finding") or finding(part))
 
 

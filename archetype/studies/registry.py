@@ -17,12 +17,12 @@ CheckKind = Literal["identity", "analytic", "simulation", "initialization", "tim
 
 @dataclass(frozen=True)
 class Check:
-    """Check of a part of a claim that needs no training.
+    """Check of one part of a claim, without training.
 
     Args:
-        name: in the experiment file, such as `rope.shift`.
+        name: name in the experiment file, such as `rope.shift`.
         kind: identity, analytic, simulation, initialization (of untrained models) or timing.
-        measure: runs the check; True selects a smaller size that takes about a second.
+        measure: function `(quick) -> Outcome`; with `quick`, a smaller size that takes about a second.
     """
 
     name: str
@@ -42,7 +42,9 @@ _CHECKS: dict[str, Check] = {}
 def check(
     name: str, claim: int, part: str, kind: CheckKind = "identity"
 ) -> Callable[[Callable[[bool], Outcome]], Callable[[bool], Outcome]]:
-    """Return a decorator that registers a check, `(quick) -> Outcome`; the first line of its docstring is the title.
+    """Return a decorator that registers a function `(quick) -> Outcome` as a check.
+
+    The first line of the function's docstring is the title of the check.
 
     Args:
         name: `FILE.NAME`, with FILE in the folder `checks`.
@@ -58,14 +60,14 @@ def check(
 def load_checks(folder: Path) -> Mapping[str, Check]:
     """Import the Python files in `checks` next to an experiment file, which register their checks.
 
-    A file is imported as module FOLDER.checks.FILE, so that the others can import it. Files whose names begin with an
-    underscore are only imported by others.
+    A file is imported as module FOLDER.checks.FILE, so that other checks can import it. A file whose name begins with
+    an underscore is imported only if a check imports it.
 
     Args:
-        folder: of the experiment file, as the user named it.
+        folder: folder of the experiment file.
 
     Returns:
-        All checks of these files by name, ordered by claim and part; empty without a folder `checks`.
+        All checks in these files by name, ordered by claim and part; empty without a folder `checks`.
 
     Raises:
         ArchetypeError: importing a file fails, or another package has the folder's name.
@@ -92,7 +94,7 @@ def find(name: str) -> Check:
     """Return a loaded check by name.
 
     Raises:
-        SpecError: it does not exist.
+        SpecError: no check has this name.
     """
     if name not in _CHECKS:
         remedy = nearest(name, _CHECKS) if _CHECKS else "write it in the folder `checks` next to the experiment file"
@@ -101,9 +103,9 @@ def find(name: str) -> Check:
 
 
 def run(name: str, *, quick: bool) -> Outcome:
-    """Run a check. If it misses a deliberate mistake, the outcome does not hold and names the mistake.
+    """Run a check. If it misses a deliberate mistake, its outcome does not hold and names the mistake.
 
-    A timing check never holds in its quick size, nor on a busy machine.
+    A timing check never holds in quick mode or on a busy machine.
 
     Raises:
         SpecError: the check does not exist.

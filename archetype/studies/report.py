@@ -36,7 +36,7 @@ def keep_outcome(outcome: dict[str, Any], store: Store) -> Path:
 
 
 def write_reports(outcome: dict[str, Any], folder: Path) -> list[Path]:
-    """Write NAME.md, NAME.html and NAME.json into a folder, created if missing, and NAME-PART-*.svg for each chart."""
+    """Write NAME.md, NAME.html, NAME.json, and a NAME-PART-*.svg for each chart, into a new or existing folder."""
     atomic.make_folder(folder)
     name = slug(outcome)
     text = markdown(outcome)
@@ -140,7 +140,7 @@ def markdown(outcome: dict[str, Any]) -> str:
 
 
 def _expected(part: dict[str, Any]) -> str:
-    """Format a part's prediction, such as: shown, by -3.0% to -1.0% (a paper)"""
+    """Format the predicted outcome of a part, such as: shown, by -3.0% to -1.0% (a paper)"""
     expect = part["expect"]
     effect = ", by {:+.1%} to {:+.1%}".format(*expect["effect"]) if expect.get("effect") else ""
     return f"{expect.get('verdict', 'open')}{effect}{f' ({source})' if (source := expect.get('source')) else ''}"

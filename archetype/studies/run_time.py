@@ -1,4 +1,4 @@
-"""Estimate the time of a run on this machine by measuring a short version of each of its phases."""
+"""Estimate the time of a run on this machine by timing a short version of each phase."""
 
 import statistics
 from collections.abc import Callable
@@ -35,15 +35,15 @@ class RunTime:
     """CPU seconds that one thread spends on each phase of a run.
 
     Attributes:
-        step: per training step.
-        evaluation: per evaluation on part of the validation data.
-        reading: reading the data and building the model.
+        step: CPU seconds per training step.
+        evaluation: CPU seconds per evaluation on part of the validation data.
+        reading: time to read the data and build the model.
         warm_up: extra time of the first steps, such as compilation.
         last_evaluation: extra time of the final evaluation on all validation data.
-        checkpoint: per checkpoint.
-        writing: final weights and chart.
+        checkpoint: CPU seconds per checkpoint.
+        writing: time to write the final weights and the loss chart.
         load: wall-clock seconds per CPU second at the current load.
-        probe: spent on this measurement itself.
+        probe: CPU seconds that this measurement took.
     """
 
     step: float
@@ -58,7 +58,7 @@ class RunTime:
     probe: float = 0.0
 
     def parts(self, recipe: Recipe, is_tested: bool = True) -> dict[str, float]:
-        """Return the CPU seconds of a whole run by phase; trials skip the test."""
+        """Return the CPU seconds of a whole run by phase. Trials skip the test."""
         evaluations, checkpoints = (
             -(-recipe.steps // every) for every in (recipe.evaluate_every, recipe.checkpoint_every)
         )
@@ -75,10 +75,10 @@ class RunTime:
 
 
 def time_of_run(arm: Arm, store: Store, clock: Callable[[], Spent] = clock) -> RunTime:
-    """Measure the phases of a run: 20 steps, an evaluation, a checkpoint, and the test on pieces of its text.
+    """Time the phases of a run: 20 steps, an evaluation, a checkpoint, and the test on short excerpts of its text.
 
     Args:
-        clock: returns the time spent so far.
+        clock: returns the wall-clock and CPU time that this process has spent.
 
     Raises:
         SpecError: a training step does not fit into memory.

@@ -1,4 +1,4 @@
-"""Scaling laws: fit loss = E + A / N^a + B / D^b to small runs and predict larger ones before they are made.
+"""Scaling laws: fit loss = E + A / N^a + B / D^b to small runs, and predict larger runs before they start.
 
 N is the number of non-embedding parameters and D the number of training tokens (Hoffmann 2022, section 3.3).
 """
@@ -38,12 +38,12 @@ Vector = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Fit:
-    """Fitted law with intervals.
+    """Scaling law fitted to runs, with bootstrap intervals.
 
     Attributes:
         intervals: 95 % bootstrap interval of each coefficient.
         error: root mean squared residual of the log loss.
-        drawn: laws fitted to the bootstrap samples.
+        drawn: law fitted to each bootstrap sample.
     """
 
     law: Law
@@ -52,7 +52,7 @@ class Fit:
     drawn: tuple[Law, ...]
 
     def predict(self, parameters: float, tokens: float) -> tuple[float, float, float]:
-        """Return the predicted loss and its interval, which includes the scatter of single runs."""
+        """Return the predicted loss and its interval, which includes the variation between single runs."""
         value = self.law.loss(parameters, tokens)
         values = [law.loss(parameters, tokens) for law in self.drawn]
         low, high = np.quantile(values, [0.025, 0.975])
@@ -62,7 +62,7 @@ class Fit:
 
 
 def fit_law(parameters: Sequence[float], tokens: Sequence[float], losses: Sequence[float], seed: int = 0) -> Fit:
-    """Fit a law by the Huber loss of log residuals from many starting points, with bootstrap intervals over runs."""
+    """Fit a scaling law by the Huber loss of log residuals from many starting points, and bootstrap its intervals."""
     n, d, loss = (np.asarray(values, dtype=float) for values in (parameters, tokens, losses))
     # the fit has local minima: keep the best of several starts (Hoffmann 2022, appendix D)
     best = min((_fitted(n, d, loss, start) for start in STARTS), key=lambda result: result[1])
@@ -106,11 +106,11 @@ def _fitted(n: Vector, d: Vector, loss: Vector, start: Sequence[float]) -> tuple
 
 
 class ScalingLawStudy:
-    """Scaling law in one mode: the largest size is predicted, then trained.
+    """Scaling-law part of an experiment in one mode: the largest size is predicted, then trained.
 
     Args:
         mode: quick uses fewer sizes and tokens.
-        split: parts of a text that are held out.
+        split: whether validation and test data come from everywhere in a text or from its end.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class ScalingLawStudy:
         return [(arm, self._request(arm, seed)) for arm in arms for seed in range(self.part.seeds)]
 
     def needed(self) -> list[RunRequest]:
-        """Return the missing runs of the next stage: trials, runs to fit, then the largest size."""
+        """Return the missing runs of the next stage: tuning trials, then the fitted runs, then the largest size."""
         trials = [request for size in self.arms[self.tokens[0]] for _, request in self._trials(size)]
         if missing := self._missing(trials):
             return missing
@@ -204,7 +204,7 @@ class ScalingLawStudy:
         return points
 
     def prediction(self) -> dict[str, Any]:
-        """Return the prediction for the largest size, written once, before the first of its runs."""
+        """Return the prediction for the largest size, which is written once, before that size is trained."""
         runs = self._runs(self.largest)
         # with the key of a run, which includes the versions of the code and of torch
         name = fingerprint(self.part) + "-" + runs[0][1].key
@@ -246,13 +246,13 @@ class ScalingLawStudy:
         return trials + [PlannedRun(arm, self._request(arm, seed), False) for arm in arms for seed in seeds]
 
     def requests(self) -> tuple[list[RunRequest], list[RunRequest]]:
-        """Return the requests of all trials and of all other runs; all trials must be done."""
+        """Return the requests for all trials and for all other runs. All trials must be done."""
         sizes = [*self.fitted, self.largest]
         trials = [request for size in sizes for _, request in self._trials(size)]
         return trials, [request for size in sizes for _, request in self._runs(size)]
 
     def stages(self) -> dict[str, tuple[int, int]]:
-        """Return (done, total) of the trials, the runs to fit and the held-out runs."""
+        """Return (done, total) for the trials, the fitted runs and the held-out runs."""
         trials = [request for size in [*self.fitted, self.largest] for _, request in self._trials(size)]
         left, per_size = len(self._missing(trials)), len(self.tokens) * self.part.seeds
         stages = {"trials": (len(trials) - left, len(trials))} if trials else {}
@@ -283,7 +283,7 @@ class ScalingLawStudy:
         }
 
     def outcome(self, quick: bool, is_calibrated: bool) -> dict[str, Any]:
-        """Return the law with its intervals, the prediction and the measured losses."""
+        """Return the fitted law with its intervals, the prediction and the measured losses."""
         prediction, seen = self.prediction(), self.points([self.largest])
         # relative error of each prediction
         offs = [abs(p["loss"] - s["loss"]) / s["loss"] for p, s in zip(prediction["predicted"], seen, strict=True)]

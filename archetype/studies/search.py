@@ -1,7 +1,7 @@
 """Architecture search by successive halving over changes of a model, within limits from the cost model.
 
 Many candidates are trained on few tokens, the better ones on more (Jamieson 2016). A candidate is better if it has a
-lower validation loss or a lower cost. The test is measured once, at the end, only on the Pareto front: selection by
+lower validation loss or a lower cost. The test set is used once, at the end, only for the Pareto front: selection by
 test results would bias them. Runs are shared with all studies, so an interrupted search resumes, and a search with more
 candidates reuses finished runs.
 """
@@ -37,23 +37,23 @@ MAX_SPACE = 100_000  # largest number of candidates in a space
 
 
 class SearchFile(Spec):
-    """Space of changes and the budget to search it.
+    """Search space of changes to a model, and the search budget.
 
     Attributes:
-        version: of the file format.
-        title: in a few words.
-        base: model to change.
-        space: values by path, as in an arm of an experiment; a candidate takes one value of each.
+        version: version of the file format.
+        title: title of a few words.
+        base: model that all candidates modify.
+        space: possible values of each path (as in an arm of an experiment); a candidate takes one value for each path.
         candidates: number of sampled candidates (absent: all).
-        seed: of the sampling and of the runs.
-        limits: largest value of a quantity that a candidate may have.
+        seed: seed of the sampling and of the runs.
+        limits: largest allowed value of each quantity.
         data: training data; the first entry is used.
         recipe: training recipe.
         metric: test metric of the Pareto front; candidates are ranked by the same metric on validation data.
         rungs: training tokens of each rung, in increasing order.
-        keep: share of the candidates that go on to the next rung.
+        keep: fraction of the candidates that continue to the next rung.
         cost: quantity weighed against validation loss or accuracy.
-        split: parts of a text that are held out.
+        split: whether validation and test data come from everywhere in a text or from its end.
     """
 
     version: Literal[1] = 1
@@ -86,7 +86,7 @@ def read_search(file: Path) -> SearchFile:
     """Read a search from YAML or JSON.
 
     Raises:
-        SpecError: names the file and the first invalid field.
+        SpecError: the file is invalid; the message names the file and its first invalid field.
     """
     data = read_mapping(file)
     if "parts" in data and "space" not in data:
@@ -99,7 +99,7 @@ def read_search(file: Path) -> SearchFile:
 
 
 class Search:
-    """Candidates of a search and the runs they need.
+    """Candidates of a search and the runs that they need.
 
     Raises:
         SpecError: no candidate satisfies the limits.
@@ -154,7 +154,7 @@ class Search:
         return {name: None if result is None else result.validation_score(metric) for name, result in results.items()}
 
     def rungs(self) -> list[tuple[int, dict[str, float | None]]]:
-        """Return (tokens, validation scores) of each rung that has begun."""
+        """Return (tokens, validation scores) for each rung that has begun."""
         names, rungs = list(self.changes), []
         for tokens in self.file.rungs:
             rungs.append((tokens, scores := self._scores(names, tokens)))
@@ -182,7 +182,7 @@ class Search:
         return ranked
 
     def front(self) -> list[str]:
-        """Return the candidates of the last rung that no other beats in both validation score and cost."""
+        """Return the Pareto front of the last rung: candidates that no other beats in both score and cost."""
         # without diverged candidates
         scores = {name: score for name, score in self.rungs()[-1][1].items() if score is not None and isfinite(score)}
 
@@ -192,7 +192,7 @@ class Search:
         return [name for name in scores if not any(beats(other, name) for other in scores)]
 
     def needed(self) -> list[RunRequest]:
-        """Return the missing runs of the current rung, then of the front's tests; empty at the end."""
+        """Return the missing runs of the current rung, then the missing tests of the Pareto front; empty at the end."""
         tokens, scores = self.rungs()[-1]
         if missing := [self._request(name, tokens) for name, score in scores.items() if score is None]:
             return missing
@@ -215,7 +215,7 @@ class Search:
         return "validation accuracy" if self.file.metric.is_accuracy else "validation loss"
 
     def outcome(self) -> dict[str, Any]:
-        """Return every candidate, best first, with cost and validation result (null if it diverged)."""
+        """Return every candidate, best first, with cost and validation score (null if it diverged)."""
         last: dict[str, tuple[int, float]] = {}
         for tokens, scores in self.rungs():
             last |= {name: (tokens, score) for name, score in scores.items() if score is not None}

@@ -25,7 +25,7 @@ def search_markdown(result: Mapping[str, Any]) -> str:
 
 
 def search_picture(result: Mapping[str, Any]) -> Chart:
-    """Chart validation over cost: points by rung, and the last rung's Pareto front as a line."""
+    """Plot validation score over cost, with points for each rung and a line for the last rung's Pareto front."""
     front = sorted((row["cost"], row["validation"]) for row in result["candidates"] if row["is_on_front"])
     points = {}
     for tokens in sorted({row["tokens"] for row in result["candidates"]}, reverse=True):
@@ -44,7 +44,7 @@ def write_search(result: Mapping[str, Any], folder: Path) -> None:
 
 
 def candidates_table(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Return headings and one row per candidate, by tokens and then by score."""
+    """Return column headings and one row per candidate."""
     candidates = result["candidates"]
     paths = list(candidates[0]["change"])
     values = {path: [row["change"][path] for row in candidates] for path in paths}
@@ -63,7 +63,7 @@ def candidates_table(result: Mapping[str, Any]) -> tuple[list[str], list[list[st
 
 
 def value_text(value: Any, others: Sequence[Any]) -> str:
-    """Format a value of a change; a part by its kind and the fields that differ among parts of that kind."""
+    """Format the value that a candidate sets. Show a part as its kind and the fields that candidates vary."""
     if not isinstance(value, Mapping):
         return str(value)
     same_kind = [other for other in others if isinstance(other, Mapping) and other.get("kind") == value.get("kind")]

@@ -1,4 +1,4 @@
-"""Describe the finding of a trained part in sentences: which arm, by how much, how certain, at what cost."""
+"""Describe the finding of a trained part in sentences: which arm is better, by how much, how certain, at what cost."""
 
 from collections.abc import Iterator, Mapping
 from statistics import mean

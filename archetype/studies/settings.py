@@ -50,21 +50,21 @@ def is_text(source: Source) -> bool:
 
 
 def check_number_of_runs(field: str, *factors: int, most: int = MAX_RUNS) -> None:
-    """Refuse a product of settings that gives too many runs, before a plan lists them."""
+    """Refuse settings that give too many runs, before a plan lists the runs."""
     if math.prod(factors) > most:
         invalid(field, f"give more than {most:,} runs", "reduce the number of runs")
 
 
 class Match(Spec):
-    """Quantities that all arms share, in addition to tokens, data order, batch size, context, tokenizer and test data.
+    """Quantities that must match in all arms. Data order, batch size, context, tokenizer and test data always match.
 
     Attributes:
         tokens: training tokens of each arm.
         params: largest relative difference in non-embedding parameters.
         flops: largest relative difference in FLOPs per token.
         state: largest relative difference in bytes of state.
-        free: size to solve for, in every arm but the control or by name of the arm.
-        solve: quantity that the solved size must match.
+        free: field that is changed to match the control: one field for all arms, or {arm: field}.
+        solve: quantity that changing `free` must match.
     """
 
     tokens: Literal["equal"] = "equal"
@@ -82,17 +82,17 @@ class Match(Spec):
 
 
 class Metric(Spec):
-    """Measurement of a run after its last step, on unseen text or examples.
+    """Metric measured after a run's last step, on unseen text or examples.
 
     Attributes:
-        name: of the measurement.
+        name: name of the metric.
         better: which direction is better.
         length: tokens of a window (absent: the model's context).
-        positions: first position of each window that counts, and the one after the last (absent: the second half).
-        skip: tokens at the start of the text that never count, so that metrics with other positions use the same
+        positions: [first, end): positions of each window that are scored (absent: the second half).
+        skip: number of unscored tokens at the start of the text, so that metrics with other positions score the same
             tokens.
-        data: fields of synthetic data in which test examples differ from training.
-        minus: fields of this metric with other values, whose measurement is subtracted.
+        data: fields of synthetic data that differ between test and training examples.
+        minus: fields that define a second metric, which is subtracted from this metric.
     """
 
     name: Literal["test.bits_per_byte", "test.loss", "test.accuracy", "test.bits_per_parameter"] = "test.bits_per_byte"
@@ -116,11 +116,11 @@ class Metric(Spec):
 
 
 class Tune(Spec):
-    """Trials of every arm at full length, with separate seeds; the best is chosen on validation data.
+    """Tuning trials of every arm at full length, with separate seeds. Validation data decide which trial is best.
 
     Attributes:
-        grid: values by path of a recipe's field, such as optimizer.learning_rate; spec.PATH is a field of the model.
-        seeds: of the trials.
+        grid: values to try for each recipe field, such as optimizer.learning_rate; spec.PATH is a field of the model.
+        seeds: seeds of the trials.
         extend: how often the grid is extended, for all arms, if a best value is at its edge.
     """
 
@@ -133,9 +133,9 @@ class Expectation(Spec):
     """Prediction before any run, shown next to the outcome.
 
     Attributes:
-        verdict: of the part.
-        effect: expected range of a trained part's effect, as shares of the control.
-        source: of the prediction.
+        verdict: expected verdict of the part.
+        effect: expected range of a trained part's effect, relative to the control.
+        source: source of the prediction, such as a paper.
     """
 
     verdict: Literal["shown", "no difference shown", "not shown", "open"] = "open"
@@ -153,12 +153,12 @@ class Mode(Spec):
     """Budget of a part.
 
     Attributes:
-        tokens: training tokens of each run (absent: as in full).
+        tokens: training tokens of each run (absent: as in full mode).
         seeds: number of pairs (absent: the part's).
-        tune: none, or different trials (absent: the part's).
-        base: another size of model (absent: the part's).
-        data: other data (absent: the part's first).
-        sizes: further models on which the tuned arms run with a few seeds.
+        tune: none, or other tuning trials (absent: the part's).
+        base: base model of another size (absent: the part's).
+        data: corpora of this mode (absent: the part's first corpus).
+        sizes: base models of other sizes, on which the tuned arms run with a few seeds.
         device: cpu or cuda (absent: cuda in gpu mode, else cpu).
     """
 
@@ -172,13 +172,13 @@ class Mode(Spec):
 
 
 class Modes(Spec):
-    """Budgets of a part by mode.
+    """Budget of a part in each mode.
 
     Attributes:
-        quick: at most a minute; gives a direction, never a verdict.
-        full: decides the verdict.
-        extended: as full, with the further corpora and sizes.
-        gpu: on a GPU.
+        quick: takes at most a minute and shows a direction, but gives no verdict.
+        full: budget that decides the verdict.
+        extended: full mode with additional corpora and sizes.
+        gpu: budget of runs on a GPU.
     """
 
     quick: Mode = Mode()

@@ -1,4 +1,4 @@
-"""Wall-clock and CPU time, which differ widely on a busy machine."""
+"""Measure wall-clock and CPU time, which differ widely on a busy machine."""
 
 import os
 import time
@@ -23,16 +23,16 @@ class Spent:
 
 
 def clock() -> Spent:
-    """Return the current time of this process."""
+    """Return the wall-clock and CPU time of this process so far."""
     return Spent(time.perf_counter(), time.process_time())
 
 
 def clock_with_workers() -> Spent:
-    """Return the current time of this process and its finished child processes."""
+    """Return the wall-clock time, and the CPU time of this process and its finished child processes so far."""
     times = os.times()
     return Spent(time.perf_counter(), times.user + times.system + times.children_user + times.children_system)
 
 
 def start_of_process() -> Spent:
-    """Return an estimate of this process's start: now, less its CPU time (waiting since then is not counted)."""
+    """Estimate when this process started, as now minus its CPU time; time spent waiting is ignored."""
     return Spent(time.perf_counter() - time.process_time(), 0.0)

@@ -1,6 +1,6 @@
 """Statistics of paired runs: differences over seeds, intervals, tests, shares, slopes and power.
 
-All functions take plain numbers. Distributions come from scipy (extra `studies`).
+Distributions come from scipy (extra `studies`).
 """
 
 import math
@@ -47,7 +47,7 @@ def scipy_package(name: str) -> Any:
 
 
 def paired_interval(differences: Sequence[float], level: float = 0.95) -> Interval:
-    """Return the mean of paired differences with Student's interval, infinite for a single pair."""
+    """Return the mean of paired differences with its Student t interval, which is infinite for a single pair."""
     mean = float(np.mean(differences))
     if len(differences) < 2:
         return Interval(mean, -math.inf, math.inf)
@@ -59,7 +59,7 @@ def paired_t_p(differences: Sequence[float], null: float = 0.0, side: str = "two
     """Return the p-value of the paired t-test against a mean of `null`.
 
     Args:
-        side: alternative: two-sided, less or greater.
+        side: alternative hypothesis: two-sided, less or greater.
     """
     if len(differences) < 2:
         return 1.0
@@ -77,7 +77,7 @@ def paired_t_p(differences: Sequence[float], null: float = 0.0, side: str = "two
 def equivalence_p(differences: Sequence[float], margin: float) -> float:
     """Return the p-value of two one-sided tests that the mean lies within +- margin (Schuirmann 1987).
 
-    It is below alpha exactly if the interval of level 1 - 2 alpha lies inside the margin.
+    The p-value is below alpha exactly if the interval of level 1 - 2 alpha lies inside the margin.
     """
     return max(paired_t_p(differences, -margin, "greater"), paired_t_p(differences, margin, "less"))
 
@@ -85,8 +85,8 @@ def equivalence_p(differences: Sequence[float], margin: float) -> float:
 def sign_flip_p(differences: Sequence[float], seed: int = 0) -> float:
     """Return the two-sided p-value of a permutation test that flips signs at random.
 
-    Up to 16 pairs all sign patterns are enumerated, so that the smallest p-value is 2 / 2^n; beyond that they are
-    sampled.
+    Up to 16 pairs, all sign patterns are enumerated, so that the smallest p-value is 2 / 2^n. For more pairs, patterns
+    are sampled.
     """
     values = np.asarray(differences, dtype=float)
     if len(values) <= MAX_EXACT:
@@ -110,7 +110,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def wilson(successes: int, total: int, level: float = 0.95) -> Interval:
-    """Return a proportion with its score interval (Wilson 1927)."""
+    """Return a proportion with its Wilson score interval (Wilson 1927)."""
     z, share = float(scipy_package("special").ndtri((1 + level) / 2)), successes / total
     centre = (share + z**2 / (2 * total)) / (1 + z**2 / total)
     half = z / (1 + z**2 / total) * math.sqrt(share * (1 - share) / total + z**2 / (4 * total**2))
@@ -118,11 +118,11 @@ def wilson(successes: int, total: int, level: float = 0.95) -> Interval:
 
 
 def log_slope(x: Sequence[float], repeats: Sequence[Sequence[float]], level: float = 0.95, seed: int = 0) -> Slope:
-    """Return the least-squares slope of log y over log x, with a bootstrap interval over repeats.
+    """Fit the least-squares slope of log y over log x, with a bootstrap interval over repeated measurements.
 
     Args:
-        x: points, all positive (P,).
-        repeats: y of each repeat at every point, all positive (R, P).
+        x: positive values of x, (P,).
+        repeats: positive values of y for each repetition and x, (R, P).
     """
     logs = np.log(np.asarray(x, dtype=float))
     values = np.log(np.asarray(repeats, dtype=float))
@@ -141,11 +141,11 @@ def example_interval(
     level: float = 0.95,
     seed: int = 0,
 ) -> Interval:
-    """Return the mean difference of a ratio, with a bootstrap interval over seeds and over test examples.
+    """Return the mean difference of a ratio between two arms, with a bootstrap interval over seeds and test examples.
 
     Args:
-        control: per seed the correct answers and the answers of each example; for text, bits and bytes of each passage.
-        treated: of the other arm, on the same examples.
+        control: correct answers and answers of each example, for each seed; for text, bits and bytes per passage.
+        treated: the same for the treated arm, on the same examples.
     """
     generator = np.random.default_rng(seed)
     # (seed, arm, example)
@@ -167,13 +167,13 @@ def example_interval(
 
 
 def probability_lower(a: Sequence[float], b: Sequence[float]) -> float:
-    """Return the probability that a value of `a` is below one of `b`, over all pairs; ties count half."""
+    """Return the fraction of all pairs in which the value from `a` is below the value from `b`; ties count half."""
     first, second = np.asarray(a, dtype=float), np.asarray(b, dtype=float)  # values may be infinite
     return float(np.mean(np.less.outer(first, second) + 0.5 * np.equal.outer(first, second)))
 
 
 def minimal_detectable_effect(deviation: float, pairs: int, power: float = POWER, alpha: float = 0.05) -> float:
-    """Return the smallest true mean that a two-sided paired t-test detects with the given power.
+    """Return the smallest true mean difference that a two-sided paired t-test detects with the given power.
 
     Args:
         deviation: standard deviation of the paired differences.

@@ -1,14 +1,14 @@
-"""Store of the runs of all studies: one folder per run key; a file's name gives the run's state.
+"""Store of the runs of all studies, with one folder per run key. The name of a file gives the run's state.
 
     runs/KEY/request.json         recipe, data and device of the run
-    runs/KEY/state.pending        or state.running, state.done, state.failed; contains the record of the run
-    runs/KEY/metrics/HASH.json    a requested metric
-    runs/KEY/measured/HASH.json   its value
-    runs/KEY/heartbeat            which process trains the run, and its progress
-    runs/KEY/run                  the run directory
+    runs/KEY/state.pending        record of the run; also state.running, state.done or state.failed
+    runs/KEY/metrics/HASH.json    definition of a requested metric
+    runs/KEY/measured/HASH.json   measured value of this metric
+    runs/KEY/heartbeat            process that trains the run, and its progress
+    runs/KEY/run                  run directory
     corpora/HASH                  split texts
 
-The state changes by an atomic rename. A study that requests a run made by another study finds it done.
+The state changes by an atomic rename. Studies that request the same run share its results.
 """
 
 import hashlib
@@ -48,8 +48,8 @@ class RunRequest:
     """Run that a study needs.
 
     Attributes:
-        recipe: includes model, data, seed and steps; paths are relative to the store.
-        metrics: to be measured.
+        recipe: training recipe with model, data, seed and steps; paths are relative to the store.
+        metrics: metrics to measure after training.
         test: path of the test text relative to the store; empty for synthetic data.
     """
 
@@ -61,7 +61,7 @@ class RunRequest:
 
     @cached_property
     def key(self) -> str:
-        """Hash of all that determines the numbers: model, recipe, data, seed, precision, torch and extensions."""
+        """Hash of all that affects the results: model, recipe, data, seed, device, code, torch and extensions."""
         recipe = self.recipe.dump(full=True)
         # parsed, so that equal models in different spellings have equal keys
         model = parse(recipe.pop("spec"))
@@ -83,16 +83,16 @@ class RunResult:
     """Results of a finished run.
 
     Attributes:
-        values: by hash of the metric; the worst infinity if the value is not a number.
+        values: metric values by hash of the metric; NaN becomes the worst infinity.
         has_diverged: whether training diverged, or a value is not finite.
-        about: seconds, tokens per second, processor, date.
+        about: the run's record, such as training seconds, predictions and environment.
         validation: (step, loss) of each evaluation on part of the validation text.
-        validation_loss: final loss on the whole validation text; infinite if not a number.
-        validation_accuracy: on the whole validation text.
-        examples: by hash of the metric, correct answers and answers per test example; for text, the sum (bits, nats)
-            and the count it is divided by, per passage.
-        train_loss: mean of the last steps in nats; None if unknown.
-        test_loss: in nats; None if unknown.
+        validation_loss: final loss on the whole validation text; NaN becomes infinity.
+        validation_accuracy: final accuracy on the whole validation text; None if not measured.
+        examples: by hash of the metric, correct answers and answers of each test example; for text, the sum (bits,
+            nats) and its divisor for each passage.
+        train_loss: mean loss of the last steps in nats; None if unknown.
+        test_loss: test loss in nats; None if unknown.
     """
 
     values: dict[str, float]
@@ -107,16 +107,16 @@ class RunResult:
     test_loss: float | None = None
 
     def validation_score(self, metric: Metric) -> float:
-        """Return the score that ranks candidates: lower is better, infinite if the run diverged.
+        """Return the score that ranks candidates. Lower is better, and a diverged run has an infinite score.
 
-        It is the negative validation accuracy for accuracy, else the validation loss. Test results are never used for
-        selection.
+        The score is the negative validation accuracy if the metric is accuracy, otherwise the validation loss. Test
+        results never select candidates.
         """
         score = -(self.validation_accuracy or 0.0) if metric.is_accuracy else self.validation_loss
         return math.inf if self.has_diverged else score
 
     def steps(self, recipe: Recipe) -> int:
-        """Return the number of steps taken, fewer than the recipe's after early stopping or divergence."""
+        """Return the number of steps taken, which is below the recipe's after early stopping or divergence."""
         return max(1, int(self.about.get("steps", recipe.steps)))
 
 
@@ -124,7 +124,7 @@ class Store:
     """Folder of all runs.
 
     Args:
-        folder: default ARCHETYPE_STUDIES, or `studies` in the cache.
+        folder: folder of the store (default: ARCHETYPE_STUDIES, or `studies` in the cache).
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -137,7 +137,7 @@ class Store:
         return self.folder / "runs" / key
 
     def add(self, request: RunRequest) -> str:
-        """Request a run and its measurements, and return its key; an existing run stays unchanged."""
+        """Request a run and its metrics, and return the run's key. An existing run stays unchanged."""
         folder = self.run_folder(key := request.key)
         if not (folder / "request.json").is_file():
             (folder / "metrics").mkdir(parents=True, exist_ok=True)
@@ -161,7 +161,7 @@ class Store:
         return state_of(self.run_folder(key)) == "done" and not missing_metrics(self.run_folder(key))
 
     def share_done(self, key: str) -> float:
-        """Return the fraction of a run's steps that are done; 1 only if it is complete."""
+        """Return the fraction of a run's steps that are done; 1 only if all metrics are measured too."""
         if self.is_complete(key):
             return 1.0
         folder = self.run_folder(key)
@@ -170,7 +170,7 @@ class Store:
         return float(min(0.99, beat.get("step", 0) / max(1, beat.get("steps", 1))))
 
     def result(self, request: RunRequest) -> RunResult | None:
-        """Return the results of a run; None until it is complete."""
+        """Return the results of a run; None until the run and its requested metrics are done."""
         folder = self.run_folder(request.key)
         names = [fingerprint(metric) for metric in request.metrics]
         if state_of(folder) != "done" or not all((folder / "measured" / f"{name}.json").is_file() for name in names):
@@ -203,7 +203,7 @@ class Store:
         return now - since
 
     def failure(self, key: str) -> str:
-        """Return why a run failed; empty if it has not."""
+        """Return the error of a failed run; empty for other runs."""
         folder = self.run_folder(key)
         return str(read_json(folder / "state.failed").get("error", "")) if state_of(folder) == "failed" else ""
 
@@ -219,7 +219,7 @@ def state_of(folder: Path) -> str | None:
 
 
 def set_state(folder: Path, state: str, about: dict[str, Any] | None = None) -> None:
-    """Set the state of a run and its record; only the holder of its lock may call this."""
+    """Set the state and the record of a run. Only the process that holds the run's lock may call this."""
     before = state_of(folder)
     if about is not None:
         # the new record before the old one goes: readers always find a state
@@ -237,14 +237,14 @@ def missing_metrics(folder: Path) -> list[Path]:
 
 
 def heartbeat(folder: Path) -> dict[str, Any]:
-    """Return the last heartbeat: host, process, progress and count; empty if there is none."""
+    """Return the last heartbeat (host, process, progress and count); empty if the run has no heartbeat."""
     with suppress(OSError, ValueError):
         return dict(json.loads((folder / "heartbeat").read_text()))
     return {}
 
 
 def seconds_since_beat(folder: Path) -> int:
-    """Return the age of a heartbeat, as accurate as the clocks of this machine and the file system agree."""
+    """Return the age of a heartbeat by the file's time, which may come from another machine's clock."""
     with suppress(OSError):
         return max(0, round(time.time() - (folder / "heartbeat").stat().st_mtime))
     return 0
@@ -254,11 +254,11 @@ class Heartbeat:
     """Context manager that writes a heartbeat every few seconds while a run is trained or measured.
 
     Args:
-        seconds: between two beats.
+        seconds: interval between heartbeats.
 
     Attributes:
         step: current training step.
-        steps: of the whole run.
+        steps: number of steps of the whole run.
     """
 
     def __init__(self, folder: Path, seconds: float = SECONDS_BETWEEN_BEATS) -> None:

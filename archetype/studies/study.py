@@ -1,4 +1,4 @@
-"""A whole study: its plan, its runs, and its outcome as plain data."""
+"""Study of an experiment: plan, runs, and outcome as plain data."""
 
 import statistics
 import time
@@ -41,8 +41,8 @@ class Study:
 
     Args:
         mode: quick, full, extended or gpu.
-        exact: make no runs; if any is missing, all trained parts are reported as not run.
-        began: time from which this command's time is counted (default: now).
+        exact: train nothing; if a run is missing, report all trained parts as not run.
+        began: start of the command, for its reported time (default: now).
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Study:
 
     @property
     def without_verdict(self) -> str:
-        """Why trained parts cannot get a verdict in this mode; empty if they can."""
+        """Reason why trained parts cannot get a verdict on this machine; empty if they can."""
         if self.mode == "quick" or self.experiment.is_calibration or not (self.trained or self.laws):
             return ""
         calibration = read_calibration(self.store)
@@ -105,7 +105,7 @@ class Study:
         return promised(planned, time_of, workers, lambda: clock() - Spent(0.0, self.began.busy))
 
     def plan(self, workers: int = 1) -> dict[str, Any]:
-        """Return runs, tokens, expected time, matched quantities and the detectable effect.
+        """Return the planned runs and tokens, the expected time, the matched quantities and the detectable effect.
 
         Minutes are null for runs on a GPU. The expected time is recorded and shown in the report next to the actual
         time.
@@ -148,7 +148,7 @@ class Study:
         return [request for study in self.studies.values() for request in study.needed()]
 
     def run(self, engine: Engine, say: Say = lambda line: None, progress: Progress = lambda done, total: None) -> None:
-        """Make all missing runs: trials, extensions of their grids, then pairs."""
+        """Train all missing runs: trials, extensions of their grids, then pairs."""
         self._has_run = bool(self.needed())
         try:
             make_needed(self.needed, self.store, engine, say, progress)
@@ -163,7 +163,7 @@ class Study:
         self._has_run = False
 
     def status(self) -> dict[str, Any]:
-        """Return finished trials and pairs of each part, the current stage's runs by state, and the running ones."""
+        """Return the finished trials and pairs of each part, and states and heartbeats of the current stage's runs."""
         keys = list(dict.fromkeys(request.key for request in self.needed()))
         states = [state_of(self.store.run_folder(key)) or "not started" for key in keys]
         running = {
@@ -179,9 +179,9 @@ class Study:
         }
 
     def outcome(self) -> dict[str, Any]:
-        """Return everything that a report shows as plain data; all runs must be done.
+        """Return everything that a report shows, as plain data. All runs must be done.
 
-        docs/guide/studies.md describes it.
+        docs/guide/studies.md describes the fields.
         """
         experiment, quick = self.experiment, self.mode == "quick"
         calibration = read_calibration(self.store)
@@ -257,7 +257,7 @@ def check_type(part: CheckPart) -> None:
     """Refuse a part whose type is not the kind of its check.
 
     Raises:
-        SpecError: names both, or the check does not exist.
+        SpecError: type and kind differ, or the check does not exist.
     """
     if (kind := find(part.check).kind) != part.type:
         cause = f"{part.type} is not the kind of {part.check}"

@@ -1,4 +1,4 @@
-"""Make many runs: with processes on this machine, on a Ray cluster, or as Slurm jobs."""
+"""Train many runs: with processes on this machine, on a Ray cluster, or as Slurm jobs."""
 
 import math
 import os
@@ -32,10 +32,10 @@ class Engine:
         self.workers = workers
 
     def run(self, store: Store, keys: Sequence[str], progress: Progress = lambda done, total: None) -> None:
-        """Make all runs that are not complete, in the given order; failed runs are tried again.
+        """Train all incomplete runs in the given order. Failed runs are tried again.
 
         Raises:
-            DataError: some runs failed; names the first.
+            DataError: some runs failed; the message names the first failed run.
             Stopped: a signal arrived; unfinished runs can be resumed.
         """
         keys = list(dict.fromkeys(keys))
@@ -59,7 +59,7 @@ class Engine:
 
     @abstractmethod
     def make(self, store: Store, keys: list[str], look: Callable[[], None]) -> None:
-        """Make runs until each is complete or has failed; call `look` regularly."""
+        """Train runs until each is complete or has failed. Call `look` regularly."""
 
 
 class Here(Engine):
@@ -95,7 +95,7 @@ class Here(Engine):
 
 
 class OnRay(Engine):
-    """Ray cluster: one task per run, restarted by Ray if its worker ends. All machines must see the store."""
+    """Ray cluster with one task per run, which Ray restarts if its worker ends. All machines must share the store."""
 
     def make(self, store: Store, keys: list[str], look: Callable[[], None]) -> None:
         ray = _package("ray", "ray")
@@ -111,12 +111,12 @@ class OnRay(Engine):
 
 
 class OnSlurm(Engine):
-    """Slurm through submitit: an array of jobs, one per run. All nodes must see the store.
+    """Slurm through submitit: a job array with one job per run. All nodes must share the store.
 
     Args:
-        workers: jobs that run at the same time.
+        workers: number of jobs that run at the same time.
         cluster: slurm, or local for processes on this machine.
-        options: of Slurm, such as partition and timeout_min.
+        options: submitit's options for Slurm, such as partition and timeout_min.
     """
 
     def __init__(self, workers: int = 1, cluster: str = "slurm", **options: Any) -> None:
@@ -140,7 +140,7 @@ class OnSlurm(Engine):
 
 
 def engine(name: str, workers: int) -> Engine:
-    """Return an engine by name.
+    """Return an execution engine by name.
 
     Raises:
         SpecError: the name is unknown, or the number of workers is below 1.
@@ -156,7 +156,7 @@ def engine(name: str, workers: int) -> Engine:
 def make_needed(
     needed: Callable[[], list[RunRequest]], store: Store, engine: Engine, say: Say, progress: Progress
 ) -> None:
-    """Make the runs that a study needs, stage by stage: `needed` returns the missing runs of the current stage."""
+    """Train the runs of a study stage by stage; `needed` returns the missing runs of the current stage."""
     while requests := needed():
         keys = [store.add(request) for request in requests]
         say(f"{len(set(keys))} runs to make")
@@ -170,11 +170,11 @@ def _left(store: Store, keys: Sequence[str]) -> list[str]:
 def work_through(
     store: Store, keys: Sequence[str], look: Callable[[], None] = lambda: None, parent: int | None = None
 ) -> None:
-    """Execute runs one at a time; wait for runs started elsewhere, and take over abandoned ones.
+    """Execute runs one at a time. Wait for runs of other processes, and take over abandoned runs.
 
     Args:
         look: called after each run and each step.
-        parent: process id; this process stops when that one ends (default: never).
+        parent: id of the process whose end also stops this process (default: none).
     """
     while True:
         for key in keys:

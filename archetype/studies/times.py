@@ -1,4 +1,4 @@
-"""Expected and actual time of a study, by stage, as wall-clock and CPU time."""
+"""Expected and actual time of each stage of a study, as wall-clock and CPU time."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ TRIALS, PAIRS, REST, ALL = "trials", "pairs", "start-up and report", "all"
 
 
 class PlannedRun(NamedTuple):
-    """Run counted in a plan; trials skip the test."""
+    """Run that a plan counts. Trials skip the test."""
 
     arm: Arm
     request: RunRequest
@@ -26,10 +26,10 @@ class PlannedRun(NamedTuple):
 
 
 class Probes:
-    """Measured run times, shared by equal arms.
+    """Measured run times, which equal arms share.
 
     Attributes:
-        busy: seconds spent on measuring.
+        busy: CPU seconds that the measurements took.
         first: extra seconds of a process's first run, such as imports.
     """
 
@@ -54,10 +54,10 @@ class Probes:
 def promised(
     planned: Iterable[PlannedRun], time_of: Probes, workers: int, now: Callable[[], Spent] = clock
 ) -> dict[str, Any]:
-    """Return the expected time by stage and by phase, counting each run once.
+    """Return the expected time of each stage and phase, counting each run once.
 
     Args:
-        now: returns the time of this process; its start-up and reading of data is repeated in every worker.
+        now: returns the time that this process has spent; every worker repeats its start-up and reading of data.
     """
     # parts of a study may share runs
     runs = {(run.request.key, run.is_trial): run for run in planned}.values()
@@ -98,7 +98,7 @@ def promise_text(promise: Mapping[str, Any]) -> str:
 
 
 def keep_promise(store: Store, name: str, promise: Mapping[str, Any]) -> None:
-    """Record the expected time for the report; an earlier one is replaced."""
+    """Record the expected time for the report, replacing an earlier record."""
     _change(store, name, {"promised": promise})
 
 
@@ -108,11 +108,11 @@ def keep_command(store: Store, name: str, spent: Spent) -> None:
 
 
 def times(store: Store, name: str, trials: Sequence[RunRequest], pairs: Sequence[RunRequest]) -> dict[str, Any]:
-    """Return expected and actual time by stage.
+    """Return the expected and actual time of each stage.
 
     Returns:
         `runs`, `promised` and `taken` of each stage, the last two with `wall` and `busy` seconds; null if no expected
-            time was recorded, or a run is older than this record. Wall time of parallel runs is summed.
+            time was recorded, or a run has no recorded time. Wall time of parallel runs is summed.
     """
     recorded = _read(store, name)
     promise = recorded.get("promised", {}).get("stages", {})
@@ -134,7 +134,7 @@ def times(store: Store, name: str, trials: Sequence[RunRequest], pairs: Sequence
 
 
 def times_table(stages: Mapping[str, Any]) -> tuple[list[str], list[list[str]]] | None:
-    """Return headings and rows in minutes, expected next to actual; None if no stage has a record."""
+    """Return headings and rows of expected and actual minutes; None if no stage has a record."""
     if not any(stage["taken"] for stage in stages.values()):
         return None
     rows = [

@@ -1,4 +1,4 @@
-"""Time two implementations side by side; refuse to do so on a busy machine."""
+"""Compare the speed of two implementations, on a machine that is not busy."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ ROUNDS = 15
 
 
 class Busy(ArchetypeError):
-    """The machine is busy with other work, so that a timing would mean little."""
+    """Other work keeps the machine too busy for a meaningful timing."""
 
 
 class Ratio(NamedTuple):
-    """Ratio of the times of two implementations: median over rounds, and its 95 % interval."""
+    """Ratio of the times of two implementations: the median over rounds, with its 95 % interval."""
 
     median: float
     low: float
@@ -27,7 +27,7 @@ class Ratio(NamedTuple):
 
 
 def refuse_if_busy() -> None:
-    """Raise an error if other processes use too much of this machine."""
+    """Raise an error if other processes use too many of this machine's cores."""
     load = other_load()
     if load > MAX_OTHER_LOAD:
         cause = f"other processes use {load:.2f} CPU cores, more than {MAX_OTHER_LOAD}"
@@ -35,14 +35,14 @@ def refuse_if_busy() -> None:
 
 
 def other_load(seconds: float = 1.0) -> float:
-    """Return the CPU cores that other processes used while this one waited `seconds`."""
+    """Return the average number of CPU cores that other processes use during the next `seconds`."""
     own_seconds = time.process_time()
     busy = psutil.cpu_percent(seconds) / 100 * (psutil.cpu_count() or 1)
     return max(0.0, busy - (time.process_time() - own_seconds) / seconds)
 
 
 def compare(first: Callable[[], object], second: Callable[[], object], rounds: int = ROUNDS) -> Ratio:
-    """Return the time of `first` relative to `second`, over rounds after a warm-up round."""
+    """Return the ratio of the times of `first` and `second`, measured in rounds after a warm-up round."""
     ratios = []
     # round 0 is a warm-up
     for round in range(rounds + 1):
@@ -55,7 +55,7 @@ def compare(first: Callable[[], object], second: Callable[[], object], rounds: i
 
 
 def times_in_turn(ways: Sequence[Callable[[], object]], rounds: int = ROUNDS) -> list[list[float]]:
-    """Return the times of several functions, one list of rounds each."""
+    """Time several functions in turn. Return the seconds of each round for each function."""
     times: list[list[float]] = [[] for _ in ways]
     for round in range(rounds + 1):
         # alternating order, so that drift does not favor the last function; round 0 is a warm-up

@@ -1,4 +1,4 @@
-"""A trained part: the runs it needs next, and their comparison once they are done."""
+"""Trained part of an experiment: the runs that it needs next, and their comparison."""
 
 import itertools
 import math
@@ -26,14 +26,14 @@ NEAR_BASELINE = 0.1  # nats; a run whose loss is this close to guessing has fail
 
 @dataclass
 class Comparison:
-    """Values of all arms on one corpus and size.
+    """Results of all arms on one corpus and model size.
 
     Attributes:
-        name: of the corpus, and of the size if it is not the first.
-        data_sha256: of training and test data.
-        arms: by name, with their tuned values.
-        values: by arm and seed.
-        results: by arm and seed.
+        name: name of the corpus, followed by the model size if it is not the first.
+        data_sha256: hash of the training and test data.
+        arms: arms by name, with tuned hyperparameters.
+        values: metric value of each arm and seed.
+        results: run results of each arm and seed.
     """
 
     name: str
@@ -48,11 +48,11 @@ class Comparison:
 
 
 class TrainedStudy:
-    """Trained part in one mode.
+    """Trained part of an experiment in one mode.
 
     Args:
         mode_name: quick, full, extended or gpu.
-        split: parts of a text that are held out.
+        split: whether validation and test data come from everywhere in a text or from its end.
 
     Raises:
         ArchetypeError: an arm is invalid or cannot be matched, or a corpus is missing.
@@ -98,7 +98,7 @@ class TrainedStudy:
         return [request for request in requests if self.store.result(request) is None]
 
     def stages(self) -> dict[str, tuple[int, int]]:
-        """Return (done, total) of trials and pairs, if no grid is extended further."""
+        """Return (done, total) for trials and pairs, assuming that no grid is extended further."""
         trials, requests = self.trials()
         missing = self._missing(requests)
         pairs = [] if missing else [request for group in self._groups(trials) for request in self._pairs(*group[1:])]
@@ -106,14 +106,14 @@ class TrainedStudy:
         return stages | {"pairs": (len(pairs) - len(self._missing(pairs)), len(pairs) or self.count()["pairs"])}
 
     def count(self) -> dict[str, int]:
-        """Return the number of trials, pairs, runs and tokens, if no grid is extended."""
+        """Return the number of trials, pairs, runs and tokens, assuming that no grid is extended."""
         planned = self.planned_runs()
         trials, runs = sum(run.is_trial for run in planned), len({(run.request.key, run.is_trial) for run in planned})
         tokens = runs * next(iter(self.arms.values())).tokens
         return {"trials": trials, "pairs": len(planned) - trials, "runs": runs, "tokens": tokens}
 
     def planned_runs(self) -> list[PlannedRun]:
-        """Return every run on every corpus and size, if no grid is extended; pairs use untuned arms."""
+        """Return every run on every corpus and size, assuming that no grid is extended. Pairs use untuned arms."""
         groups = [(arms, FEW_SEEDS) for arms in self._other_arms()]
         pairs = [
             PlannedRun(arm, self._request(arm, seed), False)
@@ -135,7 +135,7 @@ class TrainedStudy:
         return trials + pairs
 
     def requests(self) -> tuple[list[RunRequest], list[RunRequest]]:
-        """Return the requests of all trials and of all pairs; the trials must be done."""
+        """Return the requests for all trials and for all pairs. The trials must be done."""
         trials, requests = self.trials()
         return requests, [request for group in self._groups(trials) for request in self._pairs(*group[1:])]
 
@@ -160,7 +160,7 @@ class TrainedStudy:
         return RunRequest(recipe, arm.data.sha256, metrics, arm.data.test, self.device)
 
     def trials(self) -> tuple[Trials, list[RunRequest]]:
-        """Return the finished trials and the requests they need; a grid is extended for all arms together."""
+        """Return the trials, empty until all are done, and their requests. A grid is extended for all arms together."""
         if self.tune is None:
             middle = {}
             if self.part.tune is not None:  # use the middle of the grid without trials
@@ -224,17 +224,17 @@ class TrainedStudy:
         return [self._request(arm, seed) for seed in seeds for arm in arms.values()]
 
     def comparisons(self) -> tuple[Trials, list[Comparison]]:
-        """Return the trials and a comparison on every corpus and size; all runs must be done."""
+        """Return the trials, and a comparison on every corpus and size. All runs must be done."""
         trials, _ = self.trials()
         return trials, [self._comparison(*group) for group in self._groups(trials)]
 
     def needed_of_others(self, trials: Trials, known: Container[str] = ()) -> list[RunRequest]:
-        """Return the missing runs for the additional corpora and sizes; takes the same arguments as `others`."""
+        """Return the missing runs of the comparisons that `others` returns; same arguments."""
         groups = [group for group in self._groups(trials)[1:] if group[0] not in known]
         return self._missing([request for _, arms, seeds in groups for request in self._pairs(arms, seeds)])
 
     def others(self, trials: Trials, known: Container[str] = ()) -> list[Comparison]:
-        """Return the comparisons on every corpus and size but the first, except the `known` ones."""
+        """Return the comparisons on all corpora and sizes except the first and those named in `known`."""
         return [self._comparison(*group) for group in self._groups(trials)[1:] if group[0] not in known]
 
     def _comparison(self, name: str, arms: dict[str, Arm], seeds: tuple[int, ...]) -> Comparison:
@@ -247,7 +247,7 @@ class TrainedStudy:
         return Comparison(name, next(iter(arms.values())).data.sha256, arms, seeds, values, results)
 
     def evidence(self, trials: Trials, comparison: Comparison) -> dict[str, Evidence]:
-        """Return, for each tested arm, the values that decide and whether the runs can be trusted."""
+        """Return, for each tested arm, the measurements that decide the verdict and the faults of its runs."""
         control, others = self.part.compared
         arm, seeds = comparison.arms[control], range(len(comparison.seeds))
         bad = sum(learned_nothing(result, arm) for result in comparison.results[control])

@@ -1,4 +1,4 @@
-"""Outcome of a trained part as plain data: verdict, values by corpus, arm and seed, and trials."""
+"""Outcome of a trained part as plain data: verdict, metric values by corpus, arm and seed, and trials."""
 
 import math
 import statistics
@@ -26,8 +26,8 @@ def trained_outcome(
     """Return the outcome of a trained part.
 
     Args:
-        comparisons: on every corpus and size; the first decides.
-        verdicts: of each arm tested against the control, as a report may state them.
+        comparisons: comparisons on every corpus and size; the first decides.
+        verdicts: verdict on each arm tested against the control.
     """
     part, first = study.part, comparisons[0]
     control, _ = part.compared
@@ -86,20 +86,20 @@ def _direction(mean: float | None) -> str:
 
 
 def findings(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what all comparisons of a part show together: slopes over sizes, and sentences."""
+    """Return the joint findings of a part's comparisons: slopes over sizes, and sentences."""
     by_arm = {"slopes": slopes(part["comparisons"])}
     return by_arm | {"sentences": sentences({**part, **by_arm})}
 
 
 def slopes(comparisons: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """Return, by arm, the slope of log metric over log compute across the sizes of one corpus.
+    """Return, for each arm, the slope of log metric over log compute across model sizes on one corpus.
 
     Args:
-        comparisons: of an outcome, the deciding one first.
+        comparisons: comparisons in an outcome, the deciding comparison first.
 
     Returns:
-        Slope and its 95 % bootstrap interval over seeds; empty with a single size, a value that is not positive, or
-        an old report without compute.
+        Slope and its 95 % bootstrap interval over seeds; empty for a single size, a metric value that is not
+        positive, or an old report without compute.
     """
     digest = comparisons[0].get("data_sha256")
     sizes = [comparison for comparison in comparisons if digest is not None and comparison.get("data_sha256") == digest]
@@ -171,7 +171,7 @@ def _losses(results: Sequence[RunResult]) -> dict[str, list[float | None]]:
 
 
 def tokens_seen(arm: Arm, results: Sequence[RunResult]) -> int:
-    """Return the mean number of training tokens of an arm's runs, fewer after early stopping."""
+    """Return the mean number of tokens that an arm's runs trained on, which is lower if a run stopped early."""
     return round(arm.tokens * statistics.mean(result.steps(arm.recipe) for result in results) / arm.recipe.steps)
 
 

@@ -1,4 +1,4 @@
-"""Report of a trained part as Markdown and text: sentences, tests, losses, values and trials."""
+"""Report on a trained part as Markdown and text: sentences, tests, losses, metric values and trials."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean

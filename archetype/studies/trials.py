@@ -1,4 +1,4 @@
-"""Trials of all arms over a common grid, which is extended if a best value lies at its edge."""
+"""Tuning trials of all arms over a common grid, which is extended if an arm's best point lies at its edge."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,13 +10,13 @@ Point = tuple[Any, ...]  # one value for each path of the grid
 
 @dataclass
 class Trials:
-    """Trials of all arms over one grid.
+    """Tuning trials of all arms over one grid.
 
     Attributes:
-        losses: mean over seeds, by arm and point; infinite if a run diverged.
-        best: point of each arm.
-        is_interior: whether no arm's best is at the edge of the grid.
-        num_failed: by arm, the trials that ended near the baseline and the number of trials.
+        losses: mean score over seeds for each arm and grid point; infinite if a run diverged.
+        best: best grid point of each arm.
+        is_interior: whether every arm's best point is inside the grid rather than at an edge.
+        num_failed: for each arm, the number of trials that learned no more than a guess, and of all trials.
     """
 
     paths: tuple[str, ...]
@@ -27,7 +27,7 @@ class Trials:
 
 
 def best(scores: Mapping[Point, float]) -> Point:
-    """Return the point with the lowest score; on ties the one nearest the middle, which needs no extension."""
+    """Return the point with the lowest score. Ties go to the point nearest the middle, which needs no extension."""
     grid = [list(dict.fromkeys(values)) for values in zip(*scores, strict=True)]
 
     def order(point: Point) -> tuple[float, int]:
@@ -38,7 +38,7 @@ def best(scores: Mapping[Point, float]) -> Point:
 
 
 def edges(grid: Mapping[str, Sequence[Any]], point: Point) -> set[tuple[str, bool]]:
-    """Return (path, is_upper) for each number of `point` at an end of its grid, if that has three or more values."""
+    """Return (path, is_upper) for each coordinate of `point` at an edge of a numeric grid of three or more values."""
     edges = set()
     for (path, values), value in zip(grid.items(), point, strict=True):
         are_numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
@@ -49,7 +49,7 @@ def edges(grid: Mapping[str, Sequence[Any]], point: Point) -> set[tuple[str, boo
 
 
 def extend(values: list[Any], at_end: bool) -> None:
-    """Add one value to the grid, continuing the ratio of the last two."""
+    """Add a value at one end of a grid, continuing the ratio of the two values at this end."""
     values.sort()
     # geometric, as learning rates are spaced
     value = values[-1] * values[-1] / values[-2] if at_end else values[0] * values[0] / values[1]

@@ -27,7 +27,7 @@ NOTHING_MEASURED = Verdict(NOT_SHOWN, "", statistics.Interval(math.nan, -math.in
 
 
 def study_verdicts(judged: Sequence[tuple[Decision, Evidence]]) -> list[Verdict]:
-    """Return the verdicts of a study's parts, with Holm's correction over all of them.
+    """Return the verdicts on a study's tests, with Holm's correction over all tests.
 
     A failed control, a run without a finite value, or a best trial at the edge of its grid limits the verdict to "not
     shown".
@@ -57,7 +57,7 @@ def announced(verdict: Verdict, quick: bool, is_calibrated: bool) -> str:
 
 
 def joint_verdict(settled: Sequence[dict[str, Any]], noun: str) -> str:
-    """Combine several verdicts into one; `noun` is what each is about, such as parts."""
+    """Combine the verdicts on several parts or arms; `noun` is "parts" or "arms"."""
     verdicts = {outcome["verdict"] for outcome in settled}
     supported = sum(outcome["is_supported"] for outcome in settled)
     if len(verdicts) == 1:
@@ -91,12 +91,12 @@ def verdict_of_arms(control: str, tests: Sequence[dict[str, Any]]) -> dict[str, 
 def confirmed(
     part: TrainedPart, verdict: str, reason: str, effect: float, first: str, others: Sequence[tuple[str, Evidence]]
 ) -> tuple[str, str]:
-    """Return verdict and reason after considering the other corpora and sizes.
+    """Return the verdict and its reason after checking the other corpora and sizes.
 
-    Each of these must have a mean difference of the same sign, or one within the margin if no difference was shown.
+    On each of them, the mean difference must have the same sign, or lie within the margin if no difference was shown.
 
     Args:
-        verdict: on the deciding corpus.
+        verdict: verdict on the deciding corpus.
         first: name of the deciding corpus.
     """
     for name, evidence in others:

@@ -1,4 +1,4 @@
-"""Worker process that makes runs in turn: python -m archetype.studies.worker STORE KEYS PARENT."""
+"""Worker process that trains runs one after another: python -m archetype.studies.worker STORE KEYS PARENT."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ from archetype.studies.sweep import STOPPED, work_through
 
 
 def main(arguments: list[str]) -> int:
-    """Make every run of a list that no other process makes; return 0 when done, STOPPED when asked to stop."""
+    """Train the listed runs that no other process trains. Return 0 when done, or STOPPED after a stop signal."""
     folder, keys, parent, *extensions = arguments
     for file in extensions:
         from archetype.api.extension import load_extension

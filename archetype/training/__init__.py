@@ -1,4 +1,4 @@
-"""From a recipe and data to a trained run directory, resumable to the bit."""
+"""Training: turn a recipe and data into a run directory. Interrupted runs resume bit for bit."""
 
 import logging
 

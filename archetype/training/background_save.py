@@ -1,4 +1,4 @@
-"""Checkpoints written by a thread during the next training steps."""
+"""Write checkpoints in a thread during the next training steps."""
 
 import os
 import threading
@@ -14,7 +14,7 @@ Files = list[dict[str, Tensor]]
 
 
 class BackgroundSave:
-    """Background writer of checkpoints, one at a time, from copies of the tensors on the CPU."""
+    """Background writer that writes one checkpoint at a time, from copies of the tensors on the CPU."""
 
     def __init__(self) -> None:
         self.thread: threading.Thread | None = None
@@ -22,10 +22,10 @@ class BackgroundSave:
         self.written: list[int] = []
 
     def start(self, step: int, tensors: Files, write: Callable[[Files], object]) -> None:
-        """Start writing a checkpoint, given as tensors by name for each file, after the previous one is done.
+        """Start writing a checkpoint when the previous checkpoint is done; `tensors` has {name: tensor} for each file.
 
         Raises:
-            ArchetypeError: the previous checkpoint, or this one if written synchronously, could not be written.
+            ArchetypeError: the previous checkpoint, or this checkpoint if written synchronously, could not be written.
         """
         self.wait()
         free, num_local = free_memory(torch.device("cpu")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -55,24 +55,24 @@ class BackgroundSave:
 
     @property
     def is_pending(self) -> bool:
-        """Whether there is a checkpoint that `finished` has not returned yet."""
+        """Whether `finished` has a checkpoint to wait for or to return."""
         return self.thread is not None or bool(self.written)
 
     def finished(self) -> list[int]:
-        """Wait for the writer. Return the steps of the checkpoints written since the last call; raise write errors."""
+        """Wait for the writer and raise its errors. Return the steps of the checkpoints written since the last call."""
         self.wait()
         written, self.written = self.written, []
         return written
 
     def wait(self) -> None:
-        """Wait until no checkpoint is being written; raise write errors."""
+        """Wait until no checkpoint is being written, and raise write errors."""
         self.join()
         error, self.error = self.error, None
         if error is not None:
             raise error
 
     def join(self) -> None:
-        """Wait for the thread to end, without raising its error."""
+        """Wait for the writer thread to end, without raising its error."""
         if self.thread is not None:
             self.thread.join()
             self.thread = None

@@ -1,4 +1,4 @@
-"""Execution of blocks in training: activation recomputation and compilation."""
+"""Activation recomputation and compilation of blocks in training."""
 
 import logging
 import os
@@ -21,10 +21,10 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
 
 
 def recompute_blocks(model: nn.Module, recompute: Literal["none", "blocks"] | int) -> None:
-    """Recompute activations of blocks in the backward pass from each block's input, bit for bit (Chen 2016).
+    """Recompute the activations of blocks in the backward pass, bit for bit, from the input of each block (Chen 2016).
 
     Args:
-        recompute: "none", all "blocks", or the number of blocks from the first.
+        recompute: "none", "blocks" for all blocks, or the number of first blocks.
     """
     # the first blocks: the backward pass reaches them last, when the others have freed their activations
     left = number_recomputed(recompute, len(blocks_of(model)))
@@ -34,7 +34,7 @@ def recompute_blocks(model: nn.Module, recompute: Literal["none", "blocks"] | in
 
 
 def number_recomputed(recompute: Literal["none", "blocks"] | int, num_blocks: int) -> int:
-    """Return the number of recomputed blocks; raise a SpecError if the model has fewer."""
+    """Return the number of blocks to recompute. Raise a SpecError if the model has fewer blocks."""
     if isinstance(recompute, str):
         return num_blocks if recompute == "blocks" else 0
     if recompute > num_blocks:

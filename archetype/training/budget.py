@@ -1,4 +1,4 @@
-"""Training budgets in tokens, FLOPs, minutes or epochs, converted to a number of steps."""
+"""Convert training budgets in tokens, FLOPs, minutes or epochs to a number of steps."""
 
 import math
 from typing import Any
@@ -23,7 +23,7 @@ class Budget(Limits):
         return any(limit is not None for limit in (self.tokens, self.flops, self.minutes, self.epochs))
 
     def steps(self, recipe: Recipe, spec: ModelSpec, length: int) -> int:
-        """Return the number of steps that tokens and FLOPs allow, for rows without padding."""
+        """Return the number of steps within the budgets of tokens and FLOPs, for sequences without padding."""
         limits = [
             # None if there is no such limit
             self.tokens and self.tokens / (recipe.batch_size * length),
@@ -32,7 +32,7 @@ class Budget(Limits):
         return max(1, math.floor(min(limit for limit in limits if limit is not None)))
 
     def fit(self, recipe: Recipe, spec: ModelSpec, objective: Objective, device: torch.device) -> Recipe:
-        """Set the steps of a recipe from the budget; adjust warm-up and evaluation interval unless they are set."""
+        """Set the steps of a recipe from the budget. Adjust the warm-up and evaluation interval unless they are set."""
         batch_size, length = objective.batch_shape or (recipe.batch_size, recipe.sequence_length)
         limits = []
         if self.tokens is not None:
@@ -57,7 +57,7 @@ class Budget(Limits):
 
 
 def steps_that_predict(objective: Objective, tokens: float) -> float:
-    """Return the number of steps that predict at most `tokens` tokens."""
+    """Return the largest number of steps that predict at most `tokens` tokens, estimated if there are many steps."""
     total = 0
     for steps in range(1, COUNTED + 1):
         total += objective.num_targets(objective.batch(steps - 1))

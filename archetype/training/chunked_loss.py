@@ -1,7 +1,7 @@
 """Chunked cross-entropy over a large vocabulary: the logits of only one chunk of tokens exist at a time.
 
-The gradients of the head are computed together with the loss, so that no logits are computed twice (Hsu 2024). Tokens
-without a target (padding, tokens that are not masked) are dropped first.
+The gradients of the head are computed together with the loss, so that no logits are computed twice (Hsu 2024).
+Positions without a target, such as padding or tokens that are not masked, are dropped first.
 """
 
 from typing import Any, NamedTuple, Self
@@ -28,7 +28,7 @@ class Head(NamedTuple):
 
     @classmethod
     def of(cls, head: LanguageModelHead, embedding: Weight) -> Self:
-        """Return the tensors of a head module; a tied head uses the embedding matrix."""
+        """Return the tensors of a head module. A tied head uses the embedding matrix."""
         weight = head.matrix(embedding)
         assert isinstance(weight, Tensor), "matrices of few bits are not trained"
         return cls(weight, head.bias, head.spec.softcap)
@@ -46,7 +46,7 @@ def chunked_cross_entropy(
     label_smoothing: float,
     num_targets: int | None = None,
 ) -> tuple[Tensor, int, int | None]:
-    """Return mean cross-entropy (nats, float32), number of targets, and, only without gradients, number correct.
+    """Return the mean cross-entropy in nats, the number of targets, and the number correct (None if gradients are on).
 
     Args:
         features: inputs of the head.

@@ -1,4 +1,4 @@
-"""Data sections of recipes: files to read and how they are split into training and validation data."""
+"""`data` sections of recipes: files to read, and how they are split into training and validation data."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -62,11 +62,11 @@ class Data(Part):
         return self.replace(**{field: _absolute(getattr(self, field)) for field in self.path_fields})
 
     def read_texts(self, folder: Path) -> dict[str, str]:
-        """Return {field: text}; relative paths start at `folder`."""
+        """Read the data as {field: text}. Relative paths start at `folder`."""
         return {}
 
     def prepared_for(self, spec: ModelSpec, processor: Callable[[], ImageProcessor | None]) -> Self:
-        """Return the data with the preparation that a model needs; `processor` returns the pretrained one, if any."""
+        """Return the data with the image processor that a model needs; `processor` returns the pretrained model's."""
         return self
 
 
@@ -75,7 +75,7 @@ class FileData(Data):
 
 
 class TokenizedData(FileData):
-    """Base of data read through a tokenizer, which is trained on the training part unless it names a trained one.
+    """Base of tokenized data. The tokenizer is trained on the training part unless the recipe names a trained one.
 
     Attributes:
         lowercase: whether texts are lowercased; only for a tokenizer trained by this run.
@@ -87,10 +87,10 @@ class TokenizedData(FileData):
 
     @abstractmethod
     def training_texts(self, texts: dict[str, str]) -> list[str]:
-        """Return the texts without their validation part."""
+        """Return the training part of the texts."""
 
     def all_texts(self, texts: dict[str, str]) -> list[str]:
-        """Return all texts in memory, including the validation part."""
+        """Return all texts that are in memory, including validation texts."""
         return list(texts.values())
 
 
@@ -104,10 +104,10 @@ class RunningText(TokenizedData):
 
 @part
 class TextData(RunningText):
-    """UTF-8 text files, concatenated.
+    """Concatenated UTF-8 text files.
 
     Attributes:
-        split: where validation text is taken from: everywhere (stretches spread over the text), or end.
+        split: where validation text is taken from: everywhere (excerpts spread over the text), or end.
     """
 
     path_fields: ClassVar[tuple[str, ...]] = ("text",)
@@ -126,10 +126,12 @@ class TextData(RunningText):
 
 
 class PackedDocuments(RunningText):
-    """Base of documents tokenized once to disk and packed into rows; those with low hashes are validation documents.
+    """Base of documents that are tokenized once, stored on disk and packed into rows.
+
+    Documents with low hashes are used for validation.
 
     Attributes:
-        cross_document_attention: whether a position attends to earlier documents of its row.
+        cross_document_attention: whether a position attends to earlier documents in its row.
         max_validation_tokens: maximal number of validation tokens evaluated.
         cache: folder of tokenized documents (absent: ARCHETYPE_CACHE, or archetype in the user's cache).
     """
@@ -140,10 +142,10 @@ class PackedDocuments(RunningText):
 
     @abstractmethod
     def parts_and_weights(self) -> tuple[list[Sources], list[Fraction]]:
-        """Return the sources, and the relative number of rows of each."""
+        """Return the sources, and the relative number of rows of each source."""
 
     def training_texts(self, texts: dict[str, str]) -> list[str]:
-        """Return a sample of the training documents, with equal shares of all pieces of all sources."""
+        """Return a sample of the training documents, drawn evenly from all parts of all sources."""
         sample = self._sample()
         if not any(sample):
             cause = "no text is left for training"
@@ -170,7 +172,7 @@ class PackedDocuments(RunningText):
         return sample
 
     def tokenized(self, texts: dict[str, str], tokenizer: Tokenizer) -> Documents:
-        """Return the documents' tokens from the cache, tokenizing those that are missing."""
+        """Load the tokenized documents from the cache, after tokenizing those that are missing there."""
         parts, weights = self.parts_and_weights()
         cache = cache_folder(self.cache)
         return Documents(
@@ -184,11 +186,11 @@ class PackedDocuments(RunningText):
 
 @part
 class DocumentData(PackedDocuments):
-    """Documents of any number and size: text files, JSON, CSV, TSV, Parquet, Hugging Face datasets.
+    """Documents of any number and size in text, JSON, CSV, TSV or Parquet files, or Hugging Face datasets.
 
     Attributes:
         field: text column of record files and datasets.
-        separator: line between the documents of a text file (absent: a file is one document, or several of one MiB).
+        separator: line between documents in a text file (absent: a file is one document, split at about one MiB).
     """
 
     path_fields: ClassVar[tuple[str, ...]] = ("text",)
@@ -208,13 +210,13 @@ class DocumentData(PackedDocuments):
 
 
 class MixturePart(Spec):
-    """One source of a mixture.
+    """Document source in a mixture.
 
     Attributes:
         weight: relative number of rows, normalized over all sources.
-        text: as for kind documents.
-        field: as for kind documents.
-        separator: as for kind documents.
+        text: files or datasets, as for kind documents.
+        field: text column, as for kind documents.
+        separator: line between documents, as for kind documents.
     """
 
     weight: Positive = 1.0
@@ -225,12 +227,12 @@ class MixturePart(Spec):
 
 @part
 class MixtureData(PackedDocuments):
-    """Documents of several sources, each with a fixed share of the rows.
+    """Documents from several sources, each with a fixed share of the rows.
 
-    Small sources are repeated: each source has its own epochs.
+    Small sources are repeated more often, because each source has separate epochs.
 
     Attributes:
-        parts: the sources and their weights.
+        parts: document sources with their weights.
     """
 
     kind: Literal["mixture"] = "mixture"
@@ -253,7 +255,7 @@ class MixtureData(PackedDocuments):
 
 @part
 class PairData(TokenizedData):
-    """UTF-8 files with parallel lines, a source and its target, or a file of records with both.
+    """UTF-8 files with parallel lines of sources and targets, or a file of records with both.
 
     Attributes:
         split: where validation lines are taken from: everywhere (spread evenly), or end.
@@ -268,7 +270,7 @@ class PairData(TokenizedData):
     columns: Columns = ()
 
     def read_texts(self, folder: Path) -> dict[str, str]:
-        """Return both sides, one text per line; line breaks within the texts of records become spaces."""
+        """Read sources and targets, one per line. Line breaks within a record's text become spaces."""
         if tables := [file for file in (*self.source, *self.target) if file.endswith(RECORD_SUFFIXES)]:
             if self.target or len(tables) < len(self.source):
                 cause = "is a file of records, which holds both sides"
@@ -285,7 +287,7 @@ class PairData(TokenizedData):
         }
 
     def sides(self, texts: dict[str, str]) -> tuple[tuple[list[str], list[str]], tuple[list[str], list[str]]]:
-        """Return (sources, targets) for training, and for validation."""
+        """Return (sources, targets) for training and (sources, targets) for validation."""
         sources, targets = without_empty(*read_lines(texts["source"], texts["target"], "data.source, data.target"))
         held_out = held_out_lines(len(sources), self.validation_fraction, self.split)
 
@@ -301,14 +303,14 @@ class PairData(TokenizedData):
 
 @part
 class ImageData(FileData):
-    """Labelled images; the seed selects the validation images.
+    """Labelled images. The seed selects the validation images.
 
-    They are `images`, (N, H, W) or (N, C, H, W), and `labels`, (N,), of a .npz file, or the files of a folder with one
-    subfolder per class.
+    The images are the arrays `images`, (N, H, W) or (N, C, H, W), and `labels`, (N,), in a .npz file, or the files in a
+    folder with one subfolder per class.
 
     Attributes:
         image_processor: converts pixels of image files and uint8 arrays to model inputs (absent: the pretrained
-            model's, else image files are cropped to their central square and scaled to 0 ... 1).
+            model's, or else image files are cropped to their central square and scaled to 0 ... 1).
     """
 
     path_fields: ClassVar[tuple[str, ...]] = ("file",)
@@ -318,7 +320,7 @@ class ImageData(FileData):
     image_processor: ImageProcessor | None = None
 
     def prepared_for(self, spec: ModelSpec, processor: Callable[[], ImageProcessor | None]) -> Self:
-        """Return the data with an image processor if they hold pixels."""
+        """Return the data with an image processor if they contain pixels."""
         path = Path(self.file)
         if not self.file or spec.image_shape is None or not path.exists():
             return self  # the error is raised when the data are read

@@ -1,4 +1,4 @@
-"""Defaults of a run: settings that fit the data, the model and each other."""
+"""Default settings of a run, chosen to fit the data, the model and each other."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -41,20 +41,20 @@ def assemble(
     budget: Budget | None = None,
     pretrained: Pretrained | None = None,
 ) -> tuple[Recipe, str]:
-    """Override fields of a recipe file; without a file, choose the missing fields.
+    """Override fields of a recipe file, or without a file, choose the missing fields of a recipe.
 
     Args:
-        file: the recipe, if there is one.
-        fields: values by path, such as optimizer.learning_rate; None is ignored.
-        assignments: further PATH=VALUE; spec.PATH edits the recipe's specification.
+        file: recipe file, if any.
+        fields: values by path, such as optimizer.learning_rate; None values are ignored.
+        assignments: overrides as PATH=VALUE; spec.PATH edits the recipe's specification.
         budget: determines the number of steps.
-        pretrained: the model to start from, with its specification and tokenizer.
+        pretrained: model to start from, with its specification and tokenizer.
 
     Returns:
-        The recipe, and the choices made in one line.
+        The recipe, and a line that lists the choices made.
 
     Raises:
-        ArchetypeError: names the wrong field, and the file if the field comes from it.
+        ArchetypeError: a field is invalid; the message names the field, and the file if it contains the field.
     """
     data: dict[str, Any] = read_mapping(file) if file else {}
     for path, value in fields.items():
@@ -105,7 +105,7 @@ def _take_from(pretrained: Pretrained, data: dict[str, Any], of_spec: Sequence[s
 
 
 def recipe_for(source: str | dict[str, Any], data: Mapping[str, Any], size: int) -> Recipe:
-    """Return the recipe that `assemble` chooses for a specification and `size` bytes of text, which need not exist."""
+    """Return the recipe that `assemble` would choose for a specification and `size` bytes of text."""
     fields: dict[str, Any] = {"spec": source, "data": dict(data)}
     _choose(fields, False, size)
     _choose_rate(fields, is_trained=False)
@@ -128,7 +128,7 @@ def _opened(source: Any) -> tuple[ModelSpec, bool]:
 
 
 def _kind_of_objective(data: dict[str, Any]) -> dict[str, str]:
-    """Return the kind of the first objective that fits a recipe's model and data; empty if none does."""
+    """Return {"kind": KIND} for the first objective that fits a recipe's model and data; {} if no objective fits."""
     (spec, _), examples = _opened(data.get("spec", SPEC)), Recipe.parse(data).data
     configs: dict[str, Any] = ObjectiveConfig.kinds
     return next(({"kind": kind} for kind, cls in configs.items() if cls.model_construct().suits(spec, examples)), {})
@@ -243,7 +243,7 @@ def _choose_kind(data: dict[str, Any]) -> list[str]:
 
 
 def _option_of(file: Path, columns: dict[str, list[Any]]) -> str:
-    """Return the remedy if records are examples of another kind of data; else an empty string."""
+    """Return the remedy if the records fit another kind of data or lack a header; otherwise an empty string."""
     for kind in cast(Any, Data.kinds).values():
         if issubclass(kind, RecordData) and kind.fits(columns):
             return f"train on these records with {kind.option} {file}"

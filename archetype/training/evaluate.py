@@ -1,4 +1,4 @@
-"""Evaluation on validation data."""
+"""Evaluate a model on the validation data during training."""
 
 import math
 from collections.abc import Callable
@@ -36,15 +36,15 @@ def evaluate(
     stop: Callable[[], bool] = lambda: False,
     processes: Processes = ALONE,
 ) -> Evaluation | None:
-    """Compute the mean loss over validation batches, evenly spread, or over all of them.
+    """Compute the mean loss over evenly spread validation batches, or over all validation batches.
 
     Args:
-        model: keeps its mode (training or evaluation).
-        dtype: float32, or bfloat16 by autocast.
+        model: model to evaluate; its mode (training or evaluation) is restored afterwards.
+        dtype: float32, or bfloat16 with autocast.
         num_batches: number of batches (default: all).
         rows: rows per forward pass (default: the whole batch).
-        stop: called before each batch; if it returns true, the result is None.
-        processes: the processes that share the rows of each batch.
+        stop: called before each batch; if it returns true, the evaluation ends and returns None.
+        processes: processes that share the rows of each batch.
     """
     total = objective.num_validation_batches
     num_batches = total if num_batches is None else min(total, num_batches)

@@ -1,4 +1,4 @@
-"""Data read from records: labelled texts and tokens, conversations, preferences, text pairs."""
+"""`data` sections that are read from records: labelled texts and tokens, conversations, preferences, text pairs."""
 
 import json
 from abc import abstractmethod
@@ -27,7 +27,7 @@ Records = list[dict[str, Any]]
 
 
 class RecordData(TokenizedData):
-    """Base of data read from records: JSON lines, JSON lists, CSV, TSV or Parquet. Hashes select validation records."""
+    """Base of data in record files: JSON lines, JSON lists, CSV, TSV or Parquet. Hashes select validation records."""
 
     path_fields: ClassVar[tuple[str, ...]] = ("examples",)
     record_fields: ClassVar[dict[str, Form]] = {}
@@ -38,7 +38,7 @@ class RecordData(TokenizedData):
     columns: Columns = ()
 
     def read_texts(self, folder: Path) -> dict[str, str]:
-        """Return all records as JSON lines."""
+        """Read all records as JSON lines."""
         if not self.examples:
             raise SpecError("data.examples", "no file is given", f"name a file with {self.option} or in the recipe")
         known = (*self.record_fields, *self.optional_fields, *self.other_fields)
@@ -63,11 +63,11 @@ class RecordData(TokenizedData):
         return [text for line in texts["examples"].split("\n") for text in self.texts_of(json.loads(line))]
 
     def convert(self, record: dict[str, Any]) -> dict[str, Any]:
-        """Convert a record in another format to this kind's fields; raise ValueError if it is malformed."""
+        """Convert a record in another format to this kind's fields. Raise ValueError if the record is malformed."""
         return record
 
     def fault(self, record: dict[str, Any]) -> str:
-        """Return the fault of a record whose fields have the right types; empty if there is none."""
+        """Return the fault of a record whose fields have the right types; empty for a valid record."""
         return ""
 
     @classmethod
@@ -81,7 +81,7 @@ class RecordData(TokenizedData):
 
 @part
 class LabelledText(RecordData):
-    """Texts, each with a class name or a number."""
+    """Texts, each labelled with a class name or a number."""
 
     record_fields: ClassVar[dict[str, Form]] = TEXT_AND_LABEL
     option: ClassVar[str] = "--labelled"
@@ -95,7 +95,7 @@ class LabelledText(RecordData):
 
 @part
 class LabelledTokens(RecordData):
-    """Texts as lists of words, each word with a class name."""
+    """Texts as lists of words, each word labelled with a class name."""
 
     record_fields: ClassVar[dict[str, Form]] = FIELDS
     option: ClassVar[str] = "--labelled-tokens"
@@ -115,7 +115,7 @@ class Conversations(RecordData):
     """Conversations between a user and an assistant.
 
     Attributes:
-        template: file with a chat template in Jinja (absent: the model's, else a plain one).
+        template: file with a chat template in Jinja (absent: the model's, or else a simple default template).
     """
 
     path_fields: ClassVar[tuple[str, ...]] = ("examples", "template")
@@ -133,7 +133,7 @@ class Conversations(RecordData):
         return conversation_forms.fits(columns)
 
     def convert(self, record: dict[str, Any]) -> dict[str, Any]:
-        """Convert ShareGPT and Alpaca records to messages."""
+        """Convert ShareGPT and Alpaca records to records with `messages`."""
         return conversation_forms.as_messages(record)
 
     def texts_of(self, record: dict[str, Any]) -> list[str]:
@@ -142,10 +142,9 @@ class Conversations(RecordData):
 
 @part
 class Preferences(RecordData):
-    """A prompt with two completions, one of them preferred.
+    """Prompts with a preferred and a rejected completion.
 
-    Each is a text; or the prompt is a list of messages and each completion the messages of its answer, rendered with a
-    chat template.
+    Prompt and completions are texts, or lists of messages that are rendered with a chat template.
 
     Attributes:
         template: file with a chat template in Jinja (absent: the model's).

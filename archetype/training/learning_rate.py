@@ -1,4 +1,4 @@
-"""Default learning rate, by optimizer, width and whether the model is pretrained."""
+"""Default learning rate, which depends on the optimizer, the width and whether the model is pretrained."""
 
 from typing import Any
 
@@ -17,9 +17,9 @@ def suitable_rate(
     """Return the default peak learning rate for an optimizer and a model, and the reason in a few words.
 
     Args:
-        optimizer: without `share_of_adamw`, its default rate is used for any width.
+        optimizer: optimizer of the recipe; if it has no `share_of_adamw`, its default rate is used for any width.
         is_trained: whether training starts from pretrained weights.
-        adapter: kind of the adapter that is trained instead of the model; empty if there is none.
+        adapter: kind of the adapter that is trained instead of the model; empty without an adapter.
     """
     width, share = getattr(spec, "d_model", None), optimizer.share_of_adamw
     follows_width = width is not None and share is not None and (spec.is_causal or is_trained)

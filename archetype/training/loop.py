@@ -33,10 +33,10 @@ log = logging.getLogger(__name__)
 def run(
     state: TrainState, on_event: Callable[[Event], None], sample: Callable[[TrainState], str] = lambda state: ""
 ) -> Interrupted | None:
-    """Train to the end and log metrics; then write the final weights and the loss curve.
+    """Train to the end and log metrics. Then write the final weights and the loss curve.
 
     Args:
-        state: from `start` or `resume`.
+        state: state that `start` or `resume` returned.
         on_event: called with every event.
         sample: returns generated text in one line; called at each evaluation.
 
@@ -88,7 +88,7 @@ def run(
 
 
 def train(state: TrainState, stop: StopSignal) -> Iterator[Event]:
-    """Take the remaining steps; evaluate and save at the intervals of the recipe and at the end."""
+    """Take the remaining steps. Evaluate and save at the recipe's intervals and at the end."""
     recipe, num_skipped = state.recipe, 0
     try:
         yield from evaluations(state, stop)  # due when the run was interrupted
@@ -121,12 +121,12 @@ def _sampled(event: Event, state: TrainState, sample: Callable[[TrainState], str
 
 
 def is_finished(state: TrainState) -> bool:
-    """Return whether all steps are taken, or early stopping applies (`patience` evaluations without a lower loss)."""
+    """Return whether all steps are taken, or `patience` evaluations in a row did not lower the validation loss."""
     return state.step >= state.recipe.steps or state.num_worse >= (state.recipe.patience or math.inf)
 
 
 def evaluations(state: TrainState, stop: StopSignal) -> Iterator[Event]:
-    """Run the evaluations due at this step: on some validation batches, and at the end on all of them too."""
+    """Run the evaluations due at this step: on some validation batches, and at the end also on all of them."""
     recipe, total = state.recipe, state.objective.num_validation_batches
     for index, num_batches in enumerate((min(recipe.evaluate_batches, total), total)):
         is_due = is_finished(state) or (index == 0 and state.step % recipe.evaluate_every == 0)
@@ -146,7 +146,7 @@ def evaluations(state: TrainState, stop: StopSignal) -> Iterator[Event]:
 
 
 def take_step(state: TrainState) -> Step:
-    """Take one optimizer step: forward and backward passes, gradient clipping, update.
+    """Take one optimizer step: forward and backward passes, gradient clipping and update.
 
     If the loss or gradient is not finite, weights, optimizer state and running statistics of norms stay unchanged.
     """

@@ -1,4 +1,4 @@
-"""bfloat16 weights with float32 master weights for the optimizer (Micikevicius 2017, section 3.1)."""
+"""Train bfloat16 weights with float32 master weights in the optimizer (Micikevicius 2017, section 3.1)."""
 
 from typing import Any
 
@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 
 class MasterWeights(torch.optim.Optimizer):
-    """Optimizer wrapper that updates float32 master weights; the model computes with their bfloat16 copies.
+    """Optimizer wrapper that updates float32 master weights, while the model computes with bfloat16 copies.
 
     Args:
-        model: a float32 model; its parameters are replaced by bfloat16 copies.
-        optimizer: optimizer of the model's original parameters, which become the masters.
+        model: float32 model, whose parameters are replaced by bfloat16 copies.
+        optimizer: optimizer of the model's original parameters, which become the master weights.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -52,5 +52,5 @@ def _move_gradient(copy: Tensor, master: nn.Parameter) -> None:
 
 
 def float32_weights(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, nn.Parameter]:
-    """Return the parameters that the optimizer updates, by name: master weights, or the model's own."""
+    """Return the parameters that the optimizer updates, by name: master weights if any, or the model's parameters."""
     return optimizer.masters if isinstance(optimizer, MasterWeights) else dict(model.named_parameters())

@@ -1,4 +1,4 @@
-"""Estimate the peak memory of a training step and refuse a step that does not fit.
+"""Estimate the peak memory of a training step, and refuse a step that does not fit.
 
 `estimate/memory.py` counts the tensors saved by a model's passes; this module adds the recipe's optimizer, data types,
 recomputed blocks and loss chunks.
@@ -35,13 +35,13 @@ class StepMemory:
     """Memory of one training step in bytes.
 
     Attributes:
-        weights: including master weights and moving average.
+        weights: weights, including master weights and moving average.
         optimizer: optimizer state.
         gradients: float32 gradients of all trained parameters.
         weight_copies: bfloat16 copies of matrices that autocast keeps from the forward to the backward pass.
-        activations: saved for the backward pass, without the logits.
-        logits: tensors of the loss and its gradient when the backward pass begins.
-        peak: maximum held at any time.
+        activations: activations saved for the backward pass, without the logits.
+        logits: tensors of the loss and its gradient at the start of the backward pass.
+        peak: maximum at any time during the step.
     """
 
     weights: int
@@ -74,9 +74,9 @@ class StepMemoryCost:
         return sum(each.parameter.numel() for each in self.grouped)
 
     def step(self, batch: int, length: int, accumulates: bool = False) -> StepMemory:
-        """Estimate a step on `batch` sequences of `length` tokens.
+        """Estimate the memory of a step on `batch` sequences of `length` tokens.
 
-        If it accumulates, gradients of earlier micro-batches are held during the forward pass.
+        With gradient accumulation, the gradients of earlier micro-batches are held during the forward pass.
         """
         recipe, gradients = self.recipe, FLOAT32 * self.num_trained
         # float32 weights, and with bfloat16 weights their copies for the passes
@@ -140,7 +140,7 @@ class StepMemoryCost:
 
     @property
     def share_of_blocks_with_gradients(self) -> float:
-        """Share of blocks with gradients; blocks below the first trained parameter save no activations."""
+        """Fraction of blocks with gradients. Blocks below the first trained parameter save no activations."""
         matches = [re.search(r"^blocks\.(\d+)\.", each.name) for each in self.grouped]
         if not all(matches):
             after = all(
@@ -161,14 +161,14 @@ def check_memory(
     fewer_at_once: str = "--micro-batch-size {}",
     override: str = "--force",
 ) -> None:
-    """Refuse a step that needs more memory than is free.
+    """Refuse a training step that needs more memory than is free.
 
     Args:
-        fewer_at_once: option for the remedy in the message; {} is the micro-batch size.
-        override: option that skips this check; empty if there is none.
+        fewer_at_once: option that the error suggests, with {} for the micro-batch size.
+        override: option that skips this check; empty if the caller has no such option.
 
     Raises:
-        SpecError: the step does not fit; the message names the largest batch that fits.
+        SpecError: the step does not fit; the message names the largest micro-batch that fits.
     """
     free = free_memory(device)
     batch, length = objective.batch_shape or (recipe.batch_size, recipe.sequence_length)

@@ -1,4 +1,4 @@
-"""Events of a training run, and the metrics file: one JSON object per line."""
+"""Events of a training run, and the metrics file, which has one JSON object per line."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -18,7 +18,7 @@ NULLABLE = ("validation_bits_per_byte", "validation_accuracy")  # null for pairs
 
 @dataclass(frozen=True)
 class Step:
-    """One optimizer step on `num_targets` predictions; `skipped` if the loss or a gradient was not finite."""
+    """Optimizer step on `num_targets` predictions; `skipped` if the loss or a gradient was not finite."""
 
     step: int
     loss: float
@@ -32,7 +32,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Evaluation on validation batches after `step` steps; `on_all` marks the final one on all batches."""
+    """Evaluation after `step` steps; `on_all` marks the final evaluation on all validation batches."""
 
     step: int
     evaluation: Evaluation
@@ -49,7 +49,7 @@ class Sampled:
 
 @dataclass(frozen=True)
 class PeakMeasured:
-    """Peak FLOP/s of matrix products in the run's data type, summed over its processes."""
+    """Peak FLOP/s of matrix products in the run's dtype, summed over its processes."""
 
     step: int
     peak: Peak
@@ -62,7 +62,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class Notice:
-    """A note to the user, in one line."""
+    """Note to the user, in one line."""
 
     step: int
     text: str
@@ -70,7 +70,7 @@ class Notice:
 
 @dataclass(frozen=True)
 class Interrupted:
-    """The run was interrupted by a signal after `step` steps, and can be resumed."""
+    """Interruption by a signal after `step` steps; the run can be resumed."""
 
     step: int
     signal: int
@@ -80,7 +80,7 @@ Event = Step | Evaluated | Sampled | Saved | Notice | Interrupted
 
 
 def append(file: Path, event: Event | PeakMeasured) -> None:
-    """Append an event to the metrics file if it has metrics or a sample."""
+    """Append an event to the metrics file if the event has metrics or a sample."""
     match event:
         case Step():
             atomic.append_line(file, json.dumps(asdict(event)))
@@ -97,7 +97,7 @@ def append(file: Path, event: Event | PeakMeasured) -> None:
 
 
 def read(file: Path) -> list[dict[str, Any]]:
-    """Read all complete lines; a last line truncated by a crash is dropped.
+    """Read all complete lines. A last line that a crash truncated is dropped.
 
     Raises:
         DataError: the file cannot be read, or a line before the last is damaged.
@@ -115,17 +115,17 @@ def read(file: Path) -> list[dict[str, Any]]:
 
 
 def last(file: Path) -> dict[str, Any] | None:
-    """Return the last line that is not a sample; None if there is none."""
+    """Return the last line that is not a sample; None if the file has no such line."""
     return next((line for line in reversed(read(file)) if "sample" not in line), None)
 
 
 def last_evaluation(file: Path) -> dict[str, Any]:
-    """Return the last evaluation on validation data; empty if there is none."""
+    """Return the last evaluation on validation data; empty if the run has not been evaluated."""
     return next((line for line in reversed(read(file)) if "validation_loss" in line), {})
 
 
 def rewind(file: Path, step: int) -> list[dict[str, Any]]:
-    """Remove the lines after `step`, which a resumed run writes again. Return the remaining lines."""
+    """Remove the lines after `step`, which the resumed run writes again. Return the remaining lines."""
     lines = [values for values in read(file) if values["step"] <= step]
     if file.is_file():
         atomic.write_bytes(file, "".join(json.dumps(values) + "\n" for values in lines).encode())

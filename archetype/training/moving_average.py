@@ -11,8 +11,8 @@ class MovingAverage:
     """Exponential moving average of the trainable weights over steps (Polyak 1992).
 
     Args:
-        weights: float32 weights by name; those that require gradients are averaged.
-        decay: weight of the old average in an update.
+        weights: float32 weights by name; only weights that require gradients are averaged.
+        decay: weight of the old average in each update.
     """
 
     def __init__(self, weights: Mapping[str, Tensor], decay: float) -> None:
@@ -34,7 +34,7 @@ class MovingAverage:
 
 @contextmanager
 def averaged(model: torch.nn.Module, average: MovingAverage | None) -> Iterator[None]:
-    """Use the averaged weights, if any, within the block."""
+    """Use the averaged weights, if the run has any, within the `with` block."""
     parameters = dict(model.named_parameters())
     tensors = average.tensors if average else {}
     with torch.no_grad():

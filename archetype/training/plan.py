@@ -1,4 +1,4 @@
-"""Plan of a run: its cost, time and memory, before anything is written."""
+"""Plan of a run: estimated cost, time and memory, before anything is written."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -22,19 +22,19 @@ SHARE_OF_PEAK = 0.5  # assumed FLOP rate of a large step, as a fraction of a mat
 
 @dataclass(frozen=True)
 class Plan:
-    """Cost of a run.
+    """Estimated cost of a run.
 
     Attributes:
         trained: number of trainable parameters, including an adapter's.
-        tokens: predictions in all steps, without padding, counted in `unit`.
+        tokens: number of predictions in all steps, without padding, in `unit`.
         unit: token, image or pair.
-        flops: FLOPs of all steps, including recomputation.
+        flops: FLOPs of all steps, including activation recomputation.
         rows: rows per forward pass.
         length: tokens per row.
-        memory: memory of one step.
+        memory: estimated memory of one step.
         free: free bytes on the device; None if unknown.
         seconds: time of the whole run on this device.
-        is_measured: whether a few steps were timed; otherwise half of the peak of a matrix product is assumed.
+        is_measured: whether a few steps were timed; otherwise half of the peak matrix product FLOP/s is assumed.
     """
 
     parameters: int
@@ -79,7 +79,7 @@ class Plan:
 
 
 def plan(resolved: ResolvedRecipe, device: torch.device) -> Plan:
-    """Estimate the cost of a run: memory by counting, time by timing a few steps if they are small enough."""
+    """Estimate the cost of a run. Memory is computed, and time is measured in a few steps if they are small enough."""
     recipe, spec, objective = resolved.recipe, resolved.spec, resolved.objective
     batch, length = objective.batch_shape or (recipe.batch_size, recipe.sequence_length)
     micro_batch, length = min(batch, recipe.micro_batch_size or batch), length or spec.context_length
@@ -112,7 +112,7 @@ def plan(resolved: ResolvedRecipe, device: torch.device) -> Plan:
 
 
 def duration(seconds: float) -> str:
-    """Format a duration by its two largest units: hours and minutes, or minutes and seconds."""
+    """Format a duration in its two largest units: hours and minutes, or minutes and seconds."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -17,12 +17,12 @@ Curve = tuple[list[float], list[float]]
 
 
 class Curves(NamedTuple):
-    """Losses of a run.
+    """Loss curves of a run.
 
     Attributes:
-        training: averaged over neighbouring steps.
-        held_out: on the same validation examples each time.
-        final: on all validation examples, at the end; empty if they are the same.
+        training: training loss, averaged over neighbouring steps.
+        held_out: validation loss on the same examples at each evaluation.
+        final: validation loss on all examples at the end; empty if `held_out` uses all examples.
     """
 
     training: Curve
@@ -31,11 +31,11 @@ class Curves(NamedTuple):
 
 
 def curves(lines: list[dict[str, Any]], axis: Axis = "steps", flops_per_target: float = 0.0) -> Curves:
-    """Return the loss curves of a run.
+    """Compute the loss curves of a run.
 
     Args:
-        lines: the run's metrics.
-        axis: quantity of the horizontal axis, summed over the steps.
+        lines: lines of the run's metrics file.
+        axis: quantity on the horizontal axis, summed over the steps.
         flops_per_target: training FLOPs per token or image.
     """
     position, positions, steps = 0.0, {0: 0.0}, []
@@ -66,7 +66,7 @@ def curves(lines: list[dict[str, Any]], axis: Axis = "steps", flops_per_target: 
 
 
 def draw_in_terminal(curves: dict[str, Curve], title: str, width: int, height: int = 12) -> str:
-    """Return labelled curves drawn in characters."""
+    """Plot labelled curves as text."""
     from uniplot import plot_to_string
 
     shown = {}
@@ -89,7 +89,7 @@ def draw_in_terminal(curves: dict[str, Curve], title: str, width: int, height: i
 
 
 def draw_picture(run: Run, ordinate: str = ORDINATE) -> None:
-    """Draw the loss curve of a run as loss.png, with its name and final losses."""
+    """Plot the loss curves of a run to loss.png, with the run's name and final losses."""
     training, held_out, final = curves(metrics.read(run.metrics_file))
     labelled = {
         f"training{_final(training)}": training,
@@ -101,7 +101,7 @@ def draw_picture(run: Run, ordinate: str = ORDINATE) -> None:
 
 
 def draw_curves(curves: dict[str, Curve], file: Path, title: str, abscissa: str, ordinate: str = ORDINATE) -> None:
-    """Draw labelled curves as a PNG, PDF or SVG file, by the ending of its name."""
+    """Plot labelled curves to a PNG, PDF or SVG file, depending on the file extension."""
     from matplotlib.figure import Figure
 
     check_ending(file)

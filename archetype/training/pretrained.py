@@ -1,4 +1,4 @@
-"""Pretrained models, and how their weights are copied to a model with another head or more tokens."""
+"""Pretrained models to start training from. Their weights can be copied to a model with another head or more tokens."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,16 +23,16 @@ NOT_TOKENS = ("position", "token_type", "class_token", "distillation_token")
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model that training starts from.
+    """Pretrained model that training starts from.
 
     Attributes:
-        source: the path or name it was loaded from.
-        labels: class names of its head.
-        family: the published family it was loaded from.
-        image_processor: returns its image processor, if it has one.
+        source: path or name that the model was loaded from.
+        labels: class names of the model's head.
+        family: published family that the model was loaded from.
+        image_processor: returns the model's image processor, if any.
         sentence: preprocessing of texts to embed; None unless the model embeds texts.
-        save: writes a run directory with all files of the source, but with the given model, tokenizer and labels, and
-            with other contents of preprocessor_config.json unless None.
+        save: writes a run directory with all files of the source, but with the given model, tokenizer and labels, and,
+            unless None, the given contents of preprocessor_config.json.
     """
 
     source: str
@@ -50,18 +50,18 @@ class Pretrained:
 def take_over(
     model: Model, before: Model, num_tokens: int | None = None, keeps_head: bool = True
 ) -> tuple[set[str], set[str]]:
-    """Copy the weights of a pretrained model to another, for tensors that both have.
+    """Copy the tensors that two models share from the pretrained model to the new model.
 
     Rows of new tokens in embedding and head become the mean of the old rows.
 
     Args:
-        model: randomly initialized; changed in place.
-        before: the pretrained model.
-        num_tokens: the tokenizer's vocabulary size before tokens were added (default: none were added).
+        model: randomly initialized model, which is changed in place.
+        before: pretrained model.
+        num_tokens: the tokenizer's vocabulary size before tokens were added (default: no tokens were added).
         keeps_head: whether the class head keeps its classes.
 
     Returns:
-        The names of the tensors that stay random, and of the tensors with rows for new tokens.
+        Names of the tensors that stay random, and of the tensors with rows for new tokens.
     """
     trained, random, wider = before.state_dict(), set(), set()
     for name, tensor in model.state_dict().items():
@@ -89,7 +89,7 @@ def take_over(
 
 
 def set_trainable(model: Model, recipe: Recipe) -> None:
-    """Freeze all parameters except those that the recipe trains: all, those matching patterns, or the adapter's."""
+    """Freeze all parameters except those that the recipe trains: all, matching name patterns, or the adapter's."""
     if recipe.trainable is not None or recipe.adapter is not None:
         named = names_matching(model, recipe.trainable or (), "trainable")
         train_only(model, named | adapter_parameters(model))

@@ -24,14 +24,14 @@ T = TypeVar("T")
 
 
 class Processes:
-    """A single process: it computes all rows, holds all weights and writes all files.
+    """Single process that computes all rows, holds all weights and writes all files.
 
     `training/parallel` implements several processes.
 
     Attributes:
         is_alone: whether this is the only process.
         is_main: whether this process writes metrics and weights and shows progress.
-        holds_all: whether it has all weights, so that it can generate by itself.
+        holds_all: whether this process has all weights, so that it can generate without the others.
         writes_checkpoints: whether this process writes checkpoints, or its shards of them.
         number: index among the processes that compute different tokens.
     """
@@ -43,18 +43,18 @@ class Processes:
     number = 0
 
     def check(self, recipe: "Recipe", spec: ModelSpec) -> None:
-        """Refuse `parallel` sizes that do not fit the number of processes or the model (SpecError)."""
+        """Raise a SpecError if the `parallel` sizes do not fit the number of processes or the model."""
         if (size := recipe.parallel.num_processes) > 1:
             cause = f"its sizes need {size} processes, but only one is running"
             remedy = f"start it with torchrun --nproc-per-node {size} -m archetype train, or set them to 1"
             raise SpecError("parallel", cause, remedy)
 
     def building_device(self, recipe: "Recipe", device: torch.device) -> torch.device:
-        """Return the device on which to build the model: meta if each process fills only its shards later."""
+        """Return the device on which to build the model, which is meta if each process later fills only its shards."""
         return device
 
     def begin(self, begin: "Callable[[], TrainState]", join: "Callable[[], TrainState]") -> "TrainState":
-        """Return the state of a run.
+        """Start, resume or join a run, and return its state.
 
         Args:
             begin: starts or resumes the run; called in the main process, which writes files.
@@ -63,7 +63,7 @@ class Processes:
         return begin()
 
     def together(self, action: Callable[[], T]) -> T:
-        """Run `action` in every process and return its result; if it fails in one process, all end."""
+        """Run `action` in every process and return its result. If it fails in one process, all processes end."""
         return action()
 
     def all(self, condition: bool) -> bool:
@@ -74,7 +74,7 @@ class Processes:
         """Return the micro-batches of a batch that this process computes.
 
         Args:
-            batch: the whole batch, of all processes.
+            batch: global batch.
             rows: rows per micro-batch (default: all).
         """
         parts = [*split_batch(batch, rows)]
@@ -86,7 +86,7 @@ class Processes:
         return [MicroBatch(part, count[0] / total, count) for part, count in zip(parts, counts, strict=True)]
 
     def accumulating(self, is_last: bool) -> AbstractContextManager[Any]:
-        """Return a context for the passes of a micro-batch; gradients are synchronized in the last."""
+        """Return a context for the passes of a micro-batch. Gradients are synchronized in the last micro-batch."""
         return nullcontext()
 
     def compute_loss(self, objective: Objective, model: nn.Module, part: Batch, counts: Counts) -> LossOutput:
@@ -104,9 +104,9 @@ class Processes:
 
         Args:
             losses: mean loss of each micro-batch, scalars on the device.
-            shares: factors of the losses.
+            shares: weight of each micro-batch's loss.
             num_targets: targets of this process.
-            norm: a scalar on the device.
+            norm: gradient norm, a scalar on the device.
         """
         # the only read of a step: an earlier one would wait for the device after each micro-batch
         *means, norm_read = torch.stack([*losses, norm.to(losses[0])]).tolist()
@@ -116,7 +116,7 @@ class Processes:
         return loss, num_targets, norm_read
 
     def sum(self, *values: float) -> tuple[float, ...]:
-        """Sum numbers over processes, each of which computed them on its rows."""
+        """Sum each argument over all processes."""
         return values
 
     @property
@@ -128,7 +128,7 @@ class Processes:
         return locked(folder)
 
     def whole(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors that the main process writes, gathered if they are sharded."""
+        """Return the tensors for the main process to write, gathered if they are sharded."""
         return tensors
 
     def write_checkpoint(
@@ -149,7 +149,7 @@ ALONE = Processes()
 
 @contextmanager
 def launched(device: torch.device) -> Iterator[tuple[Processes, torch.device]]:
-    """Yield the processes that torchrun has started, or the single process, with this process's device."""
+    """Yield the processes that torchrun has started, or the single process, and this process's device."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield ALONE, device
         return

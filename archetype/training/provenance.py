@@ -1,4 +1,4 @@
-"""Record of how a run started, saved with its recipe and compared when the run is resumed."""
+"""Provenance of a run: a record of its start, which is saved with the recipe and checked when the run is resumed."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,17 +24,17 @@ ALLOW = "or give --allow-changes"
 
 
 class Provenance(BaseModel, frozen=True):
-    """How a run started.
+    """Record of a run's start.
 
     Attributes:
         spec: hash of the specification.
         data: hash of the examples.
-        recipe: all values of the recipe.
+        recipe: recipe with all defaults.
         environment: machine and package versions.
-        guessing_loss: validation loss of guessing without looking at the inputs, if known.
-        changes: differences allowed when the run was resumed, each with its step.
+        guessing_loss: validation loss of guessing without reading the inputs, if known.
+        changes: differences that were allowed when the run was resumed, each with the step.
         examples: number of training examples, and how many were truncated or left out.
-        skipped: the first bad records that were left out, each with its place and fault.
+        skipped: first bad records that were left out, with location and fault.
     """
 
     spec: str
@@ -69,7 +69,7 @@ def write_recipe(
 
 
 def read_provenance(run: Run) -> Provenance | None:
-    """Return the provenance of a run; None if its file was removed."""
+    """Read the provenance of a run; None if its file was removed."""
     check_regular(run.provenance_file, CheckpointError)
     if not run.provenance_file.exists():
         return None
@@ -84,7 +84,7 @@ def read_provenance(run: Run) -> Provenance | None:
 
 
 def check_recipe(run: Run, recipe: Recipe, began: Provenance | None) -> None:
-    """Compare a recipe with the one at the start of the run; the error names the first field that differs."""
+    """Refuse a recipe that differs from the recipe at the start of the run. The error names the first changed field."""
     if began is None:
         return
     # may change: data are compared by hash, and a step does not depend on the number of processes
@@ -99,14 +99,14 @@ def check_recipe(run: Run, recipe: Recipe, began: Provenance | None) -> None:
 
 
 def check_spec(run: Run, spec: ModelSpec, origin: Mapping[str, Any]) -> None:
-    """Refuse a specification that differs from the hash recorded by a run or its checkpoint (CheckpointError)."""
+    """Raise a CheckpointError if the specification's hash differs from that of the run or its checkpoint."""
     if origin.get("spec") != fingerprint(spec):
         cause = "the architecture has changed since this run began"
         raise CheckpointError(str(run.spec_file), cause, "restore it, or start a new run")
 
 
 def check_data(recipe: Recipe, objective: Objective, origin: Mapping[str, Any]) -> None:
-    """Refuse data that differ from the hash recorded by a run or its checkpoint (CheckpointError)."""
+    """Raise a CheckpointError if the data's hash differs from that of the run or its checkpoint."""
     if origin.get("data") != objective.fingerprint:
         cause = "the data have changed since this run began"
         raise CheckpointError(", ".join(recipe.data.files()), cause, f"restore them, {ALLOW}")

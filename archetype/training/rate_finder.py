@@ -1,4 +1,4 @@
-"""Learning-rate range test: a short run with an exponentially rising rate, and the rate that its losses suggest."""
+"""Learning-rate range test: suggest a rate after a short run with an exponentially rising rate."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -23,13 +23,13 @@ DIVERGED = 1.5  # times the lowest mean loss: stop
 
 @dataclass(frozen=True)
 class RateSweep:
-    """Losses of a range test.
+    """Losses of a learning-rate range test.
 
     Attributes:
         rates: learning rate of each step.
         losses: loss of each step.
-        means: bias-corrected exponential mean of the losses.
-        suggested: the rate at which the mean falls fastest; None if it never falls.
+        means: bias-corrected exponential moving average of the losses at each step.
+        suggested: rate at which this average falls fastest; None if it never falls.
     """
 
     rates: list[float]
@@ -48,7 +48,7 @@ class RateSweep:
 
 
 def find_rate(resolved: ResolvedRecipe, device: torch.device, num_steps: int = NUM_STEPS) -> RateSweep:
-    """Train with a rate that rises from 1e-6 to 1 until the loss diverges (Smith 2015, section 3.3).
+    """Train with a learning rate that rises from 1e-6 to 1, until the loss diverges (Smith 2015, section 3.3).
 
     The model is discarded and no file is written.
     """
@@ -79,7 +79,7 @@ def find_rate(resolved: ResolvedRecipe, device: torch.device, num_steps: int = N
 
 
 def steepest(rates: list[float], means: list[float], width: int = 5) -> float | None:
-    """Return the rate before the minimum at which the mean falls fastest over `width` steps to either side."""
+    """Return the rate at which the mean loss falls fastest before its minimum, over `width` steps on either side."""
     last = means.index(min(means)) if means else 0
     if last == 0:
         return None

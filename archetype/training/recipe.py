@@ -1,4 +1,4 @@
-"""Recipe of a training run: the file that `archetype train --recipe` reads and every run keeps."""
+"""Recipe of a training run: the file that `archetype train --recipe` reads and every run directory contains."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,14 +17,14 @@ from archetype.training.trackers import Tracker
 
 
 class Recipe(RunSettings):
-    """Everything that a run depends on except the data.
+    """All settings of a training run.
 
-    A `spec` given as a mapping may leave `vocab_size` to the tokenizer. Weights and optimizer moments are always saved
-    in float32.
+    If `spec` is a mapping without `vocab_size`, the tokenizer determines it. Weights and optimizer moments are always
+    saved in float32.
 
     Attributes:
         data: training data.
-        objective: training objective (absent: the first that suits the model and the data).
+        objective: training objective (absent: the first objective that suits the model and the data).
         optimizer: optimizer.
         schedule: learning rate schedule.
         parallel: how processes share the work.
@@ -44,10 +44,10 @@ def json_schema() -> dict[str, Any]:
 
 
 def read_recipe(file: Path) -> Recipe:
-    """Return the recipe in a YAML or JSON file.
+    """Read a recipe from a YAML or JSON file.
 
     Raises:
-        SpecError: names the file, the first wrong field, the cause and the remedy.
+        SpecError: the recipe is invalid; the message names the file and the first invalid field.
     """
     data = read_mapping(file)
     try:

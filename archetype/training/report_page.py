@@ -1,4 +1,4 @@
-"""The report of a run, report.html: curves, cost, recipe, samples and environment in one self-contained file."""
+"""Report of a run as a self-contained HTML page: curves, cost, recipe, samples and environment."""
 
 import html
 import math
@@ -43,7 +43,7 @@ svg { width: 100%; height: auto; }
 
 
 def write_report(run: Run) -> Path:
-    """Write report.html into a run directory; the run may be finished, interrupted, or still training."""
+    """Write report.html into a run directory. The run may be finished, interrupted, or still training."""
     if not run.exists or not run.recipe_file.is_file():
         raise DataError(str(run.folder), "is not a trained run", "give the folder that `archetype train` made")
     atomic.write_bytes(run.report_file, _page(run).encode())

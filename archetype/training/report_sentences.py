@@ -1,4 +1,4 @@
-"""Summary of a run in sentences: model, amount of training, course of the loss, and whether it was still falling."""
+"""Summary of a run in sentences: model, amount of training, losses, and whether the loss was still falling."""
 
 import math
 from bisect import bisect_right
@@ -15,7 +15,7 @@ LATE = 0.75  # fraction of a run after which the trend of its loss is judged
 
 
 def sentences(recipe: Recipe, spec: ModelSpec, parameters: int, lines: list[dict[str, Any]]) -> list[str]:
-    """Return the summary of a run, one sentence per subject; `lines` are its metrics."""
+    """Return the sentences that summarize a run. `lines` are the lines of its metrics file."""
     training, held_out, final = curves(lines)
     summary = [_trained(recipe, spec, parameters, lines)]
     if _is_measured(training):

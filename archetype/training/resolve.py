@@ -35,14 +35,14 @@ DEFAULT_VOCAB_SIZE = 4096
 
 @dataclass(frozen=True)
 class ResolvedRecipe:
-    """All settings of a run; nothing has been written yet.
+    """All settings of a run, before anything is written.
 
     Attributes:
-        recipe: with the settings that depend on data, model or budget.
+        recipe: recipe with all settings that depend on data, model or budget filled in.
         notes: messages to show when the run starts.
-        labels: class names; empty if there are none.
+        labels: class names; empty if the model does not classify.
         image_processor: contents of preprocessor_config.json, if the recipe overrides the pretrained model's.
-        pretrained: the model whose weights training starts from.
+        pretrained: model whose weights training starts from, if any.
         skipped: bad records that were left out.
     """
 
@@ -69,7 +69,7 @@ def resolve_recipe(
     processes: Processes = ALONE,
     is_plan: bool = False,
 ) -> ResolvedRecipe:
-    """Read the data and determine all settings of a run without writing anything; see `setup.start`.
+    """Read the data and determine all settings of a run, without writing anything (arguments: see `setup.start`).
 
     With `is_plan`, an adapter does not need a pretrained model.
     """
@@ -154,12 +154,12 @@ def _resolved(
 
 
 def with_published_head(before: ModelSpec, after: ModelSpec, family: Family | None) -> ModelSpec:
-    """Return the specification that an objective needs; a new class head of an encoder follows its published family.
+    """Return `after`, where the new class head of an encoder has the form that its published family uses.
 
     Args:
         before: the specification without the new head.
         after: the specification with the objective's head.
-        family: the family to follow (default: the first that can express `before`).
+        family: published family (default: the first that can express `before`).
     """
     is_encoder = after.embeds_tokens and not after.is_causal
     if not is_encoder or not after.head.has_classes or after.head == before.head:
@@ -172,9 +172,9 @@ def with_published_head(before: ModelSpec, after: ModelSpec, family: Family | No
 
 
 def fitting_tokenizer(recipe: Recipe, texts: dict[str, str]) -> Tokenizer | None:
-    """Return the tokenizer of `build_tokenizer`; a trained one is limited to the vocabulary of the recipe's model.
+    """Load or train the tokenizer. A trained tokenizer is limited to the vocabulary size of the recipe's model.
 
-    Unless the recipe sets the vocabulary size, room is left for the ids that the objective adds.
+    Unless the data set the tokenizer's vocabulary size, room is left for the ids that the objective adds.
     """
     data = recipe.data
     if not isinstance(data, TokenizedData) or data.vocab_size or leaves_vocabulary_open(recipe.spec):
@@ -192,9 +192,9 @@ def fitting_tokenizer(recipe: Recipe, texts: dict[str, str]) -> Tokenizer | None
 
 
 def build_tokenizer(data: Data, texts: dict[str, str], room: int | None = None) -> Tokenizer | None:
-    """Return the tokenizer that the data name: loaded, or trained on the training part; None for images.
+    """Load the tokenizer that the data name, or train it on the training part. Return None for images.
 
-    `room` limits the vocabulary size of tokenizers that learn one, if the data do not set it.
+    If the data do not set the vocabulary size, `room` limits that of a trained tokenizer.
     """
     if not isinstance(data, TokenizedData):
         return None
@@ -218,7 +218,7 @@ def build_tokenizer(data: Data, texts: dict[str, str], room: int | None = None) 
 
 
 def resolve_spec(recipe: Recipe, tokenizer: Tokenizer | None) -> ModelSpec:
-    """Return the specification of a recipe, with ids for all tokens and for the objective's further ids."""
+    """Return the specification of a recipe. Its vocabulary must hold all tokens and the ids that the objective adds."""
     source = recipe.spec
     if tokenizer is None:
         return open_spec(source)
@@ -237,7 +237,7 @@ def resolve_spec(recipe: Recipe, tokenizer: Tokenizer | None) -> ModelSpec:
 
 
 def resolve_objective(recipe: Recipe, spec: ModelSpec) -> ObjectiveConfig:
-    """Return the recipe's objective, or the first that suits the model and the data."""
+    """Return the recipe's objective, or the first objective that suits the model and the data."""
     objective, data = recipe.objective, recipe.data
     if objective is not None and objective.suits(spec, data):
         return objective
@@ -281,7 +281,7 @@ def build_objective(
 
 
 def resolve_template(data: Data, tokenizer: Tokenizer | None, pretrained: Pretrained | None) -> ChatTemplate | None:
-    """Return the chat template to save with the run: the file that the data name, or the pretrained model's."""
+    """Return the chat template to save with the run, from the file that the data name or the pretrained model."""
     template = pretrained.template if pretrained else None
     if file := getattr(data, "template", ""):
         template = ChatTemplate(read_text(Path(file)), {})

@@ -17,7 +17,7 @@ Ratio = Annotated[float, Field(ge=0, le=1)]
 class Schedule(Part):
     @abstractmethod
     def learning_rate(self, peak: float, step: int, num_steps: int) -> float:
-        """Return the learning rate of a step (from 0) of `num_steps`; `peak` is the optimizer's learning rate."""
+        """Return the learning rate of a step (0 ... num_steps - 1); `peak` is the optimizer's learning rate."""
 
 
 class WarmUp(Schedule):
@@ -36,7 +36,7 @@ class WarmUp(Schedule):
         """Return the learning rate after warm-up, as a fraction of the peak."""
 
     def progress(self, step: int, first: float, num_steps: int) -> float:
-        """Return the progress of a decay from 0, at step `first`, to 1, at the last step of the run."""
+        """Return the progress of a decay, from 0 at step `first` to 1 at the last step of the run."""
         return min(1.0, max(0.0, (step - first) / max(1, num_steps - 1 - first)))
 
 
@@ -102,7 +102,7 @@ class WarmupStableDecay(WarmUp):
 
 @part
 class InverseSquareRoot(WarmUp):
-    """Linear warm-up, then inverse square root decay (Vaswani 2017, equation 3)."""
+    """Linear warm-up, then decay with the inverse square root of the step (Vaswani 2017, equation 3)."""
 
     kind: Literal["inverse_sqrt"] = "inverse_sqrt"
 
@@ -112,7 +112,7 @@ class InverseSquareRoot(WarmUp):
 
 @part
 class Constant(WarmUp):
-    """Linear warm-up, then a constant rate."""
+    """Linear warm-up, then a constant learning rate."""
 
     kind: Literal["constant"] = "constant"
 

@@ -47,12 +47,12 @@ def start(
     """Start a new run.
 
     Args:
-        folder: the run directory; must not exist, or be empty.
-        text: training text, kept in the run directory (default: the files that the recipe names).
+        folder: run directory, which must not exist or be empty.
+        text: training text to save in the run directory (default: the files that the recipe names).
         force: start even if the estimated memory of a step exceeds free memory.
-        budget: determines the number of steps (default: the recipe).
+        budget: budget that determines the number of steps (default: the recipe's steps).
         pretrained: initial weights and tokenizer (default: the recipe's model with random weights).
-        processes: processes that train together; the main process starts the run, the others resume it.
+        processes: processes that train together; the main process starts the run, and the others resume it.
 
     Raises:
         ArchetypeError: fields of the recipe are incompatible, or the data are invalid or too few.
@@ -116,7 +116,7 @@ def resume(
     sizes: Sequence[str] = (),
     processes: Processes = ALONE,
 ) -> TrainState:
-    """Resume a run from its newest checkpoint, or from the start if it has none.
+    """Resume a run from its newest checkpoint, or from the start if it has no checkpoint.
 
     Args:
         steps: new total number of steps (default: unchanged).
@@ -197,9 +197,9 @@ def _read_objective(run: Run, recipe: Recipe, spec: ModelSpec) -> tuple[Tokenize
 
 
 def first_model(resolved: ResolvedRecipe, device: torch.device) -> tuple[Model, Recipe, tuple[str, ...]]:
-    """Return the initial model without adapter, the recipe with new parameters trainable, and notes.
+    """Build the initial model without adapter. Return model, recipe (where new weights are trainable) and notes.
 
-    The model is on `device`; on the CPU instead of the meta device if its weights are copied or used.
+    The model is on `device`, or on the CPU instead of the meta device if its weights are copied or used.
     """
     prepares = type(resolved.objective).prepare is not Objective.prepare
     if device.type == "meta" and (prepares or resolved.pretrained is not None):
@@ -224,7 +224,7 @@ def _begin_from(
 
 
 def describe_more_steps(recipe: Recipe, step: int, steps: int) -> str:
-    """Describe in one line how the schedule changes if a run at `step` takes `steps` in total."""
+    """Describe in one line how the schedule changes if a run at `step` takes `steps` steps in total."""
     if steps <= step:
         raise SpecError("steps", f"the run has taken {step} steps already", "use a larger number of steps")
     peak, learning_rate = recipe.optimizer.learning_rate, recipe.schedule.learning_rate

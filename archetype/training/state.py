@@ -32,19 +32,19 @@ from archetype.training.verdict import Verdict
 
 @dataclass
 class TrainState:
-    """State of a training run: model, optimizer, data and progress.
+    """State of a training run in memory: model, optimizer, data and progress.
 
     Attributes:
-        step: optimizer steps taken.
-        num_evaluated: evaluations made at this step.
+        step: number of optimizer steps taken.
+        num_evaluated: number of evaluations at this step.
         best_loss: lowest validation loss so far.
-        num_worse: evaluations since the lowest validation loss.
+        num_worse: number of evaluations since the lowest validation loss.
         first_loss: training loss of the first step.
-        verdict: on a finished run; None if nothing is wrong.
-        notes: shown when the run starts.
-        prefetcher: prepares the next batches.
+        verdict: fault of the finished run; None if it has no fault.
+        notes: messages to show when the run starts.
+        prefetcher: thread that prepares the next batches.
         average: exponential moving average of the weights; None without `ema_decay`.
-        background: writes the checkpoints.
+        background: background writer of checkpoints.
         unread: checkpoint to load once a model on the meta device has been sharded over processes.
     """
 
@@ -79,7 +79,7 @@ class TrainState:
 
     @classmethod
     def build(cls, run: Run, recipe: Recipe, tokenizer: Tokenizer | None, objective: Objective, model: Model) -> Self:
-        """Build the state before the first step, with a new optimizer of the trainable parameters."""
+        """Build the state before the first step, with a new optimizer for the trainable parameters."""
         # before the optimizer, which takes trainable parameters only
         set_trainable(model, recipe)
         if recipe.compile:
@@ -95,9 +95,9 @@ class TrainState:
         return state
 
     def restore(self, checkpoint: checkpoints.Checkpoint) -> None:
-        """Restore step, optimizer state and moving average from a checkpoint; the model has its weights already.
+        """Restore step, optimizer state and moving average from a checkpoint, after the weights have been loaded.
 
-        If the model is on the meta device, tensors are read later.
+        If the model is on the meta device, the tensors are read later.
         """
         self.step = checkpoint.step
         if self.model.device.type == "meta":
@@ -108,7 +108,7 @@ class TrainState:
             self.average.restore(load_file(checkpoint.average_file))
 
     def remember(self, lines: list[dict[str, Any]]) -> None:
-        """Restore the first loss and the evaluation history from the lines of the metrics file."""
+        """Restore the first loss and the evaluation history from lines of the metrics file."""
         self.first_loss = next((line["loss"] for line in lines if "loss" in line), None)
         evaluated: dict[int, list[float]] = {}
         for line in lines:
@@ -127,7 +127,7 @@ class TrainState:
         return is_best
 
     def count(self, evaluation: Evaluation) -> None:
-        """Count an evaluation; if it is the first at this step and the best so far, write the weights as the best."""
+        """Count an evaluation. If it is the first at this step and has the lowest loss so far, save the weights."""
         self.num_evaluated += 1
         if self.num_evaluated == 1 and self.compare(evaluation.loss) and self.recipe.steps > self.recipe.evaluate_every:
             # outside of the test for the main process: all take part in gathering
@@ -136,12 +136,12 @@ class TrainState:
                 write_best(self.run, self.model, weights)
 
     def final_weights(self) -> dict[str, Tensor]:
-        """Return the weights to publish: all in float32, averaged if the recipe says so."""
+        """Return the final weights in float32, averaged if the recipe sets `ema_decay`."""
         average = self.average.tensors if self.average else {}
         return {**self.model.state_dict(), **float32_weights(self.model, self.optimizer), **average}
 
     def provenance(self) -> dict[str, Any]:
-        """Return hashes of specification and data, and library versions, for a checkpoint."""
+        """Return hashes of specification and data, and library versions, to save in a checkpoint."""
         return {
             "spec": fingerprint(self.model.spec),
             "data": self.objective.fingerprint,
@@ -176,7 +176,7 @@ class TrainState:
         self.processes.together(lambda: self.background.start(step, files, write))
 
     def saved(self, wait: bool = False) -> Iterator[Saved]:
-        """Yield an event per checkpoint that all processes have written since the last call; raise write errors."""
+        """Yield an event for each checkpoint that all processes wrote since the last call. Raise write errors."""
         # asked in all processes at the same step, so that all report the checkpoint together
         if self.background.is_pending and (wait or self.processes.all(not self.background.is_writing)):
             yield from map(Saved, self.processes.together(self.background.finished))

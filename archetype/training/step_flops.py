@@ -1,4 +1,4 @@
-"""FLOPs of a training step, also with frozen weights."""
+"""FLOPs of a training step, with or without frozen weights."""
 
 from archetype.estimate.report import cost_report
 from archetype.models.spec import ModelSpec
@@ -11,14 +11,14 @@ PER_WEIGHT = 2  # FLOPs per token
 
 
 def step_flops(recipe: Recipe, spec: ModelSpec, batch_size: int, length: int | None) -> float:
-    """Return the FLOPs of a step, without recomputation.
+    """Return the FLOPs of a training step, without activation recomputation.
 
-    If everything is trained, a step takes three times the forward pass: each product has a gradient with respect to its
-    input and one with respect to its weight. Frozen weights need no weight gradient, and input gradients end at the
-    first trained block.
+    If everything is trained, a step takes three times the FLOPs of the forward pass: each product has a gradient with
+    respect to its input and another with respect to its weight. Frozen weights need no weight gradient, and input
+    gradients end at the first trained block.
 
     Args:
-        recipe: determines the trained parameters.
+        recipe: recipe that determines the trained parameters.
         batch_size: sequences per step.
         length: tokens per sequence (default: the model's context).
     """

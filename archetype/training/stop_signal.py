@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop at the next step boundary."""
+"""Stop a run at the next step boundary after a signal."""
 
 import signal
 import threading
@@ -10,10 +10,10 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignal:
-    """Stop request by a signal; a second signal, if SIGINT (Ctrl-C), raises KeyboardInterrupt.
+    """Stop request by SIGINT or SIGTERM. A second signal, if it is SIGINT (Ctrl-C), raises KeyboardInterrupt.
 
     Args:
-        agree: maps the signal this process received to the one all processes agree on (default: a single process).
+        agree: maps this process's signal to the signal that all processes agree on (default: a single process).
     """
 
     def __init__(self, agree: Callable[[int | None], int | None] | None = None) -> None:
@@ -33,7 +33,7 @@ class StopSignal:
             self.signal = signum
 
     def poll(self) -> bool:
-        """Return whether to stop; all processes must call this at the same points, and get the same answer."""
+        """Return whether to stop. All processes must call this at the same points, and get the same result."""
         if self.signal is None and self.agree is not None:
             self.signal = self.agree(self.received)
         return bool(self)
@@ -41,7 +41,7 @@ class StopSignal:
 
 @contextmanager
 def stop_on_signal(agree: Callable[[int | None], int | None] | None = None) -> Iterator[StopSignal]:
-    """Record SIGINT and SIGTERM within this block instead of terminating."""
+    """Record SIGINT and SIGTERM within the `with` block instead of terminating."""
     stop = StopSignal(agree)
     if threading.current_thread() is not threading.main_thread():
         yield stop  # Python delivers signals to the main thread only

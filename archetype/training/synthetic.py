@@ -1,4 +1,4 @@
-"""Synthetic tasks with known answers; every step draws new examples."""
+"""Synthetic tasks with known answers. Every step draws new examples."""
 
 import math
 from abc import abstractmethod
@@ -19,12 +19,12 @@ Seed = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
 
 
 class Rows(NamedTuple):
-    """Batch of examples.
+    """Batch of synthetic examples.
 
     Attributes:
-        tokens: (B, T + 1); the model reads all but the last.
-        is_target: (B, T), whether the next token is predicted.
-        source: (B, S) for an encoder-decoder; None for a decoder.
+        tokens: (B, T + 1) token ids; the model reads all but the last.
+        is_target: (B, T) whether the next token is an answer.
+        source: (B, S) source ids for an encoder-decoder; None for a decoder.
         source_lengths: (B,) tokens of each source.
     """
 
@@ -35,7 +35,7 @@ class Rows(NamedTuple):
 
 
 class SyntheticData(Data):
-    """Base of tasks with generated examples; validation examples have their own seed.
+    """Base of tasks with generated examples. Validation examples have a separate seed.
 
     Attributes:
         symbols: number of distinct symbols.
@@ -74,7 +74,7 @@ class SyntheticData(Data):
         return {"loss": math.log(self.num_answers), "accuracy": 1 / self.num_answers}
 
     def held_out(self) -> Rows:
-        """Return the validation examples, always the same."""
+        """Return the validation examples, which are always the same."""
         return self.rows(np.random.default_rng(self.held_out_seed), self.held_out_rows)
 
 
@@ -83,7 +83,7 @@ class Recall(SyntheticData):
     """Multi-query associative recall (Arora 2023): key-value pairs, then keys whose values are predicted.
 
     Attributes:
-        num_pairs: key-value pairs at the beginning of a sequence.
+        num_pairs: number of key-value pairs at the beginning of a sequence.
         length: tokens per sequence.
     """
 
@@ -170,7 +170,7 @@ class DistantRecall(SyntheticData):
 
 @part
 class Facts(SyntheticData):
-    """Random facts to memorize: keys of three symbols, values of two. Validation measures what was memorized.
+    """Random facts to memorize: keys of three symbols with values of two. Validation tests every fact once.
 
     Attributes:
         num_facts: number of facts.
@@ -183,12 +183,12 @@ class Facts(SyntheticData):
 
     @property
     def row_length(self) -> int:
-        """Key tokens and the first value token."""
+        """Number of key tokens and the first value token."""
         return 4
 
     @property
     def bits(self) -> float:
-        """Information content of all values."""
+        """Information content of all facts' values in bits."""
         return self.num_facts * 2 * math.log2(self.symbols)
 
     def all_facts(self) -> Ids:
@@ -231,7 +231,7 @@ class Reverse(SyntheticData):
 
     @property
     def row_length(self) -> int:
-        """Tokens of the longest target, with the start token."""
+        """Number of tokens in the longest target, with the start token."""
         return self.lengths[1] + 1
 
     def rows(self, generator: np.random.Generator, count: int) -> Rows:

@@ -1,4 +1,4 @@
-"""Measured training speed on this machine, and FLOPs per step."""
+"""Measure training speed on this machine, and compute FLOPs per step."""
 
 import statistics
 import time
@@ -25,7 +25,7 @@ LONG = 5.0  # seconds after which no further step is timed
 
 
 def flops_of_step(recipe: Recipe, spec: ModelSpec, objective: Objective) -> float | None:
-    """Return the FLOPs of a step by the cost model; None for encoder-decoders, whose rows differ in length."""
+    """Return the FLOPs of a training step; None for an encoder-decoder or for rows of different lengths."""
     if objective.batch_shape is None or spec.reads_source:
         return None
     return step_flops(recipe, spec, *objective.batch_shape)

@@ -1,4 +1,4 @@
-"""Trackers that a recipe can name: TensorBoard, wandb, trackio and MLflow. Every run also keeps metrics.jsonl."""
+"""Experiment trackers for a recipe: TensorBoard, wandb, trackio and MLflow. Every run also writes metrics.jsonl."""
 
 import logging
 import socket
@@ -26,34 +26,34 @@ log = logging.getLogger(__name__)
 
 
 class Writer(ABC):
-    """Writer of a run's measurements to one tracker."""
+    """Writer of a run's metrics to one tracker."""
 
     name: str
 
     @abstractmethod
     def write(self, records: list[Record]) -> None:
-        """Write measurements; an exception ends this writer, not the run."""
+        """Write metrics. An exception ends this writer, but not the run."""
 
     def close(self, interrupted: bool) -> None:  # noqa: B027  # some have nothing to close
         """Close the writer when the run has finished, or was interrupted and may be resumed."""
 
 
 class Tracker(Part):
-    """Base of all trackers in a recipe; each needs its package, which is imported when a run starts."""
+    """Base of all trackers in a recipe. The package of a tracker is imported when a run starts."""
 
     kind: str
 
     @abstractmethod
     def open(self, run: Run, settings: dict[str, Any], step: int) -> Writer:
-        """Return a writer for a run; a resumed run continues its earlier record.
+        """Open a writer for a run. A resumed run continues its earlier record.
 
         Args:
-            settings: values of the recipe, by path.
+            settings: recipe values by path.
             step: the step at which the run starts or resumes.
         """
 
     def package(self) -> Any:
-        """Import the package of this kind; raise a SpecError if it is not installed."""
+        """Import the tracker's package. Raise a SpecError if it is not installed."""
         try:
             return import_module(self.kind)
         except ImportError:
@@ -114,7 +114,7 @@ class Trackio(Tracker):
 
 @part
 class MLflow(Tracker):
-    """MLflow; MLFLOW_TRACKING_URI names its server.
+    """MLflow, on the server that the environment variable MLFLOW_TRACKING_URI names.
 
     Attributes:
         experiment: experiment in which the run appears.
@@ -206,12 +206,12 @@ class _EventFile(Writer):
 
 
 class Trackers:
-    """All writers of a run; measurements are written every few seconds, at evaluations, and at the end of a `with`.
+    """All writers of a run. Metrics are written every few seconds, at evaluations, and at the end of the `with` block.
 
     Args:
         step: the step at which the run starts or resumes.
-        recipe: all values of the recipe.
-        is_main: whether this process writes.
+        recipe: recipe with all defaults.
+        is_main: whether this process is the main process, which writes.
     """
 
     def __init__(
@@ -240,7 +240,7 @@ class Trackers:
                 log.warning("%s failed", writer.name, exc_info=True)
 
     def after(self, event: Event) -> Iterator[Notice]:
-        """Record an event. Yield a notice for each writer that failed."""
+        """Record an event's metrics. Yield a notice for each writer that failed."""
         self.is_interrupted |= isinstance(event, Interrupted)
         if values := _values(event):
             self.records.append((time.time(), event.step, values))

@@ -10,7 +10,7 @@ RISEN = 1.25  # ratio to the first loss that counts as diverged; batches differ 
 
 
 class Verdict(NamedTuple):
-    """Fault of a finished run in one line, and whether the run diverged."""
+    """One-line description of a finished run's fault, and whether the run diverged."""
 
     text: str
     has_diverged: bool
@@ -23,17 +23,17 @@ def has_diverged(loss: float, first: float, guess: float | None) -> bool:
 
 
 def final_loss(lines: Sequence[dict[str, Any]]) -> float | None:
-    """Return the mean training loss of the last 20 steps, or the second half of fewer; None if all were skipped."""
+    """Return the mean training loss of the last 20 steps, or of the second half of a run with fewer than 40 steps."""
     losses = [line["loss"] for line in lines if "loss" in line and not line.get("skipped")]
     return fmean(losses[-min(NUM_STEPS, -(-len(losses) // 2)) :]) if losses else None
 
 
 def verdict(lines: Sequence[dict[str, Any]], guess: float | None, peak: float) -> Verdict | None:
-    """Return the verdict on a finished run; None if nothing is wrong.
+    """Judge a finished run. Return None if it has no fault.
 
     Args:
-        lines: metrics of the run.
-        guess: validation loss of guessing, if known.
+        lines: lines of the run's metrics file.
+        guess: validation loss of guessing without reading the inputs, if known.
         peak: peak learning rate.
     """
     losses, last = [line["loss"] for line in lines if "loss" in line and not line.get("skipped")], final_loss(lines)

@@ -1,4 +1,4 @@
-"""Objectives of training. Each file has one: its settings in the recipe, its examples and its loss."""
+"""Training objectives. Each file defines an objective's recipe settings, examples and loss."""
 
 from archetype.training.objectives.base import ObjectiveConfig as ObjectiveConfig
 from archetype.training.objectives.chat import Chat as Chat

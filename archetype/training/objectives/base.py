@@ -1,4 +1,4 @@
-"""Base classes of objectives: configuration, examples and loss."""
+"""Base classes of training objectives: settings, examples and loss."""
 
 import math
 from abc import ABC, abstractmethod
@@ -27,11 +27,11 @@ LARGE_LOGITS = 2**26  # bytes of a batch's logits above which they are computed 
 
 @dataclass(frozen=True)
 class LossOutput:
-    """Loss of a batch, with counts.
+    """Loss of a batch, with the number of all predictions and of correct predictions.
 
     Attributes:
-        loss: mean over all targets in nats, plus auxiliary losses of the model.
-        num_targets: number of predictions that the mean is over; a scalar on the device if not counted on the host.
+        loss: mean loss over all targets in nats, plus auxiliary losses of the model.
+        num_targets: number of predictions in the mean; a scalar on the device if not counted on the host.
         num_correct: number of correct predictions; None if not counted (during training, and for regression).
         reward_margin: mean reward of chosen minus rejected completions, for preference objectives.
     """
@@ -55,7 +55,7 @@ def cross_entropy_loss(
         logits: (..., V).
         targets: (...), token ids or class indices, or IGNORED.
         label_smoothing: probability mass spread evenly over all V ids (Szegedy 2015, section 7).
-        aux_loss: a scalar auxiliary loss of the model, such as load balancing of experts.
+        aux_loss: auxiliary loss of the model, such as load balancing of experts; a scalar.
         num_targets: number of targets that are not IGNORED, if counted on the host (None: counted on the device).
     """
     logits, targets = logits.flatten(0, -2).float(), targets.flatten()  # (N, V), (N,)
@@ -69,20 +69,20 @@ def cross_entropy_loss(
 
 
 class Objective(ABC):
-    """Training objective: the examples of a run and the loss of a model on them.
+    """Training objective: the examples of a run, and the loss of a model on these examples.
 
     Attributes:
         unit: kind of prediction: token, image, text or pair.
-        loss_name: name of a loss that is not in nats.
+        loss_name: name of the loss if it is not in nats; otherwise None.
         description: amount of training data, for display.
         fingerprint: hash of the examples, checked when a run is resumed.
         label_smoothing: applied during training only.
         chunks_logits: whether large logits are computed in chunks; false if processes share the vocabulary.
         bytes_per_unit: UTF-8 bytes of validation text per prediction; None if bits per byte are not defined.
-        steps_per_epoch: None if there are no epochs.
+        steps_per_epoch: number of steps per epoch; None if the data have no epochs.
         compares_rows: whether the loss of a row depends on the other rows of the forward pass.
-        batch_shape: (rows of a batch, maximal tokens of a row or None for images); None: as in the recipe.
-        num_further: number of tokens after the next that the model learns to predict; set by the training state.
+        batch_shape: (rows per batch, maximal tokens per row or None for images); None if the recipe decides.
+        num_further: number of tokens after the next token that the model also learns to predict.
     """
 
     unit: ClassVar[str] = "token"
@@ -104,18 +104,18 @@ class Objective(ABC):
 
     @abstractmethod
     def batch(self, step: int) -> Batch:
-        """Return the batch of a step. It depends on the step only, so that a resumed run gets the same batches."""
+        """Return the batch of a step, which depends only on the step, so that a resumed run gets the same batches."""
 
     @abstractmethod
     def validation_batch(self, index: int) -> Batch:
-        """Return a validation batch, always with the same examples."""
+        """Return a validation batch. The same index always gives the same examples."""
 
     @abstractmethod
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the keyword arguments of the model's `forward`, and the target of each of its logits, or IGNORED."""
+        """Return the keyword arguments of the model's `forward`, and the target (or IGNORED) for each position."""
 
     def prepare(self, model: nn.Module, dtype: str) -> dict[str, Tensor]:
-        """Compute tensors from the initial model that the run keeps, such as reference log-probabilities."""
+        """Compute and return tensors from the initial model that the run keeps, such as reference log-probabilities."""
         return {}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
@@ -125,7 +125,7 @@ class Objective(ABC):
     def guessing_loss(self, spec: ModelSpec) -> float | None:
         """Return the validation loss of a predictor that ignores the inputs; None if unknown.
 
-        By default, the cross-entropy of a uniform distribution over all ids or classes.
+        The default is the cross-entropy of a uniform distribution over all ids or classes.
         """
         # the loss is not a cross-entropy over ids or classes
         if type(self).compute_loss is not Objective.compute_loss:
@@ -134,13 +134,13 @@ class Objective(ABC):
         return math.log(num_choices)
 
     def num_targets(self, batch: Batch) -> int:
-        """Return the number of predictions in a batch, over which the loss is averaged."""
+        """Return the number of predictions in a batch, which the mean loss is over."""
         return self.target_counts(batch)[0]
 
     def target_counts(self, batch: Batch) -> Counts:
-        """Count the targets of a batch, then the targets of each further token, on the host.
+        """Count the targets of a batch on the host, followed by the targets of each further token.
 
-        The counts set shapes in the computation of the loss.
+        The counts determine tensor shapes in the computation of the loss.
         """
         inputs, targets = self.inputs_and_targets(batch)
         # on the host, before the batch goes to the device: reading a count there would wait for all queued work
@@ -207,24 +207,24 @@ def head_to_chunk(model: Any, num_targets: int) -> LanguageModelHead | None:
 
 
 def prior_loss(training: Any, validation: Any) -> float:
-    """Return the validation loss, in nats, of predicting the class frequencies of the training data (add-one smoothed).
+    """Return the validation loss in nats of predicting the (add-one smoothed) class frequencies of the training data.
 
-    Both arguments are class indices of examples, (n,) and (m,).
+    Both arguments are class indices, (n,) and (m,).
     """
     counts = 1 + np.bincount(training, minlength=validation.max() + 1)
     return float(-np.log(counts[validation] / counts.sum()).mean())
 
 
 def split_batch(batch: Batch, rows: int | None) -> Iterator[Batch]:
-    """Split a batch into parts of `rows` rows (default: one part)."""
+    """Split a batch into micro-batches of `rows` rows (default: the whole batch)."""
     yield from zip(*(tensor.split(rows or len(tensor)) for tensor in batch), strict=True)
 
 
 class MicroBatch(NamedTuple):
-    """Rows of a batch that one forward pass computes, on the host.
+    """Rows of a batch for one forward pass, on the host.
 
     Attributes:
-        share: these rows' fraction of the batch's targets; the loss of the batch is the sum of loss times share.
+        share: fraction of the batch's targets in these rows; the loss of the batch is the sum of loss times share.
         counts: `Objective.target_counts` of the rows.
     """
 
@@ -235,7 +235,7 @@ class MicroBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class ObjectiveInputs:
-    """Inputs that an objective is built from; `texts` maps fields of `data` to their texts."""
+    """Inputs that an objective is built from. `texts` maps fields of `data` to their texts."""
 
     spec: ModelSpec
     data: Data
@@ -248,36 +248,36 @@ class ObjectiveInputs:
 
     @property
     def text_tokenizer(self) -> Tokenizer:
-        """The tokenizer, for data that are not images."""
+        """Tokenizer of the texts, for data other than images."""
         assert self.tokenizer is not None
         return self.tokenizer
 
 
 class ObjectiveConfig(Part):
-    """Base of objective settings in a recipe."""
+    """Base of an objective's settings in a recipe."""
 
     kind: str
 
     @abstractmethod
     def suits(self, spec: ModelSpec, data: Data) -> bool:
-        """Return whether this objective can train a model of this specification on this kind of data."""
+        """Return whether this objective can train this model on this kind of data."""
 
     @property
     def prompts(self) -> dict[str, str]:
-        """Prompts, by name, that the trained model puts before texts it embeds; empty by default."""
+        """Prompts by name, which the trained model puts before texts to embed; empty by default."""
         return {}
 
     def num_ids(self, tokenizer: Tokenizer, sequence_length: int) -> int:
-        """Return the required vocabulary size: the tokenizer's, plus the ids that the objective adds."""
+        """Return the required vocabulary size: the tokenizer's size plus the ids that the objective adds."""
         return tokenizer.vocab_size
 
     def resolve(
         self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
     ) -> tuple[Self, ModelSpec]:
-        """Fill in the settings from the data, and give the model the head it needs.
+        """Fill in the settings from the data, and give the model the head that the objective needs.
 
         Args:
-            labels: class names of a pretrained model, if it has any (None: the model is not pretrained).
+            labels: class names of the pretrained model, possibly empty; None if the model is not pretrained.
         """
         return self, spec
 
@@ -286,6 +286,6 @@ class ObjectiveConfig(Part):
         """Build the objective.
 
         Raises:
-            DataError: the data are damaged, or too few.
+            DataError: the data are damaged, or there are too few examples.
             SpecError: the model or another setting does not suit the data.
         """

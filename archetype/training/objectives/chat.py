@@ -1,4 +1,4 @@
-"""Supervised fine-tuning on conversations: the loss is on the assistant's messages only."""
+"""Supervised fine-tuning on conversations, with a loss on the assistant's messages only."""
 
 from typing import Literal
 
@@ -26,7 +26,7 @@ MarkedRow = tuple[Tokens, npt.NDArray[np.bool_]]  # token ids, and the mask of t
 
 @part
 class Chat(ObjectiveConfig):
-    """Cross-entropy of the assistant's messages, given the conversation so far (supervised fine-tuning).
+    """Supervised fine-tuning: cross-entropy of the assistant's messages, given the conversation so far.
 
     Attributes:
         packed: whether several conversations share a row; attention stays within a conversation.
@@ -78,7 +78,7 @@ class ChatObjective(Objective):
         return self._batch(self.validation[index * size : (index + 1) * size])
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """Return all tokens but the last, and each position's next token if it belongs to an answer."""
+        """Return all tokens but the last, and as targets each position's next token if it belongs to an answer."""
         tokens, num_tokens, is_answer, *ids = batch
         targets = tokens[:, 1:].masked_fill(~is_answer[:, 1:], IGNORED)
         inputs = {"tokens": tokens[:, :-1], "num_tokens": (num_tokens - 1).clamp(max=tokens.shape[1] - 1)}
@@ -117,7 +117,7 @@ class ChatObjective(Objective):
 
 
 def marked_batch(rows: list[MarkedRow]) -> Batch:
-    """Pad rows at the end with token 0. Return tokens (B, T), lengths (B,) and marks (B, T)."""
+    """Pad rows at the end with token 0. Return tokens (B, T), lengths (B,) and loss mask (B, T)."""
     num_tokens = torch.tensor([len(ids) for ids, _ in rows])
     tokens = torch.zeros(len(rows), int(num_tokens.max()), dtype=torch.long)
     marks = torch.zeros_like(tokens, dtype=torch.bool)
@@ -127,7 +127,7 @@ def marked_batch(rows: list[MarkedRow]) -> Batch:
 
 
 def _packed(conversations: list[MarkedRow], longest: int) -> list[list[MarkedRow]]:
-    """Fill rows of at most `longest` tokens with conversations in order; with `longest` 0, one conversation per row."""
+    """Fill rows of at most `longest` tokens with conversations in order, or if `longest` is 0, use one row for each."""
     rows: list[list[MarkedRow]] = []
     num_tokens = longest  # so that the first conversation opens a row
     for conversation in conversations:

@@ -1,4 +1,4 @@
-"""Contrastive learning of embeddings: each text should be closest to its own partner in the batch."""
+"""Contrastive learning of embeddings: each anchor should be closest to its positive in the batch."""
 
 from typing import Literal
 
@@ -19,14 +19,14 @@ from archetype.training.objectives.text_vectors import Examples, TextVectorConfi
 
 @part
 class Contrastive(TextVectorConfig):
-    """Cross-entropy of an anchor's positive among all positives and negatives of the batch (van den Oord 2018, InfoNCE;
+    """Cross-entropy of an anchor's positive among all positives and negatives in the batch (van den Oord 2018, InfoNCE;
     sentence-transformers' MultipleNegativesRankingLoss).
 
-    An anchor is compared with the texts of its micro-batch in its own process only.
+    An anchor is compared only with the texts in the same micro-batch and process.
 
     Attributes:
-        scale: inverse temperature; similarities are multiplied by it.
-        symmetric: whether to average this loss with the cross-entropy of a positive's anchor among all anchors.
+        scale: inverse temperature, a factor on all similarities.
+        symmetric: whether to average this loss with the cross-entropy of each positive's anchor among all anchors.
         similarity: cosine or dot product.
         anchor_prompt: text before every anchor; saved with the model as its prompt `query`.
         document_prompt: text before every positive and negative; saved as the prompt `document`.
@@ -75,7 +75,7 @@ class ContrastiveObjective(TextVectorObjective):
     def loss_of_vectors(
         self, vectors: list[Float[Tensor, "B D_s"]], labels: Batch, counts: Counts
     ) -> tuple[Tensor, int | None]:
-        """Return the mean loss of the anchors, and the number of anchors that are most similar to their positive."""
+        """Return the mean loss over anchors, and the number of anchors that are most similar to their positive."""
         anchors, positives = vectors[0], vectors[1]
         right = torch.arange(len(anchors), device=anchors.device)  # document i is the positive of anchor i
         logits = self._similarities(anchors, torch.cat(vectors[1:]))  # (B, b): all positives, then all negatives

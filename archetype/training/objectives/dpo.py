@@ -36,10 +36,10 @@ Pair = tuple[MarkedRow, MarkedRow]  # prompt and chosen completion, prompt and r
 class DPO(ObjectiveConfig):
     """-log sigmoid(beta (log p(y_w|x)/p_ref(y_w|x) - log p(y_l|x)/p_ref(y_l|x))) (Rafailov 2023, equation 7).
 
-    The reference is the initial model of the run; its log-probabilities are computed once, before the first step.
+    The reference is the initial model of the run. Its log-probabilities are computed once, before the first step.
 
     Attributes:
-        beta: strength of the constraint to stay close to the reference.
+        beta: strength of the penalty for moving away from the reference.
     """
 
     kind: Literal["dpo"] = "dpo"
@@ -53,7 +53,7 @@ class DPO(ObjectiveConfig):
 
 
 class DPOObjective(Objective):
-    """Batches of completion pairs with similar lengths, padded at the end."""
+    """DPO on batches of completion pairs with similar lengths, padded at the end."""
 
     unit = "pair"
 
@@ -98,11 +98,11 @@ class DPOObjective(Objective):
         return reference
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take the reference log-probabilities, (n, 2): chosen, rejected."""
+        """Restore the reference log-probabilities (n, 2) of chosen and rejected completions."""
         self.reference, self.validation_reference = tensors["training"], tensors["validation"]
 
     def batch(self, step: int) -> Batch:
-        """Return tokens (B, T), lengths (B,) and completion mask (B, T) of the chosen completions, the same of the
+        """Return tokens (B, T), lengths (B,) and completion mask (B, T) of the chosen completions, the same for the
         rejected completions, and the reference log-probabilities (B, 2).
         """
         indices = self.order.batch(step)
@@ -113,7 +113,7 @@ class DPOObjective(Objective):
         return (*_batch(self.validation[selected]), self.validation_reference[selected])
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """Return inputs and next tokens, (2 B, T): the chosen completions, then the rejected ones."""
+        """Return inputs and next tokens, (2 B, T), of the chosen and then the rejected completions."""
         width = max(batch[0].shape[1], batch[3].shape[1])  # one forward pass for both sides
         tokens = torch.cat(
             [
@@ -125,7 +125,7 @@ class DPOObjective(Objective):
         return {"tokens": tokens[:, :-1], "num_tokens": (num_tokens - 1).clamp(max=width - 1)}, tokens[:, 1:]
 
     def guessing_loss(self, spec: ModelSpec) -> float:
-        """Return the loss of the reference, whose margins are 0."""
+        """Return the loss of the reference model, whose reward margins are 0."""
         return math.log(2)
 
     def target_counts(self, batch: Batch) -> Counts:
@@ -133,7 +133,7 @@ class DPOObjective(Objective):
         return (len(batch[0]),)
 
     def compute_loss(self, model: nn.Module, batch: Batch, counts: Counts = ()) -> LossOutput:
-        """Return the mean loss of the pairs; a pair is correct if the chosen completion has the larger reward."""
+        """Return the mean loss over pairs. A pair counts as correct if its chosen completion has the larger reward."""
         log_probabilities, aux_loss = self._log_probabilities(model, batch)
         rewards = self.beta * (log_probabilities - batch[6])  # (B, 2): chosen, rejected
         margins = rewards[:, 0] - rewards[:, 1]

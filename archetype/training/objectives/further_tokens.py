@@ -15,14 +15,14 @@ def further_loss(
     loss_of: Callable[[Tensor, Tensor, int], Tensor],
     counts: Sequence[int] = (),
 ) -> Tensor:
-    """Return the mean over further tokens of their summed losses, divided by the number of next tokens.
+    """Return the mean over further tokens of their summed losses, each divided by the number of next-token targets.
 
     Args:
-        further: inputs of the head for each further token, (B, T, D) each.
+        further: inputs of the head, (B, T, D) for each further token.
         targets: next token of each position, (B, T), or IGNORED.
-        document_ids: (B, T), if attention stays within a document.
-        loss_of: returns the mean loss of vectors, targets and the number of targets.
-        counts: number of targets of each further token (empty: read from the device).
+        document_ids: document of each position, (B, T), if attention stays within a document.
+        loss_of: returns the mean loss, given head inputs, targets and the number of targets.
+        counts: number of targets for each further token (empty: read from the device).
     """
     later = further_targets(targets, len(further), document_ids)
     counts = counts or [int((ids != IGNORED).sum()) for ids in later]
@@ -36,7 +36,7 @@ def further_loss(
 
 
 def further_targets(targets: Tensor, count: int, document_ids: Tensor | None = None) -> list[Tensor]:
-    """Return the targets of each further token, (B, T): the next-token targets shifted by 1 to `count` positions.
+    """Return the targets for each further token, (B, T): the next-token targets shifted by 1 to `count` positions.
 
     Targets are IGNORED past the end of the row and across documents.
     """

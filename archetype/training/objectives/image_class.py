@@ -21,7 +21,7 @@ from archetype.training.objectives.base import Batch, Objective, ObjectiveConfig
 class ImageClass(ObjectiveConfig):
     """Cross-entropy of an image's class.
 
-    If the images have other classes than the head, the head is replaced.
+    If the images have different classes from the head, the head is replaced.
 
     Attributes:
         labels: class names in the order of their ids (absent: the names of a folder's subfolders).

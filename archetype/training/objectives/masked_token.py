@@ -23,7 +23,8 @@ from archetype.training.objectives.text import TextObjective, corpus_of
 class MaskedToken(ObjectiveConfig):
     """Cross-entropy of masked tokens (Devlin 2018, section 3.1).
 
-    Of the selected tokens, 80 % are replaced by the mask token and 10 % by a random token; 10 % stay unchanged.
+    Of the selected tokens, 80 % are replaced by the mask token, 10 % are replaced by a random token, and 10 % stay
+    unchanged.
 
     Attributes:
         mask_probability: fraction of tokens that are selected for prediction.
@@ -61,7 +62,7 @@ class MaskedTokenObjective(TextObjective):
         self.config, self.mask_id, self.vocab_size = config, mask_id, vocab_size
 
     def examples(self, windows: Tokens, step: int) -> Batch:
-        """Return masked tokens and targets, both (B, T); tokens not selected have the target IGNORED."""
+        """Return masked tokens and targets, both (B, T). Tokens that are not selected have the target IGNORED."""
         generator, tokens = self.generator(step), windows[:, :-1]
         order = generator.random(tokens.shape).argsort(axis=1)  # each row has the same number of targets
         selected = order < max(1, round(self.config.mask_probability * tokens.shape[1]))

@@ -1,4 +1,4 @@
-"""Sequence to sequence: predict a target text from its source."""
+"""Sequence-to-sequence learning: predict a target text from its source."""
 
 from typing import Literal
 
@@ -52,7 +52,7 @@ class SequenceToSequence(ObjectiveConfig):
 
 
 class SequenceToSequenceObjective(Objective):
-    """Batches of text pairs with similar lengths, padded at the end."""
+    """Sequence-to-sequence learning on batches of text pairs with similar lengths, padded at the end."""
 
     def __init__(
         self, training: Pairs, validation: Pairs, description: str, batch_size: int, seed: int, label_smoothing: float
@@ -66,7 +66,7 @@ class SequenceToSequenceObjective(Objective):
         self.steps_per_epoch = self.batches.per_epoch
 
     def batch(self, step: int) -> Batch:
-        """Return source (B, S), its lengths (B,), target (B, T) and its lengths (B,)."""
+        """Return sources (B, S), their lengths (B,), targets (B, T) and their lengths (B,)."""
         return _tensors(*self.batches.batch(step))
 
     def validation_batch(self, index: int) -> Batch:
@@ -74,7 +74,7 @@ class SequenceToSequenceObjective(Objective):
         return _tensors(*self.validation.rows(indices))
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the source and the target without its last token, and the target without its first token."""
+        """Return sources and targets without the last token as inputs, and targets without the first token."""
         source, source_num_tokens, target, num_tokens = batch
         inputs = {
             "source": source,

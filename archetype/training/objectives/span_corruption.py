@@ -22,11 +22,11 @@ from archetype.training.objectives.text import TextObjective, corpus_of
 
 @part
 class SpanCorruption(ObjectiveConfig):
-    """Predict the spans that were cut out of a text (Raffel 2019, section 3.1.4).
+    """Cross-entropy of the spans that were cut out of a text (Raffel 2019, section 3.1.4).
 
     Attributes:
         noise_density: fraction of tokens that are cut out.
-        mean_span_length: mean number of tokens of a span.
+        mean_span_length: mean number of tokens per span.
     """
 
     kind: Literal["span_corruption"] = "span_corruption"
@@ -43,7 +43,7 @@ class SpanCorruption(ObjectiveConfig):
         return cut, min(max(1, round(cut / self.mean_span_length)), cut, sequence_length - cut)
 
     def num_ids(self, tokenizer: Tokenizer, sequence_length: int) -> int:
-        """Return the tokenizer's vocabulary size plus one sentinel per span and a final one."""
+        """Return the tokenizer's vocabulary size plus one sentinel per span and a final sentinel."""
         return tokenizer.vocab_size + self.num_noise_tokens_and_spans(sequence_length)[1] + 1
 
     def build(self, inputs: ObjectiveInputs) -> "SpanCorruptionObjective":
@@ -71,9 +71,9 @@ class SpanCorruptionObjective(TextObjective):
             raise DataError("text", cause, "give a longer text or sequence_length")
 
     def examples(self, windows: Tokens, step: int) -> Batch:
-        """Return sources (B, S) and targets (B, T + 1); all rows have equally many spans and removed tokens.
+        """Return sources (B, S) and targets (B, T + 1). All rows have the same number of spans and of removed tokens.
 
-        A target is the sentinel and tokens of each span, and a final sentinel.
+        A target consists of a sentinel and the removed tokens for each span, and a final sentinel.
         """
         generator = self.generator(step)
         corrupted = [self._cut_spans(window[:-1], generator) for window in windows]
@@ -93,12 +93,12 @@ class SpanCorruptionObjective(TextObjective):
         return np.concatenate(source), np.concatenate([*target, sentinels[-1:]])
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the source and the target without its last token, and the target without its first token."""
+        """Return sources and targets without the last token as inputs, and targets without the first token."""
         source, target = batch
         return {"source": source, "target": target[:, :-1]}, target[:, 1:]
 
 
 def _random_partition(total: int, parts: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Split `total` into `parts` integers of at least 1, uniformly at random, (parts,)."""
+    """Split `total` uniformly at random into `parts` integers of at least 1, (parts,)."""
     cuts = np.sort(generator.choice(total - 1, parts - 1, replace=False)) + 1 if parts > 1 else np.array([], dtype=int)
     return np.diff(np.concatenate(([0], cuts, [total])))

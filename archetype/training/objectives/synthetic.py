@@ -1,4 +1,4 @@
-"""Synthetic tasks: the loss is on the answers only."""
+"""Objective of synthetic tasks, with a loss on the answers only."""
 
 import hashlib
 import json
@@ -62,7 +62,7 @@ class SyntheticObjective(Objective):
         return self.held_out[index]
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the tokens, with the source if the task has one, and the answers."""
+        """Return the tokens, and the source of an encoder-decoder, as inputs, and the answers as targets."""
         tokens, targets, *source = batch
         if not source:
             return {"tokens": tokens}, targets

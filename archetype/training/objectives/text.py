@@ -1,4 +1,4 @@
-"""Base of objectives on running text: windows of tokenized text, split into training and validation."""
+"""Base of objectives on running text, in windows of tokenized training and validation text."""
 
 from abc import abstractmethod
 
@@ -13,12 +13,12 @@ from archetype.training.objectives.base import Batch, Objective, ObjectiveInputs
 
 
 class TextObjective(Objective):
-    """Objective on windows of text.
+    """Base of objectives on windows of text.
 
     Args:
         batch_size: windows per batch, B.
-        sequence_length: tokens of a window, T; one more is read as the last target.
-        seed: determines the order of windows and the random numbers of each batch.
+        sequence_length: tokens per window, T; another token is read as the last target.
+        seed: seed of the order of windows and of the random numbers in each batch.
     """
 
     def __init__(self, corpus: Corpus | Documents, batch_size: int, sequence_length: int, seed: int) -> None:
@@ -40,11 +40,11 @@ class TextObjective(Objective):
 
     @abstractmethod
     def examples(self, windows: Tokens, step: int) -> Batch:
-        """Return the tensors of a batch.
+        """Turn windows of text into the tensors of a batch.
 
         Args:
             windows: token ids, (B, T + 1).
-            step: determines the random numbers, together with the seed; negative for validation batches.
+            step: seed of the random numbers, together with the run's seed; negative for validation batches.
         """
 
     def generator(self, step: int) -> np.random.Generator:
@@ -53,10 +53,10 @@ class TextObjective(Objective):
 
 
 def corpus_of(inputs: ObjectiveInputs, separates_documents: bool = False) -> Corpus | Documents:
-    """Tokenize the running text of the inputs.
+    """Tokenize the running text in the inputs.
 
     Raises:
-        SpecError: the data separate documents, but the objective cannot restrict attention to a document.
+        SpecError: the data need attention within documents, which the objective does not support.
     """
     assert isinstance(inputs.data, RunningText)
     corpus = inputs.data.tokenized(inputs.texts, inputs.text_tokenizer)

@@ -1,4 +1,4 @@
-"""Text classification, and regression of a number from a text."""
+"""Text classification, and regression of a score from a text."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -31,9 +31,9 @@ from archetype.training.objectives.base import (
 
 @part
 class TextClass(ObjectiveConfig):
-    """Cross-entropy of a text's class, predicted from an encoder's first token or a decoder's last.
+    """Cross-entropy of a text's class, predicted from an encoder's first token or a decoder's last token.
 
-    If the data have other classes than the head, the head is replaced.
+    If the data have different classes from the head, the head is replaced.
 
     Attributes:
         labels: class names in the order of their ids (default: the model's, or else the sorted classes of the data).
@@ -83,7 +83,7 @@ class Regression(ObjectiveConfig):
 
 
 class LabelledTextObjective(Objective):
-    """Batches of labelled texts with similar lengths, padded at the end; `read_label` converts labels to numbers."""
+    """Batches of labelled texts with similar lengths, padded at the end. `read_label` converts labels to numbers."""
 
     unit = "text"
 
@@ -133,7 +133,7 @@ class RegressionObjective(LabelledTextObjective):
     loss_name = "mean squared error"
 
     def guessing_loss(self, spec: ModelSpec) -> float:
-        """Return the variance of the validation labels about the training mean."""
+        """Return the mean squared difference between the validation labels and the training mean."""
         return float(np.square(self.validation_labels - self.labels.mean()).mean())
 
     def compute_loss(self, model: nn.Module, batch: Batch, counts: Counts = ()) -> LossOutput:
@@ -146,17 +146,17 @@ class RegressionObjective(LabelledTextObjective):
 def chosen_labels(
     names: set[str], configured: tuple[str, ...], of_model: Sequence[str] | None, num_classes: int, field: str
 ) -> tuple[str, ...]:
-    """Return the class names in the order of their ids.
+    """Choose the class names, in the order of their ids.
 
     Args:
-        names: classes of the data.
-        configured: classes of the recipe; empty if it has none.
+        names: class of each example.
+        configured: class names in the recipe; empty if the recipe does not set them.
         of_model: class names of the pretrained model, if any.
-        num_classes: number of classes of the model's head.
-        field: the data file, for errors.
+        num_classes: number of classes in the model's head.
+        field: data file, for errors.
 
     Raises:
-        ArchetypeError: a class of the data is missing in the recipe, or there is only one class.
+        ArchetypeError: a class in the data is missing in the recipe, or there is only one class.
     """
     in_order = tuple(sorted(names, key=_by_number))  # 2 before 10
     names_of_head = tuple(of_model or ()) or tuple(map(str, range(num_classes)))
@@ -171,7 +171,7 @@ def chosen_labels(
 
 
 def tokenized_texts(records: Records, tokenizer: Tokenizer, longest: int) -> tuple[list[Tokens], int]:
-    """Tokenize texts with special tokens, truncated to `longest` tokens. Return them and how many were truncated."""
+    """Tokenize texts with special tokens, truncated to `longest` tokens. Also return how many were truncated."""
     sequences, num_cut = [], 0
     num_special = len(tokenizer.add_special_tokens([]))
     for record in records:

@@ -1,4 +1,4 @@
-"""Embeddings whose cosine similarity follows human scores of text pairs."""
+"""Train embeddings whose cosine similarity follows human scores of text pairs."""
 
 from typing import Literal
 
@@ -18,12 +18,12 @@ from archetype.training.objectives.text_vectors import Examples, TextVectorConfi
 
 @part
 class TextSimilarity(TextVectorConfig):
-    """Rank the cosines of pairs like their scores (CoSENT, Huang 2024), or regress each score (Reimers 2019).
+    """Rank the cosines of pairs like their scores (CoSENT, Huang 2024), or predict each score (Reimers 2019).
 
     CoSENT is log(1 + sum exp(scale (cos_i - cos_j))) over all pairs i, j of a batch in which j has the higher score.
 
     Attributes:
-        loss: cosent, or cosine for the mean squared error; its scores lie between -1 and 1.
+        loss: cosent, or cosine for the mean squared error, which needs scores between -1 and 1.
         scale: inverse temperature of CoSENT.
     """
 
@@ -53,7 +53,7 @@ class TextSimilarityObjective(TextVectorObjective):
     def loss_of_vectors(
         self, vectors: list[Float[Tensor, "B D_s"]], labels: Batch, counts: Counts
     ) -> tuple[Tensor, int | None]:
-        """Return CoSENT or the mean squared error of the batch; nothing is counted as correct."""
+        """Return CoSENT or the mean squared error of the batch, and None, since no prediction is right or wrong."""
         cosine = cosine_similarity(vectors[0], vectors[1])
         if self.config.loss == "cosine":
             return mse_loss(cosine, labels[0].to(cosine)), None

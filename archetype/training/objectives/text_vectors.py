@@ -1,4 +1,4 @@
-"""Base of objectives that compare embeddings: examples, the head of the model, and the passes of a batch."""
+"""Base of objectives that compare embeddings: examples, model head and forward passes."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ from archetype.training.objectives.text_class import tokenized_texts
 
 
 class TextVectorConfig(ObjectiveConfig):
-    """Base of objectives for embedding models; a head of another kind is replaced by `sentence_embedding`."""
+    """Base of objectives for embedding models. A head of another kind is replaced by `sentence_embedding`."""
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
         return spec.embeds_tokens and self.takes(data)
 
     @abstractmethod
     def takes(self, data: Data) -> bool:
-        """Return whether the objective can learn from data of this kind."""
+        """Return whether the objective can learn from this kind of data."""
 
     def resolve(
         self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
@@ -38,11 +38,11 @@ class TextVectorConfig(ObjectiveConfig):
 
 @dataclass(frozen=True)
 class Examples:
-    """Rows of several texts each.
+    """Examples of several texts each, such as pairs.
 
     Attributes:
-        columns: the first text of every row, then the second of every row, and so on.
-        labels: one per row, if the data have labels.
+        columns: first text of every example, second text of every example, and so on.
+        labels: label of every example, if the data have labels.
     """
 
     columns: list[list[str]]
@@ -70,7 +70,7 @@ class TokenizedExamples:
         return lengths
 
     def batch(self, indices: npt.NDArray[np.int64]) -> Batch:
-        """Return tokens (B, T) and lengths (B,) of each column, then the labels (B,) if there are any."""
+        """Return tokens (B, T) and lengths (B,) for each column, then the labels (B,) if the data have labels."""
         # each column is padded to its own longest text
         tensors: list[Tensor] = []
         for column in self.columns:
@@ -80,7 +80,7 @@ class TokenizedExamples:
 
 
 class TextVectorObjective(Objective):
-    """Batches of rows with similar lengths, padded at the end."""
+    """Batches of examples with similar lengths, padded at the end."""
 
     unit = "pair"
 
@@ -111,7 +111,7 @@ class TextVectorObjective(Objective):
         return (len(batch[0]),)
 
     def compute_loss(self, model: nn.Module, batch: Batch, counts: Counts = ()) -> LossOutput:
-        """Embed each column in its own forward pass and compare the vectors in at least float32."""
+        """Embed each column in a separate forward pass, and compare the vectors in at least float32."""
         vectors, aux_losses = [], []
         for column in range(len(self.training.columns)):
             output = model(tokens=batch[2 * column], num_tokens=batch[2 * column + 1])
@@ -128,11 +128,11 @@ class TextVectorObjective(Objective):
     def loss_of_vectors(
         self, vectors: list[Float[Tensor, "B D_s"]], labels: Batch, counts: Counts
     ) -> tuple[Tensor, int | None]:
-        """Return the loss of a batch, and the number of rows predicted correctly (None if not counted).
+        """Return the loss of a batch, and the number of correct predictions (None if not counted).
 
         Args:
-            vectors: one tensor for each column of texts.
-            labels: one tensor (B,), if rows have labels.
+            vectors: embeddings of each column of texts.
+            labels: labels (B,) in a list, if the data have labels.
             counts: `target_counts` of the batch (empty: read from the device).
         """
 

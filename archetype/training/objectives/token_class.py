@@ -23,7 +23,7 @@ from archetype.training.objectives.text_class import chosen_labels
 class TokenClass(ObjectiveConfig):
     """Cross-entropy of the class of each word's first token (Devlin 2018, section 5.3).
 
-    If the data have other classes than the head, the head is replaced.
+    If the data have different classes from the head, the head is replaced.
 
     Attributes:
         labels: class names in the order of their ids (default: the model's, or else the sorted classes of the data).
@@ -52,7 +52,7 @@ class TokenClass(ObjectiveConfig):
 
 
 class LabelledTokensObjective(Objective):
-    """Batches of texts with similar lengths, padded at the end; each word's class is at its first token."""
+    """Batches of texts with similar lengths, padded at the end. The target of a word is at its first token."""
 
     def __init__(self, inputs: ObjectiveInputs, labels: tuple[str, ...], label_smoothing: float) -> None:
         assert isinstance(inputs.data, LabelledTokens)
@@ -74,7 +74,7 @@ class LabelledTokensObjective(Objective):
         self.steps_per_epoch = self.order.per_epoch
 
     def batch(self, step: int) -> Batch:
-        """Return tokens (B, T), lengths (B,) and classes (B, T), IGNORED after the first token of a word."""
+        """Return tokens (B, T), lengths (B,) and classes (B, T), which are IGNORED after a word's first token."""
         return _batch([self.training[i] for i in self.order.batch(step)])
 
     def validation_batch(self, index: int) -> Batch:

@@ -1,4 +1,4 @@
-"""Optimizers of a recipe by `kind`, parameter groups, and the optimizer state as named tensors."""
+"""Optimizers that a recipe selects by `kind`, parameter groups, and the optimizer state as named tensors."""
 
 from archetype.nn.parameter_roles import roles_of as roles_of
 from archetype.training.optimizers.base import Optimizer as Optimizer

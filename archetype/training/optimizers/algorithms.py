@@ -1,4 +1,4 @@
-"""Optimizers that torch lacks or restricts to other devices."""
+"""Optimizers that torch lacks, or implements only for some devices or dtypes."""
 
 import math
 from typing import Any
@@ -13,7 +13,7 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # odd polynomial, steep at 0 and near
 
 
 class Several(torch.optim.Optimizer):
-    """Optimizers of disjoint parameters as one, with shared groups and state."""
+    """Several optimizers of disjoint parameters, combined into one with common groups and state."""
 
     def __init__(self, optimizers: list[torch.optim.Optimizer]) -> None:
         super().__init__([group for optimizer in optimizers for group in optimizer.param_groups], {})
@@ -29,7 +29,7 @@ class Several(torch.optim.Optimizer):
 class LionOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Move every parameter by the learning rate, in the direction of the signs."""
+        """Update each parameter by the learning rate times the sign of its interpolated momentum."""
         for group in self.param_groups:
             rate, (beta1, beta2) = group["lr"], group["betas"]
             for parameter in group["params"]:
@@ -45,11 +45,11 @@ class LionOptimizer(torch.optim.Optimizer):
 
 
 class MuonOptimizer(torch.optim.Optimizer):
-    """Optimizer of `Muon`; torch's Muon orthogonalizes in bfloat16 on every device."""
+    """Torch optimizer for `Muon`. Unlike torch's Muon, it does not orthogonalize in bfloat16 on every device."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Move every matrix along its orthogonalized momentum, as far as AdamW would (Liu 2025, equation 4)."""
+        """Update each matrix along its orthogonalized momentum, as much as AdamW would (Liu 2025, equation 4)."""
         for group in self.param_groups:
             # matrices of one shape are stacked into one batched product
             of_one_shape: dict[tuple[Any, ...], list[Tensor]] = {}
@@ -78,11 +78,11 @@ class MuonOptimizer(torch.optim.Optimizer):
 
 
 def orthogonalize(x: Tensor, num_iterations: int) -> Tensor:
-    """Approximate the nearest orthogonal matrix of each, by the Newton-Schulz iteration (Jordan 2024).
+    """Approximate the nearest orthogonal matrix to each matrix by the Newton-Schulz iteration (Jordan 2024).
 
     Args:
         x: matrices, (n, rows, columns).
-        num_iterations: iterations of three products each.
+        num_iterations: number of iterations, each with three matrix products.
 
     Returns:
         Matrices with the same singular vectors, and singular values between about 0.7 and 1.2.
@@ -99,7 +99,7 @@ def orthogonalize(x: Tensor, num_iterations: int) -> Tensor:
 
 
 def orthogonal_dtype(matrices: Tensor) -> torch.dtype:
-    """Return bfloat16 if the device has instructions for it, as torch's Muon; emulated, it takes ten times as long."""
+    """Return bfloat16 (as in torch's Muon) if the device has instructions for it, otherwise float32."""
     device = matrices.device.type
     if device == "meta":  # a model whose training is being planned for this machine
         device = "cuda" if torch.cuda.is_available() else "cpu"

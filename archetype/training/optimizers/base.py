@@ -21,7 +21,7 @@ from archetype.training.optimizers.groups import (
 
 
 class Optimizer(Part):
-    """Base of all optimizers.
+    """Base of all optimizers in a recipe.
 
     Attributes:
         weight_decay: weight decay of matrices, relative to the learning rate.
@@ -38,14 +38,14 @@ class Optimizer(Part):
 
     @abstractmethod
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Build the torch optimizer of all trainable parameters of the model."""
+        """Build the torch optimizer for all trainable parameters of the model."""
 
     def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Return torch parameter groups of the trainable parameters; same errors as `group_parameters`."""
+        """Return torch parameter groups of the trainable parameters. Errors are those of `group_parameters`."""
         return torch_groups(self.grouped(model))
 
     def grouped(self, model: nn.Module) -> list[Grouped]:
-        """Return the trainable parameters with their settings, with muP scaling of hidden matrices if it is in use."""
+        """Return the trainable parameters with their settings. With muP, the rates of hidden matrices are scaled."""
         ratio = width_ratio(model)
         if ratio != 1.0 and self.width_exponent is None:
             cause = f"mup does not support {type(self).__name__}"
@@ -59,9 +59,9 @@ class Optimizer(Part):
         ]
 
     def state_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """Return the bytes of the optimizer state, without per-parameter scalars; by default two float32 moments."""
+        """Return the bytes of optimizer state, without per-parameter scalars. The default is two float32 moments."""
         return sum(8 * each.parameter.numel() for each in grouped)
 
     def workspace_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """Return the temporary bytes of a step, beyond the state."""
+        """Return the bytes of temporary memory in a step, in addition to the state."""
         return 0

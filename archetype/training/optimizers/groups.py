@@ -1,4 +1,4 @@
-"""Parameter groups with their own learning rate and weight decay, selected by role or name pattern."""
+"""Parameter groups with separate learning rates and weight decays, selected by role or name pattern."""
 
 from typing import Any, NamedTuple
 
@@ -13,8 +13,8 @@ from archetype.spec.base import NotNegative, Positive, Spec
 class ParameterGroup(Spec):
     """Parameters with a separate learning rate or weight decay.
 
-    `parameters` is a role (embedding, norm, bias, hidden: the matrices of linear maps, head, or vector: the rest) or a
-    pattern of names such as blocks.*.q.weight. If several groups match a parameter, the last applies.
+    `parameters` is a role or a name pattern such as blocks.*.q.weight. The roles are embedding, norm, bias, hidden
+    (matrices of linear maps), head, and vector (all others). If several groups match a parameter, the last applies.
 
     Attributes:
         parameters: a role or a name pattern.
@@ -28,7 +28,7 @@ class ParameterGroup(Spec):
 
 
 def width_ratio(model: nn.Module) -> float:
-    """Return muP's base width divided by the model's width; 1 for other initializations."""
+    """Return muP's base width divided by the model's width; 1 without muP."""
     model_spec = getattr(model, "spec", None)
     base_width: int | None = getattr(getattr(model_spec, "initialization", None), "base_width", None)
     if base_width is None:
@@ -51,7 +51,7 @@ class Grouped(NamedTuple):
 
 
 def group_parameters(model: nn.Module, groups: tuple[ParameterGroup, ...], weight_decay: float) -> list[Grouped]:
-    """Return all trainable parameters with their settings; only matrices have weight decay unless a group sets it."""
+    """Return all trainable parameters with their settings. By default, only matrices have weight decay."""
     roles, decayed, grouped, members = roles_of(model), decayed_parameters(model), [], []
     for index, group in enumerate(groups):
         field, pattern = f"optimizer.groups[{index}].parameters", group.parameters

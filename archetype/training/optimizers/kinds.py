@@ -25,9 +25,9 @@ class AdamW(Optimizer):
 
     Attributes:
         weight_decay: weight decay of matrices, relative to the learning rate.
-        betas: decay of the means of gradients and of squared gradients.
-        eps: added to the root of the mean square.
-        state_bits: bits per number of the state; 8 bits in blocks of 256 (Dettmers 2021) need the extra `torchao`.
+        betas: decay of the running means of gradients and of squared gradients.
+        eps: constant added to the root of the mean squared gradient.
+        state_bits: bits per state value; 8 bits, in blocks of 256 values (Dettmers 2021), need the extra `torchao`.
     """
 
     kind: Literal["adamw"] = "adamw"
@@ -61,16 +61,16 @@ class AdamW(Optimizer):
 class Muon(Optimizer):
     """Orthogonalized momentum for hidden matrices (Jordan 2024), AdamW for all other parameters.
 
-    Updates of matrices are scaled to the root mean square of AdamW's updates (Liu 2025), so that both parts share the
-    learning rate and the weight decay.
+    Muon's updates are scaled to the root mean square of AdamW's updates (Liu 2025), so that both share the learning
+    rate and the weight decay.
 
     Attributes:
         weight_decay: weight decay of matrices, relative to the learning rate.
-        momentum: decay of the mean of gradients.
+        momentum: decay of the running mean of gradients.
         nesterov: whether to use Nesterov momentum.
         num_iterations: number of Newton-Schulz iterations.
-        betas: AdamW's, for all other parameters.
-        eps: AdamW's, for all other parameters.
+        betas: AdamW's `betas` for all other parameters.
+        eps: AdamW's `eps` for all other parameters.
     """
 
     width_exponent: ClassVar[float | None] = 0.5  # an update's spectral norm grows with the root of the width
@@ -113,7 +113,7 @@ class Muon(Optimizer):
 
 @part
 class Adafactor(Optimizer):
-    """Factored second moments, by rows and columns, without momentum (Shazeer 2018).
+    """Adafactor: second moments factored into rows and columns, without momentum (Shazeer 2018).
 
     Attributes:
         beta2_decay: exponent of the step in the decay of the mean square.
@@ -145,11 +145,11 @@ class Adafactor(Optimizer):
 
 @part
 class Lion(Optimizer):
-    """Sign of an interpolated momentum (Chen 2023, algorithm 2).
+    """Lion: updates by the sign of an interpolated momentum (Chen 2023, algorithm 2).
 
     Attributes:
         weight_decay: weight decay of matrices, relative to the learning rate.
-        betas: weight of the momentum in the update, and its decay.
+        betas: weight of the momentum in the update, and decay of the momentum.
     """
 
     share_of_adamw: ClassVar[float | None] = 0.1  # 3 to 10 times smaller (Chen 2023, section 5)
@@ -173,7 +173,7 @@ class SGD(Optimizer):
     """Stochastic gradient descent with momentum (Robbins 1951).
 
     Attributes:
-        momentum: decay of the sum of gradients; 0 for none.
+        momentum: decay of the running sum of gradients; 0 disables momentum.
         nesterov: whether to use Nesterov momentum (Nesterov 1983).
     """
 

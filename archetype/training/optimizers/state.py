@@ -9,7 +9,7 @@ from archetype.training.master_weights import float32_weights
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the optimizer state by parameter name: `blocks.0.mixer.q.weight:exp_avg`.
+    """Return the optimizer state as tensors named like `blocks.0.mixer.q.weight:exp_avg`.
 
     A tensor subclass, such as an 8-bit state, is stored as its inner tensors: `blocks.0.mixer.q.weight:exp_avg.codes`.
     """

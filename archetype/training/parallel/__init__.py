@@ -1,1 +1,1 @@
-"""Many processes that train one model, on PyTorch's engine; nowhere else is anything of torch.distributed imported."""
+"""Train one model with many processes. Only this package imports torch.distributed."""

@@ -1,6 +1,6 @@
-"""Checkpoints that all processes write together, by torch.distributed.checkpoint.
+"""Checkpoints that all processes write together, with torch.distributed.checkpoint.
 
-The files are safetensors with slice metadata: any number of processes can read them.
+The safetensors files have metadata on their slices, so that any number of processes can read them.
 """
 
 from pathlib import Path
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 def write(
     processes: "ManyProcesses", folder: Path, step: int, pieces: dict[str, dict[str, Tensor]], *arguments: Any
 ) -> None:
-    """Write the shards of all processes as one checkpoint, which appears complete or not at all.
+    """Write the shards of all processes atomically as one checkpoint.
 
     Args:
-        processes: every process calls this function, from any of its threads.
-        pieces: tensors, whole or sharded, by subfolder and name.
-        arguments: further arguments of `checkpoints.write_with`.
+        processes: processes that train the run; all must call this function, from any thread.
+        pieces: whole or sharded tensors as {subfolder: {name: tensor}}.
+        arguments: remaining arguments of `checkpoints.write_with`.
 
     Raises:
         CheckpointError: the checkpoint cannot be written.

@@ -1,4 +1,4 @@
-"""Context parallelism: each process has some positions of every row; attention gathers the keys and values of all.
+"""Context parallelism: each process has some positions of every row, and attention gathers all keys and values.
 
 The gradients of gathered tensors are summed and scattered in the backward pass (Dubey 2024, section 3.3.2).
 """
@@ -12,14 +12,14 @@ from archetype.training.objectives.base import IGNORED, Batch, Counts, LossOutpu
 
 
 class ContextParallel(PositionShares):
-    """Positions of every row that this process has, on the mesh of the processes that share them."""
+    """Positions of every row that this process computes, and the mesh of the processes that share each row."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         super().__init__(mesh.get_local_rank(), mesh.size())
         self.mesh = mesh
 
     def gather(self, x: Tensor) -> Tensor:
-        """Return all positions, in dimension 2 and in order, from the share of each process."""
+        """Gather all positions (dimension 2), in order, from all processes."""
         shares = DTensor.from_local(x, self.mesh, [Shard(2)], run_check=False)  # (B, H, T / processes, d)
         # all-gather in the forward pass; Partial makes it a reduce-scatter of the gradients in the backward pass
         gathered = shares.redistribute(self.mesh, [Replicate()]).to_local(grad_placements=[Partial()])
@@ -31,7 +31,7 @@ class ContextParallel(PositionShares):
         return (int((self.own(objective.inputs_and_targets(batch)[1]) != IGNORED).sum()),)
 
     def compute_loss(self, objective: Objective, model: nn.Module, batch: Batch, counts: Counts) -> LossOutput:
-        """Compute the loss of this process's positions; if none has a target, of an arbitrary one (its share is 0)."""
+        """Compute the loss at this process's positions. Without a target, use an arbitrary target, whose share is 0."""
         inputs, targets = objective.inputs_and_targets(batch)
         targets = self.own(targets)
         if counts[0] == 0:  # the mean of no losses is undefined

@@ -1,4 +1,6 @@
-"""Expert parallelism: each process has some experts, and tokens are sent to those they selected (Lepikhin 2020)."""
+"""Expert parallelism: each process has some experts, and tokens are sent to the experts selected for them (Lepikhin
+2020).
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,17 +17,17 @@ from archetype.training.parallel.tensor import distribute_parameters, restore, u
 
 
 class SharedExperts(Protocol):
-    """Module with a plan of experts that processes share."""
+    """Mixture-of-experts module whose experts are split among processes."""
 
     num_experts: int  # of this process
     exchange: Callable[[Tensor, Tensor], Tensor] | None
 
     def sorted_by_expert(self, x: Tensor, chosen: Tensor) -> Tensor:
-        """Return the outputs of each token's experts, (N, k, D); `chosen` are indices in this process."""
+        """Return the outputs of each token's experts, (N, k, D). `chosen` has indices among this process's experts."""
 
 
 def share_experts(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
-    """Keep only this process's experts in every mixture of experts, in place. Return the shared modules."""
+    """Remove the experts of other processes from every mixture of experts. Return the changed modules."""
     shared: list[nn.Module] = []
     for module in model.modules():
         if (plan := plans_of(module).expert(mesh.size())) is not None:

@@ -21,16 +21,17 @@ ELEMENTWISE = (AdamW, Lion, SGD)  # optimizers whose update of an element depend
 
 
 class Parallel(Spec):
-    """Sizes of the process mesh; their product, without `expert`, is the number of processes.
+    """Sizes of the process mesh. Their product, without `expert`, is the number of processes.
 
     Attributes:
-        data_parallel: copies of the model, each for some rows of a batch (default: as many as the processes allow).
-        shard: processes that share the weights, gradients, optimizer state and rows of a copy (FSDP; Zhao 2023).
-        tensor: processes that share each matrix of a layer (Shoeybi 2019).
-        pipeline: stages of consecutive layers (Huang 2018).
-        expert: processes of data_parallel, shard and context that share the experts (Lepikhin 2020).
+        data_parallel: copies of the model, each for some rows of a batch (default: as many as the number of processes
+            allows).
+        shard: processes that share the weights, gradients, optimizer state and rows of each copy (FSDP; Zhao 2023).
+        tensor: processes that share each weight matrix (Shoeybi 2019).
+        pipeline: number of stages of consecutive layers (Huang 2018).
+        expert: processes that share the experts, among those of data_parallel, shard and context (Lepikhin 2020).
         context: processes that share the positions of each row and, together with `shard`, the weights (Liu 2023).
-        schedule: order of a pipeline's micro-batches.
+        schedule: order of micro-batches in a pipeline.
     """
 
     sizes: ClassVar[tuple[str, ...]] = ("data_parallel", "shard", "context", "tensor", "pipeline")
@@ -57,7 +58,7 @@ class Parallel(Spec):
         return self.num_rows_shared * self.context
 
     def resized(self, assignments: Sequence[str]) -> "Parallel":
-        """Return the layout with other sizes, given as `parallel.shard=4`; other assignments are a SpecError."""
+        """Return a copy with other sizes, given as `parallel.shard=4`. Raise a SpecError for other assignments."""
         if others := [assignment for assignment in assignments if not assignment.startswith("parallel.")]:
             raise SpecError(
                 "--set", f"a resumed run keeps its recipe, which {others[0]!r} would change", "leave it out"
@@ -67,7 +68,7 @@ class Parallel(Spec):
         return Parallel.parse(data)
 
     def for_world(self, num_processes: int) -> "Parallel":
-        """Return the layout with as many copies of the model as the number of processes allows."""
+        """Return a copy with `data_parallel` set to fill `num_processes` processes. Refuse sizes that do not fit."""
         sizes = ", ".join(f"{name} {size}" for name in self.sizes if (size := getattr(self, name)) not in (None, 1))
         if self.data_parallel is None and num_processes % self.num_processes == 0:
             return self.replace(data_parallel=num_processes // self.num_processes)
@@ -78,10 +79,10 @@ class Parallel(Spec):
         return self
 
     def check(self, spec: ModelSpec, recipe: "Recipe") -> None:
-        """Refuse sizes that the model or the rest of the recipe does not support.
+        """Refuse sizes that the model or the recipe's other settings do not support.
 
         Raises:
-            SpecError: names the size, and the field that it does not divide or cannot be combined with.
+            SpecError: a size is not supported; the message names it and the field that it does not divide or fit.
         """
         self._check_weights(recipe)
         for path, part in _contents(spec):

@@ -18,7 +18,7 @@ NO_LOSS = LossOutput(torch.zeros(()), 0, 0)  # for all stages but the last
 
 
 class Pipeline:
-    """The stage of this process in a pipeline; all layers of other stages are removed from `model`."""
+    """Pipeline stage of this process. The layers of other stages are removed from `model`."""
 
     def __init__(self, model: Model, mesh: DeviceMesh, schedule: str, device: torch.device) -> None:
         self.schedule, self.device = SCHEDULES[schedule], device
@@ -31,7 +31,7 @@ class Pipeline:
         self._schedules: dict[tuple[int, ...], ScheduleGPipe | Schedule1F1B] = {}
 
     def train(self, objective: Objective, part: Batch, counts: Counts, rows: int, weight: float) -> LossOutput:
-        """Run all micro-batches of `rows` rows, forward and backward; gradients are scaled by `weight`."""
+        """Run forward and backward passes of all micro-batches of `rows` rows, with gradients scaled by `weight`."""
         inputs, targets = objective.inputs_and_targets(part)
         (tokens,) = inputs.values()
         total = max(1, counts[0])
@@ -54,7 +54,7 @@ class Pipeline:
         return LossOutput(mean.requires_grad_(), total, None)  # a leaf: backward has run
 
     def evaluate(self, objective: Objective, part: Batch) -> LossOutput:
-        """Run one forward pass; only the last stage returns the loss."""
+        """Run one forward pass. Only the last stage returns the loss."""
         inputs, targets = objective.inputs_and_targets(part)
         (tokens,) = inputs.values()
         x = tokens

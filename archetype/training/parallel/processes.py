@@ -1,4 +1,4 @@
-"""Processes that train one model together: their rows, and the exchanges between them."""
+"""Processes that train one model together: the rows of each process, and their communication."""
 
 import logging
 import os
@@ -86,7 +86,7 @@ def _silence_hints() -> None:
 
 
 def _is_first_to_say() -> bool:
-    """Return whether this process is the first to report that another ended; true if the store is gone."""
+    """Return whether this process is the first to report that a process ended; true if the store is unreachable."""
     try:
         # checked first, since the store's client would print a C++ stack trace
         socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), timeout=5).close()
@@ -96,10 +96,10 @@ def _is_first_to_say() -> bool:
 
 
 class ManyProcesses(Processes):
-    """Processes on one mesh.
+    """Several processes on one device mesh.
 
-    Losses are shares of the mean over all targets of the global batch, and gradients are summed, so that a step equals
-    a step of a single process.
+    Losses are shares of the mean over all targets of the global batch, and gradients are summed, so that a step gives
+    the same update as in a single process.
     """
 
     is_alone = False
@@ -122,7 +122,7 @@ class ManyProcesses(Processes):
         return torch.device("meta") if max(layout.shard, layout.tensor, layout.expert, layout.pipeline) > 1 else device
 
     def begin(self, begin: "Callable[[], TrainState]", join: "Callable[[], TrainState]") -> "TrainState":
-        """Start or resume a run in the main process, let the others join it, and distribute the model."""
+        """Start or resume a run in the main process, join it in all other processes, and distribute the model."""
         # first the main process, which writes the folder that the others then read
         state = self.together(begin if self.is_main else lambda: None)
         joined = self.together(lambda: None if self.is_main else join())
@@ -149,7 +149,7 @@ class ManyProcesses(Processes):
         return not self._largest(0 if condition else 1)
 
     def arrange(self, state: "TrainState") -> None:
-        """Distribute the model and the optimizer of a state over the mesh."""
+        """Distribute the model and the optimizer over the mesh."""
         state.processes, layout = self, state.recipe.parallel.for_world(dist.get_world_size())
         sizes = tuple(getattr(layout, name) for name in MESH)
         mesh = init_device_mesh(self.device.type, sizes, mesh_dim_names=MESH)
@@ -200,7 +200,7 @@ class ManyProcesses(Processes):
             restore_optimizer(state.model, state.optimizer, moments)
 
     def parts(self, objective: Objective, batch: Batch, rows: int | None) -> list[MicroBatch]:
-        """Return the micro-batches of this process, equally many in every process."""
+        """Return the micro-batches of this process. Every process has the same number of micro-batches."""
         if self.pipeline is not None:  # splits its rows into micro-batches itself
             self.micro_batch_size, rows = rows or 1, None
         total = len(batch[0])
@@ -222,7 +222,7 @@ class ManyProcesses(Processes):
         return parts
 
     def accumulating(self, is_last: bool) -> AbstractContextManager[Any]:
-        """Synchronize gradients of copies in the backward pass of the last micro-batch only; FSDP does so in each."""
+        """Synchronize DDP's gradients only in the last micro-batch's backward pass. FSDP synchronizes in every pass."""
         return nullcontext() if self.ddp is None or is_last else self.ddp.no_sync()
 
     def compute_loss(self, objective: Objective, model: nn.Module, part: Batch, counts: Counts) -> LossOutput:
@@ -236,7 +236,7 @@ class ManyProcesses(Processes):
         return compute_loss(model, part, counts)
 
     def clip_gradients(self, parameters: list[nn.Parameter], max_norm: float) -> Tensor:
-        """Clip the gradients to a norm over all shards. Return the norm before, a scalar on this device."""
+        """Clip the gradients by their norm over all shards. Return the norm before clipping, a scalar on the device."""
         parameters = [parameter for parameter in parameters if parameter.grad is not None]
         # pipeline stages use neither DDP nor FSDP, which would have summed the gradients of the copies
         if self.pipeline is not None and self.size > 1:
@@ -276,7 +276,7 @@ class ManyProcesses(Processes):
 
     @property
     def first_signal(self) -> Callable[[int | None], int | None]:
-        """Exchange signals at every step; each process returns the largest, so that all stop at the same step."""
+        """Function that exchanges signals and returns the largest to all processes, so that all stop at one step."""
         return lambda received: self._largest(received or 0) or None
 
     @contextmanager
@@ -289,7 +289,7 @@ class ManyProcesses(Processes):
         return self._main_locks(folder)
 
     def whole(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return gathered tensors on the CPU of the main process; all processes must call this."""
+        """Return gathered tensors in the main process, on the CPU if they are sharded. All processes must call this."""
         if self.holds_all:
             return tensors
         # with a pipeline, every stage keeps its layers, and the first stage collects them
@@ -311,7 +311,7 @@ class ManyProcesses(Processes):
         average: dict[str, Tensor] | None,
         keep: int,
     ) -> None:
-        """Write whole tensors in the main process, or one checkpoint of shards from every process."""
+        """Write a checkpoint of whole tensors in the main process, or of shards from all processes."""
         if self.holds_all:
             super().write_checkpoint(folder, step, weights, optimizer, provenance, average, keep)
         else:
@@ -325,7 +325,7 @@ class ManyProcesses(Processes):
 
 
 def data_parallel(state: "TrainState", group: dist.ProcessGroup) -> DistributedDataParallel:
-    """Wrap the model in DDP, with gradients summed, not averaged, over the copies."""
+    """Wrap the model in DDP with gradients that are summed over the copies rather than averaged."""
 
     def total(buffer: Tensor) -> torch.futures.Future[Tensor]:
         summed: torch.futures.Future[Tensor] = dist.all_reduce(buffer, group=group, async_op=True).get_future()
@@ -344,7 +344,7 @@ def data_parallel(state: "TrainState", group: dist.ProcessGroup) -> DistributedD
 
 
 def unused_parameters(state: "TrainState") -> list[str]:
-    """Return the trainable parameters that get no gradient, such as an unused pooler's: DDP would wait for them."""
+    """Return the trainable parameters that get no gradient, such as an unused pooler's. DDP would wait for them."""
     # one row through the model; running statistics of norms are restored, so the probe leaves no trace
     model, buffers = state.model, copy_buffers(state.model)
     row = tuple(tensor[:1].to(model.device) for tensor in state.objective.batch(state.step))
@@ -358,7 +358,7 @@ def unused_parameters(state: "TrainState") -> list[str]:
 def share_model(model: Model, layout: Parallel, device: torch.device, dtype: str) -> list[str]:
     """Distribute a model in place: matrices, experts, then the weights of every block. Return notes for the user.
 
-    Products and gathered weights have the data type `dtype`; gradients are reduced in float32.
+    Matrix products and gathered weights use `dtype`; gradients are reduced in float32.
     """
     sizes = layout.pipeline, layout.data_parallel or 1, layout.shard * layout.context, layout.tensor
     mesh = init_device_mesh(device.type, sizes, mesh_dim_names=WEIGHTS_MESH)

@@ -1,4 +1,4 @@
-"""Shards of tensors: initialized, read from a checkpoint, or gathered from all processes."""
+"""Initialize tensor shards, read them from a checkpoint, or gather them from all processes."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ from archetype.models.initialization import OwnTensor, initialize_tensor, own_te
 
 @torch.no_grad()
 def materialize(model: Model, device: torch.device, seed: int, weights: Path | None = None) -> None:
-    """Replace the meta tensors of a model with this process's shards, initialized, or read from `weights`."""
+    """Replace a model's meta tensors with this process's shards, initialized from `seed` or read from `weights`."""
     tensors = None if weights is None else Tensors.single(weights)
     model.to_empty(device=device)
     # each tensor is drawn or read whole on the host, then cut: values equal a single process's, and memory holds
@@ -38,7 +38,7 @@ def _complete(owned: OwnTensor, model: Model, seed: int, tensors: Tensors | None
 
 
 def shared_alike(tensors: Iterable[tuple[str, Tensor]], model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Shard the tensors of an optimizer state like their parameters; tensors of other shapes stay whole."""
+    """Shard the tensors of an optimizer state like their parameters. Tensors of other shapes stay whole."""
     parameters = dict(model.named_parameters())
     for name, tensor in tensors:
         # optimizer tensors are named PARAMETER:FIELD
@@ -53,7 +53,7 @@ def shared_alike(tensors: Iterable[tuple[str, Tensor]], model: nn.Module) -> Ite
 
 
 def own_share(tensor: Tensor, parameter: Tensor) -> Tensor:
-    """Return this process's shard of a whole tensor, split like the parameter."""
+    """Return this process's shard of a whole tensor that is split like `parameter`."""
     if not isinstance(parameter, DTensor):
         return tensor
     sizes, offsets = compute_local_shape_and_global_offset(tensor.shape, parameter.device_mesh, parameter.placements)
@@ -70,7 +70,7 @@ def by_mesh(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 
 def gathered(tensors: dict[str, Tensor], keeps: bool) -> dict[str, Tensor]:
-    """Return whole tensors on the CPU, gathered one at a time; empty if this process does not keep them."""
+    """Gather whole tensors on the CPU, one at a time. Return nothing if `keeps` is false."""
     result = {}
     for name, tensor in tensors.items():
         # a collective: every process calls it, in the same order, also those that keep nothing

@@ -1,9 +1,9 @@
-"""Tensor parallelism: processes share each matrix, by the plan of its part (Shoeybi 2019).
+"""Tensor parallelism: processes share each matrix, according to the plan of its module (Shoeybi 2019).
 
-All processes of a group have the same input vectors. A part with a plan computes its share of the heads, experts or
-features, and the outputs of all processes are summed: one all-reduce in the forward pass and one, for the gradients of
-the input, in the backward pass. Inside a part, parameters are plain tensors, so that modules need no special code.
-Every process computes parts without a plan in full.
+All processes of a group have the same input vectors. In a module with a plan, each process computes its share of the
+heads, experts or features, and the outputs of all processes are summed with one all-reduce in the forward pass. Another
+all-reduce in the backward pass sums the gradients of the input. Inside these modules, parameters are plain tensors, so
+that modules need no special code. Every process computes modules without a plan in full.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ Swapped = tuple[nn.Module, str, Any]  # module, name, parameter
 
 
 class InShares(ParallelStyle):
-    """Part that each process computes with its shards of the parameters."""
+    """Tensor-parallel style: each process computes the module with its shards of the parameters."""
 
     def __init__(self, plan: SplitPlan) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class InShares(ParallelStyle):
 
 
 def distribute_parameters(module: nn.Module, mesh: DeviceMesh, plan: SplitPlan) -> None:
-    """Replace the planned parameters of a module with DTensors."""
+    """Replace the parameters that the plan names with DTensors."""
     for path, kind in plan.parameters.items():
         owner, name = _owner(module, path)
         if owner is not None and (parameter := owner._parameters.get(name)) is not None:
@@ -77,7 +77,7 @@ def distribute_parameters(module: nn.Module, mesh: DeviceMesh, plan: SplitPlan) 
 
 
 def use_local(module: nn.Module, plan: SplitPlan, size: int) -> Iterator[Swapped]:
-    """Replace the parameters of a module with this process's shards. Yield the replaced parameters."""
+    """Replace a module's DTensors with this process's shards as plain tensors. Yield the replaced parameters."""
     for path, kind in plan.parameters.items():
         owner, name = _owner(module, path)
         parameters: dict[str, Any] = {} if owner is None else owner._parameters
@@ -101,7 +101,7 @@ def share_tensors(model: nn.Module, mesh: DeviceMesh) -> list[str]:
     """Split the matrices of a model among the processes of a mesh.
 
     Returns:
-        Paths of the parts with matrices but without a plan.
+        Paths of modules with matrices but without a plan, which stay whole.
     """
     styles: dict[str, ParallelStyle] = {}
     for path, module in model.named_modules():
