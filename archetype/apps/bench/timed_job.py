@@ -35,7 +35,7 @@ class Peaks(NamedTuple):
 
     @classmethod
     def measured(cls, device: torch.device, dtype: str, weights: str | None = None) -> "Peaks":
-        """Measure peak bandwidth and FLOP/s. FLOP/s are the higher of `dtype` and float32, since weights can be converted."""
+        """Measure peak bandwidth and FLOP/s (the higher of `dtype` and float32, since weights can be converted)."""
         bandwidth, page_bytes = peaks.read_peak(device)
         flops = max(peaks.product_peak(device, getattr(torch, name), weights) for name in {dtype, "float32"})
         return cls(bandwidth, flops, page_bytes)

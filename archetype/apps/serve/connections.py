@@ -27,7 +27,7 @@ class Connections:
         return sum(map(_waiting_bytes, [*self._connections]))
 
     def check(self) -> None:
-        """Drop clients that have stalled for too long and, while too many bytes are unsent, also the slowest clients."""
+        """Drop clients that have stalled for too long, and the slowest clients while too many bytes are unsent."""
         now, states = time.monotonic(), dict[Any, tuple[int, float]]()
         for connection in [*self._connections]:
             waiting = _waiting_bytes(connection)
