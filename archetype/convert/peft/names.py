@@ -30,7 +30,7 @@ def answer(values: Mapping[str, Any], modules: list[str]) -> dict[str, Any]:
         modules: names of the modules that have adapters in the tensor file.
 
     Returns:
-        "wrong": key and text of an invalid regular expression; or "modules": rank, alpha and whether a module is adapted,
+        "wrong": key and text of an invalid regular expression; or "modules": rank, alpha, and whether it is adapted,
             for each module, and "ties": whether a named module is one that PEFT may keep tied.
     """
     for key, expression in _expressions(values):
