@@ -62,8 +62,8 @@ def head_statistics(weights: Float[Tensor, "H T S"], ids: Tensor | None = None) 
         ids: token ids, (T,), if queries and keys are the same tokens. Otherwise, only entropy and first are defined.
 
     Returns:
-        By name: entropy (nats); distance to the keys (positions); and the weights of the previous position, of the
-            first position, and of the position after an earlier occurrence of the query's token (Olsson 2022; else NaN).
+        By name: entropy (nats); distance to the keys (positions); weight of the previous position, of the first
+            position, and of the position after an earlier occurrence of the token (Olsson 2022; NaN without one).
     """
     weights = weights.float()
     length, keys = weights.shape[1:]  # T, S

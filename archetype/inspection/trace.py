@@ -181,7 +181,7 @@ class Tracer:
         """Generate text after the prompt, with these changes in every forward pass.
 
         Changes without positions apply to all passes, including the passes for generated tokens. Open-ended slices do
-        the same from their start on. Other positions refer to the prompt. Without changes, the engine's passes are used.
+        so from their start on. Other positions refer to the prompt. Without changes, the engine's passes are used.
 
         Args:
             sampling: fields of `Sampling`.

@@ -1,1 +1,1 @@
-"""Files: atomic writes, safetensors, YAML, JSON, text, and models on huggingface.co. Imports no other package folder."""
+"""Files: atomic writes, safetensors, YAML, JSON, text, and models on huggingface.co. Imports no other subpackage."""
