@@ -118,7 +118,7 @@ def warn_of_releases(values: Mapping[str, Any], place: str, is_registered: bool 
 
 
 def is_later(values: Mapping[str, Any]) -> bool:
-    """Return whether a config.json is from a later release than all known ones, so that its class may read more keys."""
+    """Return whether a config.json is from a later release than all known ones. Its class may read more keys."""
     return release_of(values.get("transformers_version")) > releases()[-1]
 
 
