@@ -72,7 +72,7 @@ def shapes_of(model: nn.Module) -> dict[str, Shape]:
 
 
 def published_shapes(model: nn.Module) -> dict[str, Shape]:
-    """Return the shapes of all tensors except those of the sentence head, which is stored in other files."""
+    """Return the shapes of all tensors outside the sentence head, which is stored in other files."""
     return {name: shape for name, shape in shapes_of(model).items() if not name.startswith("sentence_head.")}
 
 

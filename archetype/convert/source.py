@@ -138,7 +138,7 @@ def read_config(
 ) -> tuple[Family, ModelSpec]:
     """Return the family and the specification described by a published config.json.
 
-    An unregistered family is inferred from its keys and tensors; its `reading` lists the assumptions.
+    An unregistered family is inferred from its keys and tensors. Its `reading` lists the assumptions.
 
     Args:
         warn: whether to warn about unregistered families and keys.

@@ -48,7 +48,7 @@ class Cards:
                     self._add(branch, kind, costs.stacks[prefix])
 
     def put_outline(self, rail: Rail, stack: StackCost) -> None:
-        """Draw the layers of a stack on a residual stream, labelled with the numbers of their branches."""
+        """Draw the layers of a stack on a residual stream, labelled with the card numbers of their branches."""
         kinds = self.kinds[stack.prefix]
         self.letters[stack.prefix] = rail.letters
         names = [" → ".join(self._names_of(kind, stack)) for kind in kinds]

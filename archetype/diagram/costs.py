@@ -13,7 +13,7 @@ from archetype.models.stack.cost import LayerGroup, StackCost
 
 
 class ReportCosts:
-    """Rows of a cost report, which boxes take one by one."""
+    """Rows of a cost report. Each box takes its rows."""
 
     def __init__(self, report: CostReport) -> None:
         self.report = report

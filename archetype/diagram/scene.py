@@ -73,9 +73,9 @@ class Box:
         repeat: number of layers that the box represents.
         sets: number of distinct weights among these layers; 0 if each layer has its own weights.
         cost: total cost of these layers.
-        detail: further information for the reader.
+        detail: additional information for the reader.
         field: path of the specification field that the box shows.
-        change: in a diff: added, removed, changed (to another kind) or resized.
+        change: change in a diff: added, removed, changed (to another kind) or resized.
         gives: name of the activation with the result; empty if it is the output of the module `id`.
         counted: whether the picture states the number of layers elsewhere.
     """
@@ -123,7 +123,7 @@ class Container:
         lines: captions.
         repeat: number of repetitions.
         field: path of the specification field that the container shows.
-        change: in a diff: added, removed, changed (to another kind) or resized.
+        change: change in a diff: added, removed, changed (to another kind) or resized.
     """
 
     id: str

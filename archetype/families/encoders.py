@@ -138,7 +138,7 @@ def of_width(build: Build) -> Build:
 
 
 def whole_heads(theta: float) -> Converted:
-    """Return the row for rotary positions that rotate complete heads. `theta` is transformers' default."""
+    """Return the row for rotary positions that rotate all features of a head. `theta` is transformers' default."""
 
     def read(config: Config, values: Values) -> Values:
         head_dim = config.size("head_dim", values["d_model"] // values["num_heads"])

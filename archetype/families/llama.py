@@ -85,7 +85,7 @@ def rotary_keys(theta: float, whole: bool = True, trained: int | None = None, re
 
     Args:
         theta: default in transformers.
-        whole: whether the format always rotates complete heads.
+        whole: whether the format always rotates all features of a head.
         trained: default of the original context length in transformers.
         rereads: whether the class recomputes a sequence that outgrows the original context.
     """

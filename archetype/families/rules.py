@@ -41,7 +41,7 @@ class Rule:
         return replace(self, hf=self.hf.replace("{e}", str(expert)), expert=expert)
 
     def shape_in(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of what the rule covers in a parameter: a single expert, or the complete parameter."""
+        """Return the shape of the rule's share of a parameter: a single expert, or the complete parameter."""
         return shape if self.expert is None else shape[1:]
 
 

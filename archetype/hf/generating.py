@@ -1,4 +1,4 @@
-"""Hooks for transformers' `generate`: an Archetype cache with room for the whole sequence."""
+"""Hooks for transformers' `generate`: an Archetype cache with room for the complete sequence."""
 
 from typing import Any
 

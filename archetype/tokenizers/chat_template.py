@@ -70,8 +70,8 @@ class ChatTemplate:
         """Render a conversation up to the beginning of the model's answer.
 
         Args:
-            messages: messages with role and content. A null content is passed to the template, as in transformers; other
-                null keys are dropped.
+            messages: messages with role and content. A null content is passed to the template, as in transformers, but
+                other null keys are dropped.
             add_generation_prompt: whether the rendered text ends with the text that precedes an answer.
             tools: functions that an answer may call, as JSON schemas.
 

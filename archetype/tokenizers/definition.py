@@ -34,7 +34,7 @@ def check_definition(definition: Mapping[str, Any]) -> None:
     """Refuse definitions that would crash the library and this process, or would exhaust memory.
 
     Raises:
-        DataError: a step of the definition is invalid; the message names the step.
+        DataError: a step of the definition is invalid. The message names the step.
     """
     match definition.get("model"):
         case {"continuing_subword_prefix": str(prefix), "merges": [*merges]} if prefix and _are_pairs(merges):

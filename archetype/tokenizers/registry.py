@@ -110,7 +110,7 @@ def open_tokenizer(source: Path) -> Tokenizer:
     """Open the tokenizer in a model folder, run directory, tokenizer folder, file or huggingface.co model.
 
     If a folder has several tokenizers, registered kinds come first, then Marian, Archetype's kinds, tokenizer.json,
-    tokenizer.model, and all others.
+    tokenizer.model, and all other kinds.
 
     Args:
         source: a folder, a tokenizer file, or owner/name or owner/name@revision on huggingface.co (only tokenizer files

@@ -66,7 +66,7 @@ def rank_file(data: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
     """Convert a tekken.json to the lines of an equivalent rank file, and to its companion file.
 
     Raises:
-        DataError: a key is wrong; the message names it.
+        DataError: a key is wrong. The message names it.
     """
     file = validated(TekkenFile, data)
     special, first = _special_tokens(file), file.config.default_num_special_tokens

@@ -69,8 +69,8 @@ class Workload:
         """Return the workload of a job. Missing sizes default to the job's sizes, reduced to fit into the context.
 
         Args:
-            prompt: prompt tokens per sequence; the maximum for mixed lengths.
-            new: new tokens per sequence; the maximum for mixed lengths.
+            prompt: prompt tokens per sequence, or their maximum for mixed lengths.
+            new: new tokens per sequence, or their maximum for mixed lengths.
 
         Raises:
             SpecError: the sizes do not fit into the context, or the job does not support this model or `new`.

@@ -157,7 +157,7 @@ def against_limit(
     """Return the memory traffic and FLOPs that a job requires, its rates, and the share of the machine's peaks reached.
 
     Requests of mixed lengths are counted with their average length. A job that exceeds a measured peak sets the new
-    peak, so that no share exceeds 1; the peak's `path` names the job.
+    peak, so that no share exceeds 1. The `path` of this peak names the job.
 
     Args:
         dtype: compute dtype.

@@ -1,4 +1,4 @@
-"""`archetype compare`: experiments with arms, seeds and verdicts; folders of claims; architecture search."""
+"""`archetype compare`: experiments with arms, seeds and verdicts, folders of claims, and architecture search."""
 
 import sys
 from collections.abc import Sequence

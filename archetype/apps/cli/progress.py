@@ -46,7 +46,7 @@ def run_with_progress(state: TrainState, curve_height: int = 12, samples: bool =
     """Train to the end with a live line, then plot the loss curve.
 
     Args:
-        state: from `start` or `resume`.
+        state: training state from `start` or `resume`.
         curve_height: height of the curve in lines; 1 draws bars.
         samples: whether to print a sample at each evaluation.
     """

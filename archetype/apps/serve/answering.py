@@ -36,7 +36,7 @@ class Answering:
         self.id = request_id()
 
     async def send(self, message: Message) -> None:
-        """Send an ASGI message; the first one also carries the request id and the common headers."""
+        """Send an ASGI message. The first message also carries the request id and the common headers."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self._is_stream = any(value == b"text/event-stream" for _, value in message["headers"])

@@ -180,7 +180,7 @@ class Captures:
     """Captures in memory. The least recently used captures are dropped first.
 
     Args:
-        models: the served models; unloading a model drops its captures.
+        models: the served models. Unloading a model drops its captures.
         max_bytes: memory limit of all captures. A single larger capture is kept.
     """
 
@@ -197,7 +197,7 @@ class Captures:
         return list(self._captures.values())
 
     def put(self, capture: Capture) -> None:
-        """Store a capture, dropping others if memory is short."""
+        """Store a capture. Drop other captures if memory is short."""
         self._captures[capture.id] = capture
         deadline = time.monotonic() - SECONDS
         # the newest is kept even if it is too large alone, since its client is about to ask for views

@@ -79,7 +79,7 @@ class ApiError(Exception):
 
     @property
     def body(self) -> bytes:
-        """Return the error as JSON; all four keys are always present."""
+        """Return the error as JSON with all four keys present."""
         message = shorten(one_line(self.message), MAX_CHARACTERS)
         fields: ErrorBody = {"message": message, "type": self.type, "param": self.param, "code": self.code}
         answer: Error = {"error": fields}

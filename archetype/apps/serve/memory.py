@@ -81,7 +81,7 @@ class Memory:
             nbytes: memory that all requests need together.
             what: first words of the error message.
             param: field of the body that determines the size.
-            alone: memory that this request needs without the others (default: `nbytes`).
+            alone: memory that this request needs by itself (default: `nbytes`).
 
         Raises:
             ApiError: same as for `hold`.

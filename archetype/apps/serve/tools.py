@@ -142,7 +142,7 @@ def tool_use(model: ServedModel, tools: list[Any] | None, choice: Any, parallel:
 
 
 def takes_text(template: ChatTemplate) -> bool:
-    """Return whether a template reads call arguments as JSON text; most templates read an object."""
+    """Return whether a template reads call arguments as JSON text. Most templates read an object."""
     try:
         return tool_form(template).takes_text
     except DataError:

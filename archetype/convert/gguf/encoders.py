@@ -97,7 +97,7 @@ def check_t5(model: ModelSpec) -> None:
 
 
 def with_usual_scale(model: EncoderDecoder) -> EncoderDecoder:
-    """Set the head's scale to T5's default (d_model ** -0.5 if tied); `HEAD_SCALE` folds other scales into the norm."""
+    """Set the head's scale to T5's default (d_model ** -0.5 if tied). `HEAD_SCALE` folds other scales into the norm."""
     head = expect_kind(LanguageModelHead, model.head, "head")
     return model.replace(head=head.replace(scale=model.d_model**-0.5 if head.tied else 1.0))
 

@@ -36,7 +36,7 @@ class CheckpointInfo:
 
     Attributes:
         type: model_type of the text model.
-        outer_type: model_type of the whole model.
+        outer_type: model_type of the model that contains the text model.
         stated: keys that the file contains. The other keys in `config` are defaults of the class.
         defaults: default of each key that the class in transformers reads; None if the class is unknown.
         unread: keys in the file that the class never reads; left out of `config`.

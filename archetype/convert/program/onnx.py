@@ -36,7 +36,7 @@ def write(program: ExportedProgram, folder: Path, output: str) -> None:
         output: name for the program's output.
 
     Raises:
-        CheckpointError: torch cannot convert an operation; the first such operation is named.
+        CheckpointError: torch cannot convert an operation. The message names the first such operation.
     """
     weights = sum(tensor.nbytes for tensor in program.state_dict.values())
     log = logging.getLogger("torch.onnx")
