@@ -252,7 +252,7 @@ class Layout:
         self.wires.append(Wire(source.id, target.id, kind, (bends[0], *inner, bends[-1])))
 
     def mirrored(self) -> "Layout":
-        """Mirror left and right at x = 0."""
+        """Mirror the layout at x = 0, swapping left and right."""
         anchors: dict[str, Any] = {"start": "end", "end": "start", "middle": "middle"}
         return Layout(
             [replace(box, x=-box.x - box.w) for box in self.boxes],

@@ -37,7 +37,7 @@ _registered: dict[str, type[Tokenizer]] = {}  # kinds registered by users
 
 
 def register_tokenizer(cls: T) -> T:
-    """Register a tokenizer kind (also a class decorator). Its files are looked for before those of built-in kinds.
+    """Register a tokenizer kind (also a class decorator). Its files take precedence over those of built-in kinds.
 
     Raises:
         DataError: the class has no kind, or the kind is used by another class.

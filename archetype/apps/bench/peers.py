@@ -55,7 +55,7 @@ class Peer:
     Args:
         python: interpreter that has the library.
         threads: number of threads that it may use.
-        folder: folder for the files exchanged with the process.
+        folder: working directory of the process, with a file for its messages.
 
     Raises:
         DataError: the library is not installed there, or the process ends.

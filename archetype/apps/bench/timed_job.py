@@ -27,7 +27,7 @@ NUM_TOKENS = 32  # tokens of the first sequence in the output
 
 
 class Peaks(NamedTuple):
-    """Peak memory bandwidth (bytes/s) and compute (FLOP/s) of the machine, and the page size that was read."""
+    """Peak memory bandwidth (bytes/s) and compute (FLOP/s) of the machine, and the page size of the measured memory."""
 
     bandwidth: Peak
     flops: Peak

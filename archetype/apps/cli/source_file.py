@@ -52,7 +52,7 @@ def translate_file(
     """Translate the sources that have no target in the output yet, in batches of similar lengths.
 
     A JSON lines output gets each record as soon as it is ready. A text output, with one target per line, is written
-    when all targets are ready, from a JSON lines file next to it; a hidden file records model and settings.
+    when all targets are ready, from a JSON lines file next to it. A hidden file records model and settings.
 
     Args:
         lm: an encoder-decoder.

@@ -1,4 +1,4 @@
-"""GET /health, /metrics and /v1/models: state of the server, without torch and pydantic."""
+"""GET /health, /metrics and /v1/models: state of the server. Imports neither torch nor pydantic."""
 
 from typing import TYPE_CHECKING, Literal
 
