@@ -39,7 +39,6 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 def activation_name(activation: Activation) -> str:
-    """Return the published name of an activation."""
     for name, known in ACTIVATIONS.items():
         if known == activation:
             return name

@@ -209,7 +209,6 @@ async def _stream(
 
 
 def index_of(step: Event) -> int:
-    """Return the index of the choice to which an event belongs."""
     index: int = step.request.id.index  # type: ignore[attr-defined]
     return index
 

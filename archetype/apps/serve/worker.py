@@ -135,7 +135,6 @@ class Worker:
 
     @property
     def nbytes(self) -> int:
-        """Return the number of bytes of the engine's states and grammars."""
         return 0 if self.engine is None else self.engine.nbytes
 
     def admit(self, count: int) -> None:

@@ -93,7 +93,6 @@ class Facts(NamedTuple):
 
 
 def check_file_type(type: str) -> None:
-    """Refuse an unknown file type."""
     if type not in FILE_TYPES:
         raise CheckpointError("--type", f"unknown type {type!r:.40}", f"use one of {', '.join(FILE_TYPES)}")
 
@@ -123,7 +122,6 @@ def tensor_types(shapes: Shapes, type: str, facts: Facts) -> dict[str, str]:
 
 
 def tensor_bytes(shape: tuple[int, ...], type: str) -> int:
-    """Return the size of a tensor in bytes."""
     weights, size = BLOCKS[type]
     return prod(shape) // weights * size
 

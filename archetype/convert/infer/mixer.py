@@ -55,7 +55,6 @@ class InferredMixer(CheckpointMixer):
         return self.info.norm(bias=False).eps
 
     def position(self, head_dim: int) -> MixerPosition:
-        """Return the position encoding of attention in this layer."""
         return read_position(self.info, self.layer.number, head_dim, self.context_length)
 
     def rotary(self, dim: int) -> Rotary:
@@ -63,7 +62,6 @@ class InferredMixer(CheckpointMixer):
         return read_latent_rotary(self.info, dim, self.context_length)
 
     def pattern(self) -> Pattern:
-        """Return the attention pattern of the layer."""
         return read_pattern(self.info, self.layer.number)
 
     def settle(self, name: str, values: tuple[Any, ...], why: str) -> Any:

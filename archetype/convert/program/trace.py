@@ -73,7 +73,6 @@ def example_inputs(model: Model, batch_size: int, length: int, source_length: in
 
 
 def output_name(spec: ModelSpec) -> str:
-    """Return the name of the program's output."""
     return "vectors" if spec.head.embeds else "hidden" if spec.head.is_absent else "logits"
 
 

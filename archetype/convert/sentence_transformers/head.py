@@ -72,7 +72,6 @@ def read_head(files: Files) -> SentenceEmbeddingHead | None:
 
 
 def dense_folders(files: Files) -> list[str]:
-    """Return the folders of the dense layers, in order."""
     return [module["path"] for module in listed_modules(files) if module["type"].rpartition(".")[2] == "Dense"]
 
 
