@@ -1,1 +1,1 @@
-"""What people run: the command line, the server with its web UI, and the measurement of speed."""
+"""User-facing programs: the command line, the server with its web UI, and benchmarks."""

@@ -1,1 +1,1 @@
-"""Import from and export to published formats: Hugging Face, GGUF, PEFT, Sentence Transformers, ONNX."""
+"""Import from and export to published formats: Hugging Face, GGUF, PEFT, Sentence Transformers and ONNX."""

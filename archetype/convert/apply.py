@@ -25,16 +25,16 @@ def load_tensors(
 ) -> None:
     """Load a checkpoint into a model on the meta device.
 
-    A tensor that needs no conversion becomes a view of the mapped file, so that loading reads nothing.
+    Tensors that need no conversion become views of the mapped file, so that loading them reads no data.
 
     Args:
-        rules: as returned by `for_model`.
-        ignored: patterns of tensors that no rule uses.
-        dtype: of the weights (default: that of the first tensor a rule names).
-        device: of the weights (default: CPU).
+        rules: rules returned by `for_model`.
+        ignored: patterns of tensor names that no rule uses.
+        dtype: dtype of the weights (default: dtype of the first tensor that a rule names).
+        device: device of the weights (default: CPU).
 
     Raises:
-        CheckpointError: names the tensor that is missing, left over or of the wrong shape.
+        CheckpointError: a tensor is missing, unused or of the wrong shape.
     """
     # names and shapes before any data is read: a wrong file then fails at once
     check_all_used(rules, tensors.names(), ignored)
@@ -67,19 +67,19 @@ def load_tensors(
 
 
 def shapes_of(model: nn.Module) -> dict[str, Shape]:
-    """Return the shape of every tensor of a model's state, by name."""
+    """Return the shape of every tensor in a model's state, by name."""
     return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
 def published_shapes(model: nn.Module) -> dict[str, Shape]:
-    """Return the shapes of all tensors except the sentence head's, which are stored in other files."""
+    """Return the shapes of all tensors outside the sentence head, which is stored in other files."""
     return {name: shape for name, shape in shapes_of(model).items() if not name.startswith("sentence_head.")}
 
 
 def export_tensors(
     model: nn.Module, rules: list[Rule], state: dict[str, Tensor] | None = None
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield the file's tensors by name, built from `state` (default: the model's state)."""
+    """Yield the file's tensors by name, computed from `state` (default: the model's state)."""
     state = model.state_dict() if state is None else state
     for rule in rules:
         params = _params(rule, state)
@@ -92,7 +92,7 @@ def export_tensors(
 
 
 def export_sizes(model: nn.Module, rules: list[Rule]) -> dict[str, int]:
-    """Return the bytes of each tensor of the file."""
+    """Return the size in bytes of each tensor of the file."""
     state = model.state_dict()
     return {rule.hf: sum(tensor.nbytes for tensor in _params(rule, state)) for rule in rules}
 
@@ -100,10 +100,10 @@ def export_sizes(model: nn.Module, rules: list[Rule]) -> dict[str, int]:
 def shares(
     rules: Iterable[Rule], shapes: Mapping[str, Shape], size: Callable[[str], int]
 ) -> Iterator[tuple[str, int, Fraction]]:
-    """Yield each parameter's name, its number of weights and its share of a file tensor's bytes.
+    """Yield each parameter's name, its number of weights, and its share of the bytes of a file tensor.
 
     Args:
-        size: returns the bytes of a tensor of the file.
+        size: returns the size in bytes of a file tensor.
     """
     for rule in rules:
         counts = {name: prod(shapes[name] if rule.expert is None else shapes[name][1:]) for name in rule.params}
@@ -154,7 +154,7 @@ def _joint_shape(shapes: list[Shape]) -> Shape:
 
 
 def file_shape(rule: Rule, shapes: list[Shape]) -> Shape:
-    """Return the shape of the file tensor that holds parameters of the given shapes."""
+    """Return the shape of the file tensor that stores parameters of the given shapes."""
     shape = _shape_in_file(rule, shapes)
     return (*shape[:-2], shape[-1], shape[-2]) if rule.transposed else shape
 

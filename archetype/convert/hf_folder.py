@@ -43,18 +43,18 @@ def read_model(
     overrides: Sequence[str] = (),
     further_tokens: bool = False,
 ) -> tuple[Family, Model]:
-    """Read a folder's model; weights that need no conversion are mapped from the file.
+    """Read a model from a folder. Weights that need no conversion are mapped from the file.
 
     Args:
-        folder: holds config.json and model.safetensors, or an index and its shards.
-        dtype: of the weights (default: as in the file).
-        device: of the weights (default: CPU).
-        allow_pickle: read pytorch_model.bin if there are no safetensors.
+        folder: folder with config.json and model.safetensors, or with an index and shards.
+        dtype: dtype of the weights (default: as in the file).
+        device: device of the weights (default: CPU).
+        allow_pickle: whether to read pytorch_model.bin if there are no safetensors files.
         overrides: path=value changes to the specification, or LAYOUT=value for layouts that the files do not determine.
-        further_tokens: also read the layers for multi-token prediction.
+        further_tokens: whether to read the layers for multi-token prediction too.
 
     Raises:
-        CheckpointError: names the file, key or tensor that is wrong.
+        CheckpointError: a file, key or tensor is wrong.
     """
     settings, changes = split_overrides(overrides)
     family, spec = read_hf_spec(folder, lambda: open_tensors(folder, allow_pickle).shapes(), settings=settings)
@@ -94,10 +94,10 @@ def _head_tensors(folder: Path, family: Family, spec: ModelSpec, allow_pickle: b
 
 
 def read_left_out(folder: Path, family: Family, spec: ModelSpec, allow_pickle: bool = False) -> Mapping[str, Tensor]:
-    """Return the weights of a folder that the model does not use, such as an image encoder's; read on access.
+    """Return the weights in a folder that the model does not use, such as an image encoder. They are read on access.
 
     Warns:
-        LeftOut: tensors of a registered family are left out; for other families `read_model` has warned.
+        LeftOut: tensors of a registered family are unused. For other families, `read_model` has already warned.
     """
     tensors = open_tensors(folder, allow_pickle)
     names = prediction_tensors(tensors.names()) if family.reading is None else family.reading.left_out
@@ -109,13 +109,13 @@ def read_left_out(folder: Path, family: Family, spec: ModelSpec, allow_pickle: b
 
 
 def open_tensors(folder: Path, allow_pickle: bool = False, dtype: torch.dtype | None = None) -> Tensors:
-    """Open the tensors of a folder; quantized ones are dequantized on access.
+    """Open the tensors of a folder. Quantized tensors are dequantized on access.
 
     Args:
-        dtype: of dequantized tensors (default: as in config.json, or that of the other tensors).
+        dtype: dtype of dequantized tensors (default: dtype in config.json, or dtype of the other tensors).
 
     Raises:
-        CheckpointError: there are no weights, or they are quantized in an unsupported way.
+        CheckpointError: the folder has no weights, or they are quantized with an unsupported method.
     """
     tensors, file = Tensors.open(folder, allow_pickle), folder / "config.json"
     config = read_mapping(file)
@@ -172,10 +172,10 @@ def write_model(
     """Write config.json and the weights into an existing folder.
 
     Args:
-        model: with a specification that the family's format can express.
-        config: further keys of config.json, such as the ids of bos and eos.
-        shard_bytes: size above which weights are split into several files with an index.
-        left_out: further tensors, written unchanged.
+        model: model with a specification that the family's format can express.
+        config: additional keys for config.json, such as the ids of bos and eos.
+        shard_bytes: size above which the weights are split into several files with an index.
+        left_out: additional tensors, written unchanged.
     """
     from huggingface_hub import split_state_dict_into_shards_factory
 
@@ -205,7 +205,7 @@ def write_model(
 
 
 def with_copies(model: Model, family: Family, left_out: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Return the unused tensors; those that copy one of the model's parameters get its current value."""
+    """Return the unused tensors. Tensors that duplicate a parameter of the model get the parameter's current value."""
     state = model.state_dict()
     copies = {name: param for name, param in family.format.copies.items() if name in left_out and param in state}
     if not copies:
@@ -214,10 +214,10 @@ def with_copies(model: Model, family: Family, left_out: Mapping[str, Tensor]) ->
 
 
 def compare(model: Model, family: Family, folder: Path, left_out: Mapping[str, Tensor] = MappingProxyType({})) -> None:
-    """Read a folder back and compare every tensor bit for bit.
+    """Read a folder back and verify that every tensor is bit-identical.
 
     Raises:
-        CheckpointError: names the tensor that differs.
+        CheckpointError: a tensor differs.
     """
     registered = family.reading is None
     spec = with_head_of(read_hf_spec(folder)[1], read_files(folder)) if registered else model.spec
@@ -235,7 +235,7 @@ def _bits(tensor: Tensor) -> Tensor:
 
 
 def with_names_of_file(family: Family, rules: list[Rule], names: list[str]) -> list[Rule]:
-    """Return the rules with tensor names as in the file: with or without the prefix, and old names of norms."""
+    """Return the rules with the tensor names in the file: with or without the prefix, and with old names for norms."""
     present = set(names)
 
     def renamed(rule: Rule) -> Rule:

@@ -1,6 +1,6 @@
-"""Read preprocessor_config.json: the steps from the pixels of an image to the input of a model.
+"""Preprocessing of images as described in preprocessor_config.json: from pixels to model input.
 
-Steps, order and arithmetic are those of transformers' image processors with the PIL backend.
+Steps, order and arithmetic are the same as in transformers' image processors with the PIL backend.
 """
 
 import warnings
@@ -27,12 +27,12 @@ Numbers = npt.NDArray[np.float32]
 
 
 class Sides(Spec):
-    """Target size of scaling or cropping.
+    """Target size for scaling or cropping.
 
     Attributes:
-        height: in pixels; needs `width`.
-        width: in pixels.
-        shortest_edge: length of the shorter side in pixels; the aspect ratio is kept.
+        height: height in pixels; needs `width`.
+        width: width in pixels; needs `height`.
+        shortest_edge: length of the shorter side in pixels, with the aspect ratio kept.
     """
 
     height: Size | None = None
@@ -47,10 +47,10 @@ class Sides(Spec):
         return self
 
     def of(self, height: int, width: int) -> tuple[int, int]:
-        """Return (height, width) after scaling an image of the given size.
+        """Return the (height, width) to which an image of the given size is scaled.
 
         Raises:
-            DataError: the result has too many pixels.
+            DataError: the scaled image has too many pixels.
         """
         new_height, new_width = self.height or 0, self.width or 0
         if self.shortest_edge is not None:
@@ -75,13 +75,13 @@ ByChannel = Annotated[tuple[Finite, ...], BeforeValidator(_as_list), Field(min_l
 
 
 class ImageProcessor(Spec):
-    """Preprocessing steps in the order of the fields, which are named as in the file.
+    """Preprocessing steps in the order of the fields, whose names are those in the file.
 
     Attributes:
         do_convert_rgb: repeat grayscale images to three channels.
         do_resize: scale to `size`.
         size: height and width, or the shortest edge.
-        resample: PIL's filter: 0 nearest, 1 Lanczos, 2 bilinear, 3 bicubic, 4 box, 5 Hamming.
+        resample: filter in PIL: 0 nearest, 1 Lanczos, 2 bilinear, 3 bicubic, 4 box, 5 Hamming.
         do_center_crop: crop the center to `crop_size`, padding with black.
         crop_size: height and width.
         do_rescale: multiply pixels (0 to 255) by `rescale_factor`.
@@ -112,10 +112,10 @@ class ImageProcessor(Spec):
         return self
 
     def numbers(self, pixels: Pixels) -> Numbers:
-        """Preprocess one image, (C, H, W).
+        """Convert an image to the model's input, (C, H, W).
 
         Raises:
-            SpecError: the mean or deviation has another number of channels, or the result is infinite.
+            SpecError: the mean or deviation has the wrong number of channels, or the result is infinite.
             DataError: the scaled image is too large.
         """
         if self.do_convert_rgb and len(pixels) == 1:
@@ -144,7 +144,7 @@ class ImageProcessor(Spec):
         return np.array(values, dtype=np.float32)[:, None, None]
 
     def contents(self) -> dict[str, Any]:
-        """Return the file's contents, for a class that obeys these keys in every version of transformers."""
+        """Return the keys of preprocessor_config.json for a class that obeys them in every version of transformers."""
         values = self.dump(full=True)
         sides = {name: value.dump() for name in ("size", "crop_size") if (value := getattr(self, name)) is not None}
         means = {name: values[name][0] for name in ("image_mean", "image_std") if len(values[name]) == 1}
@@ -153,7 +153,7 @@ class ImageProcessor(Spec):
 
 
 def square_pictures(num_channels: int, side: int) -> ImageProcessor:
-    """Return the steps for models trained on image files: scale, crop the center square, rescale to 0..1."""
+    """Return the steps for models trained on image files: scale, crop the center square, rescale to [0, 1]."""
     return ImageProcessor(
         do_convert_rgb=num_channels == 3,
         size=Sides(shortest_edge=side),
@@ -165,7 +165,7 @@ def square_pictures(num_channels: int, side: int) -> ImageProcessor:
 
 
 def numbers_as_they_are(num_channels: int, side: int) -> ImageProcessor:
-    """Return an image processor that leaves its input unchanged, for models trained on arrays."""
+    """Return an image processor for models trained on arrays, which leaves its input unchanged."""
     return ImageProcessor(do_resize=False, size=_square(side), do_rescale=False, do_normalize=False)
 
 
@@ -218,16 +218,16 @@ NEUTRAL = {"do_pad": (False,), "data_format": ("channels_first",), "use_square_s
 
 
 def open_processor(contents: Mapping[str, Any], model_type: str | None = None) -> ImageProcessor:
-    """Return the steps of a preprocessor_config.json. Every key is read, known to have no effect, reported or refused.
+    """Parse a preprocessor_config.json. Each key is used, known to have no effect, reported or refused.
 
     Args:
-        model_type: implies the class if the file names none.
+        model_type: model type that determines the class if the file does not name a class.
 
     Raises:
-        CheckpointError: a value is wrong, or asks for an unsupported step.
+        CheckpointError: a value is wrong, or requires an unsupported step.
 
     Warns:
-        NotObeyed: names unknown keys, which transformers' class ignores too.
+        NotObeyed: the file has unknown keys, which transformers' class ignores too.
     """
     name = str(next((contents[key] for key in NAMES if contents.get(key)), OF_MODELS.get(model_type or "", "")))
     name = name.replace("FeatureExtractor", "ImageProcessor").removesuffix("Fast").removesuffix("Pil")
@@ -261,7 +261,7 @@ def open_processor(contents: Mapping[str, Any], model_type: str | None = None) -
 
 
 def read_processor_contents(folder: Path) -> dict[str, Any] | None:
-    """Return the image section of a model's folder; None if there is none."""
+    """Return the image section of the processor file in a folder; None if there is no such section."""
     if (nested := folder / NESTED_FILE).is_file():
         contents = read_mapping(nested).get("image_processor")
         if isinstance(contents, dict):

@@ -1,4 +1,4 @@
-"""Write the README.md of an exported folder: description, cost, evaluation and how to load the model."""
+"""README.md of an exported folder: description, cost, evaluation and how to load the model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,12 +21,12 @@ MODEL_CARD, DRAWING = "README.md", "architecture.svg"
 
 @dataclass(frozen=True)
 class ModelCard:
-    """Contents of a model card beyond the specification. Data and licence are unknown and not mentioned.
+    """Facts in a model card beyond the specification. Training data and licence are unknown and not mentioned.
 
     Attributes:
-        name: to load the model by: owner/name, or a folder.
-        revision: branch on the hub (default: main).
-        evaluation: last evaluation in the run's metrics; empty without one.
+        name: name for loading the model: owner/name, or a folder.
+        revision: branch on huggingface.co (default: main).
+        evaluation: last evaluation in the run's metrics; empty if there is none.
     """
 
     name: str = "PATH"
@@ -34,7 +34,7 @@ class ModelCard:
     evaluation: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, model: ModelSpec, family: Family, folder: Path) -> None:
-        """Write the card and its drawing."""
+        """Write the model card and its drawing."""
         report = cost_report(model)
         Drawing(draw(report)).save(folder / DRAWING)
         costs = comparison_table(["bfloat16"], [report])

@@ -1,4 +1,4 @@
-"""Write the module through which transformers finds the classes of `archetype.hf` (trust_remote_code)."""
+"""Module in an exported folder through which transformers finds the classes of `archetype.hf` (trust_remote_code)."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ __all__ = [{quoted}]
 
 
 def write_own_code(folder: Path, architecture: str) -> dict[str, str]:
-    """Write the module that imports the classes, and return `auto_map` for config.json."""
+    """Write the module that imports the classes. Return `auto_map` for config.json."""
     names = sorted({"ArchetypeConfig", "ArchetypeModel", architecture})
     quoted = ", ".join(f'"{name}"' for name in names)
     code = CODE.format(version=__version__, source=installed_from(), names=", ".join(names), quoted=quoted)

@@ -1,7 +1,7 @@
-"""Compare a model in Archetype with transformers, module by module, or a GGUF file with llama.cpp.
+"""Comparison of a model in Archetype with transformers, module by module, or of a GGUF file with llama.cpp.
 
-For ports and conversions. The weight rules pair the modules: modules with the same tensors are compared, in the order
-in which they run.
+Modules are paired through the weight rules: modules with the same tensors are compared, in the order in which they
+run.
 """
 
 import json
@@ -40,7 +40,7 @@ OUTPUTS = ("logits", "prediction_logits", "last_hidden_state")
 
 @dataclass(frozen=True)
 class ModuleDifference:
-    """Largest difference between the outputs of a module and its counterpart, relative to the largest magnitude."""
+    """Largest difference between the outputs of two paired modules, relative to the largest magnitude."""
 
     module: str
     reference: str
@@ -49,12 +49,12 @@ class ModuleDifference:
 
 @dataclass(frozen=True)
 class Parity:
-    """Result of a comparison.
+    """Result of comparing a model with another library.
 
     Attributes:
-        dtype: of weights and computation.
+        dtype: dtype of the weights and of the computation.
         tolerance: largest relative difference that counts as agreement.
-        modules: in the order in which they run.
+        modules: differences of the modules, in the order in which they run.
         left_out: modules without a comparable counterpart.
         difference: largest difference of the outputs, relative to their largest magnitude.
         kl: mean KL divergence of the output distributions in nats; None without logits.
@@ -71,12 +71,12 @@ class Parity:
 
     @property
     def first(self) -> ModuleDifference | None:
-        """First module whose difference exceeds the tolerance."""
+        """First module with a difference above the tolerance."""
         return next((module for module in self.modules if module.difference > self.tolerance), None)
 
     @property
     def agrees(self) -> bool:
-        """Whether the outputs and all modules agree."""
+        """Whether the outputs and all modules agree within the tolerance."""
         return self.difference <= self.tolerance and self.first is None
 
 
@@ -92,7 +92,7 @@ def compare(
 
     Args:
         folder: a Hugging Face folder, a GGUF file, or a model on huggingface.co (owner/name or owner/name@revision).
-        text: input (default: random tokens or a random image).
+        text: input text (default: random tokens or a random image).
         tolerance: largest relative difference that counts as agreement (default: by dtype).
         overrides: path=value changes to the specification that Archetype reads.
 
@@ -149,13 +149,13 @@ def _compare_with_llama_cpp(
 
 
 def reference_class(values: Mapping[str, Any], place: str) -> Any:
-    """Return the transformers class that a config.json names, or the class of its model type.
+    """Return the transformers class named in a config.json, or the class for its model type.
 
-    Code in the folder is never run: if the file names a class of its own code, the model type decides (Sarvam's is
-    GLM-4's).
+    Code in the folder is never run. If the file names a class of such code, the model type decides (Sarvam's type is
+    that of GLM-4).
 
     Raises:
-        DataError: transformers is missing, or has no class for the type.
+        DataError: transformers is not installed, or has no class for the model type.
     """
     try:
         import transformers
@@ -194,7 +194,7 @@ def read_configuration(model_class: Any, folder: Path) -> tuple[Any, Callable[[A
 
 @contextmanager
 def quiet_reference() -> Iterator[None]:
-    """Let transformers log errors only."""
+    """Set transformers to log only errors."""
     from transformers import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -209,7 +209,7 @@ def quiet_reference() -> Iterator[None]:
 
 
 def load_reference(folder: Path, dtype: torch.dtype | None) -> nn.Module:
-    """Load the model with transformers, by the class that config.json names."""
+    """Load the model with the transformers class that config.json names."""
     file = folder / "config.json"
     model_class = reference_class(json.loads(file.read_bytes()), str(file))
     try:
@@ -256,7 +256,7 @@ class _ModulesByWeight:
             self.holders.setdefault(_digest(weight), []).append(name.rpartition(".")[0])
 
     def find(self, path: str, weight: Tensor) -> str | None:
-        """Return the module of this name, or else the one with this weight in the same layer and the nearest name.
+        """Return the module with this name, or the module with this weight in the same layer and the most similar name.
 
         Several modules may have equal weights, such as the norms of an untrained model.
         """
@@ -301,7 +301,7 @@ def _join(group: Rule, outputs: dict[str, Tensor]) -> Tensor:
 
 
 def distance(tensor: Tensor, reference: Tensor) -> float | None:
-    """Return the largest difference relative to the largest magnitude of the reference; None if shapes differ."""
+    """Return the largest difference relative to the largest magnitude of the reference; None if the shapes differ."""
     if reference.dim() == 4 and tensor.dim() == 3:
         reference = reference.flatten(2).transpose(1, 2)  # (B, D, H, W) to (B, H * W, D)
     tensor, reference = tensor.double().squeeze(), reference.double().squeeze()
@@ -311,7 +311,7 @@ def distance(tensor: Tensor, reference: Tensor) -> float | None:
 
 
 def make_inputs(model: Model, folder: Path, text: str | None) -> dict[str, Tensor]:
-    """Return the input of both models, by transformers' names of arguments."""
+    """Return the inputs for both models, keyed by transformers' argument names."""
     generator = torch.Generator().manual_seed(0)
     spec = model.spec
     if isinstance(model, VisionEncoder):

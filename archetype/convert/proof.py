@@ -1,8 +1,8 @@
-"""Verify an inferred reading by comparing a small model with transformers.
+"""Verification of an inferred family: a small model is compared with transformers.
 
-Names and shapes do not show how a fused projection is split or which features rotate together. When weights of a model
-type are first read that the tests do not verify, transformers builds a small model of this config.json with random
-weights, Archetype reads it, and the logits are compared. If they differ, other layouts are tried.
+Names and shapes do not show how a fused projection is split or which features rotate together. When weights of a
+model type that the tests do not verify are first read, transformers builds a small model of the same config.json with
+random weights, Archetype reads it, and the logits are compared. If they differ, other layouts are tried.
 """
 
 import json
@@ -44,21 +44,21 @@ TRIALS = 300  # layouts tried; not a time limit, so that a busy machine has the 
 
 
 class Unprovable(Exception):
-    """No small model can be compared; the message states the reason."""
+    """No small model can be compared. The message states the reason."""
 
 
 def check_proved(folder: Path, overrides: Sequence[str] = (), accept: bool = False, allow_pickle: bool = False) -> None:
-    """Verify the assumptions made in reading a folder, unless they are verified already.
+    """Verify the assumptions made while reading a folder, unless they are verified already.
 
     Registered families and model types that the tests verify pass without a comparison.
 
     Args:
-        overrides: as for `read_model`.
-        accept: whether to accept a reading that cannot be verified.
-        allow_pickle: as for `read_model`.
+        overrides: same as for `read_model`.
+        accept: whether to accept assumptions that cannot be verified.
+        allow_pickle: same as for `read_model`.
 
     Raises:
-        CheckpointError: the small model differs, or the reading cannot be verified and `accept` is false.
+        CheckpointError: the small model differs, or the assumptions cannot be verified and `accept` is false.
     """
     file = folder / "config.json"
     values, (settings, changes) = without_settings(read_mapping(file)), split_overrides(overrides)
@@ -92,14 +92,14 @@ def check_proved(folder: Path, overrides: Sequence[str] = (), accept: bool = Fal
 
 @torch.inference_mode()
 def prove(values: dict[str, Any], settings: Mapping[str, Any], changes: Sequence[str] = ()) -> Proof:
-    """Compare a small model of a config.json with transformers, find the layouts that agree, and cache the result.
+    """Compare a small model with transformers, find the layouts for which they agree, and cache the result.
 
     Args:
         settings: layouts set by the user, which are not varied.
         changes: assignments to the specification, tried if the small model differs without them.
 
     Raises:
-        Unprovable: transformers is missing, lacks the class, or cannot build a small model.
+        Unprovable: transformers is not installed, lacks the class, or cannot build a small model.
     """
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -113,7 +113,7 @@ def prove(values: dict[str, Any], settings: Mapping[str, Any], changes: Sequence
 
 @torch.inference_mode()
 def settle_by(small: "SmallModel", settings: Mapping[str, Any]) -> Proof:
-    """Find the layouts for which a small model agrees with transformers; `settings` as for `prove`."""
+    """Find the layouts for which a small model agrees with transformers. `settings` are the same as for `prove`."""
     by, assignments = f"transformers {transformers_version()}", _assignments(settings)
     difference, alternatives = small.difference(assignments), small.alternatives(settings)
     asked = (*alternatives, *settings)
@@ -147,11 +147,11 @@ def _other_layouts(alternatives: Mapping[str, tuple[str, ...]]) -> Iterator[dict
 
 
 class SmallModel:
-    """Small model of a config.json, and its output in transformers.
+    """Small model built from a shrunken config.json, with its reference output from transformers.
 
     Args:
-        folder: empty; the model is written there.
-        values: of the config.json to shrink.
+        folder: empty folder for the model.
+        values: config.json to shrink.
 
     Raises:
         Unprovable: the model cannot be built.
@@ -187,13 +187,13 @@ class SmallModel:
         return model, family
 
     def alternatives(self, settings: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]:
-        """Return the other values of each assumed layout."""
+        """Return the alternatives for each assumed layout."""
         family, _ = read_hf_spec(self.folder, warn=False, settings=settings)
         assert family.reading is not None
         return family.reading.alternatives
 
     def difference(self, overrides: Sequence[str]) -> float:
-        """Return the largest difference of logits, relative to the largest magnitude.
+        """Return the largest difference of logits relative to the largest magnitude.
 
         Raises:
             Unprovable: the model cannot be read.
@@ -205,7 +205,7 @@ class SmallModel:
         return float("inf") if difference is None else difference
 
     def agrees(self, overrides: Sequence[str]) -> bool:
-        """Return whether the model can be read with these overrides, and agrees."""
+        """Return whether the model can be read with these overrides and agrees with transformers."""
         try:
             return self.difference(overrides) < EXACT
         except Unprovable:

@@ -1,4 +1,4 @@
-"""Open a specification from any source: preset, file, run directory, Hugging Face folder, GGUF or plain data."""
+"""Specification from any source: preset, file, run directory, Hugging Face folder, GGUF or plain data."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class PublishedConfig(NamedTuple):
     Attributes:
         file: local path.
         shapes: returns the shapes of the model's dequantized tensors, for unregistered families.
-        model: folder, or name on the hub.
+        model: folder, or name on huggingface.co.
     """
 
     file: Path
@@ -81,15 +81,15 @@ class PublishedConfig(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Path of the file for messages."""
+        """Path of the file, for error messages."""
         return str(Path(self.model) / self.file.name)
 
 
 def find_config(source: Path) -> PublishedConfig | None:
-    """Return the published config.json of a source; None if there is none.
+    """Return the location of a source's config.json; None if the source has no config.json.
 
     Args:
-        source: a folder with a config.json, the file, or a name on the hub (only this file is downloaded).
+        source: folder with a config.json, the file, or a name on huggingface.co (only this file is downloaded).
     """
     if source.is_dir():
         file = source / CONFIG
@@ -112,7 +112,7 @@ def _local_config(file: Path) -> PublishedConfig:
 
 
 def without_weights(source: str | Path) -> CheckpointError:
-    """Return the error for a path without weights; it states what the path is and how to get a model from it."""
+    """Return the error for a path without weights. It states what the path is and how to get a model from it."""
     is_preset = str(source) in preset_facts()
     if is_preset or (Path(source).is_file() and Path(source).suffix in SUFFIXES):
         kind = "a preset" if is_preset else "a specification"
@@ -128,7 +128,7 @@ def read_hf_spec(
     warn: bool = True,
     settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[Family, ModelSpec]:
-    """Read the config.json of a folder; see `read_config`."""
+    """Return the family and the specification of a folder with a config.json; see `read_config`."""
     config = _local_config(folder / CONFIG)
     return read_config(config if shapes is None else config._replace(shapes=shapes), warn, settings)
 
@@ -136,18 +136,18 @@ def read_hf_spec(
 def read_config(
     config: PublishedConfig, warn: bool = True, settings: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[Family, ModelSpec]:
-    """Return the family and the specification that a published config.json describes.
+    """Return the family and the specification described by a published config.json.
 
-    An unregistered family is inferred from its keys and tensors; its `reading` lists the assumptions.
+    An unregistered family is inferred from its keys and tensors. Its `reading` lists the assumptions.
 
     Args:
         warn: whether to warn about unregistered families and keys.
-        settings: layouts of an unregistered family that neither keys nor tensors determine, by name; they override
-            those that a proof has found.
+        settings: layouts of an unregistered family that neither keys nor tensors determine, by name. They override
+            layouts found by a proof.
 
     Warns:
         UnknownFamily: the family is not registered.
-        UnreadKeys: the class of a registered family ignores some keys of the file.
+        UnreadKeys: the transformers class of a registered family ignores some keys of the file.
         ReadOtherwise: the installed transformers, or the version that wrote the file, reads a key differently.
     """
     # imported here, since presets and files need neither

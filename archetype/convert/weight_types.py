@@ -1,4 +1,4 @@
-"""Types of weights that differ between tensors: in GGUF files, and as a model was published."""
+"""Dtypes of weights that differ between tensors: in GGUF files, and in models as published."""
 
 import re
 from collections.abc import Mapping
@@ -25,14 +25,14 @@ PUBLISHED = "published"
 
 
 def weight_types(name: str, model: ModelSpec, source: Any) -> str | WeightTypes:
-    """Return the types of a model's weights for `--dtype`.
+    """Return the dtypes of a model's weights for `--dtype`.
 
     Args:
-        name: a type for all weights, a GGUF file type such as q4_k_m, or `published`.
-        source: of the specification.
+        name: one dtype for all weights, a GGUF file type such as q4_k_m, or `published`.
+        source: source of the specification.
 
     Raises:
-        SpecError: llama.cpp does not support the model, or the published types are unknown.
+        SpecError: llama.cpp does not support the model, or the published dtypes are unknown.
     """
     if name.lower() in FILE_TYPES:
         from archetype.convert.gguf.sizes import gguf_weights  # imported here, since no other type needs torch

@@ -1,8 +1,8 @@
-"""Draw architectures: from a specification and its costs to a scene, and from that to SVG, PNG, PDF or JSON.
+"""Diagrams of architectures: a specification and its costs become a scene, and the scene becomes SVG, PNG, PDF or JSON.
 
     draw = archetype.draw("llama-3-8b")    # a notebook shows it; .svg, .scene, .save("llama.png")
 
-Nothing here loads torch.
+No module of this package loads torch.
 """
 
 from archetype.diagram.drawing import Drawing

@@ -1,4 +1,4 @@
-"""Draw a whole model: its streams, a heading and a legend."""
+"""Drawing of a complete model: its streams, a heading and a legend."""
 
 from collections.abc import Iterable
 
@@ -23,7 +23,7 @@ UNITS: dict[Measure, str] = {
 
 
 def draw_in(report: CostReport, measure: Measure, aspect: str) -> Scene:
-    """Return a model's scene with an aspect ratio such as 16:9, arranged so that its text is as large as possible.
+    """Return a model's scene in an aspect ratio such as 16:9, arranged so that its text is as large as possible.
 
     Raises:
         SpecError: the measure or the aspect ratio is invalid.
@@ -75,9 +75,9 @@ def draw(
 
     Args:
         report: costs of the model.
-        measure: measure shown by the bars of boxes.
-        unfold: draw each layer separately, if there are few enough.
-        in_a_row: kinds of blocks per row.
+        measure: cost measure shown by the bars in boxes.
+        unfold: whether to draw each layer separately, unless there are too many layers.
+        in_a_row: number of block kinds per row.
 
     Raises:
         SpecError: the measure is invalid.

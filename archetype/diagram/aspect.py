@@ -1,4 +1,4 @@
-"""Pad a scene to an aspect ratio, such as a slide's."""
+"""Padding of a scene to an aspect ratio, such as that of a slide."""
 
 import re
 from dataclasses import replace
@@ -8,10 +8,10 @@ from archetype.errors import SpecError
 
 
 def proportion(aspect: str) -> float:
-    """Return width / height of an aspect ratio.
+    """Return width / height for an aspect ratio.
 
     Raises:
-        SpecError: it is not of the form 16:9.
+        SpecError: the ratio does not have the form 16:9.
     """
     match = re.fullmatch(r"([1-9]\d{0,3}):([1-9]\d{0,3})", aspect)
     if match is None:
@@ -20,10 +20,10 @@ def proportion(aspect: str) -> float:
 
 
 def with_aspect(scene: Scene, aspect: str) -> Scene:
-    """Center a scene in a picture with an aspect ratio such as 16:9, without scaling or cropping.
+    """Center a scene in a picture with an aspect ratio such as 16:9, without scaling or cropping the scene.
 
     Raises:
-        SpecError: the aspect ratio is not of that form.
+        SpecError: the aspect ratio does not have the form 16:9.
     """
     ratio = proportion(aspect)
     width, height = max(scene.width, ratio * scene.height), max(scene.height, scene.width / ratio)

@@ -1,4 +1,4 @@
-"""Draw a block on a residual stream, with its sublayers connected as its wiring defines."""
+"""Drawing of a block on a residual stream, with its sublayers connected according to its wiring."""
 
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from archetype.spec.registry import provided
 
 
 class Kind(NamedTuple):
-    """Equal layers of a stack."""
+    """Group of equal layers in a stack."""
 
     block: Block
     layers: tuple[int, ...]
@@ -35,7 +35,7 @@ def put_block(rail: Rail, path: str, kind: Kind, stack: StackCost, costs: Report
 
 
 def branches_of(kind: Kind, stack: StackCost, costs: ReportCosts) -> list[tuple[str, ...]]:
-    """Return the names of a block's sublayers, grouped if they are computed in parallel."""
+    """Return the names of a block's sublayers. Sublayers that are computed in parallel form a group."""
     names = tuple(contents(kind.block))
     is_parallel = len(names) == 2 and _branch(kind.block, costs.of_layers(stack, kind.layers)).parallel
     return [names] if is_parallel else [(name,) for name in names]
@@ -44,7 +44,7 @@ def branches_of(kind: Kind, stack: StackCost, costs: ReportCosts) -> list[tuple[
 def put_branches(
     rail: Rail, path: str, kind: Kind, stack: StackCost, layer_costs: LayerCosts, names: tuple[str, ...]
 ) -> None:
-    """Draw some sublayers of a block next to the residual stream, connected as the block's wiring defines."""
+    """Draw sublayers of a block next to the residual stream, connected according to the block's wiring."""
     field = field_of(kind, stack)
     parts = {name: part for name, part in contents(kind.block).items() if name in names}
     drawings = {name: inside(part, layer_costs.modules(name), function) for name, (part, function) in parts.items()}
@@ -101,7 +101,7 @@ def put_branches(
 
 
 def field_of(kind: Kind, stack: StackCost) -> str:
-    """Return the layers in the notation of `diff`: layers[*], encoder.layers[1::2]."""
+    """Return the path of the layers in the notation of `diff`: layers[*], encoder.layers[1::2]."""
     return stack.stack.field(index_text(list(kind.layers), len(stack.stack.layers)))
 
 

@@ -1,4 +1,4 @@
-"""Captions next to boxes: fields of a part that differ from the defaults."""
+"""Captions next to boxes: the fields of a part that differ from the defaults."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +14,7 @@ def facts(part: Spec) -> list[str]:
 
 
 def mixer_facts(cost: MixerCost, causal: bool) -> list[str]:
-    """Return a mixer's direction, and the size of its state per sequence."""
+    """Return a mixer's direction and the size of its state per sequence."""
     mixer: Mixer = cost.part
     lines = ["causal" if causal else "bidirectional"] if mixer.sees_later else []
     if causal:

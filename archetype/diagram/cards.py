@@ -1,4 +1,4 @@
-"""Draw a model for a slide: layers as numbers, and each distinct sublayer of its blocks once on a card."""
+"""Drawing of a model for a slide: layers labelled with numbers, and one card for each distinct sublayer."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,11 +29,11 @@ class _User:
 
 
 class Cards:
-    """Distinct branches of all blocks, numbered from 1; variants drawn alike share a card, as 1a and 1b.
+    """Distinct branches of all blocks, numbered from 1. Variants that look the same share a card, as 1a and 1b.
 
     Attributes:
         measure: measure shown in boxes.
-        is_complete: whether every layer is drawn: no stack has more kinds of blocks than fit.
+        is_complete: whether every layer is drawn, because no stack has more kinds of blocks than fit.
     """
 
     def __init__(self, measure: Measure, costs: ReportCosts) -> None:
@@ -48,7 +48,7 @@ class Cards:
                     self._add(branch, kind, costs.stacks[prefix])
 
     def put_outline(self, rail: Rail, stack: StackCost) -> None:
-        """Draw the layers of a stack on a residual stream, labelled with the numbers of their branches."""
+        """Draw the layers of a stack on a residual stream, labelled with the card numbers of their branches."""
         kinds = self.kinds[stack.prefix]
         self.letters[stack.prefix] = rail.letters
         names = [" → ".join(self._names_of(kind, stack)) for kind in kinds]
@@ -109,7 +109,7 @@ class Cards:
             same.kinds.append(kind)
 
     def drawn(self) -> list[Layout]:
-        """Draw each branch with its caption; the lower left corner is the origin."""
+        """Draw each branch with its caption. The origin is the lower left corner of a card."""
         return [self._card(index, *branch) for index, branch in enumerate(self.branches.values(), 1)]
 
     def _card(self, index: int, branch: tuple[str, ...], users: Sequence[_User]) -> Layout:

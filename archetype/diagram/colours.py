@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Colours(NamedTuple):
-    """Colors of one theme; each role has a pale one for backgrounds and a full one for edges and bars."""
+    """Colors of one theme. Each role has a pale color for backgrounds and a full color for edges and bars."""
 
     paper: str
     ink: str
@@ -50,7 +50,7 @@ DARK = Colours(
 
 
 class Paint(NamedTuple):
-    """Fill and edge of an area."""
+    """Fill color and edge of an area."""
 
     fill: str
     edge: str

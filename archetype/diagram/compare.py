@@ -1,4 +1,4 @@
-"""Draw two models side by side: different kinds colored, different sizes tinted, and all changed fields listed."""
+"""Drawing of two models side by side: different kinds are colored, different sizes tinted, and all changes listed."""
 
 import re
 from collections.abc import Iterable

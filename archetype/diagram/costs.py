@@ -1,4 +1,4 @@
-"""Assign the rows of a cost report to boxes, each row exactly once."""
+"""Assignment of the rows of a cost report to boxes. Each row belongs to exactly one box."""
 
 import re
 from collections import Counter
@@ -13,7 +13,7 @@ from archetype.models.stack.cost import LayerGroup, StackCost
 
 
 class ReportCosts:
-    """Rows of a cost report, taken by boxes one by one."""
+    """Rows of a cost report. Each box takes its rows."""
 
     def __init__(self, report: CostReport) -> None:
         self.report = report
@@ -35,15 +35,15 @@ class ReportCosts:
         self.symbols = symbol_names(formulas, {symbol for part in parts for symbol in part.symbols})
 
     def of_group(self, stack: StackCost, group: LayerGroup) -> list[str]:
-        """Return the modules of a group's block that have a row, such as `mixer.q`."""
+        """Return the names of all modules in a group's block that have a row, such as `mixer.q`."""
         return self.in_blocks[_block(stack, group)]
 
     def take(self, *modules: str) -> Cost:
-        """Take the cost of modules outside the blocks."""
+        """Take the rows of modules outside the blocks, and return their cost."""
         return self.sum((name, 1, 1) for name in modules)
 
     def sum(self, rows: Iterable[tuple[str, int, int]]) -> Cost:
-        """Sum the cost of some of the layers that each row counts together.
+        """Take the rows of modules, and return the cost of some of the layers that these rows count.
 
         Args:
             rows: (module, number of layers, number of layers with their own weights).
@@ -56,9 +56,9 @@ class ReportCosts:
         return cost
 
     def legend(self, shapes: Iterable[str], labels: Iterable[str]) -> tuple[tuple[str, int, str], ...]:
-        """Return (letter, value, meaning) of each letter used in shapes and, below roots, in labels of boxes.
+        """Return (letter, value, meaning) for each letter in shapes, and for each letter below a root in a label.
 
-        The order is that of `archetype.legend`.
+        The order is the same as in `archetype.legend`.
         """
         length, source = self.report.length, self.report.source_length
         axes = {Symbol("S", length, LEGEND["S"]): "S", Symbol("T_s", source or length, LEGEND["T_s"]): "T_s"}
@@ -77,14 +77,14 @@ class ReportCosts:
         return LayerCosts(self, stack, layers)
 
     def text(self, formula: Formula) -> str:
-        """Format a formula with the letters of shapes: H P as HP, D^2 as D²."""
+        """Format a formula with the letters used in shapes: H P as HP, D^2 as D²."""
         names = {symbol: self.symbols.get(symbol, symbol.name) for symbol in formula.symbols}
         text = formula.text(names).replace("^2", "²").replace("^3", "³")
         return " + ".join(term.replace(" ", "") for term in text.split(" + "))
 
 
 class LayerCosts:
-    """Rows of equal layers of a stack, taken together; `others` are equal layers of other stacks, counted with them."""
+    """Rows of a stack's equal layers, taken together with those of `others`, which are equal layers of other stacks."""
 
     def __init__(
         self, costs: ReportCosts, stack: StackCost, layers: tuple[int, ...], others: Sequence["LayerCosts"] = ()
@@ -107,7 +107,7 @@ class LayerCosts:
         yield from seen
 
     def take(self, *modules: str) -> Cost:
-        """Take the cost of modules of the block, such as `mixer.q`."""
+        """Take the rows of modules in the block, such as `mixer.q`, and return their cost."""
         prefix = f"{self.stack.prefix}blocks."
         counts = [(group.label, count, self._owners(group)) for group, count in self.groups]
         cost = self.costs.sum((f"{prefix}{label}.{name}", n, owners) for label, n, owners in counts for name in modules)
@@ -123,12 +123,12 @@ class LayerCosts:
         return sum(self._owners(group) for group, _ in self.groups) + sum(other.owners for other in self.others)
 
     def in_letters(self, sublayer: str, cell: str, text: str) -> str:
-        """Replace the letters of a cell's shape or label with this model's letters, such as P2 if two sizes are P.
+        """Replace letters in a cell's shape or label with this model's letters, such as P2 if two sizes are called P.
 
         Args:
             sublayer: name of the sublayer, such as mixer.
             cell: name of the cell, prefixed by `parts.1.` if the sublayer has parallel parts.
-            text: text with sizes in brackets or below a root.
+            text: text with sizes in parentheses or below a root.
         """
         costs = list(self.block.contents[sublayer].each()) if sublayer in self.block.contents else []
         part = re.match(r"parts\.(\d+)\.", cell)
@@ -150,7 +150,7 @@ class LayerCosts:
         return self.take(*sorted(names))
 
     def shape(self, module: str) -> str:
-        """Return the shape of a module's weights in letters, D → KP; their number if it is not a projection."""
+        """Return the shape of a module's weights in letters, D → KP, or their number if it is not a projection."""
         sublayer, _, name = module.partition(".")
         if sublayer in self.block.contents and name in (sizes := self.block.contents[sublayer].projection_sizes()):
             return " → ".join(map(self.costs.text, sizes[name]))

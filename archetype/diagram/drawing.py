@@ -1,4 +1,4 @@
-"""Diagram that notebooks display and that can be saved."""
+"""Diagram that notebooks display and that can be saved to a file."""
 
 import json
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ SUFFIXES = (".svg", ".png", ".pdf", ".json")
 
 @dataclass(frozen=True, repr=False)
 class Drawing:
-    """Diagram; notebooks display it.
+    """Diagram of an architecture. Notebooks display it.
 
     Attributes:
         scene: boxes, containers, wires and notes with positions, as plain data.
@@ -29,7 +29,7 @@ class Drawing:
         return svg(self.scene)
 
     def png(self, scale: float = 2.0) -> bytes:
-        """Return the diagram as PNG; `scale` is the number of pixels per pixel of the scene."""
+        """Return the diagram as PNG. `scale` is the number of pixels per pixel of the scene."""
         from archetype.diagram.figure import png
 
         return png(self.scene, scale)
@@ -40,7 +40,7 @@ class Drawing:
         return pdf(self.scene)
 
     def save(self, path: str | Path) -> Path:
-        """Write the diagram; the suffix selects .svg, .png, .pdf, or .json (the scene).
+        """Write the diagram to a file. The suffix selects .svg, .png, .pdf, or .json (the scene).
 
         Raises:
             SpecError: the suffix is unknown.

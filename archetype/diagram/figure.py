@@ -1,4 +1,4 @@
-"""Render a scene to PNG or PDF with matplotlib."""
+"""Rendering of a scene to PNG or PDF with matplotlib."""
 
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ def png(scene: Scene, scale: float = 2.0, colours: Colours = LIGHT) -> bytes:
 
 
 def pdf(scene: Scene, colours: Colours = LIGHT) -> bytes:
-    """Return a PDF file of one page, of the size of the SVG, with selectable text."""
+    """Return a PDF file with one page of the same size as the SVG and with selectable text."""
     return figure_bytes(_figure(scene, INCH, INCH, colours), ".pdf")
 
 

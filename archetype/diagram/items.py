@@ -1,4 +1,4 @@
-"""Convert a picture to plain data for the web UI, which draws it in a light or dark theme."""
+"""Conversion of a picture to plain data for the web UI, which draws it in a light or dark theme."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from archetype.diagram.scene import Scene
 
 
 def picture_items(scene: Scene) -> dict[str, Any]:
-    """Return all painted items from back to front, and the distinct paints.
+    """Return all painted items from back to front, with a table of the distinct paints.
 
     Returns:
         width and height; `items`, each an area, line or text with the index of its paint; `paints`, each for light and

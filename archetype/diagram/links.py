@@ -1,4 +1,4 @@
-"""Wires between two streams side by side; the right one is mirrored, with a gutter between them."""
+"""Wires between two streams side by side. The right stream is mirrored, with a gutter between the two."""
 
 from archetype.diagram.rail import Rail
 from archetype.diagram.scene import Container, Layout, Note
@@ -9,7 +9,7 @@ BETWEEN = 92.0  # distance between two streams
 
 
 def put_link(layout: Layout, link: Link, rails: list[Rail], gutter: float) -> None:
-    """Draw a link between two streams; vertical wires go through the gutter, at x = `gutter`."""
+    """Draw a link between two streams. Vertical wires go through the gutter, at x = `gutter`."""
     match link.kind:
         case "cross":
             _cross(layout, link, rails, gutter)

@@ -1,4 +1,4 @@
-"""Pack rectangles into a picture: each as low and then as far left as it fits."""
+"""Packing of rectangles into a picture: each rectangle is placed as low as possible, then as far left as possible."""
 
 from collections.abc import Iterator, Sequence
 from itertools import permutations
@@ -10,7 +10,7 @@ Corner = tuple[float, float]
 
 
 def packings(sizes: Sequence[Size], gap: float) -> Iterator[list[Corner]]:
-    """Yield arrangements of rectangles in strips of increasing width: the lower left corner of each."""
+    """Yield arrangements of rectangles in strips of increasing width, each as a list of lower left corners."""
     indices = range(len(sizes))
     orders = (
         list(permutations(indices))

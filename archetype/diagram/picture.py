@@ -1,4 +1,4 @@
-"""Convert a scene to painted items (areas, lines and text), common to all file formats."""
+"""Conversion of a scene to painted items (areas, lines and text), which all file formats share."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -44,7 +44,7 @@ class Line(NamedTuple):
 
 
 class Text(NamedTuple):
-    """Line of text; y is its vertical middle."""
+    """Line of text. y is its vertical center."""
 
     x: float
     y: float
@@ -57,7 +57,7 @@ class Text(NamedTuple):
 
     @property
     def area(self) -> tuple[float, float, float, float]:
-        """Left, upper, right and lower edge."""
+        """Left, upper, right and lower edge of the line."""
         width = text_width(self.text, self.size, self.bold)
         left = self.x - {"start": 0.0, "middle": width / 2, "end": width}[self.anchor]
         return left, self.y - self.size / 2, left + width, self.y + self.size / 2
@@ -129,7 +129,7 @@ def role(kind: str) -> str:
 
 
 def amount(box: Box, measure: Measure) -> str:
-    """Format a box's cost briefly, per layer if it counts several: 32 × 4,096; empty if there is none."""
+    """Format a box's cost briefly, per layer if the box has several layers: 32 × 4,096; empty if it has no cost."""
     times, each = box.each(measure)
     if not getattr(box.cost, measure):
         return ""
@@ -138,7 +138,7 @@ def amount(box: Box, measure: Measure) -> str:
 
 
 def cost_line(box: Box, total: Cost, measure: str) -> str:
-    """Return all facts about a box in one line."""
+    """Return everything known about a box in one line."""
     parts = [f"{box.id}: {box.label}" if box.label != box.id.rpartition(".")[2] else box.id]
     parts += [box.shape] * bool(box.shape) + [box.detail] * bool(box.detail)
     cost, layers = box.cost, box.repeat
@@ -179,7 +179,7 @@ def smallest_text(scene: Scene) -> float:
 
 
 def least_width(box: Box, measure: Measure) -> float:
-    """Return the smallest width of a box at which no text is smaller than a note; at most `WIDEST`."""
+    """Return the smallest box width, at most `WIDEST`, at which every label is at least as large as note text."""
     for width in range(72, WIDEST, 4):
         items = list(_texts(replace(box, w=width), measure))
         if all(item.size >= NOTE and not item.text.endswith("…") for item in items):

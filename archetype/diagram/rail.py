@@ -1,4 +1,4 @@
-"""Draw a residual stream as a vertical line, with branches that leave and join it as the wiring defines."""
+"""Drawing of a residual stream as a vertical line, with branches that leave and join it according to the wiring."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,19 +12,19 @@ DOT, SUM = 6.0, 18.0  # sizes of a tap and of a sum on the stream
 
 
 class Rail:
-    """A residual stream, drawn upwards as a line at x = 0.
+    """Residual stream, drawn upwards as a line at x = 0.
 
     Attributes:
         layout: elements on and next to the stream.
-        y: where the next element may begin.
-        floor: y above which there is room next to the stream.
+        y: lowest y for the next element.
+        floor: y above which the space next to the stream is free.
         last: element that the stream left last.
-        waiting: (readers, height of the wire) of each sublayer that reads an encoder's output.
-        letters: replacements of B, T and S on this stream.
-        right: right edge of the sublayers.
-        counts: number of layers stated on its card; boxes show the cost of one.
-        legible: measure whose numbers must not shrink: boxes are as wide as their text (default: fixed widths).
-        branches: x at which sublayers begin.
+        waiting: (readers, height of the wire) for each sublayer that reads an encoder's output.
+        letters: replacements for B, T and S on this stream.
+        right: right edge of the sublayers drawn so far.
+        counts: number of layers that a card states; its boxes show the cost of one layer.
+        legible: measure whose amounts must not shrink, so that boxes are as wide as their text (default: fixed widths).
+        branches: x at which sublayers start.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Rail:
         self.y += GAP
 
     def side(self, box: Box, join: str, symbol: bool = True, gap: float = GAP) -> Box:
-        """Draw a box next to the stream and add it; without `symbol`, concatenate it."""
+        """Draw a box next to the stream and add its output to the stream; without `symbol`, concatenate it."""
         # the box is on the right of the stream, and joins it at the height of its middle
         y, box = self.y + gap, self.sized(box)
         placed = self.layout.add(Box(**{**vars(box), "x": BRANCHES, "y": y}))
@@ -87,14 +87,14 @@ class Rail:
         behind: Box | None = None,
         residual: bool = True,
     ) -> None:
-        """Draw a sublayer next to the stream, and connect it.
+        """Draw a sublayer next to the stream and connect it.
 
         Args:
-            name: prefix of its tap's and sum's names.
-            before: norm of its input.
-            after: norm of its output, before the sum.
+            name: prefix for the names of its tap and sum.
+            before: norm of the sublayer's input.
+            after: norm of the sublayer's output, before the sum.
             behind: norm of the sum.
-            residual: whether the stream continues next to it.
+            residual: whether the stream continues past the sublayer.
         """
         y = self.y + GAP
         tap = self._node(f"{name}_tap", y + (SLIM - DOT) / 2, "tap")
@@ -128,14 +128,14 @@ class Rail:
     def parallel(
         self, name: str, first: Sublayer, second: Sublayer, norms: tuple[Box | None, Box | None], shared: bool
     ) -> None:
-        """Draw two parallel sublayers side by side: they read the same vectors, and their outputs are added.
+        """Draw two parallel sublayers side by side. They read the same vectors, and their outputs are added.
 
         Args:
-            name: prefix of the names of taps and sums.
+            name: prefix for the names of taps and sums.
             first: the mixer.
             second: the feed-forward part, on its right.
-            norms: norms of the first's and the second's input.
-            shared: whether the first norm serves both.
+            norms: input norms of the first and of the second sublayer.
+            shared: whether both sublayers read the first norm.
         """
         y = self.y + GAP
         x = self.branches + first.width + GAP
@@ -171,7 +171,7 @@ class Rail:
             self.y = node.y + node.h
 
     def sized(self, box: Box) -> Box:
-        """Return a box as wide as its text if text must not shrink; sums and taps are unchanged."""
+        """Return a box that is as wide as its text if text must not shrink. Sums and taps are unchanged."""
         # these have no text
         if self.legible is None or box.kind in ("add", "tap"):
             return box
@@ -207,7 +207,7 @@ class Rail:
         sideways: bool = False,
         kind: str = "branch",
     ) -> None:
-        """Place a sublayer, with wires from a norm or tap to the cells that read the stream."""
+        """Place a sublayer, and draw wires from a norm or tap to the cells that read the stream."""
         self.layout.join(sublayer.layout, x, y)
         self.right = max(self.right, x + sublayer.width)
         first: list[Point] = [(source.middle, source.y + source.h)]
@@ -228,7 +228,7 @@ class Rail:
             self.waiting.append((tuple(self.placed(box, x, y) for box in sublayer.source_readers), bus))
 
     def leave(self, sublayer: Sublayer, x: float, y: float) -> Box:
-        """Return where the wire of a sublayer's result begins: at a cell, or at the container."""
+        """Return the start of the wire for a sublayer's result, which is a cell or the container."""
         if sublayer.output is not None:
             return self.placed(sublayer.output, x, y)
         container = self.placed(sublayer.container, x, y)

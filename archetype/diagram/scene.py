@@ -1,7 +1,7 @@
 """Diagram as plain data: boxes, containers, wires and notes with positions in pixels.
 
-A scene is laid out once from the specification and its costs; pictures and the web UI only draw it. The origin is the
-upper left corner; vectors flow upwards.
+A scene is laid out once from the specification and its costs. Pictures and the web UI only draw it. The origin is the
+upper left corner, and vectors flow upwards.
 """
 
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of a box, over all layers that it represents.
+    """Cost of a box, summed over all layers that it represents.
 
     Attributes:
         parameters: trained parameters.
         active: parameters used by one token.
-        flops: FLOPs of a forward pass over full rows.
+        flops: FLOPs of a forward pass over rows without padding.
         bits: bits of the weights.
     """
 
@@ -47,7 +47,7 @@ class Cost:
 
     @classmethod
     def of(cls, row: Row, dtype: str, layers: int = 1, owners: int = 1) -> "Cost":
-        """Return the cost of some of the layers that a row of a cost report counts; `owners` have their own weights."""
+        """Return the cost of `layers` of the layers in a cost report's row. `owners` of them have their own weights."""
         # weights by the layers that own them, FLOPs by all layers
         parameters, active = (n * owners // max(1, row.owners) for n in (row.parameters, row.active))
         return cls(parameters, active, row.forward * layers // row.layers, weight_bytes(8 * parameters, dtype))
@@ -58,25 +58,25 @@ class Cost:
 
 @dataclass(frozen=True)
 class Box:
-    """Module, or operation without weights.
+    """Box for a module, or for an operation without weights.
 
     Attributes:
-        id: path of its parameters, with `*` for all layers: `blocks.*.mixer.q`.
+        id: path of its parameters, with `*` for any layer: `blocks.*.mixer.q`.
         x: left edge.
         y: upper edge.
         w: width.
         h: height.
-        kind: role, which determines the color: mixer, feedforward, norm, position, embedding, head; input, output, add,
+        kind: role that determines the color: mixer, feedforward, norm, position, embedding, head; input, output, add,
             multiply, tap (where a branch leaves the residual stream) and layer (of a stack drawn elsewhere).
-        label: name in the picture.
-        shape: shape of its weights or its result, in letters.
-        repeat: number of layers it represents.
-        sets: number of distinct weights among these layers; 0 if each has its own.
-        cost: cost of all these layers.
-        detail: further information for the reader.
-        field: part of the specification that it draws.
-        change: in a diff: added, removed, changed (another kind) or resized.
-        gives: activation with its result; empty for the output of the module `id`.
+        label: name shown in the picture.
+        shape: shape of the weights or of the result, in letters.
+        repeat: number of layers that the box represents.
+        sets: number of distinct weights among these layers; 0 if each layer has its own weights.
+        cost: total cost of these layers.
+        detail: additional information for the reader.
+        field: path of the specification field that the box shows.
+        change: change in a diff: added, removed, changed (to another kind) or resized.
+        gives: name of the activation with the result; empty if it is the output of the module `id`.
         counted: whether the picture states the number of layers elsewhere.
     """
 
@@ -98,7 +98,7 @@ class Box:
     counted: bool = False
 
     def each(self, measure: "Measure") -> tuple[int, int]:
-        """Return (count, amount) so that the cost is count × amount: FLOPs per layer, weights per set."""
+        """Return (count, amount) with count × amount = cost: FLOPs per layer, or weights per distinct set."""
         times = 1 if self.kind == "layer" else self.repeat if measure == "flops" else self.sets or self.repeat
         return times, getattr(self.cost, measure) // times
 
@@ -113,17 +113,17 @@ class Container:
     """Frame around boxes: a sublayer, a block, repeated layers, or a model.
 
     Attributes:
-        id: path of the parameters.
+        id: path of the parameters inside.
         x: left edge.
         y: upper edge.
         w: width.
         h: height.
         kind: mixer, cross, feedforward, expert, block, repeat or model.
-        label: name in the picture.
+        label: name shown in the picture.
         lines: captions.
         repeat: number of repetitions.
-        field: part of the specification that it draws.
-        change: in a diff: added, removed, changed (another kind) or resized.
+        field: path of the specification field that the container shows.
+        change: change in a diff: added, removed, changed (to another kind) or resized.
     """
 
     id: str
@@ -139,19 +139,19 @@ class Container:
     change: str = ""
 
     def as_box(self) -> Box:
-        """Return the container as an end of a wire."""
+        """Return the container as a box, for the end of a wire."""
         return Box(self.id, self.x, self.y, self.w, self.h, self.kind, self.label)
 
 
 @dataclass(frozen=True)
 class Wire:
-    """Path of vectors.
+    """Path along which vectors flow.
 
     Attributes:
-        source: id of the box that it leaves.
-        target: id of the box that it enters.
+        source: id of the box where the wire starts.
+        target: id of the box where the wire ends.
         kind: stream (the residual stream), branch, source (an encoder's output), state, or tied (shared weights).
-        points: bends, from source to target.
+        points: corners from source to target.
     """
 
     source: str
@@ -162,10 +162,10 @@ class Wire:
 
 @dataclass(frozen=True)
 class Note:
-    """Line of text that starts, ends or is centered at x; y is its middle.
+    """Line of text that starts, ends or is centered at x. y is its vertical center.
 
-    Styles: quiet, title and heading; pill (a name on an edge) and fold (how often something repeats); bars; added,
-    removed and changed.
+    Styles: quiet, title and heading; pill (a name on an edge) and fold (number of repetitions); bars; added, removed
+    and changed.
     """
 
     x: float
@@ -177,20 +177,20 @@ class Note:
 
 @dataclass(frozen=True)
 class Scene:
-    """A complete diagram.
+    """Complete diagram as plain data.
 
     Attributes:
         name: name of the model.
-        description: one sentence of alternative text.
-        measure: measure shown by the bars.
-        unit: the measure in words.
+        description: alternative text in one sentence.
+        measure: cost measure shown by the bars.
+        unit: description of the measure.
         width: width in pixels.
         height: height in pixels.
         boxes: modules and operations.
         containers: frames, outer ones first.
         wires: paths of vectors.
-        notes: further text.
-        legend: (letter, value, meaning).
+        notes: all other text.
+        legend: (letter, value, meaning) of each letter.
     """
 
     name: str
@@ -206,7 +206,7 @@ class Scene:
     legend: tuple[tuple[str, int, str], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data, for `--json` and the web UI."""
+        """Return the scene as plain data, for `--json` and the web UI."""
         data = asdict(self)
         data["boxes"] = [asdict(box) | {"cost": box.cost.to_json()} for box in self.boxes]
         data["wires"] = [
@@ -218,7 +218,7 @@ class Scene:
 
 @dataclass
 class Layout:
-    """Boxes, containers, wires and notes during layout; here y points upwards."""
+    """Boxes, containers, wires and notes during layout, when y points upwards."""
 
     boxes: list[Box] = field(default_factory=list)
     containers: list[Container] = field(default_factory=list)
@@ -242,7 +242,7 @@ class Layout:
         self.notes += [replace(note, x=note.x + dx, y=note.y + dy) for note in other.notes]
 
     def wire(self, source: Box, target: Box, kind: str, points: Sequence[Point]) -> None:
-        """Add a wire; repeated and collinear points are dropped."""
+        """Add a wire without its repeated and collinear points."""
         bends = [point for index, point in enumerate(points) if index == 0 or point != points[index - 1]]
         inner = [
             point
@@ -252,7 +252,7 @@ class Layout:
         self.wires.append(Wire(source.id, target.id, kind, (bends[0], *inner, bends[-1])))
 
     def mirrored(self) -> "Layout":
-        """Mirror left and right at x = 0."""
+        """Mirror the layout at x = 0, swapping left and right."""
         anchors: dict[str, Any] = {"start": "end", "end": "start", "middle": "middle"}
         return Layout(
             [replace(box, x=-box.x - box.w) for box in self.boxes],
@@ -272,7 +272,7 @@ class Layout:
 
     @property
     def area(self) -> tuple[float, float, float, float]:
-        """Left, bottom, right and top of everything including text."""
+        """Left, bottom, right and top of all elements including text."""
         left, bottom, right, top = self.bounds
         # text is measured by its style; centered text stays within what it is centered on
         for note in self.notes:
@@ -284,7 +284,7 @@ class Layout:
         return left, bottom, right, top
 
     def upside_down(self, height: float) -> "Layout":
-        """Flip y, so that it points downwards from the upper edge as in pictures."""
+        """Flip y, so that it points downwards from the upper edge, as in pictures."""
         return Layout(
             [replace(box, y=height - box.y - box.h) for box in self.boxes],
             [replace(container, y=height - container.y - container.h) for container in self.containers],

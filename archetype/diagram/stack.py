@@ -1,4 +1,4 @@
-"""Draw a stack of blocks on a residual stream, with equal layers folded and distinct blocks next to it."""
+"""Drawing of a stack of blocks on a residual stream, with equal layers folded and distinct blocks next to it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -38,9 +38,9 @@ def put_stack(
     """Draw the layers of a stack on a residual stream.
 
     Args:
-        costs: costs of the model.
-        unfold: draw each layer separately, up to `MOST_UNFOLDED`.
-        in_a_row: kinds of blocks per row.
+        costs: rows of the model's cost report.
+        unfold: whether to draw each layer separately, up to `MOST_UNFOLDED`.
+        in_a_row: number of block kinds per row.
     """
     kinds, num_layers = kinds_of(stack), len(stack.stack.layers)
     if unfold and 1 < num_layers <= MOST_UNFOLDED:
@@ -67,7 +67,7 @@ def put_stack(
 
 
 def put_panels(rail: Rail, kinds: list[Kind], stack: StackCost, costs: ReportCosts, in_a_row: int) -> None:
-    """Draw one panel per distinct block next to the residual stream, from left to right, in rows."""
+    """Draw one panel per distinct block next to the residual stream, in rows from left to right."""
     left = rail.right + 3 * MARGIN if rail.right > W else W / 2 + 5 * MARGIN
     x, y, row = left, rail.floor + GAP, 0.0
     for index, kind in enumerate(kinds[:MOST_PANELS]):
@@ -159,7 +159,7 @@ def _sharing(layers: Sequence[int], stack: StackCost) -> str:
 
 
 def put_layers(rail: Rail, kinds: list[Kind], stack: StackCost, names: Sequence[str], most: int = MOST_ROWS) -> None:
-    """Draw the layers on the stream, with repeated groups in a container; list only the kinds above `most` rows."""
+    """Draw the layers on the stream, with repeated groups in a container. Above `most` rows, only list the kinds."""
     code = {layer: index for index, kind in enumerate(kinds) for layer in kind.layers}
     codes = [code[layer] for layer in range(len(code))]
     start = 0
@@ -210,7 +210,7 @@ def kind_name(block: Block) -> str:
 
 
 def put_end(rail: Rail, stack: StackCost, costs: ReportCosts) -> None:
-    """Put what all layers share, and the final norm."""
+    """Draw the part that all layers share, and the final norm."""
     if stack.stack.relative_bias is not None:
         _put_position_bias(rail, stack, costs)
     norm, path = stack.stack.final_norm, f"{stack.prefix}final_norm"
@@ -245,7 +245,7 @@ def _put_position_bias(rail: Rail, stack: StackCost, costs: ReportCosts) -> None
 
 
 def fold(codes: Sequence[int]) -> list[tuple[int, list[tuple[int, int]]]]:
-    """Fold a sequence into repeated groups: (times, [(code, times in a row), ...])."""
+    """Fold a sequence into repeated groups: (number of times, [(code, number of times in a row), ...])."""
     folded = []
     for times, group in runs(codes):
         if len(group) == 1:

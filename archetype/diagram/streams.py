@@ -1,4 +1,4 @@
-"""Draw a model's residual streams side by side, and modules without a known place next to them."""
+"""Drawing of a model's residual streams side by side, and of modules without a known place next to them."""
 
 from dataclasses import replace
 
@@ -15,13 +15,13 @@ from archetype.spec.registry import provided
 
 
 class Drawer:
-    """Drawer of one model.
+    """Drawer for a single model.
 
     Args:
         report: costs of the model.
-        unfold: draw each layer separately.
-        in_a_row: kinds of blocks per row.
-        cards: measure for drawing sublayers on `cards`, with layers shown as numbers (default: blocks with sublayers).
+        unfold: whether to draw each layer separately.
+        in_a_row: number of block kinds per row.
+        cards: measure for drawing sublayers on cards, with layers shown as numbers (default: blocks with sublayers).
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Drawer:
         self.cards = None if cards is None else Cards(cards, self.costs)
 
     def layout(self) -> Layout:
-        """Return the model's boxes, containers and wires; the left stream is at x = 0."""
+        """Return the model's boxes, containers and wires, with the left stream at x = 0."""
         draw = provided("diagram", type(self.spec))
         assert draw is not None  # every model provides a drawing
         drawn: Streams = draw(self.spec, self.costs.model, self.costs.text)
@@ -79,7 +79,7 @@ class Drawer:
         return rail.side(box, step.joins, not step.is_before) if step.joins else rail.put(box)
 
     def put_rest(self, layout: Layout) -> None:
-        """Put modules of an extension without a known place on the far left."""
+        """Draw an extension's modules that have no known place on the far left."""
         left, y, _, _ = layout.bounds
         for name in sorted(self.costs.untaken):
             label = name.rpartition(".")[2]

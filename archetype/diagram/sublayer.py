@@ -1,4 +1,4 @@
-"""Lay out a sublayer of a block: its cells in a container, wires between them, and captions next to it."""
+"""Layout of a block's sublayer: cells in a container, wires between cells, and captions next to the container."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -22,18 +22,18 @@ BUS = 10.0  # distance from a container's lower edge to where its inputs branch
 
 
 class Sublayer(NamedTuple):
-    """Laid-out sublayer of a block; the lower left corner of its container is the origin.
+    """Laid-out sublayer of a block. The origin is the lower left corner of its container.
 
     Attributes:
         layout: container, boxes, wires and text.
         width: width of the container.
         height: height of the container.
         middle: horizontal center of the boxes.
-        entry: x of the wire from below.
+        entry: x of the wire that enters from below.
         readers: cells that read the stream.
         source_readers: cells that read an encoder's output.
-        output: cell with the sublayer's result; None for the container itself.
-        container: the container as a box, for wires.
+        output: cell that computes the sublayer's result; None for the container itself.
+        container: the container as a box, for the ends of wires.
     """
 
     layout: Layout
@@ -60,21 +60,21 @@ def sublayer_layout(
     legible: Measure | None = None,
     counts: int = 1,
 ) -> Sublayer:
-    """Lay out the inside of a sublayer, with name and captions on its right.
+    """Lay out the cells of a sublayer, with its name and captions on the right.
 
     Args:
-        path: path of its parameters, such as `blocks.*.mixer`.
+        path: path of the sublayer's parameters, such as `blocks.*.mixer`.
         kind: mixer, cross or feedforward.
         title: name of the part.
         lines: captions.
-        drawing: its cells.
-        costs: costs of its layers.
-        field: part of the specification that it draws.
+        drawing: the sublayer's cells.
+        costs: costs of the layers that have this sublayer.
+        field: path of the specification field that the sublayer shows.
         columns: width of the block's widest sublayer.
-        letters: replacements of B, T and S in this stack.
-        legible: measure whose numbers must not shrink: boxes are as wide as their text, and the caller adds captions
-            (default: boxes of one width with shrinking text).
-        counts: number of layers stated next to it; boxes show the cost of one.
+        letters: replacements for B, T and S in this stack.
+        legible: measure whose amounts must not shrink, so that boxes are as wide as their text, and the caller adds
+            captions (default: boxes of one width with shrinking text).
+        counts: number of layers stated next to the sublayer; its boxes show the cost of one layer.
     """
     layout, name, role = Layout(), path.rpartition(".")[2], "feedforward" if kind == "feedforward" else "mixer"
     boxes: dict[str, Box] = {}

@@ -1,4 +1,4 @@
-"""Render a scene as a self-contained SVG for light and dark themes, with full costs in box titles."""
+"""Rendering of a scene as a self-contained SVG for light and dark themes, with full costs in the titles of boxes."""
 
 from html import escape
 

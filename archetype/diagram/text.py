@@ -1,4 +1,4 @@
-"""Estimate text widths, and format numbers briefly."""
+"""Estimation of text widths, and short formats for numbers."""
 
 import textwrap
 
@@ -15,12 +15,12 @@ NOTE = 11.5  # size of text next to boxes
 
 
 def text_width(text: str, size: float, bold: bool = False) -> float:
-    """Return the estimated width of a line in pixels; `size` is the font size in pixels."""
+    """Return the estimated width of a line in pixels for a font size in pixels."""
     return sum(WIDTH.get(character, 1.0) for character in text) * size * (BOLD if bold else 1)
 
 
 def fitted(text: str, size: float, width: float, smallest: float, bold: bool = False) -> tuple[str, float]:
-    """Return a text and the size at which it fits a width; at the smallest size it is truncated."""
+    """Return a text and the font size at which it fits a width. At the smallest size, the text is truncated."""
     full = text_width(text, size, bold)
     if full <= width:
         return text, size

@@ -1,6 +1,6 @@
-"""Model families, one file each: presets and, if weights are published, their format. Does not import torch.
+"""Model families, one file each: presets and, for families with published weights, the format. Imports no torch.
 
-Names are imported on first use, so that listing presets loads no specifications.
+Names are imported on first use, so that listing presets does not load specifications.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""ALBERT (Lan 2019): BERT with shared layers and narrow embeddings; format: transformers' `albert`."""
+"""ALBERT (Lan 2019): BERT with shared layers and narrow embeddings. Format: transformers' `albert`."""
 
 from typing import Any
 
@@ -20,12 +20,12 @@ def albert(
     vocab_size: int = 30_000,
     **design: Any,
 ) -> Encoder:
-    """Build an ALBERT encoder; `design` takes the arguments of `bert`.
+    """Build an ALBERT encoder. `design` takes the arguments of `bert`.
 
     Args:
-        num_layers: passes through groups of layers.
-        width: of the embedding tables.
-        num_groups: groups of layers with different weights.
+        num_layers: number of layer groups that a forward pass runs through.
+        width: width of the embedding tables.
+        num_groups: number of layer groups with different weights.
     """
     encoder = bert(num_layers=num_layers * layers_per_group, vocab_size=vocab_size, **design)
     # layer `index` shares the weights of the first pass of its group

@@ -1,6 +1,6 @@
-"""Format of a single model of an unregistered family: its config.json and tensor names as read.
+"""Format for a single model of an unregistered family: its config.json and tensor names as read.
 
-As long as the specification is the inferred one, config.json is written back unchanged.
+As long as the specification is unchanged, config.json is written back unchanged.
 """
 
 import copy
@@ -22,7 +22,7 @@ DTYPE_KEYS = ("dtype", "torch_dtype")
 
 @dataclass(frozen=True)
 class KeysAsRead:
-    """Keys of one config.json, and the specification inferred from them and the tensors."""
+    """Keys of a config.json, and the specification inferred from the keys and the tensors."""
 
     values: Mapping[str, Any]
     model: ModelSpec
@@ -46,10 +46,10 @@ def family_as_read(
     rules: Any,
     reading: InferenceReport,
 ) -> Family:
-    """Build the family of one model.
+    """Build a family for a single model.
 
     Args:
-        model: the inferred specification.
+        model: inferred specification.
         rules: weight rules, or a function of the specification that returns them.
         reading: report of the inference.
     """
@@ -65,11 +65,11 @@ def family_as_read(
 
 
 def with_predictions(family: Family, model: ModelSpec, values: Mapping[str, Any], names: Collection[str]) -> Family:
-    """Return the family of one model including its layers for multi-token prediction.
+    """Return the family of a single model, with its layers for multi-token prediction.
 
     Args:
-        family: of the model without these layers.
-        names: of all tensors of the file.
+        family: family of the model without these layers.
+        names: names of all tensors in the file.
 
     Raises:
         CheckpointError: the file has no such layers, or they cannot be read.
@@ -87,7 +87,7 @@ def with_predictions(family: Family, model: ModelSpec, values: Mapping[str, Any]
 
 
 def with_spec(family: Family, model: ModelSpec) -> Family:
-    """Return the family for a specification with corrected assumptions; registered families are unchanged."""
+    """Return the family for a specification with corrected assumptions. Registered families are returned unchanged."""
     if family.published is None or not isinstance(family.format.keys, KeysAsRead):
         return family
     return replace(family, published=replace(family.format, keys=replace(family.format.keys, model=model)))

@@ -1,4 +1,4 @@
-"""BERT (Devlin 2018), with the settings in which its descendants differ; format: transformers' `bert`."""
+"""BERT (Devlin 2018), with the settings in which its descendants differ. Format: transformers' `bert`."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -55,7 +55,7 @@ def bert(
 ) -> Encoder:
     """Build a BERT encoder, by default with a masked language modelling head.
 
-    `patterns` are cycled over the layers; `model` are further fields of `spec.Encoder`.
+    `patterns` are cycled over the layers. `model` has additional fields of `spec.Encoder`.
     """
     # the paper gives no eps; 1e-12 is the `layer_norm_eps` of Google's configurations
     norm = LayerNorm(eps=eps)
@@ -84,14 +84,14 @@ def bert(
 
 @dataclass(frozen=True)
 class HeadRow:
-    """Head and pooler, by the class that the file names (default: the masked language modelling head).
+    """Row for the head and the pooler, given the class that the file names (default: masked language modelling head).
 
     Attributes:
         dropout: key of the dropout rate before the classifier.
         pooled: whether a model without a head has a pooler.
-        activation: of the pooler before a classifier, or the argument that has it.
-        pretraining: whether the class `ForPreTraining` exists, with the masked language modelling head.
-        spans: whether the class for answer spans exists, with a linear layer.
+        activation: activation of the pooler before a classifier, or the argument that contains it.
+        pretraining: whether the class `ForPreTraining`, with the masked language modelling head, exists.
+        spans: whether the class for answer spans, with a linear layer, exists.
     """
 
     dropout: str = "classifier_dropout"

@@ -1,4 +1,4 @@
-"""BigBird (Zaheer 2020): RoBERTa with local, global and random blocks; format: transformers' `big_bird`."""
+"""BigBird (Zaheer 2020): RoBERTa with local, global and random blocks. Format: transformers' `big_bird`."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def bigbird(
     activation: Activation | str = "gelu_tanh",
     **design: Any,
 ) -> Encoder:
-    """Build a BigBird (ITC) encoder: global tokens belong to the text; `design` takes the arguments of `bert`."""
+    """Build a BigBird (ITC) encoder, whose global tokens belong to the text. `design` takes the arguments of `bert`."""
     return bert(
         vocab_size=vocab_size, context_length=context_length, activation=activation, patterns=(pattern,), **design
     )

@@ -1,4 +1,4 @@
-"""BLOOM (BigScience 2022): ALiBi and a norm after the embedding; format: transformers' `bloom`."""
+"""BLOOM (BigScience 2022): ALiBi and a norm after the embedding. Format: transformers' `bloom`."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from archetype.parts.position.spec import Alibi
 
 
 def bloom(*, vocab_size: int = 250_880, context_length: int = 2048, eps: float = 1e-5, **design: Any) -> Decoder:
-    """Build a BLOOM decoder; `design` takes the arguments of `standard_decoder`."""
+    """Build a BLOOM decoder. `design` takes the arguments of `standard_decoder`."""
     norm = LayerNorm(eps=eps)
     return standard_decoder(
         norm=norm,
@@ -50,7 +50,7 @@ KEYS = ConfigTable(bloom, (
 
 
 def rules(model: ModelSpec) -> tuple[Rule, ...]:
-    """Return the weight rules; queries, keys and values share one matrix, interleaved by head."""
+    """Return the weight rules. Queries, keys and values share a matrix, interleaved by head."""
     mixer = expect_kind(Attention, expect_kind(Decoder, model, "kind").layers[0].mixer, "layers[0].mixer")
     return weight_rules("""
         transformer.word_embeddings                   embedding.token

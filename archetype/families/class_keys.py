@@ -1,7 +1,7 @@
 """Keys of config.json that transformers classes read, by model type and release, from `class_keys.json`.
 
-Classes and releases differ in the keys that they read. `python -m tests.helpers.class_keys` writes the file from the
-sources of the installed transformers and keeps the rows of other releases; a test fails while it is out of date.
+The keys differ between classes and releases. `python -m tests.helpers.class_keys` writes the file from the sources of
+the installed transformers and keeps the rows of other releases. A test fails while the file is out of date.
 """
 
 import json
@@ -27,11 +27,11 @@ Release = tuple[int, int]  # major and minor number
 
 
 class ClassKeys(NamedTuple):
-    """Classes of one model type.
+    """transformers classes of one model type.
 
     Attributes:
-        classes: prefixes of their names.
-        defaults: default of each key that they read; `DERIVED` if it is computed from other keys.
+        classes: prefixes of the class names.
+        defaults: default of each key that the classes read; `DERIVED` if it is computed from other keys.
     """
 
     classes: tuple[str, ...]
@@ -39,7 +39,7 @@ class ClassKeys(NamedTuple):
 
 
 def tables(data: Any) -> dict[Release, dict[str, Any]]:
-    """Return the rows of each release, oldest first; the file stores older ones as differences from the newest."""
+    """Return the rows of each release, oldest first. The file stores older rows as differences from the newest."""
     older = {release_of(text): rows for text, rows in data["older"].items()}
     of_all = older | {release_of(data["version"]): {}}
     return {
@@ -67,13 +67,13 @@ def nearest(known: Collection[Release], release: Release) -> Release:
 
 
 def keys_read(values: Mapping[str, Any], model_type: str | None = None) -> Mapping[str, Any] | None:
-    """Return the keys that the class of a config.json reads in the newest known release, with their defaults.
+    """Return the keys, with defaults, that the class of a config.json reads in the newest known release.
 
     Args:
-        model_type: of a sub-model (default: the file's).
+        model_type: model type of a sub-model (default: the file's model type).
 
     Returns:
-        None if transformers does not have the model type, or the class in `architectures`.
+        The keys; None if transformers does not have the model type, or the class in `architectures`.
     """
     if not is_class_of(values):
         return None
@@ -82,7 +82,7 @@ def keys_read(values: Mapping[str, Any], model_type: str | None = None) -> Mappi
 
 
 def is_class_of(values: Mapping[str, Any]) -> bool:
-    """Return whether transformers has the model type, and the class that the file names belongs to it."""
+    """Return whether transformers has the model type and the class named in the file belongs to it."""
     row, classes = class_keys().get(str(values.get("model_type"))), values.get("architectures")
     if row is None:
         return False
@@ -93,12 +93,12 @@ def warn_of_releases(values: Mapping[str, Any], place: str, is_registered: bool 
     """Warn if another release of transformers may read a config.json differently.
 
     Args:
-        place: the file, for messages.
-        is_registered: whether the family is registered; such families refuse unknown keys of a later file.
+        place: path of the file, for messages.
+        is_registered: whether the family is registered, since registered families refuse unknown keys of later files.
 
     Warns:
-        ReadOtherwise: the installed transformers and the newest known release read different keys; or the file is of a
-            later release and has keys that are unknown here.
+        ReadOtherwise: the installed transformers and the newest known release read different keys, or the file is from
+            a later release and has unknown keys.
     """
     text = values.get("text_config")
     values = text | {"transformers_version": values.get("transformers_version")} if isinstance(text, dict) else values
@@ -118,7 +118,7 @@ def warn_of_releases(values: Mapping[str, Any], place: str, is_registered: bool 
 
 
 def is_later(values: Mapping[str, Any]) -> bool:
-    """Return whether a config.json is of a later release than all known ones; its class may read more keys."""
+    """Return whether a config.json is from a later release than all known ones. Its class may read more keys."""
     return release_of(values.get("transformers_version")) > releases()[-1]
 
 

@@ -13,7 +13,7 @@ SPANS, BARE = "ForQuestionAnswering", "Model"
 
 
 def head_named(config: Config, *known: str) -> str:
-    """Return the suffix in `known` of the class that a file names, or the first suffix if it names none."""
+    """Return the suffix in `known` of the class named in a file, or the first suffix if the file names no class."""
     names = config.get("architectures") or known
     name = str(names[0] if isinstance(names, list | tuple) else names)
     for ending in known:
@@ -24,7 +24,7 @@ def head_named(config: Config, *known: str) -> str:
 
 
 def read_classes(config: Config) -> int:
-    """Return the number of classes of a file."""
+    """Return the number of classes in a file."""
     names = config.get("id2label")
     if names is None:
         # 2: transformers' default

@@ -1,4 +1,4 @@
-"""Checked reading of a published config.json. A key that is not read is refused by name."""
+"""Checked reading of a published config.json. An unread key is refused with an error that names it."""
 
 from collections.abc import Collection
 from typing import Any
@@ -39,7 +39,6 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 def activation_name(activation: Activation) -> str:
-    """Return the published name of an activation."""
     for name, known in ACTIVATIONS.items():
         if known == activation:
             return name
@@ -47,7 +46,7 @@ def activation_name(activation: Activation) -> str:
 
 
 class Config:
-    """config.json that records which keys are read, and names the key in every error."""
+    """config.json that records which keys are read. Every error names the key."""
 
     def __init__(self, values: dict[str, Any], place: str = "config.json") -> None:
         self.values = values
@@ -70,7 +69,7 @@ class Config:
         return 0 if self.get(key, default) == 0 else self.size(key, default)
 
     def optional_size(self, key: str, default: int | None = None) -> int | None:
-        """Return a positive integer or None; `default` if the key is missing."""
+        """Return a positive integer or None, or `default` if the key is missing."""
         return None if self.get(key, default) is None else self.size(key, default)
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -118,11 +117,11 @@ class Config:
         return Config(value, f"{self.place}: {key}")
 
     def finish(self, ignored: frozenset[str] = BOOKKEEPING, read: Collection[str] | None = None) -> tuple[str, ...]:
-        """Refuse keys that were not read; return the keys of the file that its class does not read either.
+        """Refuse keys that were not read. Return the keys of the file that its class does not read either.
 
         Args:
             ignored: keys without effect.
-            read: keys that the class reads (default: all).
+            read: keys that the class reads (default: all keys).
         """
         left = tuple(key for key in self.values if key not in self.used and key not in ignored)
         for key in left:

@@ -34,14 +34,14 @@ def deberta(
     attention: dict[str, Any] | None = None,
     **design: Any,
 ) -> Encoder:
-    """Build a DeBERTa v3 encoder; `design` takes the arguments of `bert`.
+    """Build a DeBERTa v3 encoder. `design` takes the arguments of `bert`.
 
     Args:
-        num_buckets: distances are put into this many buckets in each direction.
+        num_buckets: number of buckets for distances in each direction.
         max_distance: distance at which the last bucket begins (None: one bucket per distance).
         vector_norm: whether distance vectors are normalized.
-        added_positions: whether learned positions are also added to the embedding.
-        attention: further fields of `spec.DisentangledAttention`.
+        added_positions: whether learned positions are added to the embedding too.
+        attention: additional fields of `spec.DisentangledAttention`.
     """
     position = Learned() if added_positions else NoPosition()
     encoder = bert(num_heads=num_heads, position=position, num_token_types=num_token_types, eps=eps, **design)
@@ -56,7 +56,7 @@ def attention_of(model: Encoder) -> DisentangledAttention:
 
 
 def read_directions(config: Config, values: Values) -> tuple[dict[str, bool], int]:
-    """Return the directions of attention to distances, and the longest distance; refuse attention without distances."""
+    """Return the directions of attention to distances, and the longest distance. Refuse attention without distances."""
     config.expect("relative_attention", True, "attention without distances")
     names = config.get("pos_att_type")
     names = [name.strip() for name in names.lower().split("|")] if isinstance(names, str) else names

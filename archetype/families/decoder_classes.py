@@ -1,4 +1,4 @@
-"""Classification heads of decoders: the names of their classes and tensors in transformers, and their keys."""
+"""Classification heads of decoders: class names and tensor names in transformers, and keys."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from archetype.roles.head import Head
 
 @dataclass(frozen=True)
 class ClassNames:
-    """Names of a classification head of decoders.
+    """Names for a classification head of decoders.
 
     Attributes:
         ending: suffix of the class name.
-        tensors: name of the weight and bias.
-        prefix: of all other tensor names (default: as with the language modelling head).
+        tensors: name of the module with weight and bias.
+        prefix: prefix of all other tensor names (default: same as with the language modelling head).
     """
 
     ending: str
@@ -35,7 +35,7 @@ OF_GPT: ClassHeads = {**OF_SPANS, TokenClassificationHead: ClassNames(TOKENS, "c
 
 
 def read_class_head(config: Config) -> ClassHead | None:
-    """Return the classification head that a decoder's config.json names; None if it names another head."""
+    """Return the classification head named in a decoder's config.json; None if the file names another head."""
     names = config.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""
     if name.endswith(TEXTS):

@@ -1,4 +1,4 @@
-"""DeepSeek-V2 (DeepSeek-AI 2024): latent attention, many small experts; format: transformers' `deepseek_v2`."""
+"""DeepSeek-V2 (DeepSeek-AI 2024): latent attention and many small experts. Format: transformers' `deepseek_v2`."""
 
 from operator import itemgetter
 from typing import Any
@@ -59,9 +59,9 @@ def deepseek_v2(
     context_length: int = 163_840,
     **mixer: Any,
 ) -> Decoder:
-    """Build a DeepSeek-V2 decoder: `num_dense_layers` dense layers of width `d_ff`, then experts.
+    """Build a DeepSeek-V2 decoder: `num_dense_layers` dense layers of width `d_ff`, then layers with experts.
 
-    Query projections have rank `q_lora_rank`, or full rank if it is None. `mixer` are further fields of
+    Query projections have rank `q_lora_rank`, or full rank if it is None. `mixer` has additional fields of
     `spec.LatentAttention`. Shared experts are built as one expert of their total width.
     """
     attention = LatentAttention(
@@ -131,7 +131,7 @@ def dense_layers(model: Decoder) -> list[GatedMLP]:
 
 
 def dense_width(model: Decoder) -> int:
-    """Return F of the dense layers; without any, the F of the experts, since any value will do."""
+    """Return the width F of the dense layers; without dense layers, the width of the experts (any width will do)."""
     dense = dense_layers(model)
     return dense[0].width(model.d_model) if dense else expert_width(model)
 

@@ -1,6 +1,6 @@
-"""DeepSeek-V3 (DeepSeek-AI 2024b): sigmoid routers balanced by a bias; format: transformers' `deepseek_v3`.
+"""DeepSeek-V3 (DeepSeek-AI 2024b): sigmoid routers balanced by a bias. Format: transformers' `deepseek_v3`.
 
-Its published weights are in FP8 and are converted to bfloat16 on reading.
+The published weights are in FP8 and are converted to bfloat16 while they are read.
 """
 
 from typing import Any
@@ -49,7 +49,7 @@ def deepseek_v3(
     vocab_size: int = 129_280,
     **design: Any,
 ) -> Decoder:
-    """Build a DeepSeek-V3 decoder; `design` takes the arguments of `deepseek_v2`."""
+    """Build a DeepSeek-V3 decoder. `design` takes the arguments of `deepseek_v2`."""
     model = deepseek_v2(
         num_shared_experts=num_shared_experts, num_dense_layers=num_dense_layers, q_lora_rank=q_lora_rank,
         position=position, vocab_size=vocab_size, groups=groups, balance_loss=0.0, **design,

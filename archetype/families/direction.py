@@ -1,4 +1,4 @@
-"""Decoders published with `is_causal: false`, whose attention is bidirectional: read as encoders."""
+"""Decoders published with `is_causal: false`, whose attention is bidirectional. They are read as encoders."""
 
 from typing import Any
 
@@ -16,10 +16,10 @@ SHARED = tuple(name for name in Decoder.model_fields if name in Encoder.model_fi
 
 
 def read_direction(config: Config, decoder: Decoder) -> ModelSpec:
-    """Return the decoder, or an encoder of its layers if its class reads `is_causal` and the key is false.
+    """Return the decoder, or an encoder with its layers if the class reads `is_causal` and the key is false.
 
     Raises:
-        CheckpointError: a layer cannot be bidirectional, or the head classifies by the last token.
+        CheckpointError: a layer cannot be bidirectional, or the head classifies from the last token.
     """
     read = keys_read(config.values)
     # most classes ignore the key
@@ -33,7 +33,7 @@ def read_direction(config: Config, decoder: Decoder) -> ModelSpec:
 
 
 def as_decoder(model: ModelSpec) -> ModelSpec:
-    """Return the decoder that `read_direction` turns into this encoder; other models unchanged."""
+    """Return the decoder from which `read_direction` makes this encoder. Other models are returned unchanged."""
     if not isinstance(model, Encoder) or model.pooler or model.head.classifies or model.head.predicts_masked:
         return model
     if _one_way(model) is not None:

@@ -1,4 +1,4 @@
-"""Formats of BERT-like encoders, by the tensor names of a model type of transformers."""
+"""Formats of BERT-like encoders, defined by the tensor names of a transformers model type."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -47,19 +47,19 @@ BODY = """
 
 @dataclass(frozen=True)
 class Names:
-    """Tensor names of a model type. `BASE` is replaced by the prefix of all tensors below the head.
+    """Tensor names of a model type. `BASE` is replaced with the prefix of all tensors below the head.
 
     Attributes:
-        body: rules of the embeddings and layers, or a function of the model that returns them.
-        transform: layer before the logits, and its norm.
+        body: rules for the embeddings and layers, or a function of the model that returns them.
+        transform: layer before the logits, with its norm.
         logits: weight of the logits.
         tied_bias: bias of logits that are tied to the embedding.
-        pooler: of a model without a head.
+        pooler: pooler of a model without a head.
         class_pooler: pooler before a classifier.
         classifier: layer that computes the class logits of a text.
         spans: layer that computes the logits of the first and the last token of an answer.
-        class_transform: layer before the class logits, and its norm.
-        interleaved: rules of fused tensors whose parameters are interleaved by head.
+        class_transform: layer before the class logits, with its norm.
+        interleaved: rules for fused tensors whose parameters are interleaved by head.
     """
 
     body: str | Callable[[Encoder], str] = BODY
@@ -130,14 +130,14 @@ def encoder_format(
     ignored: tuple[str, ...] = (),
     **format: Any,
 ) -> Format:
-    """Build the format of a model type.
+    """Build the format for a model type.
 
     Args:
-        name: prefix of its classes.
+        name: prefix of the class names.
         base: prefix of all tensors below the head.
-        parts: the only kind allowed for a part, by path.
-        ignored: patterns of further tensors without effect.
-        format: further fields of `Format`.
+        parts: only kind allowed for a part, by path.
+        ignored: patterns of additional tensors without effect.
+        format: additional fields of `Format`.
     """
     # a buffer of ids, the next-sentence head, and a pooler and bias that no head reads
     left_out = (rf"({base}\.)?embeddings\.position_ids", rf"({base}\.)?pooler\..*", r"cls\.seq_relationship\..*",

@@ -1,4 +1,4 @@
-"""BERT-like encoders of other model types of transformers: one row each with its differences.
+"""BERT-like encoders of other transformers model types, each as a row with its differences from BERT.
 
 They have no presets, only formats to read and write published weights.
 """
@@ -29,7 +29,7 @@ Build = Callable[..., Encoder]
 
 
 def pre_norm(build: Build, embedding_norm: bool = True) -> Build:
-    """Return a constructor of the same encoders with pre-norm and a final norm."""
+    """Return a constructor for the same encoders with pre-norm and a final norm."""
 
     def built(**design: Any) -> Encoder:
         encoder = build(**design)
@@ -48,7 +48,7 @@ def in_attention(encoder: Encoder, position: MixerPosition, **attention: Any) ->
 
 
 def mpnet(**design: Any) -> Encoder:
-    """Build RoBERTa without token types, with a relative bias of scores (Song 2020)."""
+    """Build RoBERTa without token types and with a relative bias on attention scores (Song 2020)."""
     return in_attention(roberta(offset=PADDING + 1, num_token_types=0, **design), RelativeBias())
 
 
@@ -88,7 +88,7 @@ def named(rows: tuple[Row, ...], **names: str) -> tuple[Row, ...]:
 
 
 def spelled(names: dict[str, str], further: str) -> str:
-    """Return BERT's rules with other tensor names and a further line."""
+    """Return BERT's rules with other tensor names and an additional line."""
     table = BODY
     for ours, theirs in names.items():
         table = table.replace(ours, theirs)
@@ -127,7 +127,7 @@ PROJECT = """
 
 
 def of_width(build: Build) -> Build:
-    """Return a constructor of the same encoders whose embedding and masked language modelling head have a `width`."""
+    """Return a constructor for the same encoders with a `width` of embedding and masked language modelling head."""
 
     def built(*, width: int | None, **design: Any) -> Encoder:
         encoder = build(**design)
@@ -138,7 +138,7 @@ def of_width(build: Build) -> Build:
 
 
 def whole_heads(theta: float) -> Converted:
-    """Return the row of rotary positions over whole heads; `theta` is transformers' default."""
+    """Return the row for rotary positions that rotate all features of a head. `theta` is transformers' default."""
 
     def read(config: Config, values: Values) -> Values:
         head_dim = config.size("head_dim", values["d_model"] // values["num_heads"])

@@ -1,4 +1,4 @@
-"""EuroBERT (Boizard 2025): Llama's layers with bidirectional attention; format: transformers' `eurobert`."""
+"""EuroBERT (Boizard 2025): Llama's layers with bidirectional attention. Format: transformers' `eurobert`."""
 
 from typing import Any
 
@@ -36,8 +36,8 @@ def eurobert(
 ) -> Encoder:
     """Build a EuroBERT encoder, by default with a masked language modelling head.
 
-    The head has a bias iff `mlp_bias`. `head` and `pooling` are as in `spec.Encoder`; `design` takes the arguments of
-    `llama`.
+    The head has a bias if `mlp_bias` is set. `head` and `pooling` are as in `spec.Encoder`. `design` takes the
+    arguments of `llama`.
     """
     sizes: dict[str, Any] = {"vocab_size": vocab_size, "context_length": context_length}
     decoder = llama(position=position, mlp_bias=mlp_bias, **sizes, **design)

@@ -13,7 +13,7 @@ from archetype.parts.position.spec import Rotary
 def falcon(
     *, shared_norm: bool = False, vocab_size: int = 65_024, context_length: int = 2048, **design: Any
 ) -> Decoder:
-    """Build a Falcon decoder; `design` takes the arguments of `standard_decoder`."""
+    """Build a Falcon decoder. `design` takes the arguments of `standard_decoder`."""
     norm = LayerNorm()
     sizes: dict[str, Any] = {"vocab_size": vocab_size, "context_length": context_length}
     return standard_decoder(

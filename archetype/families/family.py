@@ -1,4 +1,4 @@
-"""Families: presets and, if weights are published, their format. Data only, no torch."""
+"""Families: presets and, for published weights, the format. Contains only data and no torch."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,12 +17,12 @@ TINY = "for tests and first trials: bytes as tokens"
 
 @dataclass(frozen=True)
 class Preset:
-    """Named size of a family.
+    """Named size in a family.
 
     Attributes:
-        make: builds its specification.
-        source: of its numbers.
-        weights: dtypes of its published weights, by patterns of module names; the first match counts (empty: unknown).
+        make: builds the specification.
+        source: source of the sizes.
+        weights: dtypes of the published weights, by patterns of module names. The first match counts (empty: unknown).
     """
 
     make: Callable[[], ModelSpec]
@@ -37,12 +37,12 @@ class InferenceReport:
     Attributes:
         recognized: keys of config.json that were used.
         tensors: number of tensors that became parameters.
-        assumed: what neither keys nor tensors determine, as path=value and the reason.
+        assumed: assumptions that neither keys nor tensors determine, as path=value with the reason.
         unknown: keys that were not understood, with their values.
         unread: keys that the family's class in transformers never reads.
         left_out: tensors that a text decoder does not use.
-        alternatives: other values of each assumed layout, by name.
-        proof: reference with which the outputs agree; empty without one.
+        alternatives: other possible values for each assumed layout, by name.
+        proof: reference with which the outputs agree; empty if there is none.
     """
 
     recognized: tuple[str, ...]
@@ -94,11 +94,11 @@ class InferenceReport:
 
 @dataclass(frozen=True)
 class Family:
-    """Models of one design.
+    """Models with the same design.
 
     Attributes:
-        published: format of the weights; None if none are published in a known format.
-        reading: report, if the family was inferred from one model's files.
+        published: format of the weights; None if there are no published weights in a known format.
+        reading: inference report, if the family was inferred from a model's files.
     """
 
     name: str
@@ -124,7 +124,7 @@ def presets(
     table: Mapping[str, Mapping[str, Any]],
     weights: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Preset]:
-    """Build presets of one source.
+    """Build presets from a single source.
 
     Args:
         make: builds the specification from a preset's name and arguments.
@@ -135,9 +135,9 @@ def presets(
 
 
 def tiny(make: Callable[..., ModelSpec], table: Mapping[str, Mapping[str, Any]]) -> dict[str, Preset]:
-    """Build presets that train in minutes on short sequences of bytes; same arguments as `presets`.
+    """Build presets that train in minutes on short byte sequences. The arguments are the same as for `presets`.
 
-    A row overrides the vocabulary size if the objective needs more ids than the 256 bytes.
+    A row overrides the vocabulary size if its objective needs more ids than the 256 bytes.
     """
     common = {"d_model": 64, "vocab_size": 256, "context_length": 128}
     return presets(TINY, make, {name: common | dict(row) for name, row in table.items()})

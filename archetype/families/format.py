@@ -1,4 +1,4 @@
-"""Formats of published weights: reading and writing of config.json, and weight rules. Data only, no torch."""
+"""Formats of published weights: config.json in both directions, and weight rules. Contains only data and no torch."""
 
 import re
 import warnings
@@ -35,33 +35,33 @@ HEAD = re.compile(f"({'|'.join((*SAME_HEAD, MASKED, TEXTS, TOKENS, SPANS))})$")
 
 
 class Keys(Protocol):
-    """Reader and writer of the keys of config.json."""
+    """Reader and writer for the keys of config.json."""
 
     def read(self, config: Config) -> ModelSpec:
-        """Return the specification that a config.json describes; every key is used or refused."""
+        """Return the specification described by a config.json. Every key is used or refused."""
 
     def write(self, model: ModelSpec) -> dict[str, Any]:
-        """Return the keys of a specification."""
+        """Return the keys for a specification."""
 
     def misfits(self, model: ModelSpec) -> list[CheckpointError]:
-        """Return an error for every part of a kind that the format does not have."""
+        """Return an error for every part whose kind the format does not support."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """Format of a folder of published weights.
+    """Format for a folder of published weights.
 
     Attributes:
         architecture: transformers class, or a function of the model that returns it.
-        keys: of config.json; `config_for` verifies that nothing is lost.
-        rules: map tensors of the file to parameters of the model; or a function of the model that returns them.
-        prefix: of all tensor names but the head's; missing in files saved without the head.
+        keys: keys of config.json. `config_for` verifies that they express the complete specification.
+        rules: rules that map tensors in the file to parameters, or a function of the model that returns the rules.
+        prefix: prefix of all tensor names except the head's names; missing in files saved without the head.
         ignored: patterns of tensors that the model does not use.
-        copies: tensors that a file may duplicate -> parameter.
-        marks_global_tokens: whether transformers takes the positions of global tokens as an input.
-        class_heads: classification heads that transformers has for these decoders.
-        class_architecture: class with the head for text classification, from which the name of the class without a head
-            follows (default: from `architecture`).
+        copies: tensor that a file may duplicate -> parameter.
+        marks_global_tokens: whether the positions of global tokens are an input in transformers.
+        class_heads: classification heads that transformers supports for these decoders.
+        class_architecture: text classification class from which the name of the class without a head is derived
+            (default: from `architecture`).
     """
 
     model_type: str
@@ -76,7 +76,7 @@ class Format:
     class_architecture: str | None = None
 
     def rules_for(self, model: ModelSpec) -> tuple[Rule, ...]:
-        """Return the weight rules of a model; without a head, names have no prefix."""
+        """Return the weight rules for a model. Names have no prefix if the model has no head."""
         model = self._written_as(model)
         rules = self.rules(model) if callable(self.rules) else self.rules
         named = any("classifier.weight" in rule.params for rule in rules)  # in a family inferred from tensor names
@@ -167,10 +167,10 @@ class Format:
             raise config.error("architectures", cause, f"use one of {expected}")
 
     def config_for(self, model: ModelSpec) -> dict[str, Any]:
-        """Return the config.json of a specification.
+        """Return the config.json for a specification.
 
         Raises:
-            CheckpointError: names the first field that this format cannot express.
+            CheckpointError: this format cannot express a field.
         """
         config, lacking = self._write(model)
         if lacking:
@@ -178,10 +178,10 @@ class Format:
         return config
 
     def with_class_head(self, model: ModelSpec, num_classes: int, of_tokens: bool) -> ModelSpec:
-        """Return an encoder with a new classification head, as in the class of this model type for texts or tokens.
+        """Return an encoder with a new classification head, as in this model type's class for texts or tokens.
 
         Raises:
-            CheckpointError: the format cannot express the encoder, or has no such class.
+            CheckpointError: the format cannot express the encoder, or this model type has no such class.
         """
         config = self.config_for(model)
         stem = without_head(config["architectures"][0]).removesuffix(BARE)

@@ -1,4 +1,4 @@
-"""Gemma (Gemma Team 2024); format: transformers' `gemma`."""
+"""Gemma (Gemma Team 2024). Format: transformers' `gemma`."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from archetype.roles.activation import Activation
 
 
 def gemma(*, d_model: int, activation: Activation | str = "gelu_tanh", eps: float = 1e-6, **design: Any) -> Decoder:
-    """Build a Gemma decoder: Llama with RMSNorm weights around 1, GeGLU, and scaled, tied embeddings."""
+    """Build a Gemma decoder: Llama with RMSNorm weights around 1, GeGLU, and scaled and tied embeddings."""
     defaults = {"head_dim": 256, "vocab_size": 256_000, "context_length": 8192, "tied": True}
     return llama(
         d_model=d_model,
@@ -45,7 +45,7 @@ def _read_direction(config: Config, values: Values) -> Values:
 
 
 def gemma_keys(rotary: bool = True, **defaults: Any) -> tuple[Row, ...]:
-    """Return the keys of Gemma-like formats; `defaults` override those of transformers' class."""
+    """Return the keys for Gemma-like formats. `defaults` override the defaults of the transformers class."""
     common = {"head_dim": 256, "vocab_size": 256_000, "max_position_embeddings": 8192, "tie_word_embeddings": True}
     return (
         *design_keys(rotary=rotary, **(common | defaults)),

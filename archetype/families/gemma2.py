@@ -30,10 +30,10 @@ def gemma2(
     softcap: float | None = 30.0,
     **design: Any,
 ) -> Decoder:
-    """Build a Gemma 2 decoder; `design` takes the arguments of `gemma`.
+    """Build a Gemma 2 decoder. `design` takes the arguments of `gemma`.
 
     Scores are divided by the square root of `query_width` (`query_pre_attn_scalar`). `patterns` are cycled over the
-    layers; by default, layers with a window and with full attention alternate.
+    layers. By default, layers with a window and layers with full attention alternate.
     """
     return gemma(
         head_dim=head_dim,

@@ -1,6 +1,6 @@
-"""Gemma 3's decoders (Gemma Team 2025): other rotary positions in layers with windows, and QK norms.
+"""Gemma 3's decoders (Gemma Team 2025): different rotary positions in layers with windows, and QK norms.
 
-Format: transformers' `gemma3_text`; multimodal models are inferred from their files.
+Format: transformers' `gemma3_text`. Multimodal models are inferred from their files.
 """
 
 from typing import Any
@@ -36,10 +36,10 @@ def gemma3_text(
     eps: float = 1e-6,
     **design: Any,
 ) -> Decoder:
-    """Build a Gemma 3 decoder; `design` takes the arguments of `gemma2`.
+    """Build a Gemma 3 decoder. `design` takes the arguments of `gemma2`.
 
-    By default, `patterns` repeat five layers with a `window` and one with full attention. Layers with a window have
-    `local_position`.
+    By default, `patterns` repeat five layers with a `window` and one layer with full attention. Layers with a window
+    use `local_position`.
     """
     patterns = patterns or (*[Window(size=window)] * 5, Full())
     model = gemma2(

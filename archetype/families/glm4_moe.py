@@ -1,4 +1,4 @@
-"""GLM-4.5 (GLM Team 2025): sigmoid routers balanced by a bias; half of each head is rotated."""
+"""GLM-4.5 (GLM Team 2025): sigmoid routers balanced by a bias, and rotary positions on half of each head."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def glm4_moe(
     *, d_ff: int, expert_d_ff: int, num_experts: int, num_dense_layers: int, router_scale: float, qk_norm: bool,
     **design: Any,
 ) -> Decoder:
-    """Build a GLM-4.5 decoder: dense layers, then layers with experts, one of them shared; see `llama`."""
+    """Build a GLM-4.5 decoder: dense layers, then layers with routed experts and a shared expert; see `llama`."""
     settings: dict[str, Any] = {
         "num_kv_heads": 8, "head_dim": 128, "vocab_size": 151_552, "context_length": 131_072,
         # `partial_rotary_factor: 0.5`

@@ -18,7 +18,7 @@ def gopher(
     context_length: int = 2048,
     name: str = "",
 ) -> Decoder:
-    """Build a Gopher decoder; feed-forward parts are four times as wide as the model."""
+    """Build a Gopher decoder, whose feed-forward parts are four times as wide as the model."""
     norm = RMSNorm()
     block = standard_block(
         wiring=PreNorm(norm=norm),

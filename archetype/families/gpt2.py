@@ -1,4 +1,4 @@
-"""GPT-2 (Radford 2019); format: transformers' `gpt2`."""
+"""GPT-2 (Radford 2019). Format: transformers' `gpt2`."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def gpt2(
     std: float = 0.02,
     **design: Any,
 ) -> Decoder:
-    """Build a GPT-2 decoder; `design` takes the arguments of `standard_decoder`."""
+    """Build a GPT-2 decoder. `design` takes the arguments of `standard_decoder`."""
     embedding = Embedding(position=Learned(), dropout=embedding_dropout)
     return standard_decoder(
         norm=LayerNorm(eps=eps),

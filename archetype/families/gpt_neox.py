@@ -13,7 +13,7 @@ from archetype.parts.position.spec import Rotary
 def gpt_neox(
     *, d_model: int, num_heads: int, vocab_size: int = 50_304, context_length: int = 2048, **design: Any
 ) -> Decoder:
-    """Build a GPT-NeoX decoder; `design` takes the arguments of `standard_decoder`."""
+    """Build a GPT-NeoX decoder. `design` takes the arguments of `standard_decoder`."""
     norm = LayerNorm()
     # `rotary_pct: 0.25`
     position = Rotary(dim=d_model // num_heads // 4)

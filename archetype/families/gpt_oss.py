@@ -1,4 +1,4 @@
-"""gpt-oss (OpenAI 2025): attention sinks, alternating sliding windows, clamped experts.
+"""gpt-oss (OpenAI 2025): attention sinks, alternating sliding windows, and clamped experts.
 
 Format: transformers' `gpt_oss`. The published weights are in MXFP4 and are dequantized to bfloat16.
 """
@@ -45,10 +45,10 @@ def gpt_oss(
     balance_loss: float = 0.9,
     **design: Any,
 ) -> Decoder:
-    """Build a gpt-oss decoder; `design` takes the arguments of `llama`.
+    """Build a gpt-oss decoder. `design` takes the arguments of `llama`.
 
-    By default, `patterns` alternate a layer with a `window` and one with full attention. Experts multiply the swish of
-    their gate, with `beta`, by 1 + up, both clamped by `limit`.
+    By default, `patterns` alternate layers with a `window` and layers with full attention. Experts multiply the swish
+    of their gate, with `beta`, by 1 + up, both clamped by `limit`.
     """
     sizes: dict[str, Any] = {"head_dim": head_dim, "vocab_size": vocab_size, "context_length": context_length}
     model = llama(

@@ -14,7 +14,7 @@ from archetype.parts.position.spec import Rotary
 def gptj(
     *, num_layers: int, d_model: int, num_heads: int, rotary_dim: int = 64, vocab_size: int = 50_400, name: str = ""
 ) -> Decoder:
-    """Build a GPT-J decoder: attention without biases, with interleaved rotary positions."""
+    """Build a GPT-J decoder: attention without biases and with interleaved rotary positions."""
     norm = LayerNorm()
     block = Block(
         wiring=ParallelResidual(norm=norm, shared_norm=True),

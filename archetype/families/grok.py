@@ -1,4 +1,4 @@
-"""Grok-1 (xAI 2024): experts, norms before and after each part, soft-capped scores."""
+"""Grok-1 (xAI 2024): experts, norms before and after each part, and soft-capped scores."""
 
 from archetype.families.family import Family, presets
 from archetype.families.llama import llama
@@ -10,7 +10,7 @@ from archetype.parts.router.spec import SoftmaxRouter
 
 
 def grok(*, num_layers: int, d_model: int, num_heads: int, num_kv_heads: int, d_ff: int, name: str = "") -> Decoder:
-    """Build a Grok-1 decoder: eight experts, two per token."""
+    """Build a Grok-1 decoder: eight experts, of which two are used per token."""
     dense = llama(
         num_layers=num_layers, d_model=d_model, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=128,
         d_ff=d_ff, activation="gelu_tanh", sandwich=True, attention={"softcap": 30.0}, vocab_size=131_072,

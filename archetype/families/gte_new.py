@@ -1,6 +1,6 @@
 """GTE as published by Alibaba (model type `new`, remote code): GTE with NTK-scaled positions.
 
-The tensors are those of transformers' `gte`. Theta is multiplied by `factor`, and frequencies are divided by
+Tensor names are the same as in transformers' `gte`. Theta is multiplied by `factor`, and frequencies are divided by
 factor^(2/P), where P is the width of a head (Su 2023, https://kexue.fm/archives/9706).
 """
 

@@ -1,6 +1,6 @@
-"""Index of all presets without their specifications (`presets.json`): family, kind, size and source.
+"""Index of all presets without specifications (`presets.json`): family, kind, size and source.
 
-`python -m archetype.families.index` writes the file; a test fails while it is out of date.
+`python -m archetype.families.index` writes the file. A test fails while the file is out of date.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Keys of a published config.json: one table per family, for reading and writing.
+"""Keys of a published config.json, with one table per family for reading and writing.
 
 A row has a key, the argument of the family's constructor that the key sets, and the path of the value in a
-specification. Reading collects the arguments and calls the constructor; writing uses the same rows.
+specification. Reading collects the arguments and calls the constructor. Writing uses the same rows.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ UNSET: Any = object()
 
 
 def value_at(model: Any, path: Path) -> Any:
-    """Return the value at a path of a specification; `UNSET` if there is no such field."""
+    """Return the value at a path of a specification; `UNSET` if the field does not exist."""
     if callable(path):
         return path(model)
     value = model
@@ -39,7 +39,7 @@ def value_at(model: Any, path: Path) -> Any:
 
 
 def width(path: str) -> Callable[[Any], Any]:
-    """Return a path to the inner width of a feed-forward part; its value is `UNSET` without such a part."""
+    """Return a function from a specification to the inner width of a feed-forward part; `UNSET` without such a part."""
 
     def inner_width(model: Any) -> Any:
         part = value_at(model, path)
@@ -53,7 +53,7 @@ def head_sizes(name: str) -> Path:
 
 
 class Argument(NamedTuple):
-    """Check of a constructor's argument, path of its value in a specification, and its encoding in files."""
+    """Check of a constructor argument, path of its value in a specification, and encoding of the value in files."""
 
     check: Check
     path: Path
@@ -96,27 +96,27 @@ ARGUMENTS = {
 
 
 class Row(Protocol):
-    """Row of a table: reads arguments from the keys of a file, and writes keys of a specification."""
+    """Row of a table, which reads arguments from the keys of a file and writes keys for a specification."""
 
     def read(self, config: Config, values: Values) -> Values:
-        """Return the arguments of the row, given the arguments of earlier rows in `values`."""
+        """Return the arguments that the row reads, given the arguments of earlier rows in `values`."""
 
     def write(self, model: Any) -> dict[str, Any]:
-        """Return the keys of the row for a specification."""
+        """Return the keys that the row writes for a specification."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """Key and the argument that it sets.
+    """Key, and the constructor argument that it sets.
 
     Attributes:
-        names: spellings of the key; the first has precedence.
-        argument: of the constructor.
-        default: of transformers' class, or a function of the arguments read before.
-        check: of the value (default: as in `ARGUMENTS`, or a size).
-        path: of the value (default: as in `ARGUMENTS`, or in the first layer's mixer).
-        written: spelling to write (default: the first).
-        null: value for null (default: `default`).
+        names: spellings of the key. The first spelling has precedence.
+        argument: name of the constructor argument.
+        default: default in the transformers class, or a function of the arguments read before.
+        check: check of the value (default: as in `ARGUMENTS`, or a size).
+        path: path of the value (default: as in `ARGUMENTS`, or in the first layer's mixer).
+        written: spelling to write (default: the first spelling).
+        null: value that null stands for (default: `default`).
         decode: (value, arguments read before) -> argument (default: the value).
         encode: value in the specification -> value in the file (default: as in `ARGUMENTS`).
     """
@@ -151,7 +151,7 @@ class Key:
         return {self.argument: value if self.decode is None else self.decode(value, values)}
 
     def write(self, model: Any) -> dict[str, Any]:
-        """Return the key; without such a field its default, or nothing if the default is computed."""
+        """Return {key: value}. Without the field, return the default, or nothing if the default is computed."""
         name, encode = self.written or self.spellings[0], self.encode or self.shared.encode
         value = value_at(model, self.path or self.shared.path)
         if value is UNSET:
@@ -161,7 +161,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Expected:
-    """Key with a required value, fixed or computed from earlier arguments; written if it has a path."""
+    """Key with a required value, fixed or computed from earlier arguments. It is written if it has a path."""
 
     name: str
     value: Any
@@ -178,7 +178,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Ignored:
-    """Keys that follow from others or do not change results; the first is written if it has a path."""
+    """Keys that follow from others or do not change results. The first key is written if it has a path."""
 
     names: tuple[str, ...]
     path: Path | None = None
@@ -197,7 +197,7 @@ def ignored(*names: str, path: Path | None = None) -> Ignored:
 
 @dataclass(frozen=True)
 class Converted:
-    """Keys and arguments that correspond as a group, by a pair of functions."""
+    """Group of keys, converted to arguments and back by a pair of functions."""
 
     read: Callable[[Config, Values], Values]
     write: Callable[[Any], dict[str, Any]]
@@ -243,12 +243,12 @@ def with_defaults(rows: tuple[Row, ...], **defaults: Any) -> tuple[Row, ...]:
 
 @dataclass(frozen=True)
 class ConfigTable:
-    """Keys of one family.
+    """Key table of a family.
 
     Attributes:
         build: the family's constructor.
-        kind: of models that can be written.
-        parts: the only kind allowed for a part, by path.
+        kind: kind of models that can be written.
+        parts: only kind allowed for a part, by path.
     """
 
     build: Callable[..., ModelSpec]

@@ -1,4 +1,4 @@
-"""Sliding windows in published configurations: the attention pattern and the positions of each layer."""
+"""Sliding windows in published configurations: attention pattern and positions of each layer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 def read_patterns(
     config: Config, num_layers: int, window: int | None, default: Callable[[int], str]
 ) -> tuple[Pattern, ...]:
-    """Return the pattern of each layer by `layer_types`; without that key, by the default type of layer i."""
+    """Return the pattern of each layer given by `layer_types`; without this key, by the default type of layer i."""
     types = config.get("layer_types")
     types = [default(i) for i in range(num_layers)] if types is None else types
     if not isinstance(types, list) or len(types) != num_layers:
@@ -38,12 +38,12 @@ def write_patterns(model: Decoder | Encoder) -> dict[str, Any]:
 def read_positions(
     config: Config, head_dim: int, context_length: int, thetas: dict[str, float], scaled: tuple[str, ...]
 ) -> dict[str, Rotary]:
-    """Return the positions of each layer type, in the spelling of transformers 4 or 5.
+    """Return the positions for each layer type, in the spelling of transformers 4 or 5.
 
     Args:
-        config: has `rope_parameters` by type, or a `rope_scaling` of older files.
+        config: configuration with `rope_parameters` by type, or with `rope_scaling` in older files.
         head_dim: width of a head, which is rotated completely.
-        thetas: default of each type.
+        thetas: default theta for each type.
         scaled: types to which `rope_scaling` applies.
     """
     sections = config.get("rope_parameters") or {}

@@ -1,4 +1,4 @@
-"""LLaMA, Llama 2, 3, 3.1 and 3.2 (Touvron 2023, Dubey 2024); format: transformers' `llama`."""
+"""LLaMA, Llama 2, 3, 3.1 and 3.2 (Touvron 2023, Dubey 2024). Format: transformers' `llama`."""
 
 from functools import partial
 from operator import itemgetter
@@ -53,11 +53,11 @@ def llama(
     """Build a Llama decoder, with the settings in which its descendants differ.
 
     Args:
-        patterns: cycled over the layers.
+        patterns: attention patterns, cycled over the layers.
         unit_offset: whether norms multiply by 1 + weight.
         sandwich: whether each part has a norm before and after it.
-        attention: further fields of `spec.Attention`.
-        model: further fields of `spec.Decoder`, and the `softcap` of its head.
+        attention: additional fields of `spec.Attention`.
+        model: additional fields of `spec.Decoder`, and the `softcap` of its head.
     """
     norm = RMSNorm(eps=eps, unit_offset=unit_offset)
     if isinstance(attention_bias, bool):
@@ -81,12 +81,12 @@ def llama(
 
 
 def rotary_keys(theta: float, whole: bool = True, trained: int | None = None, rereads: bool = False) -> Converted:
-    """Return the row of rotary positions.
+    """Return the row for rotary positions.
 
     Args:
-        theta: transformers' default.
-        whole: whether the format always rotates whole heads.
-        trained: transformers' default of the original context length.
+        theta: default in transformers.
+        whole: whether the format always rotates all features of a head.
+        trained: default of the original context length in transformers.
         rereads: whether the class recomputes a sequence that outgrows the original context.
     """
 
@@ -111,9 +111,9 @@ def rotary_keys(theta: float, whole: bool = True, trained: int | None = None, re
 def design_keys(
     theta: float = 10_000.0, feedforward: str = "block.feedforward", rotary: bool = True, **defaults: Any
 ) -> tuple[Row, ...]:
-    """Return the keys of Llama-like formats; `theta` and `defaults` are those of the class in transformers.
+    """Return the keys for Llama-like formats. `theta` and `defaults` are the defaults of the transformers class.
 
-    `feedforward` is the path of the part with the inner width. Without `rotary`, the format adds a row of positions.
+    `feedforward` is the path of the part with the inner width. Without `rotary`, the format adds a position row.
     """
     rows: tuple[Row, ...] = (
         Key("hidden_size", "d_model", 4096),

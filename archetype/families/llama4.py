@@ -1,4 +1,4 @@
-"""Llama 4 (Meta 2025): chunked layers with rotary positions, full layers without, experts with weighted inputs."""
+"""Llama 4 (Meta 2025): chunked layers with rotary positions, full layers without positions, weighted expert inputs."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def llama4(
     """Build a Llama 4 text decoder.
 
     Args:
-        experts_every: interval of layers with experts (`interleave_moe_layer_step`); the others are dense.
+        experts_every: interval between layers with experts (`interleave_moe_layer_step`). The other layers are dense.
         qk_norm: whether queries and keys are normalized after rotation.
     """
     sizes: dict[str, Any] = {"vocab_size": 202_048, "context_length": context_length, "name": name}

@@ -1,4 +1,4 @@
-"""Longformer (Beltagy 2020): RoBERTa with a window and global tokens; format: transformers' `longformer`."""
+"""Longformer (Beltagy 2020): RoBERTa with a window and global tokens. Format: transformers' `longformer`."""
 
 from dataclasses import replace
 from typing import Any
@@ -25,9 +25,9 @@ def longformer(
     num_token_types: int = 1,
     **design: Any,
 ) -> Encoder:
-    """Build a Longformer encoder, with separate projections of global tokens; `design` takes the arguments of `bert`.
+    """Build a Longformer encoder with separate projections for global tokens. `design` takes the arguments of `bert`.
 
-    `windows` are cycled over the layers and include both sides.
+    `windows` are cycled over the layers and span both sides.
     """
     return roberta(
         vocab_size=vocab_size,

@@ -1,4 +1,4 @@
-"""Mamba (Gu 2023), and Mamba on bytes (Wang 2024); format: transformers' `mamba`."""
+"""Mamba (Gu 2023), and Mamba on bytes (Wang 2024). Format: transformers' `mamba`."""
 
 from collections.abc import Callable
 from functools import partial
@@ -32,7 +32,7 @@ def mamba(
     kind: Callable[..., Mixer] = Mamba,
     **mixer: Any,
 ) -> Decoder:
-    """Build a decoder of state-space layers without feed-forward parts; `mixer` are fields of `spec.Mamba`.
+    """Build a decoder of state-space layers without feed-forward parts. `mixer` has fields of `spec.Mamba`.
 
     `context_length` is the length of training sequences, not a limit.
     """

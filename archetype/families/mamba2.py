@@ -1,4 +1,4 @@
-"""Mamba-2 (Dao 2024); format: transformers' `mamba2`."""
+"""Mamba-2 (Dao 2024). Format: transformers' `mamba2`."""
 
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from archetype.parts.norm.spec import RMSNorm
 
 
 def mamba2(*, vocab_size: int = 50_288, eps: float = 1e-5, **design: Any) -> Decoder:
-    """Build a decoder of Mamba-2 layers without feed-forward parts; `design` as in `mamba`, for `spec.Mamba2`."""
+    """Build a decoder of Mamba-2 layers without feed-forward parts. `design` is as in `mamba`, for `spec.Mamba2`."""
     return mamba(vocab_size=vocab_size, eps=eps, kind=partial(Mamba2, eps=eps), **design)
 
 

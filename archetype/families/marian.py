@@ -1,4 +1,4 @@
-"""Marian (Junczys-Dowmunt 2018), the Transformer of OPUS-MT; format: transformers' `marian`."""
+"""Marian (Junczys-Dowmunt 2018), the Transformer of OPUS-MT. Format: transformers' `marian`."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ def marian(
     std: float = 0.02,
     **sizes: Any,
 ) -> EncoderDecoder:
-    """Build an encoder-decoder with biases everywhere; sizes of the decoder default to the encoder's."""
+    """Build an encoder-decoder with biases everywhere. The decoder's sizes default to the encoder's sizes."""
 
     def block(heads: int, width: int) -> Block:
         return standard_block(

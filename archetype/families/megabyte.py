@@ -1,4 +1,4 @@
-"""MegaByte (Yu 2023): a large model over patches, and a small one over the bytes of each patch."""
+"""MegaByte (Yu 2023): a large model over patches, and a small model over the bytes of each patch."""
 
 from functools import partial
 from typing import NamedTuple

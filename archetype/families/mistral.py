@@ -1,4 +1,4 @@
-"""Mistral 7B (Jiang 2023): Llama with a sliding window; format: transformers' `mistral`."""
+"""Mistral 7B (Jiang 2023): Llama with a sliding window. Format: transformers' `mistral`."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from archetype.parts.pattern.spec import Full, Window
 
 
 def mistral(*, window: int | None = 4096, context_length: int = 32_768, **design: Any) -> Decoder:
-    """Build a Mistral decoder; `design` takes the arguments of `llama`."""
+    """Build a Mistral decoder. `design` takes the arguments of `llama`."""
     pattern = Full() if window is None else Window(size=window)
     return llama(context_length=context_length, patterns=(pattern,), **design)
 

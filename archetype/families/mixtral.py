@@ -1,4 +1,4 @@
-"""Mixtral (Jiang 2024): Llama with experts; format: transformers' `mixtral`."""
+"""Mixtral (Jiang 2024): Llama with experts. Format: transformers' `mixtral`."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def mixtral(
     position: Rotary = Rotary(theta=1_000_000.0),
     **design: Any,
 ) -> Decoder:
-    """Build a Mixtral decoder: weights of selected experts sum to one; `design` takes the arguments of `mistral`."""
+    """Build a Mixtral decoder. Weights of selected experts sum to one. `design` takes the arguments of `mistral`."""
     dense = mistral(window=window, context_length=context_length, position=position, **design)
     router = SoftmaxRouter(renormalize=True)
     sizes: dict[str, Any] = {"num_experts": num_experts, "experts_per_token": experts_per_token}

@@ -65,12 +65,12 @@ def modernbert(
     """Build a ModernBERT encoder, by default with a masked language modelling head.
 
     Args:
-        patterns: cycled over the layers.
-        position: of layers with full attention.
-        local_position: of layers with a window.
+        patterns: attention patterns, cycled over the layers.
+        position: position encoding in layers with full attention.
+        local_position: position encoding in layers with a window.
         norm_bias: whether norms have a bias.
-        tied: whether the head uses the embedding's table.
-        model: further fields of `spec.Encoder`.
+        tied: whether the head uses the embedding table.
+        model: additional fields of `spec.Encoder`.
     """
     norm = LayerNorm(eps=eps, bias=norm_bias)
 

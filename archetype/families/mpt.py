@@ -1,4 +1,4 @@
-"""MPT (MosaicML 2023): ALiBi and no biases; format: transformers' `mpt`."""
+"""MPT (MosaicML 2023): ALiBi and no biases. Format: transformers' `mpt`."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from archetype.parts.position.spec import Alibi
 
 
 def mpt(*, vocab_size: int = 50_432, context_length: int = 2048, eps: float = 1e-5, **design: Any) -> Decoder:
-    """Build an MPT decoder; `design` takes the arguments of `standard_decoder`."""
+    """Build an MPT decoder. `design` takes the arguments of `standard_decoder`."""
     sizes: dict[str, Any] = dict(vocab_size=vocab_size, context_length=context_length)
     norm = LayerNorm(eps=eps, bias=False)
     return standard_decoder(norm=norm, bias=False, activation="gelu", position=Alibi(), **sizes, **design)

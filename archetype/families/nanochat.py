@@ -1,4 +1,4 @@
-"""nanochat (Karpathy 2025): norms without weights, squared ReLU, a norm after the embedding."""
+"""nanochat (Karpathy 2025): norms without weights, squared ReLU, and a norm after the embedding."""
 
 from archetype.families.family import Family, presets
 from archetype.families.standard_block import decoder
@@ -12,7 +12,7 @@ from archetype.parts.position.spec import Rotary
 
 
 def nanochat(*, num_layers: int, name: str = "") -> Decoder:
-    """Build a decoder of nanochat's first design: width of 64 times the number of layers, heads of width 128."""
+    """Build a decoder of nanochat's first design: width of 64 times the number of layers, and heads of width 128."""
     norm, d_model = RMSNorm(eps=1e-6, weight=False), 64 * num_layers
     block = Block(
         wiring=PreNorm(norm=norm),

@@ -1,4 +1,4 @@
-"""OLMo 2 (OLMo Team 2024): norms after each part, QK norms over all heads; format: transformers' `olmo2`."""
+"""OLMo 2 (OLMo Team 2024): norms after each part, QK norms over all heads. Format: transformers' `olmo2`."""
 
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ def olmo2(
     eps: float = 1e-6,
     **design: Any,
 ) -> Decoder:
-    """Build an OLMo 2 decoder; `design` takes the arguments of `llama`."""
+    """Build an OLMo 2 decoder. `design` takes the arguments of `llama`."""
     norm = RMSNorm(eps=eps)
     sizes: dict[str, Any] = {"vocab_size": vocab_size, "context_length": context_length}
     model = llama(position=position, eps=eps, attention={"qk_norm": norm, "qk_norm_over": "all"}, **sizes, **design)

@@ -14,14 +14,14 @@ from archetype.parts.position.spec import Learned
 
 
 def opt(*, vocab_size: int = 50_272, context_length: int = 2048, **design: Any) -> Decoder:
-    """Build an OPT decoder; `design` takes the arguments of `standard_decoder`."""
+    """Build an OPT decoder. `design` takes the arguments of `standard_decoder`."""
     embedding = Embedding(position=Learned(offset=2))  # the first two rows are unused
     sizes: dict[str, Any] = {"vocab_size": vocab_size, "context_length": context_length}
     return standard_decoder(norm=LayerNorm(), activation="relu", model={"embedding": embedding}, **sizes, **design)
 
 
 def narrow_opt(*, width: int, **design: Any) -> Decoder:
-    """Build OPT-350M: `opt` with post-norm and embedding tables of a smaller `width`."""
+    """Build OPT-350M: `opt` with post-norm and narrower embedding tables of size `width`."""
     # `do_layer_norm_before: false` and `word_embed_proj_dim: 512`, in this size only
     model = opt(wiring=PostNorm(norm=LayerNorm()), **design)
     embedding = model.embedding.replace(width=width, project_first=True)

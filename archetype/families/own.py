@@ -1,6 +1,6 @@
 """Archetype's format: config.json contains a specification, which `archetype.hf` builds for transformers.
 
-It expresses every specification. Tensors keep their names, after the prefixes of the classes in `archetype.hf`.
+It expresses every specification. Tensors keep their names, prefixed as in the classes of `archetype.hf`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,14 +28,14 @@ RULES = (
 
 
 def read_own_spec(spec: Mapping[str, Any], extensions: Sequence[Mapping[str, Any]] = ()) -> ModelSpec:
-    """Return the specification of a configuration.
+    """Return the specification in a configuration.
 
     Args:
-        spec: as plain data.
+        spec: specification as plain data.
         extensions: required extension files: `name`, `sha256` and `kinds`.
 
     Raises:
-        SpecError: the data are invalid, or an extension is not loaded (none is ever loaded automatically).
+        SpecError: the data are invalid, or an extension is not loaded (extensions are never loaded automatically).
 
     Warns:
         ChangedExtension: an extension file has changed.
@@ -64,7 +64,7 @@ def architecture_of(model: ModelSpec) -> str:
 
 
 class SpecificationKeys:
-    """Keys of a config.json in this format: the specification."""
+    """Keys of a config.json in this format, which contain the specification."""
 
     def read(self, config: Config) -> ModelSpec:
         data, extensions = config.get("spec"), config.get("extensions") or []

@@ -1,4 +1,4 @@
-"""Encoder-decoders of other model types of transformers: one row each with its differences from Marian or T5."""
+"""Encoder-decoders of other transformers model types, each as a row with its differences from Marian or T5."""
 
 from collections.abc import Callable
 from functools import partial
@@ -47,13 +47,13 @@ def transformer_pair(
     head: Head | None = None,
     **design: Any,
 ) -> EncoderDecoder:
-    """Build an encoder-decoder with a shared token table; `design` takes the arguments of `marian`.
+    """Build an encoder-decoder with a shared embedding table. `design` takes the arguments of `marian`.
 
     Args:
-        position: added vectors; learned ones are separate for each side.
+        position: position embeddings added to token vectors. Learned position embeddings are separate for each side.
         embedding_norm: whether each side normalizes the embedding.
-        norm_first: whether the decoder's norm precedes the addition of positions.
-        pre_norm: pre-norm, with a norm after the last layer of each side.
+        norm_first: whether the decoder's norm precedes the addition of position embeddings.
+        pre_norm: whether to use pre-norm, with a norm after the last layer of each side.
         logits_bias: whether the logits have a bias.
     """
     pair = marian(**design)
@@ -131,7 +131,7 @@ def pair_format(
     keys: tuple[Row, ...] = KEYS,
     has_classes: bool = False,
 ) -> Format:
-    """Build the format of a model type whose classes begin with `name`; `has_classes`: also for text classification."""
+    """Build the format of a model type whose classes begin with `name`. `has_classes` allows text classification."""
 
     def architecture(model: ModelSpec) -> str:
         head = expect_kind(EncoderDecoder, model, "kind").head

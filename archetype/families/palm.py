@@ -1,4 +1,4 @@
-"""PaLM (Chowdhery 2022): one key/value head, SwiGLU parallel to attention, no biases."""
+"""PaLM (Chowdhery 2022): one key/value head, SwiGLU parallel to attention, and no biases."""
 
 from archetype.families.family import Family, presets
 from archetype.families.standard_block import decoder
@@ -12,7 +12,7 @@ from archetype.parts.position.spec import Rotary
 
 
 def palm(*, num_layers: int, d_model: int, num_heads: int, name: str = "") -> Decoder:
-    """Build a PaLM decoder, with logits divided by sqrt(d_model) (section 5)."""
+    """Build a PaLM decoder, whose logits are divided by sqrt(d_model) (section 5)."""
     norm = LayerNorm(bias=False)
     block = Block(
         wiring=ParallelResidual(norm=norm, shared_norm=True),

@@ -1,4 +1,4 @@
-"""Phi-3 and Phi-4 (Abdin 2024, Abdin 2024b): Mistral with fused projections; format: transformers' `phi3`."""
+"""Phi-3 and Phi-4 (Abdin 2024, Abdin 2024b): Mistral with fused projections. Format: transformers' `phi3`."""
 
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from archetype.parts.position.spec import Rotary
 def phi3(*, vocab_size: int = 32_064, context_length: int = 4096, window: int | None = 2047, **design: Any) -> (
     Decoder
 ):
-    """Build a Phi-3 decoder; `design` takes the arguments of `llama`."""
+    """Build a Phi-3 decoder. `design` takes the arguments of `llama`."""
     return mistral(vocab_size=vocab_size, context_length=context_length, window=window, **design)
 
 

@@ -1,4 +1,4 @@
-"""Image encoders of other model types of transformers: one row each with its differences from ViT."""
+"""Image encoders of other transformers model types, each as a row with its differences from ViT."""
 
 from functools import partial
 

@@ -3,7 +3,7 @@
 No paper states the order in which the projection reads the embedding and the hidden vector. The programs that run the
 published weights agree (vLLM's `deepseek_mtp.py`, `glm4_moe_mtp.py`, `qwen3_next_mtp.py` and `mimo_mtp.py`; SGLang's
 `deepseek_nextn.py` and `qwen3_next_mtp.py`): the embedding is first, except in MiMo. The hidden vector is always the
-one that the head reads, and both are normalized separately.
+vector that the head reads, and both vectors are normalized separately.
 """
 
 import re
@@ -30,9 +30,9 @@ class Spelling:
 
     Attributes:
         projection: pattern of the projection's name; group 1 is the prefix of all names of the layer, group 2 its
-            number, if there may be several.
-        block: between that prefix and the tensor names of a block.
-        norms: of the hidden vector, of the embedding, and of the block's output.
+            number if there may be several.
+        block: part of the tensor names between that prefix and the names inside a block.
+        norms: norms of the hidden vector, of the embedding, and of the block's output.
         embedding_first: whether the projection reads the embedding before the hidden vector.
     """
 
@@ -52,11 +52,11 @@ NORMS = ("hidden_norms", "embedding_norms", "final_norms")
 
 
 class Predictions(NamedTuple):
-    """Prediction layers of a file.
+    """Prediction layers in a file.
 
     Attributes:
-        further_tokens: their specification.
-        rules: for their tensors.
+        further_tokens: specification of the layers.
+        rules: weight rules for their tensors.
         copies: tensors that duplicate a table of the model.
     """
 
@@ -66,10 +66,10 @@ class Predictions(NamedTuple):
 
 
 def read_predictions(names: Collection[str], rules: Sequence[Rule], model: Decoder) -> Predictions:
-    """Read the prediction layers of a file; `rules` are of the model without these layers.
+    """Read the prediction layers in a file. `rules` are the weight rules of the model without these layers.
 
     Raises:
-        CheckpointError: there are none, or one is unlike all layers of the model.
+        CheckpointError: there are no such layers, or one differs from all layers of the model.
     """
     spelling, layers = _layers(names)
     copies = copies_beside(names, model)

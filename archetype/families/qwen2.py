@@ -1,4 +1,4 @@
-"""Qwen2 (Yang 2024): Llama with biases on queries, keys and values; format: transformers' `qwen2`."""
+"""Qwen2 (Yang 2024): Llama with biases on queries, keys and values. Format: transformers' `qwen2`."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def qwen2(
     eps: float = 1e-6,
     **design: Any,
 ) -> Decoder:
-    """Build a Qwen2 decoder; `design` takes the arguments of `llama`."""
+    """Build a Qwen2 decoder. `design` takes the arguments of `llama`."""
     biases = ProjectionBiases(q=True, k=True, v=True)
     return llama(context_length=context_length, position=position, eps=eps, attention_bias=biases, **design)
 

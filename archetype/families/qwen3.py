@@ -1,4 +1,4 @@
-"""Qwen3 (Qwen Team 2025): Llama with QK norms; format: transformers' `qwen3`."""
+"""Qwen3 (Qwen Team 2025): Llama with QK norms. Format: transformers' `qwen3`."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def qwen3(
     eps: float = 1e-6,
     **design: Any,
 ) -> Decoder:
-    """Build a Qwen3 decoder; `design` takes the arguments of `llama`."""
+    """Build a Qwen3 decoder. `design` takes the arguments of `llama`."""
     sizes: dict[str, Any] = {"head_dim": head_dim, "vocab_size": vocab_size, "context_length": context_length}
     return llama(position=position, eps=eps, attention={"qk_norm": RMSNorm(eps=eps)}, **sizes, **design)
 

@@ -1,4 +1,4 @@
-"""Qwen3's mixtures of experts (Qwen Team 2025); format: transformers' `qwen3_moe`."""
+"""Qwen3's mixtures of experts (Qwen Team 2025). Format: transformers' `qwen3_moe`."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def qwen3_moe(
     balance_loss: float = 0.001,
     **design: Any,
 ) -> Decoder:
-    """Build a Qwen3 decoder with experts of `expert_d_ff` in every layer; `design` takes the arguments of `qwen3`."""
+    """Build a Qwen3 decoder with experts of `expert_d_ff` in every layer. `design` takes the arguments of `qwen3`."""
     router = SoftmaxRouter(renormalize=renormalize)
     sizes: dict[str, Any] = {"num_experts": num_experts, "experts_per_token": experts_per_token}
     return with_experts(qwen3(d_ff=expert_d_ff, **design), router=router, balance_loss=balance_loss, **sizes)

@@ -1,4 +1,4 @@
-"""Qwen3-Next (Qwen Team 2025b): three gated delta-net layers per layer of gated attention; many narrow experts."""
+"""Qwen3-Next (Qwen Team 2025b): three gated delta-net layers per layer of gated attention, and many narrow experts."""
 
 from archetype.families.family import Family, presets
 from archetype.families.llama import llama
@@ -13,7 +13,7 @@ from archetype.parts.router.spec import SoftmaxRouter
 
 
 def qwen3_next(*, num_layers: int, d_model: int, num_heads: int, num_kv_heads: int, name: str = "") -> Decoder:
-    """Build a Qwen3-Next decoder: rotary positions on a quarter of each head, norms with 1 + weight."""
+    """Build a Qwen3-Next decoder: rotary positions on a quarter of each head, and norms with 1 + weight."""
     eps = 1e-6
     dense = llama(
         num_layers=num_layers, d_model=d_model, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=256,

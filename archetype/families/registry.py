@@ -63,13 +63,13 @@ FAMILIES = _Families()
 
 
 def register_family(family: Family) -> Family:
-    """Register the family of an extension: its folders can be read and written, and its presets used by name.
+    """Register an extension's family: its folders can be read and written, and its presets used by name.
 
     Args:
-        family: has the same name as the `model_type` of its format.
+        family: family with the same name as the `model_type` of its format.
 
     Raises:
-        SpecError: the name of the family or of a preset is taken, or the format has another `model_type`.
+        SpecError: the name of the family or of a preset is taken, or the format has a different `model_type`.
     """
     if family.name in NAMES or family.name in MODULES or family.name == OWN.name:
         raise SpecError(family.name, "a family of this name is already registered", "choose another name")
@@ -103,7 +103,7 @@ def preset(name: str) -> ModelSpec:
     """Return the specification of a preset.
 
     Raises:
-        SpecError: there is no such preset; names the closest.
+        SpecError: the preset does not exist. The message names the closest preset.
     """
     # from the index, which imports only the preset's family
     if name in preset_facts():
@@ -119,7 +119,7 @@ def preset(name: str) -> ModelSpec:
 def family_of(config: dict[str, object], place: str = "config.json") -> Family | None:
     """Return the family of a config.json; None if it is not registered.
 
-    A decoder that was published without its encoder also counts as unregistered.
+    A decoder that was published without its encoder counts as unregistered too.
 
     Raises:
         CheckpointError: the file has no model type.
@@ -147,8 +147,8 @@ def family_for(model: ModelSpec) -> Family:
     """Return the first family whose published format can express a specification.
 
     Raises:
-        CheckpointError: none can; names the closest, which has the same kinds of parts if possible, and the fewest
-            inexpressible fields.
+        CheckpointError: no family can. The message names the closest family, which has the same kinds of parts if
+            possible, and the fewest inexpressible fields.
     """
     lacking: dict[str, list[CheckpointError]] = {}
     for family in published().values():

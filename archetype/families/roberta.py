@@ -1,4 +1,4 @@
-"""RoBERTa (Liu 2019): BERT with positions that start after the padding id; format: transformers' `roberta`."""
+"""RoBERTa (Liu 2019): BERT with positions that start after the padding id. Format: transformers' `roberta`."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ PADDING = 1  # id of padding; positions start at the next number
 
 
 def roberta(*, offset: int = PADDING + 1, **design: Any) -> Encoder:
-    """Build a RoBERTa encoder; `design` takes the arguments of `bert`."""
+    """Build a RoBERTa encoder. `design` takes the arguments of `bert`."""
     return bert(position=Learned(offset=offset), head_activation="gelu", **design)
 
 

@@ -1,4 +1,4 @@
-"""Rotary positions in published configurations: every historic spelling is read, only the newest is written.
+"""Rotary positions in published configurations. Every historic spelling is read, but only the newest is written.
 
 Spellings: `rope_theta` and `rope_scaling` at the top level (transformers 4), `rope_parameters` (transformers 5);
 `type` or `rope_type`; the original context length in the section, at the top level, or max_position_embeddings.
@@ -36,8 +36,8 @@ def read_rotary(
 
     Args:
         head_dim: width of a head.
-        context_length: in tokens.
-        default_theta: of a file without theta.
+        context_length: context length in tokens.
+        default_theta: theta of a file without the key.
         default_trained: original context length of a file without the key at the top level (default: as in the section,
             or `context_length`).
         rereads: whether the class recomputes a sequence that outgrows the original context.
@@ -61,7 +61,7 @@ def read_rotary(
 
 
 def rotary_section(config: Config) -> Config | None:
-    """Return the section on rotary positions, under either name; None without one, and refuse two that differ."""
+    """Return the section on rotary positions under either name; None if absent. Refuse two different sections."""
     both = (config.section(key) for key in SECTIONS)
     sections = [section for section in both if section is not None and section.values]
     if len(sections) == len(SECTIONS) and sections[0].values != sections[1].values:

@@ -1,4 +1,4 @@
-"""Rules that map the tensors of a published file to the parameters of a model, for reading and writing."""
+"""Rules that map the tensors in a published file to the parameters of a model, for reading and writing."""
 
 import re
 from collections import Counter
@@ -12,17 +12,17 @@ ALTERNATIVES = re.compile(r"\{([^{}]*,[^{}]*)\}")  # such as {q,k,v}
 
 @dataclass(frozen=True)
 class Rule:
-    """Tensor of a file and its parameters, concatenated along the first axis.
+    """Tensor in a file and the parameters that it stores, concatenated along the first axis.
 
     Attributes:
-        hf: name in the file; `{i}` is the index of a layer, `{e}` the index of an expert, `{name}` the rest of the name
+        hf: name in the file. `{i}` is the index of a layer, `{e}` the index of an expert, `{name}` the rest of the name
             of any parameter that no earlier rule covers.
-        params: names of the model's parameters; `{i}` is the index of a layer.
+        params: names of the model's parameters. `{i}` is the index of a layer.
         transposed: whether the file stores matrices as (inputs, outputs) instead of (outputs, inputs).
-        expert: index of the expert, if the file has one tensor per expert and the model one parameter for all.
+        expert: index of the expert, if the file has one tensor per expert and the model one parameter for all experts.
         heads: number of interleaved groups of rows: the first head's rows of each parameter, then the second's, ...
-        shape: of the tensor in the file, if it differs from the parameter's.
-        swapped: whether the file has the two halves of each row in the other order.
+        shape: shape of the tensor in the file, if it differs from the parameter's shape.
+        swapped: whether the file stores the two halves of each row in the opposite order.
     """
 
     hf: str
@@ -41,7 +41,7 @@ class Rule:
         return replace(self, hf=self.hf.replace("{e}", str(expert)), expert=expert)
 
     def shape_in(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of the part of a parameter that the rule covers: one expert, or all of it."""
+        """Return the shape of the rule's share of a parameter: a single expert, or the complete parameter."""
         return shape if self.expert is None else shape[1:]
 
 
@@ -50,10 +50,10 @@ def rule(hf: str, *params: str, transposed: bool = False, heads: int = 1, shape:
 
 
 def weight_rules(table: str, transposed: bool = False, heads: int = 1) -> tuple[Rule, ...]:
-    """Return the rules of a table; each line has a name in the file and a name in the model.
+    """Return the rules in a table, whose lines have a name in the file and a name in the model.
 
-    A line means a weight and a bias, which are dropped if the model has none; with `=`, a tensor without such a suffix.
-    Alternatives in braces correspond one to one; if only the right side has braces, the tensor is fused:
+    A line stands for a weight and a bias, which are dropped if the model lacks them; with `=`, for the tensor itself.
+    Alternatives in braces correspond one to one. If only the right side has braces, the tensor is fused:
 
         model.layers.{i}.self_attn.{q,k,v,o}_proj   blocks.{i}.mixer.{q,k,v,o}
         transformer.h.{i}.attn.c_attn               blocks.{i}.mixer.{q,k,v}
@@ -80,7 +80,7 @@ def _alternatives(hf: str, param: str) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def for_model(rules: Iterable[Rule], num_layers: int, shapes: Mapping[str, tuple[int, ...]]) -> list[Rule]:
-    """Return the rules of one model, given the shapes of its parameters, for all its layers, experts and parameters.
+    """Return the rules for all layers, experts and parameters of a model, given the shapes of its parameters.
 
     Raises:
         CheckpointError: a parameter has no rule or more than one.
@@ -112,7 +112,7 @@ def _for_each_name(template: Rule, shapes: Mapping[str, tuple[int, ...]]) -> Ite
 
 
 def check_all_used(rules: list[Rule], tensors: Iterable[str], ignored: Iterable[str]) -> None:
-    """Refuse a file that lacks tensors of the rules, or has tensors that no rule uses."""
+    """Refuse a file that lacks tensors named by the rules, or has tensors that no rule uses."""
     present, used = set(tensors), {r.hf for r in rules}
     patterns = [re.compile(pattern) for pattern in ignored]
     missing = sorted(used - present)

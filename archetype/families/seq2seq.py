@@ -1,4 +1,4 @@
-"""LSTM encoder-decoders: with a fixed-size state (Sutskever 2014), and with attention to the source (Bahdanau 2014)."""
+"""LSTM encoder-decoders: with a fixed-size state (Sutskever 2014), or with attention to the source (Bahdanau 2014)."""
 
 from archetype.families.family import Family, presets, tiny
 from archetype.models.block.spec import Block, Plain
@@ -23,10 +23,10 @@ def seq2seq(
     attention: bool = False,
     dropout: float = 0.0,
 ) -> EncoderDecoder:
-    """Build an LSTM encoder and decoder; the decoder starts from the encoder's last states.
+    """Build an LSTM encoder-decoder. The decoder starts from the encoder's last states.
 
-    With `attention`, the encoder is bidirectional, and the last layer of the decoder attends to its outputs with
-    additive scores.
+    With `attention`, the encoder is bidirectional, and the last layer of the decoder attends to the encoder's outputs
+    with additive scores.
     """
     plain, last = Plain(), Attention(num_heads=1, score="additive") if attention else None
     source = Block(wiring=plain, mixer=LSTM(bidirectional=attention), dropout=dropout)

@@ -1,4 +1,4 @@
-"""SmolLM3 (Bakouch 2025): Llama with no positions in every fourth layer; format: transformers' `smollm3`."""
+"""SmolLM3 (Bakouch 2025): Llama without positions in every fourth layer. Format: transformers' `smollm3`."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def smollm3(
     tied: bool = True,
     **design: Any,
 ) -> Decoder:
-    """Build a SmolLM3 decoder; `without_rope` are the indices of layers without positions; see `llama`."""
+    """Build a SmolLM3 decoder. `without_rope` lists the indices of layers without positions; see `llama`."""
     sizes: dict[str, Any] = {"vocab_size": vocab_size, "context_length": context_length}
     model = llama(num_layers=num_layers, position=position, eps=eps, tied=tied, **sizes, **design)
     layers = list(model.layers)

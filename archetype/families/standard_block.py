@@ -1,4 +1,4 @@
-"""Blocks and decoders of many families: attention and an MLP."""
+"""Blocks and decoders shared by many families: attention and an MLP."""
 
 from typing import Any
 
@@ -36,10 +36,10 @@ def standard_block(
 
     Args:
         d_ff: inner width of the MLP.
-        bias: of all projections.
-        qkv_bias: of queries, keys and values (default: `bias`).
-        dropout: of the outputs of both parts.
-        mixer: further fields of `spec.Attention`.
+        bias: whether all projections have a bias.
+        qkv_bias: whether the projections to queries, keys and values have a bias (default: `bias`).
+        dropout: dropout rate of the outputs of both parts.
+        mixer: additional fields of `spec.Attention`.
     """
     qkv = bias if qkv_bias is None else qkv_bias
     biases = ProjectionBiases(q=qkv, k=qkv, v=qkv, o=bias)
@@ -58,7 +58,7 @@ def decoder(
     softcap: float | None = None,
     **model: Any,
 ) -> Decoder:
-    """Build a decoder that cycles through `blocks`, with a final norm; `model` are further fields of `spec.Decoder`."""
+    """Build a decoder that cycles through `blocks`, with a final norm. `model` has other fields of `spec.Decoder`."""
     defaults = {"initialization": NormalInitialization(std=std)}
     head = LanguageModelHead(tied=tied, softcap=softcap)
     layers = cycle(num_layers, *blocks)
@@ -66,7 +66,7 @@ def decoder(
 
 
 def with_experts(dense: Decoder, **experts: Any) -> Decoder:
-    """Replace feed-forward parts with a `MixtureOfExperts` of them; `experts` are its other fields."""
+    """Replace feed-forward parts with a `MixtureOfExperts` built from them. `experts` has its other fields."""
     return dense.replace(layers=tuple(
         block.replace(feedforward=MixtureOfExperts(expert=block.feedforward, **experts)) for block in dense.layers
     ))
@@ -91,12 +91,12 @@ def standard_decoder(
     """Build a decoder of standard blocks.
 
     Args:
-        norm: of every part, and after the last layer.
+        norm: norm of every part and after the last layer.
         d_ff: inner width (default: 4 * d_model).
-        patterns: cycled over the layers.
-        wiring: of each block (default: pre-norm).
-        model: further fields of `spec.Decoder`.
-        block: further arguments of `standard_block`.
+        patterns: attention patterns, cycled over the layers.
+        wiring: wiring of each block (default: pre-norm).
+        model: additional fields of `spec.Decoder`.
+        block: additional arguments of `standard_block`.
     """
     wiring, width = wiring or PreNorm(norm=norm), d_ff or 4 * d_model
     blocks = tuple(standard_block(wiring=wiring, d_ff=width, pattern=pattern, **block) for pattern in patterns)

@@ -1,4 +1,4 @@
-"""Switch Transformers (Fedus 2021): T5 with experts in every second layer, one expert per token."""
+"""Switch Transformers (Fedus 2021): T5 with experts in every second layer, and one expert per token."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from archetype.parts.router.spec import SoftmaxRouter
 
 
 def switch(*, num_experts: int, balance_loss: float = 0.01, **design: Any) -> EncoderDecoder:
-    """Build a Switch encoder-decoder; `design` takes the arguments of `t5`."""
+    """Build a Switch encoder-decoder. `design` takes the arguments of `t5`."""
     dense = t5(**design)
 
     def with_experts(stack: Stack) -> Stack:

@@ -1,4 +1,4 @@
-"""T5 (Raffel 2019) and T5 v1.1 (Shazeer 2020); format: transformers' `t5`."""
+"""T5 (Raffel 2019) and T5 v1.1 (Shazeer 2020). Format: transformers' `t5`."""
 
 import re
 from dataclasses import replace
@@ -48,10 +48,10 @@ def t5(
     head: Head | None = None,
     **sizes: Any,
 ) -> EncoderDecoder:
-    """Build an encoder-decoder with `num_layers` on each side, or `num_decoder_layers` in the decoder.
+    """Build an encoder-decoder with `num_layers` layers on each side, or with `num_decoder_layers` in the decoder.
 
-    Scores are not scaled. T5 v1.1 has `gated` feed-forward parts with GELU, T5 plain ones with ReLU. `scaled` (default:
-    `tied`) divides the input of the head by sqrt(d_model). `head` replaces the language modelling head.
+    Scores are not scaled. T5 v1.1 has `gated` feed-forward parts with GELU, T5 ungated parts with ReLU. `scaled`
+    (default: `tied`) divides the head's input by sqrt(d_model). `head` replaces the language modelling head.
     """
     norm = RMSNorm(eps=eps)
     # scale 1: T5 draws the query matrix with a smaller variance instead of dividing scores
@@ -126,7 +126,7 @@ KEYS = ConfigTable(t5, (
 
 
 def rules(model: ModelSpec) -> tuple[Rule, ...]:
-    """Return the weight rules. In the file each part of a block is a layer, and the first block has the shared bias."""
+    """Return the weight rules. In the file, each part of a block is a layer, and the first has the shared bias."""
     pair = expect_kind(EncoderDecoder, model, "kind")
     layers, prefix = pair.encoder.layers, CLASSES_PREFIX if pair.head.classifies else ""
     # gate, up and down; without a gate, the first has no line

@@ -28,10 +28,10 @@ def transformer(
     eps: float = 1e-6,
     dropout: float = 0.0,
 ) -> EncoderDecoder:
-    """Build an encoder-decoder with `num_layers` on each side and one table for source, target and logits.
+    """Build an encoder-decoder with `num_layers` layers on each side, and one table for source, target and logits.
 
-    Attention has no biases (section 3.2.2), feed-forward parts do (equation 2). The paper does not give eps; 1e-6 is
-    the default of the authors' tensor2tensor.
+    Attention has no biases (section 3.2.2), but feed-forward parts do (equation 2). The paper does not give eps; 1e-6
+    is the default in the authors' tensor2tensor.
     """
     wiring = PostNorm(norm=LayerNorm(eps=eps))
     attention = Attention(num_heads=num_heads)

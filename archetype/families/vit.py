@@ -1,4 +1,4 @@
-"""The Vision Transformer (Dosovitskiy 2020); format: transformers' `vit`."""
+"""The Vision Transformer (Dosovitskiy 2020). Format: transformers' `vit`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,8 +47,8 @@ def vit(
 ) -> VisionEncoder:
     """Build an encoder of image patches, without a head if `num_classes` is None.
 
-    `eps` defaults to the value of the published configurations (the authors' code has 1e-6); `model` are further fields
-    of `spec.VisionEncoder`.
+    `eps` defaults to the value in the published configurations (the authors' code has 1e-6). `model` has additional
+    fields of `spec.VisionEncoder`.
     """
     norm = LayerNorm(eps=eps)
     block = standard_block(
@@ -86,7 +86,7 @@ def _check_side(config: Config, name: str, default: int) -> int:
 
 @dataclass(frozen=True)
 class HeadRow:
-    """Head and pooler, by the class that the file names.
+    """Row for the head and the pooler, given the class that the file names.
 
     Attributes:
         pooled: whether a model without a head has a pooler.
@@ -158,7 +158,7 @@ def vit_format(
     build: Callable[..., VisionEncoder] = vit,
     keys: tuple[Row, ...] = (*BODY_KEYS, HeadRow()),
 ) -> Format:
-    """Build the format of a model type whose classes begin with `name`, and tensors below the head with `base`."""
+    """Build the format of a model type, with prefix `name` for classes and `base` for tensors below the head."""
 
     def architecture(model: ModelSpec) -> str:
         bare = isinstance(expect_kind(VisionEncoder, model, "kind").head, NoHead)

@@ -1,7 +1,7 @@
-"""Any specification as a transformers model: `import archetype.hf` registers `archetype` with the Auto classes.
+"""transformers model for any specification: `import archetype.hf` registers `archetype` with the Auto classes.
 
-A folder of this type has the specification in its config.json, the weights under Archetype's names, and the exported
-tokenizer.
+A model folder of this type has the specification in its config.json, the weights under Archetype's names, and the
+exported tokenizer.
 """
 
 from archetype.convert.own_code import AUTO

@@ -1,4 +1,4 @@
-"""Base of the transformers classes: initialization, resizing of the vocabulary, and activation checkpointing."""
+"""Base class of the transformers models: initialization, vocabulary resizing, and activation checkpointing."""
 
 from typing import Any
 
@@ -52,9 +52,9 @@ class ArchetypePreTrainedModel(PreTrainedModel):
         """Resize the vocabulary in the specification and in every matrix with one row per token.
 
         Args:
-            new_num_tokens: size of the vocabulary (default: unchanged).
-            pad_to_multiple_of: round the size up to a multiple (default: 1).
-            mean_resizing: set new rows to the mean of the others instead of initializing them.
+            new_num_tokens: new vocabulary size (default: unchanged).
+            pad_to_multiple_of: multiple to which the size is rounded up (default: 1).
+            mean_resizing: whether to set new rows to the mean of the other rows instead of initializing them.
         """
         size, step = new_num_tokens or self.config.vocab_size, pad_to_multiple_of or 1
         self.config.vocab_size = -(-size // step) * step
@@ -83,7 +83,7 @@ class ArchetypePreTrainedModel(PreTrainedModel):
     def activation_checkpointing_enable(
         self, activation_checkpointing_kwargs: Any = None, every_n_layers: int = 1, offload: bool = False
     ) -> None:
-        """Recompute the activations of all blocks in the backward pass; refuse `every_n_layers` and `offload`."""
+        """Recompute activations of all blocks in the backward pass. `every_n_layers` and `offload` are refused."""
         if every_n_layers != 1 or offload:
             name = "offload" if offload else "every_n_layers"
             raise SpecError(name, "is not supported by models of type archetype", "recompute all blocks")
@@ -103,7 +103,7 @@ class ArchetypePreTrainedModel(PreTrainedModel):
 
 
 def refuse(arguments: dict[str, Any]) -> None:
-    """Refuse the first argument of other transformers models that is set."""
+    """Refuse the first argument that is set and that only other transformers models support."""
     for name, value in arguments.items():
         if name not in HARMLESS and value is not None and value is not False:
             raise SpecError(name, "is not an argument of models of type archetype", "leave it out")

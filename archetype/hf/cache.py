@@ -1,4 +1,4 @@
-"""Cache for transformers that holds the decoding state of any kind of model."""
+"""Cache for transformers that stores the decoding state of any kind of model."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -22,11 +22,11 @@ class ArchetypeCache(Cache):
     """Decoding state of a batch.
 
     Args:
-        capacity: tokens to allocate (default: grows with the sequence).
+        capacity: number of tokens to allocate (default: grows with the sequence).
 
     Attributes:
-        state: of all layers; None before the first tokens.
-        seen: columns read so far, including padding.
+        state: state of all layers; None before the first tokens.
+        seen: number of columns read so far, including padding.
     """
 
     is_compileable = False  # its capacity grows
@@ -37,11 +37,11 @@ class ArchetypeCache(Cache):
         self.state: State | None = None
 
     def with_room(self, length: int, largest: int, new_state: Callable[[int], State]) -> State:
-        """Return the state with room for `length` new columns, allocating or enlarging it if necessary.
+        """Return the state with room for `length` new columns, after allocating or enlarging it if necessary.
 
         Args:
             largest: context length of the model.
-            new_state: allocates an empty state of a given capacity.
+            new_state: allocates an empty state with a given capacity.
 
         Raises:
             SpecError: the sequence would exceed the context length.
@@ -103,7 +103,7 @@ class ArchetypeCache(Cache):
         """Remove the last columns, such as rejected draft tokens.
 
         Args:
-            length: columns to keep; if 0 or negative, minus the number to remove, as in transformers since 5.13.
+            length: number of columns to keep; if <= 0, minus the number to remove, as in transformers since 5.13.
 
         Raises:
             SpecError: a layer cannot return to an earlier state, or sequences differ in length.
@@ -126,14 +126,14 @@ class ArchetypeCache(Cache):
 
 
 def cache_by_either_name(cache: Any, older: Any) -> Any:
-    """Return the cache from `cache`, or from its name before transformers 5.24; refuse both."""
+    """Return the cache passed as `cache`, or under its name before transformers 5.24. Refuse both at once."""
     if cache is not None and older is not None:
         raise SpecError(OLDER, "and cache are two names of the same argument", f"pass only {NAME}")
     return older if cache is None else cache
 
 
 def cache_of(value: Any, use_cache: bool) -> ArchetypeCache | None:
-    """Return the given cache, or a new one if there is none and `use_cache` is set; refuse other classes."""
+    """Return the given cache, or a new cache if none is given and `use_cache` is set. Refuse other cache classes."""
     if value is None:
         return ArchetypeCache() if use_cache else None
     if not isinstance(value, ArchetypeCache):

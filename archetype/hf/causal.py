@@ -1,4 +1,4 @@
-"""Causal language models."""
+"""Causal language models for transformers."""
 
 from typing import Any
 
@@ -39,18 +39,18 @@ class ArchetypeForCausalLM(Generating, ArchetypePreTrainedModel, GenerationMixin
         cache: Any = None,
         **others: Any,
     ) -> CausalLMOutputWithPast:
-        """Return logits (B, T, V), and the mean loss of next tokens if there are labels.
+        """Return logits (B, T, V), and the mean next-token loss if there are labels.
 
         Args:
-            input_ids: (B, T), padded on either side.
-            attention_mask: (B, past + T), 1 at tokens, 0 at padding.
-            position_ids: within each sequence; where they restart, a new document begins, which is attended separately.
+            input_ids: token ids (B, T), padded on either side.
+            attention_mask: mask (B, past + T), 1 at tokens, 0 at padding.
+            position_ids: positions in each sequence. Where they restart, a new document begins, attended separately.
             past_key_values: name of `cache` before transformers 5.24.
-            labels: (B, T), the same tokens; -100 where no loss is computed.
-            use_cache: whether to return a cache; never in training.
-            logits_to_keep: number of last positions, or indices of positions, with logits (0: all).
-            token_type_ids: must be zeros.
-            others: arguments of the loss, such as `num_items_in_batch`, which divides the sum.
+            labels: the same token ids (B, T), or -100 where no loss is computed.
+            use_cache: whether to return a cache; ignored in training.
+            logits_to_keep: number of last positions, or indices of positions, for which logits are computed (0: all).
+            token_type_ids: type ids, which must be zeros.
+            others: arguments for the loss, such as `num_items_in_batch`, which divides the sum.
 
         Raises:
             SpecError: an argument is not supported, such as `inputs_embeds` and `output_attentions`.

@@ -1,4 +1,4 @@
-"""Classification models for texts, tokens and images."""
+"""Classification models for texts, tokens and images in transformers."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ class _Classifier(ArchetypePreTrainedModel):
         return result.rows.restored(logits) if self.of_tokens else logits  # tokens at their original columns
 
     def loss(self, logits: Tensor, labels: Tensor | None, arguments: dict[str, Any]) -> Tensor | None:
-        """Return transformers' loss, which depends on `problem_type` or on the shape and type of the labels."""
+        """Return transformers' loss, which depends on `problem_type`, or on the shape and type of the labels."""
         if labels is None:
             return None
         loss: Tensor = self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **arguments)
@@ -53,7 +53,7 @@ class ArchetypeForSequenceClassification(_Classifier):
     def forward(
         self, input_ids: Tensor | None = None, labels: Tensor | None = None, **arguments: Any
     ) -> SequenceClassifierOutputWithPast:
-        """Return logits (B, Y), and the loss if there are labels; other arguments as in `ArchetypeModel.run`."""
+        """Return logits (B, Y), and the loss if there are labels. Other arguments: see `ArchetypeModel.run`."""
         items = _items(arguments)
         result = self.model.run(input_ids, **arguments)
         logits = self.logits(result)
@@ -67,7 +67,7 @@ class ArchetypeForTokenClassification(_Classifier):
     def forward(
         self, input_ids: Tensor | None = None, labels: Tensor | None = None, **arguments: Any
     ) -> TokenClassifierOutput:
-        """Return logits (B, T, Y), and the loss if there are labels; other arguments as in `ArchetypeModel.run`."""
+        """Return logits (B, T, Y), and the loss if there are labels. Other arguments: see `ArchetypeModel.run`."""
         items = _items(arguments)
         result = self.model.run(input_ids, **arguments)
         logits = self.logits(result)
@@ -84,7 +84,7 @@ class ArchetypeForImageClassification(_Classifier):
     def forward(
         self, pixel_values: Tensor | None = None, labels: Tensor | None = None, **arguments: Any
     ) -> ImageClassifierOutput:
-        """Return logits (B, Y) of images (B, C, H, W), and the loss if there are labels."""
+        """Return logits (B, Y) for images (B, C, H, W), and the loss if there are labels."""
         items = _items(arguments)
         result = self.model.run(pixel_values=pixel_values, **arguments)
         logits = self.logits(result)

@@ -17,7 +17,7 @@ class ArchetypeConfig(PretrainedConfig):
 
     Attributes:
         spec: specification as plain data; the constructor accepts anything that `archetype.load_spec` does.
-        extensions: required extension files, by name and hash; none is ever run automatically.
+        extensions: required extension files, by name and hash. They are never run automatically.
         use_cache: whether a causal model returns a cache by default.
     """
 

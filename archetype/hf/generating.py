@@ -1,4 +1,4 @@
-"""Hooks for transformers' `generate`: an Archetype cache with room for the whole sequence."""
+"""Hooks for transformers' `generate`: an Archetype cache with room for the complete sequence."""
 
 from typing import Any
 
@@ -30,10 +30,10 @@ class Generating:
     def prepare_inputs_for_generation(
         self, input_ids: Tensor, next_sequence_length: int | None = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """Prepare a pass; read the whole sequence again if its length changes the rotary positions.
+        """Prepare a forward pass. The complete sequence is read again if its length changes the rotary positions.
 
         Args:
-            input_ids: (B, T), all tokens so far; padding counts, as in transformers' Phi-3.
+            input_ids: all token ids so far (B, T). Padding counts, as in transformers' Phi-3.
             next_sequence_length: number of last tokens to read (default: all).
         """
         cache = kwargs.get(NAME)

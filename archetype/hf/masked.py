@@ -1,4 +1,4 @@
-"""Masked language models."""
+"""Masked language models for transformers."""
 
 from typing import Any
 
@@ -21,12 +21,12 @@ class ArchetypeForMaskedLM(ArchetypePreTrainedModel):
     def forward(
         self, input_ids: Tensor | None = None, labels: Tensor | None = None, **arguments: Any
     ) -> MaskedLMOutput:
-        """Return logits (B, T, V), and the mean loss of the labels other than -100.
+        """Return logits (B, T, V), and the mean loss over all labels other than -100.
 
         Args:
-            input_ids: (B, T), padded on either side.
-            labels: (B, T), the original tokens at masked positions; -100 elsewhere.
-            arguments: as for `ArchetypeModel.run`, and `num_items_in_batch`, which divides the loss.
+            input_ids: token ids (B, T), padded on either side.
+            labels: original token ids (B, T) at masked positions; -100 elsewhere.
+            arguments: same as for `ArchetypeModel.run`, and `num_items_in_batch`, which divides the loss.
         """
         items = arguments.pop("num_items_in_batch", None)
         result = self.model.run(input_ids, **arguments)

@@ -1,4 +1,4 @@
-"""Backbone of a model, without its head."""
+"""Backbone of a transformers model, without its head."""
 
 from typing import Any
 
@@ -18,10 +18,10 @@ class ArchetypeModel(ArchetypePreTrainedModel):
     """Backbone that computes the hidden vectors of tokens or patches.
 
     Args:
-        keeps_head: keep the head for `take_head`.
+        keeps_head: whether to keep the head for `take_head`.
 
     Attributes:
-        network: Archetype's module, without its head.
+        network: Archetype's module without its head.
     """
 
     network: Any
@@ -69,7 +69,7 @@ class ArchetypeModel(ArchetypePreTrainedModel):
         cache: Any = None,
         **others: Any,
     ) -> Pass:
-        """Run one pass; arguments as for other transformers models.
+        """Run a forward pass with the usual arguments of transformers models.
 
         Raises:
             SpecError: an argument is not supported.
@@ -96,7 +96,7 @@ class ArchetypeModel(ArchetypePreTrainedModel):
         return result
 
     def forward(self, input_ids: Tensor | None = None, **arguments: Any) -> BaseModelOutputWithPast:
-        """Return the vectors that the head reads, (B, T, D); same arguments as `run`."""
+        """Return the vectors (B, T, D) that the head reads. The arguments are the same as for `run`."""
         result = self.run(input_ids, **arguments)
         return BaseModelOutputWithPast(
             last_hidden_state=result.hidden, hidden_states=result.hidden_states, **{NAME: result.cache}

@@ -1,4 +1,4 @@
-"""Encoder-decoder models."""
+"""Encoder-decoder models for transformers."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -23,10 +23,10 @@ from archetype.nn.context import EncoderOutput, ForwardContext
 
 @dataclass
 class SourceOutput(ModelOutput):
-    """Output of the encoder; transformers repeats its tensors if a source has several targets.
+    """Output of the encoder. transformers repeats its tensors if a source has several targets.
 
     Attributes:
-        last_hidden_state: (B, S, D).
+        last_hidden_state: vectors (B, S, D).
         bridge: last state of a recurrent encoder, flattened to (B, N).
     """
 
@@ -35,14 +35,14 @@ class SourceOutput(ModelOutput):
 
 
 class SourceEncoder(nn.Module):
-    """Encoder, as called by transformers before generation."""
+    """Encoder, called by transformers before generation."""
 
     def __init__(self, network: EncoderDecoder) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **others: Any) -> SourceOutput:
-        """Return the vectors at the columns of their tokens, (B, S, D)."""
+        """Return the encoder's vectors (B, S, D) at the columns of their tokens."""
         rows = Rows.of(attention_mask, input_ids.shape[1])
         source = rows.moved(input_ids)
         vectors, bridge = self.network.encode(source, ForwardContext.of(source, num_tokens=rows.num_tokens))
@@ -74,18 +74,18 @@ class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixi
         cache: Any = None,
         **others: Any,
     ) -> Seq2SeqLMOutput:
-        """Return logits (B, T, V) of the target, and the mean loss if there are labels.
+        """Return logits (B, T, V) for the target, and the mean loss if there are labels.
 
         Args:
-            input_ids: (B, S), source tokens, padded on either side.
-            attention_mask: 1 at source tokens, 0 at padding.
-            decoder_input_ids: (B, T), target tokens (default: `decoder_start_token_id` and the labels but the last).
-            decoder_attention_mask: of the targets, including earlier columns.
+            input_ids: source token ids (B, S), padded on either side.
+            attention_mask: mask (B, S), 1 at source tokens, 0 at padding.
+            decoder_input_ids: target token ids (B, T) (default: `decoder_start_token_id` and the labels but the last).
+            decoder_attention_mask: mask of the targets, including earlier columns.
             encoder_outputs: output of `get_encoder()` for the source (default: computed).
             past_key_values: name of `cache` before transformers 5.24.
-            labels: (B, T), target tokens; -100 where no loss is computed.
-            use_cache: whether to return a cache; never in training.
-            cache: from an earlier pass, which has read the source.
+            labels: target token ids (B, T); -100 where no loss is computed.
+            use_cache: whether to return a cache; ignored in training.
+            cache: cache from an earlier pass that has read the source.
             others: `num_items_in_batch`, which divides the loss.
 
         Raises:
@@ -171,7 +171,7 @@ def tensors(layers: list[LayerState]) -> list[Tensor]:
 
 
 def fill(layers: list[LayerState], flat: Tensor) -> None:
-    """Copy flattened numbers, (B, N), back into the tensors of `tensors`."""
+    """Copy a flattened state, (B, N), into the tensors returned by `tensors`."""
     targets = tensors(layers)
     parts = flat.split([target[0].numel() for target in targets], dim=1)
     for target, part in zip(targets, parts, strict=True):

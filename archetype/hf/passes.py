@@ -1,4 +1,4 @@
-"""Run a forward pass with transformers' arguments: padding, positions, caches."""
+"""Forward passes with transformers' arguments: padding, positions, caches."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,11 +18,11 @@ from archetype.training.block_execution import blocks_of
 
 @dataclass
 class Pass:
-    """Output of a pass over sequences that were moved to the first column.
+    """Output of a forward pass over sequences that were moved to the first column.
 
     Attributes:
         rows: original columns of the tokens.
-        cache: for the next pass.
+        cache: cache for the next pass.
         block_inputs: input of each block, if requested.
     """
 
@@ -39,7 +39,7 @@ class Pass:
 
     @property
     def hidden_states(self) -> tuple[Vectors, ...] | None:
-        """Input of each block, and the vectors that the head reads."""
+        """Input of each block, then the vectors that the head reads."""
         return (*map(self.rows.restored, self.block_inputs), self.hidden) if self.block_inputs else None
 
 
@@ -68,7 +68,7 @@ def read_on(
     past: Any,
     use_cache: bool,
 ) -> Pass:
-    """Run a causal model on new tokens after a cache, on whole sequences, or on sequences of several documents."""
+    """Run a causal model on new tokens after a cache, on complete sequences, or on sequences of several documents."""
     if types is not None and bool(types.any()):
         raise SpecError("token_type_ids", "are not supported by causal models", "leave them out")
     rows, (batch, length) = Rows.of(mask, tokens.shape[1]), tokens.shape
@@ -87,7 +87,7 @@ def read_on(
 
 
 def documents_of(position_ids: Tensor | None) -> Tensor | None:
-    """Return the index of each token's document, (B, T), if positions restart within a sequence; otherwise None."""
+    """Return the document index of each token, (B, T), if positions restart in a sequence; otherwise None."""
     if position_ids is None or not bool((starts := position_ids[:, 1:] == 0).any()):
         return None
     steps = torch.arange(position_ids.shape[1], device=position_ids.device)
@@ -108,7 +108,7 @@ def check_positions(position_ids: Tensor, rows: Rows, lengths: Lengths | None) -
 
 @contextmanager
 def block_inputs(network: nn.Module, is_asked: bool) -> Iterator[list[Vectors]]:
-    """Collect the input of each block during the context, if `is_asked`."""
+    """Collect the input of each block while the context is open, if `is_asked`."""
     seen: list[Vectors] = []
 
     def see(module: nn.Module, inputs: tuple[Any, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Padding: transformers pads anywhere and passes a mask; Archetype's sequences start at the first column."""
+"""Padding: transformers pads anywhere and passes a mask, but Archetype's sequences start at the first column."""
 
 from typing import NamedTuple, Self
 
@@ -10,11 +10,11 @@ from archetype.nn.context import Lengths
 
 
 class Rows(NamedTuple):
-    """Columns of the tokens of each sequence among padding.
+    """Columns that contain the tokens of each sequence.
 
     Attributes:
-        order: (B, T), original column of each column after the move; None if nothing moves.
-        num_tokens: (B,), without padding; None if all columns are tokens.
+        order: original column of each column after the move, (B, T); None if no column moves.
+        num_tokens: number of tokens without padding, (B,); None if all columns are tokens.
     """
 
     order: Tensor | None
@@ -22,10 +22,10 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, mask: Tensor | None, length: int) -> Self:
-        """Return the rows of the last `length` (T) columns of a mask.
+        """Return the rows for the last `length` (T) columns of a mask.
 
         Args:
-            mask: (B, S) with S >= T, 1 at tokens; None without padding.
+            mask: (B, S) with S >= T, 1 at tokens; None if there is no padding.
 
         Raises:
             SpecError: the mask is not two-dimensional, or has fewer than T columns.
@@ -49,14 +49,14 @@ class Rows(NamedTuple):
         return x if self.order is None else x.gather(1, _like(self.order, x))
 
     def restored(self, x: Tensor) -> Tensor:
-        """Move vectors or logits, (B, T, ...), back to the original columns."""
+        """Move vectors or logits, (B, T, ...), back to their original columns."""
         return x if self.order is None else torch.empty_like(x).scatter(1, _like(self.order, x), x)
 
     def positions(self, lengths: Lengths | None, shape: tuple[int, int]) -> Tensor:
         """Return the position of each token in its sequence, (B, T); arbitrary at padding.
 
         Args:
-            lengths: (B,), tokens read before (default: 0).
+            lengths: number of tokens read before, (B,) (default: 0).
         """
         steps = torch.arange(shape[1], device=None if self.order is None else self.order.device).expand(shape)
         steps = self.restored(steps.contiguous())

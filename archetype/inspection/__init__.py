@@ -1,4 +1,4 @@
-"""Inspect a model: traces with interventions, attention, logit lens, residual stream, experts, recurrent states."""
+"""Model inspection: traces with interventions, attention, logit lens, residual stream, experts, recurrent states."""
 
 from archetype.inspection.inspection import VIEWS, Inspection
 from archetype.inspection.trace import Trace, Tracer

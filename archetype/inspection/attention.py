@@ -28,10 +28,10 @@ def attention_paths(trace: Trace) -> list[str]:
 
 
 def attention_path(trace: Trace, layer: int | str) -> str:
-    """Return the path of a layer's attention, given the layer's number or path, or the part's path.
+    """Return the path of a layer's attention part, given the layer's number or path, or the path of the part.
 
     Raises:
-        SpecError: there is no attention.
+        SpecError: the layer has no attention.
     """
     paths = attention_paths(trace)
     if not paths:
@@ -55,15 +55,15 @@ def attention_steps(trace: Trace, path: str) -> AttentionSteps:
 
 
 def head_statistics(weights: Float[Tensor, "H T S"], ids: Tensor | None = None) -> dict[str, Float[Tensor, "H"]]:
-    """Return statistics of each head, as means over queries.
+    """Return statistics of each head, averaged over queries.
 
     Args:
         weights: attention weights.
-        ids: token ids, (T,), if queries and keys are the same tokens; otherwise only entropy and first are defined.
+        ids: token ids, (T,), if queries and keys are the same tokens. Otherwise, only entropy and first are defined.
 
     Returns:
-        By name: entropy (nats); distance to the keys (positions); weight of the previous position, of the first, and of
-            the position after an earlier occurrence of the query's token (Olsson 2022; NaN if no token is repeated).
+        By name: entropy (nats); distance to the keys (positions); weight of the previous position, of the first
+            position, and of the position after an earlier occurrence of the token (Olsson 2022; NaN without one).
     """
     weights = weights.float()
     length, keys = weights.shape[1:]  # T, S
@@ -90,9 +90,9 @@ class AttentionHead(View):
 
     Attributes:
         path: path of the attention part.
-        scores: before masking.
-        masked: with biases, and -inf for masked pairs.
-        weights: after the softmax.
+        scores: scores before masking.
+        masked: scores with biases, and with -inf for masked pairs.
+        weights: attention weights after the softmax.
     """
 
     path: str
@@ -149,13 +149,13 @@ class AttentionHead(View):
 
 @dataclass
 class AttentionView(View):
-    """Statistics and maps of all heads of some layers.
+    """Statistics and attention maps of all heads in some layers.
 
     Attributes:
         paths: paths of the attention parts.
         statistics: statistics of the heads by name, for each part.
-        maps: weights of each part, max-pooled for long sequences.
-        allowed: whether a map's cell contains an unmasked pair.
+        maps: attention weights of each part, max-pooled for long sequences.
+        allowed: whether a cell of a map contains an unmasked pair.
     """
 
     paths: list[str]
@@ -223,14 +223,14 @@ class AttentionView(View):
 
 
 def attention_view(trace: Trace, layer: int | str | None = None, head: int | None = None) -> View:
-    """Return the view of all heads, of one layer's heads, or of one head.
+    """Return the view of all heads, of the heads in one layer, or of a single head.
 
     Args:
         layer: number or path of a layer (default: all layers with attention).
-        head: index of a head; needs a layer.
+        head: index of a head; requires `layer`.
 
     Raises:
-        SpecError: there is no such layer or head.
+        SpecError: the layer or head does not exist.
     """
     if head is not None and layer is None:
         raise SpecError("head", "needs a layer", "give the layer as well")
@@ -259,7 +259,7 @@ def attention_view(trace: Trace, layer: int | str | None = None, head: int | Non
 
 
 def attention_by_heads(trace: Trace, path: str) -> Iterator[AttentionView]:
-    """Yield the view of one layer, one head at a time; together they equal `attention_view`."""
+    """Yield the view of a layer one head at a time. Together, these views equal `attention_view`."""
     steps = attention_steps(trace, path)
     for weights, masked in zip(steps.weights[0].split(1), steps.masked[0].split(1), strict=True):
         yield _of_heads(trace, path, weights, masked)

@@ -38,7 +38,7 @@ class Contribution:
 
 @dataclass
 class AttributionView(View):
-    """One logit, before a softcap, and the contributions that sum to it, in the order of layers."""
+    """Logit before a softcap, and the contributions that sum to this logit, in the order of layers."""
 
     position: int
     token: int
@@ -81,13 +81,13 @@ class AttributionView(View):
 def attribution_view(
     trace: Trace, name: Name, token: int | None = None, position: int = -1, layer: int | str | None = None
 ) -> AttributionView:
-    """Attribute a token's logit to the parts, with the statistics of the final norm held fixed.
+    """Attribute a token's logit to the parts of the model, with the statistics of the final norm held fixed.
 
     Args:
-        name: returns the name of a token.
-        token: its id (default: the likeliest).
-        position: position of the answer; negative from the end.
-        layer: layer whose attention is split into heads (default: none).
+        name: returns the name of a token id.
+        token: token id (default: the most likely token).
+        position: position of the prediction; negative positions count from the end.
+        layer: layer whose attention is split into heads (default: no layer).
 
     Raises:
         SpecError: the residual stream is not a sum, the head is not linear, or the position does not exist.
@@ -144,7 +144,7 @@ def frozen_norm(trace: Trace, path: str, x: Float[Tensor, "D"]) -> FrozenNorm:
     """Linearize a norm at a vector (D,) with its statistics held fixed, in float64.
 
     Raises:
-        SpecError: the norm is an extension that does not define this.
+        SpecError: the norm is an extension without a linearization.
     """
     norm, frozen = trace.model.get_submodule(path), shown_parts(trace.model)[path].frozen
     if frozen is None:

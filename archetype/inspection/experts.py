@@ -1,4 +1,4 @@
-"""View of mixtures of experts: where each token is routed, and how evenly."""
+"""View of mixtures of experts: the experts of each token, and how evenly tokens are distributed."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -80,10 +80,10 @@ def mixture_paths(trace: Trace) -> list[str]:
 
 @torch.no_grad()
 def experts_view(trace: Trace, layer: int | str | None = None) -> ExpertsView:
-    """Return the routing of all tokens by the mixtures of a layer (default: of all layers).
+    """Return the routing of all tokens in a layer's mixture of experts (default: in all layers).
 
     Raises:
-        SpecError: there is no mixture of experts.
+        SpecError: the model or layer has no mixture of experts.
     """
     start = "" if layer is None else f"{layer_path(trace.model, layer)}."
     routings = [_routing(trace, path) for path in mixture_paths(trace) if path.startswith(start)]

@@ -1,4 +1,4 @@
-"""Common style of figures: heat maps with token labels, lines by layer, and bars."""
+"""Common style of figures: heatmaps with token labels, lines by layer, and bars."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ COLORS = {"embedding": "#6b7280", "mixer": "#2563eb", "cross": "#7c3aed", "feedf
 
 
 def new_figure(width: float, height: float) -> "Figure":
-    """Return a figure of this size in inches, without a window."""
+    """Return a figure with a size in inches, without opening a window."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -54,7 +54,7 @@ def heat_map(
     high: float | None = None,
     texts: Sequence[Sequence[str]] | None = None,
 ) -> Any:
-    """Draw cells by color, with labels along both axes if they fit, and optionally a text in each cell."""
+    """Draw a heatmap with axis labels, if they fit, and optional text in each cell."""
     import numpy as np
     from matplotlib import colormaps
 

@@ -1,4 +1,4 @@
-"""Convert a text, a source with target, or an image to the arguments of a model's forward pass."""
+"""Conversion of a text, a source with target, or an image to the arguments of a model's forward pass."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ Text = str | Sequence[int] | Tensor
 
 @dataclass(frozen=True)
 class Inputs:
-    """Inputs of a model.
+    """Inputs of a model's forward pass.
 
     Attributes:
         arguments: arguments of the forward pass, by name.
-        tokens: tokens of the main stack's positions, for display.
+        tokens: tokens at the positions of the main stack, for display.
         source_tokens: tokens of an encoder-decoder's source, for display.
         ids: (B, T) token ids; None for images.
     """
@@ -40,13 +40,13 @@ class Inputs:
 def inputs_of(
     model: Model, tokenizer: Tokenizer | None, text: Text, target: Text | None = None, start: int | None = None
 ) -> Inputs:
-    """Return the inputs of a text, encoded as in generation, translation and classification.
+    """Return the inputs for a text, encoded as in generation, translation and classification.
 
     Args:
-        tokenizer: without one, texts are given as token ids.
+        tokenizer: the model's tokenizer. Without a tokenizer, texts must be token ids.
         text: a text, token ids, rows of ids (B, T), or an image (C, H, W) for a vision encoder.
         target: target text of an encoder-decoder (default: greedy generation, or the source if it classifies).
-        start: token that starts targets (default: the end token).
+        start: token at the start of targets (default: the end token).
 
     Raises:
         DataError: the text is empty, longer than the context, or cannot be encoded.
@@ -114,7 +114,7 @@ def _names(tokenizer: Tokenizer | None, ids: Tensor) -> tuple[str, ...]:
 
 
 def token_name(tokenizer: Tokenizer | None, id: int) -> str:
-    """Return a token for display: its text, or its id if the tokenizer does not know it."""
+    """Return a token for display: its text, or its id if the tokenizer does not know the id."""
     return str(id) if tokenizer is None or id >= tokenizer.vocab_size else tokenizer.token(id)
 
 

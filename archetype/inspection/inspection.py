@@ -1,4 +1,4 @@
-"""Inspect a text in a model: one traced pass, and the views that the model's parts provide."""
+"""Inspection of a text in a model: one traced pass, and the views that the model's parts provide."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -29,12 +29,12 @@ VIEWS = ("summary", "attention", "lens", "residual", "experts", "recurrent", "at
 
 @dataclass(repr=False)
 class Inspection(View):
-    """Everything that a model computes for a text; as a view, it is the summary.
+    """All activations of a model for a text. As a view, an inspection is the summary.
 
     Attributes:
-        trace: all activations by name.
-        tokenizer: names the tokens.
-        labels: class names.
+        trace: activations by name.
+        tokenizer: tokenizer that names the tokens.
+        labels: names of the classes.
     """
 
     trace: Trace
@@ -42,7 +42,7 @@ class Inspection(View):
     labels: tuple[str, ...] = ()
 
     def attention(self, layer: int | str | None = None, head: int | None = None) -> View:
-        """Return the statistics of all heads or of a layer's heads, or all steps of one head."""
+        """Return the statistics of all heads or of one layer's heads, or every step of a single head."""
         return attention_view(self.trace, layer, head)
 
     def lens(self, top: int = 5) -> LensView:
@@ -50,11 +50,11 @@ class Inspection(View):
         return lens_view(self.trace, self.name, top)
 
     def residual(self, stack: str | None = None) -> ResidualView:
-        """Return norms of the residual stream, and of what each sublayer adds."""
+        """Return the norms of the residual stream and of each sublayer's addition."""
         return residual_view(self.trace, stack)
 
     def experts(self, layer: int | str | None = None) -> ExpertsView:
-        """Return routing and load of mixtures of experts."""
+        """Return the routing and the load of mixtures of experts."""
         return experts_view(self.trace, layer)
 
     def recurrent(self, layer: int | str | None = None) -> RecurrentView:
@@ -64,11 +64,11 @@ class Inspection(View):
     def attribution(
         self, token: int | str | None = None, position: int = -1, layer: int | str | None = None
     ) -> AttributionView:
-        """Attribute a token's logit (default: the likeliest) to the parts, or also to the heads of `layer`."""
+        """Attribute a token's logit (default: the most likely token) to the parts, or also to the heads of `layer`."""
         return attribution_view(self.trace, self.name, self._id(token), position, layer)
 
     def patching(self, corrupt: Inputs, part: str = "out") -> PatchingView:
-        """Find the activations of this text that restore its answer in a corrupt one with as many tokens."""
+        """Find activations of this text that restore its answer in a corrupt text with the same number of tokens."""
         return patching_view(self.trace, corrupt, self.name, part)
 
     def view(self, name: str, layer: int | str | None = None, head: int | None = None) -> View:
@@ -76,11 +76,11 @@ class Inspection(View):
 
         Args:
             name: one of `VIEWS`.
-            layer: number or path, for views with layers.
+            layer: number or path of a layer, for views by layer.
             head: index of an attention head.
 
         Raises:
-            SpecError: the view does not exist, the model lacks it, or it has no layers or heads.
+            SpecError: the view does not exist, the model does not support it, or it takes no layer or head.
         """
         if head is not None and name != "attention":
             raise SpecError("head", f"the view {name} has no heads", "use the view attention")
@@ -110,7 +110,7 @@ class Inspection(View):
     @property
     @torch.no_grad()
     def max_logit_difference(self) -> float:
-        """Largest difference between the logits of the traced and of a plain pass, normally 0.0."""
+        """Largest difference between the logits of the traced pass and of an untraced pass, normally 0.0."""
         plain = self.trace.model(**self.trace.inputs.arguments).logits
         return 0.0 if plain is None or self.trace.logits is None else float((plain - self.trace.logits).abs().max())
 
@@ -120,7 +120,7 @@ class Inspection(View):
         return token_name(self.tokenizer, id)
 
     def table(self) -> Table:
-        """Tabulate, by layer, norms of the residual stream and predictions at the last position."""
+        """Tabulate the norms of the residual stream and the predictions at the last position, by layer."""
         residual, lens = self._try("residual"), self._try("lens")
         entropies = self._attention_entropies()
         if not isinstance(residual, ResidualView):
@@ -140,7 +140,7 @@ class Inspection(View):
         return Table(headings, rows, text_columns=2)
 
     def record(self) -> dict[str, Any]:
-        """Return tokens, the data of all available views, and the model's answers."""
+        """Return the tokens, the data of all available views, and the model's predictions."""
         inputs = self.trace.inputs
         data: dict[str, Any] = {"tokens": [*inputs.tokens]}
         if inputs.source_tokens:

@@ -1,4 +1,4 @@
-"""Logit lens: what the model would predict if it stopped after each layer (nostalgebraist 2020)."""
+"""Logit lens: predictions that the model would make if it stopped after each layer (nostalgebraist 2020)."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ Name = Callable[[int], str]
 
 
 def answering_stack(trace: Trace) -> str:
-    """Return the path of the stack that the head reads.
+    """Return the path of the stack whose output the head reads.
 
     Raises:
         SpecError: the model has no stack or no head.
@@ -50,7 +50,7 @@ def _last_stack(model: Model) -> str:
 
 
 def residual_names(trace: Trace, stack: str) -> dict[str, str]:
-    """Return {label: activation} of the residual stream before the layers and after each."""
+    """Return {label: activation} for the residual stream before the first layer and after each layer."""
     prefix = f"{stack}.blocks" if stack else "blocks"
     count = len(stacks(trace.model)[stack].blocks)
     return {"embedding": f"{prefix}.0.in"} | {f"layer {index}": f"{prefix}.{index}.out" for index in range(count)}
@@ -58,7 +58,7 @@ def residual_names(trace: Trace, stack: str) -> dict[str, str]:
 
 @torch.no_grad()
 def read_out(trace: Trace, x: Float[Tensor, "B T ... D"]) -> Float[Tensor, "B T V"]:
-    """Return the logits of the final norm and head for a residual stream; for classes at one position."""
+    """Return the logits of the final norm and head for a residual stream; class logits only at one position."""
     model = trace.model
     x = leave(stacks(model)[_last_stack(model)].residual, x)  # (B, T, D), also of several residual streams
     if isinstance(model, EncoderDecoder):
@@ -83,15 +83,15 @@ def read_out(trace: Trace, x: Float[Tensor, "B T ... D"]) -> Float[Tensor, "B T 
 
 @dataclass
 class LensView(View):
-    """Predictions of each layer.
+    """Predictions after each layer.
 
     Attributes:
-        layers: the embedding and each layer.
-        tokens: tokens of the positions; a single one for a classifier.
-        answers: ids of the likeliest tokens or classes, with their names.
-        log_probabilities: of the answers, in nats.
+        layers: labels of the embedding and of each layer.
+        tokens: tokens at the positions; a single token for a classifier.
+        answers: ids of the most likely tokens or classes, with their names.
+        log_probabilities: log-probabilities of `answers`, in nats.
         ranks: rank of the true next token (for an encoder, of the token itself), from 0; -1 if unknown.
-        kl: KL divergence of the layer's distribution from the model's, in nats.
+        kl: KL divergence of the layer's distribution from the model's distribution, in nats.
         entropy: entropy of the layer's distribution, in nats.
     """
 
@@ -142,7 +142,7 @@ class LensView(View):
         return figure
 
     def draw_on(self, figure: "Figure", axes: "Axes") -> None:
-        """Draw layers upwards and positions across, on axes of a figure; long texts show their last positions."""
+        """Draw layers upwards and positions across on a figure's axes. Long texts show only their last positions."""
         shown = min(len(self.tokens), POSITIONS)
         cell_names = [[cell[0] for cell in row[-shown:]] for row in self.names][::-1]  # the likeliest answers
         cells = self.log_probabilities[:, -shown:, 0].exp().flip(0)
@@ -156,7 +156,7 @@ class LensView(View):
 
 
 class LensLayer(NamedTuple):
-    """One layer of a `LensView`, with the same field names."""
+    """Single layer of a `LensView`, with the same field names."""
 
     answers: Int[Tensor, "T top"]
     log_probabilities: Float[Tensor, "T top"]
@@ -169,18 +169,18 @@ def lens_view(trace: Trace, name: Name, top: int = 5) -> LensView:
     """Return the predictions of each layer at each position of the first row.
 
     Args:
-        name: returns the name of a token or class.
-        top: number of answers per position.
+        name: returns the name of a token id or class.
+        top: number of most likely tokens per position.
 
     Raises:
-        SpecError: the model has no layers before a head, or `top` is below 1.
+        SpecError: the model has no layers or no head, or `top` is below 1.
     """
     return lens_of_layers(trace, name, lens_layers(trace, top))
 
 
 @torch.no_grad()
 def lens_layers(trace: Trace, top: int = 5) -> Iterator[LensLayer]:
-    """Yield the layers of a lens, each of which multiplies with the whole head; see `lens_view`."""
+    """Yield the layers of a logit lens. Each layer needs a product with the complete head; see `lens_view`."""
     if top < 1:
         raise SpecError("top", f"{top} is below 1", "request at least one answer")
     points = residual_names(trace, answering_stack(trace))

@@ -15,7 +15,7 @@ VECTORS = "... D"
 
 
 class SharedBlocks:
-    """Blocks shared by several layers; their activations are named by layer."""
+    """Blocks shared by several layers. Their activations are named after the layer."""
 
     def __init__(self, model: Model) -> None:
         self.layers: dict[str, list[str]] = {}  # paths of layers, in order of computation, by path of the shared block
@@ -105,10 +105,10 @@ def shown_parts(model: Model) -> dict[str, Shown]:
 
 
 def layer_path(model: Model, layer: int | str) -> str:
-    """Return a layer's path, given the path itself or a number in the decoder or only stack (negative from the end).
+    """Return the path of a layer, given this path or a number in the decoder or only stack (negative from the end).
 
     Raises:
-        SpecError: there is no such layer.
+        SpecError: the layer does not exist.
     """
     paths = list(layers(model))
     main = next((name for name in ("decoder.", "global_model.") if any(path.startswith(name) for path in paths)), "")

@@ -1,4 +1,4 @@
-"""Activation patching: which layer and position of a clean text restores its answer in a corrupt one (Meng 2022)."""
+"""Activation patching: which layer and position of a clean text restores its answer in a corrupt text (Meng 2022)."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,16 +23,16 @@ ROWS = 16  # copies of the corrupt text per pass, each patched at another positi
 
 @dataclass
 class PatchingView(View):
-    """How much of the answer each activation restores.
+    """Fraction of the answer that each activation restores.
 
     Attributes:
-        part: the part of each layer whose output is patched.
+        part: name of the part whose output is patched in each layer.
         layers: paths of the layers.
-        tokens: tokens of the clean and of the corrupt text.
-        answers: answers to the clean and to the corrupt text.
-        clean: logit of the clean answer minus the logit of the corrupt one, for the clean text.
+        tokens: tokens of the clean text and of the corrupt text.
+        answers: answers to the clean text and to the corrupt text.
+        clean: logit of the clean answer minus logit of the corrupt answer, for the clean text.
         corrupt: the same difference for the corrupt text.
-        effects: restored fraction of that difference: 0 none, 1 all.
+        effects: restored fraction of that difference, from 0 (nothing) to 1 (all).
     """
 
     part: str
@@ -45,7 +45,7 @@ class PatchingView(View):
 
     @property
     def columns(self) -> list[str]:
-        """Clean tokens, with the corrupt one where they differ."""
+        """Clean tokens, with the corrupt token added where the two texts differ."""
         return [a if a == b else f"{a}/{b}" for a, b in zip(*self.tokens, strict=True)]
 
     def table(self) -> Table:
@@ -76,11 +76,11 @@ class PatchingView(View):
 
 @torch.no_grad()
 def patching_view(clean: Trace, corrupt: Inputs, name: Any, part: str = "out") -> PatchingView:
-    """Patch each clean activation of a part of each layer into the corrupt pass.
+    """Patch each activation of a part, taken from the clean text, into the pass for the corrupt text.
 
     Args:
-        corrupt: text with as many tokens and another answer.
-        name: returns the name of a token.
+        corrupt: text with the same number of tokens and a different answer.
+        name: returns the name of a token id.
         part: "out" for the residual stream after each layer, or "mixer.out", "feedforward.out".
 
     Raises:

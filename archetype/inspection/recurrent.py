@@ -1,4 +1,4 @@
-"""View of recurrent memory: norms of states, and series that parts provide along a sequence."""
+"""View of recurrent memory: norms of states, and series along a sequence that parts provide."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -70,17 +70,17 @@ class RecurrentView(View):
 
 
 def recurrent_view(trace: Trace, layer: int | str | None = None) -> RecurrentView:
-    """Return states and gates of the first row, for one layer (default: all).
+    """Return the states and gates of the first row for one layer (default: for all layers).
 
     Raises:
-        SpecError: the model's only memory is keys and values.
+        SpecError: the model has no memory except keys and values.
     """
     return view_of_series(trace, [series for part in recurrent_parts(trace, layer) for series in part])
 
 
 @torch.no_grad()
 def recurrent_parts(trace: Trace, layer: int | str | None = None) -> Iterator[list[Series]]:
-    """Yield the series of each layer, processed token by token, and of the model; see `recurrent_view`."""
+    """Yield the series of each layer, processed token by token, then the model's series; see `recurrent_view`."""
     paths = recurrent_paths(trace)
     for block in layers(trace.model) if layer is None else [layer_path(trace.model, layer)]:
         series: list[Series] = []
@@ -118,7 +118,7 @@ def _shown(trace: Trace, path: str) -> Iterable[Series]:
 
 
 def state_norms(trace: Trace, path: str) -> dict[str, Float[Tensor, "B T"]]:
-    """Return the norm of each tensor of a mixer's state after every position, processed token by token."""
+    """Return the norm of each tensor in a mixer's state after every position, processed token by token."""
     norms: dict[str, list[Tensor]] = {}
     # none for keys and values, and for bidirectional parts
     for tensors in states(trace, path):
@@ -128,7 +128,7 @@ def state_norms(trace: Trace, path: str) -> dict[str, Float[Tensor, "B T"]]:
 
 
 def states(trace: Trace, path: str) -> Iterator[dict[str, Tensor]]:
-    """Yield the tensors of a mixer's state after each position by name; each step overwrites the previous ones."""
+    """Yield the tensors of a mixer's state after each position, by name. Each step overwrites the previous tensors."""
     if (state := _state_before(trace, path)) is None:
         return
     module, x, call = module_at(trace.model, path), trace[f"{path}.in"], trace.calls[path].context

@@ -1,4 +1,4 @@
-"""View of the residual stream: its norm after each layer, and what each sublayer adds."""
+"""View of the residual stream: its norm after each layer, and the additions of each sublayer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # relative error of a su
 
 
 def added_by(trace: Trace, path: str) -> dict[str, Tensor] | None:
-    """Return what each content of a layer adds to the stream; None if the layer is not such a sum."""
+    """Return the vectors that each sublayer adds to the stream; None if the layer is not a sum of this kind."""
     block = module_at(trace.model, path)
     if not isinstance(block, Block) or block.added is None or not block.adds_up:
         return None
@@ -51,15 +51,15 @@ def main_stack(trace: Trace) -> str:
 
 @dataclass
 class ResidualView(View):
-    """Norms in the residual stream.
+    """Norms of the residual stream.
 
     Attributes:
-        layers: the embedding and each layer.
-        tokens: tokens of the positions.
+        layers: labels of the embedding and of each layer.
+        tokens: tokens at the positions.
         norms: norms after the embedding and after each layer.
-        added: norm of what each content (mixer, cross, feedforward) adds per layer; NaN if the layer lacks it.
-        shares: projection of the addition onto the vector after the layer, relative to its squared norm; with the share
-            of the vector before the layer they sum to 1.
+        added: norm of each sublayer's addition (mixer, cross, feedforward) by layer; NaN if the layer lacks it.
+        shares: projection of the addition onto the vector after the layer, relative to that vector's squared norm. With
+            the share of the vector before the layer, they sum to 1.
     """
 
     layers: list[str]
@@ -123,10 +123,10 @@ class ResidualView(View):
 
 @torch.no_grad()
 def residual_view(trace: Trace, stack: str | None = None) -> ResidualView:
-    """Return norms in the residual stream of the first row.
+    """Return the norms of the residual stream for the first row.
 
     Args:
-        stack: path, such as "encoder" (default: the decoder, MegaByte's global model, or the only stack).
+        stack: path of a stack, such as "encoder" (default: the decoder, MegaByte's global model, or the only stack).
 
     Raises:
         SpecError: the model has no layers.

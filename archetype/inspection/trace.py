@@ -1,7 +1,7 @@
-"""Record, and optionally change, the activations of one forward pass by name; unchanged, it equals a plain pass.
+"""Recording of the activations of one forward pass by name, with optional changes to them.
 
 Names are `MODULE.in` and `MODULE.out` for every module that reads and returns vectors (`blocks.3.mixer.out`, and
-`blocks.3.in` for the residual stream before layer 3), and `MODULE.PROBE` for what a part exposes of its inside
+`blocks.3.in` for the residual stream before layer 3), and `MODULE.PROBE` for internal values that a part exposes
 (`blocks.3.mixer.q`). Layers that share a block are named separately. If another module is called again, such as an
 embedding used by both sides of an encoder-decoder, the second call is `embedding.out:2`. The pass keeps no state and is
 never recorded as native steps.
@@ -42,12 +42,12 @@ class Call:
 
 @dataclass
 class Trace:
-    """Activations of a pass.
+    """Activations of a forward pass.
 
     Attributes:
         logits: (B, T, V) for tokens, (B, Y) for classes; None for a model without a head.
-        activations: by name.
-        calls: contexts and states, by module.
+        activations: recorded activations by name.
+        calls: contexts and states by module.
     """
 
     model: Model
@@ -57,7 +57,7 @@ class Trace:
     calls: dict[str, Call] = field(default_factory=dict)
 
     def part(self, path: str) -> PartTrace:
-        """Return the inputs, activations and state of one part; of the whole model for an empty path."""
+        """Return the inputs, activations and state of a part; of the whole model for an empty path."""
         start, call = join(path, ""), self.calls.get(path, Call())
         activations = {name.removeprefix(start): x for name, x in self.activations.items() if name.startswith(start)}
         return PartTrace(path, module_at(self.model, path), activations, call.context, call.cache)
@@ -78,10 +78,10 @@ class Trace:
 
 
 class Tracer:
-    """Forward pass to be computed; `set`, `ablate` and `record` change it and return it.
+    """Forward pass to be computed. `set`, `ablate` and `record` change the pass and return it.
 
     Args:
-        loaded: the model with its tokenizer, needed for `generate`.
+        loaded: model with its tokenizer, needed for `generate`.
     """
 
     def __init__(self, model: Model, inputs: Inputs, loaded: Loaded | None = None) -> None:
@@ -98,8 +98,8 @@ class Tracer:
         """Replace an activation.
 
         Args:
-            name: activation, such as "blocks.3.mixer.out".
-            value: broadcast to its shape, or a function of the original.
+            name: name of the activation, such as "blocks.3.mixer.out".
+            value: value that is broadcast to the activation's shape, or a function of the original activation.
             positions: positions to change (default: all).
             heads: attention heads to change (default: all).
 
@@ -113,13 +113,13 @@ class Tracer:
         return self
 
     def ablate(self, name: str, *, positions: Indices = None, heads: Indices = None, mean: bool = False) -> "Tracer":
-        """Replace a part's output, or some attention heads, with zeros or with the mean over positions.
+        """Replace a part's output, or some of its attention heads, with zeros or with the mean over positions.
 
         Args:
-            name: module, such as "blocks.3.mixer", or activation.
+            name: name of a module, such as "blocks.3.mixer", or of an activation.
             positions: positions to change (default: all).
-            heads: attention heads, before the output projection (default: the whole output).
-            mean: whether to use the mean over all positions of this text.
+            heads: attention heads to replace, before the output projection (default: the complete output).
+            mean: whether to use the mean over all positions of this text instead of zeros.
         """
         if f"{name}.out" in self.shapes:
             name = f"{name}.out" if heads is None else f"{name}.heads"
@@ -132,13 +132,13 @@ class Tracer:
         )
 
     def record(self, *patterns: str) -> "Tracer":
-        """Record further activations, in addition to each layer's vectors and probes.
+        """Record additional activations besides each layer's vectors and probes.
 
         Args:
-            patterns: names, with * as wildcard ("blocks.*.mixer.q.out").
+            patterns: names of activations, with * as wildcard ("blocks.*.mixer.q.out").
 
         Raises:
-            SpecError: no activation matches.
+            SpecError: a pattern matches no activation.
         """
         for pattern in patterns:
             names = [name for name in self.shapes if fnmatchcase(name, pattern)]
@@ -149,10 +149,10 @@ class Tracer:
 
     @torch.no_grad()
     def run(self) -> Trace:
-        """Compute the pass.
+        """Compute the forward pass.
 
         Raises:
-            SpecError: a changed activation is not computed in this pass, or has another shape.
+            SpecError: a changed activation is not computed in this pass, or the new value has the wrong shape.
         """
         trace, calls, called = Trace(self.model, self.inputs), Counter[str](), self._naming()
 
@@ -178,17 +178,17 @@ class Tracer:
         return trace
 
     def generate(self, **sampling: Any) -> str:
-        """Generate text after the prompt with these changes in every pass.
+        """Generate text after the prompt, with these changes in every forward pass.
 
-        Changes without positions apply to all passes, including those for generated tokens; so do open-ended slices
-        from their start on. Other positions refer to the prompt. Without changes the engine's passes are used.
+        Changes without positions apply to all passes, including the passes for generated tokens. Open-ended slices do
+        so from their start on. Other positions refer to the prompt. Without changes, the engine's passes are used.
 
         Args:
             sampling: fields of `Sampling`.
 
         Raises:
-            ArchetypeError: the model does not generate text, or a changed activation is not computed during generation:
-                keys and queries are then read from the cache, and patches have other positions.
+            ArchetypeError: the model does not generate text, or a changed activation is not computed during generation,
+                when keys and queries are read from the cache and patches have other positions.
         """
         if self._loaded is None or not isinstance(self.model, GenerativeModel) or self.inputs.ids is None:
             raise SpecError("generate", "this model does not continue texts", "use run()")

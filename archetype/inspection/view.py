@@ -1,4 +1,4 @@
-"""Base class of views: a table, plain data, tensors and a figure."""
+"""Base class of views, which are shown or saved as a table, plain data, tensors or a figure."""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -20,7 +20,7 @@ SUFFIXES = (".png", ".svg", ".json", ".safetensors")
 
 
 class View(ABC):
-    """View of a pass; notebooks show its table."""
+    """View of a forward pass. Notebooks show its table."""
 
     @abstractmethod
     def table(self) -> Table:
@@ -39,7 +39,7 @@ class View(ABC):
         """Return the view as a figure."""
 
     def save(self, file: str | Path) -> None:
-        """Write the view as a figure (.png, .svg), data (.json) or tensors (.safetensors).
+        """Write the view to a file as a figure (.png, .svg), data (.json) or tensors (.safetensors).
 
         Raises:
             ArchetypeError: the suffix is unknown, or the file cannot be written.
@@ -63,7 +63,7 @@ class View(ABC):
 
 
 def save_figure(figure: "Figure", file: Path) -> None:
-    """Save a figure atomically; characters missing in a font are drawn as boxes."""
+    """Save a figure atomically. Characters missing in the font are drawn as boxes."""
     from matplotlib import rc_context
 
     kind = file.suffix[1:]
@@ -76,7 +76,7 @@ def save_figure(figure: "Figure", file: Path) -> None:
 
 
 def rounded(tensor: Tensor, digits: int = 5) -> Any:
-    """Convert a tensor to nested lists with `digits` significant digits; NaN and infinities become None."""
+    """Convert a tensor to nested lists, rounded to `digits` significant digits. NaN and infinities become None."""
     return _rounded(tensor.detach().cpu().double().tolist(), digits)
 
 

@@ -1,4 +1,4 @@
-"""Follow one token through a model: the values at each box of its diagram for one position of a traced pass."""
+"""Path of one token through a model: activations at each box of its diagram for one position of a traced pass."""
 
 import re
 from collections.abc import Iterator
@@ -26,13 +26,13 @@ MOST_NUMBERS = 2**16  # a larger state is reduced to norms along its last axis
 
 
 class Station(NamedTuple):
-    """Values of a box at the position.
+    """Activation of a box at one position.
 
     Attributes:
-        box: id of a box in the diagram, or of a container for the joint result of its boxes.
-        layer: layer in a stack; None outside layers.
-        name: activation, or `PATH.weights`, or `PATH.state.NAME`.
-        values: values at the position; attention weights (H, S) are NaN for masked pairs.
+        box: id of a box in the diagram, or of a container for the joint result of the boxes inside.
+        layer: index of the layer in its stack; None outside layers.
+        name: name of the activation, or `PATH.weights`, or `PATH.state.NAME`.
+        values: activation at the position. Attention weights (H, S) are NaN for masked pairs.
     """
 
     box: str
@@ -42,7 +42,7 @@ class Station(NamedTuple):
 
 
 class StackPosition(NamedTuple):
-    """Position in a stack: row, offset in the row, index over all rows, and length of a row."""
+    """Position in a stack: row, offset in the row, index over all rows, and row length."""
 
     row: int
     offset: int
@@ -52,10 +52,10 @@ class StackPosition(NamedTuple):
 
 @torch.no_grad()
 def way(model: Model, inputs: Inputs, position: int, source: int = 0) -> Iterator[Station]:
-    """Trace a pass, and yield a token's stations from input to output, layer by layer.
+    """Trace a forward pass, and yield a token's stations from input to output, layer by layer.
 
     Args:
-        source: position of the source's token, if the model reads a source.
+        source: position of the token in the source, if the model reads a source.
 
     Raises:
         SpecError: the position does not exist.

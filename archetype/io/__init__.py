@@ -1,1 +1,1 @@
-"""Files: atomic writes, safetensors, YAML and JSON, text, models on the hub. Imports nothing else of the package."""
+"""Files: atomic writes, safetensors, YAML, JSON, text, and models on huggingface.co. Imports no other subpackage."""

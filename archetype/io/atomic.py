@@ -1,6 +1,6 @@
-"""Atomic writes: a file or folder appears complete under its name, or not at all.
+"""Atomic writes: a file or folder appears completely under its name, or not at all.
 
-A failed write removes its temporary files; a killed process leaves them until the same target is written again.
+A failed write removes its temporary files. A killed process leaves them until the next write to the same target.
 """
 
 import errno
@@ -80,7 +80,7 @@ def make_folder(path: Path) -> None:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder to fill; rename it to `path` if the block ends without an error.
+    """Yield a temporary folder to fill. Rename it to `path` if the block ends without an error.
 
     Raises:
         CheckpointError: `path` exists and is not an empty folder, or cannot be written.
@@ -141,7 +141,7 @@ def _remove_remains(path: Path) -> None:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Yield a folder in the system's temporary directory (TMPDIR), removed after the block.
+    """Yield a folder in the system's temporary directory (TMPDIR) and remove it after the block.
 
     Raises:
         CheckpointError: the folder cannot be created, or the disk is full.
@@ -175,7 +175,7 @@ def check_absent(path: Path) -> None:
 
 @contextmanager
 def system_errors(path: Path) -> Iterator[None]:
-    """Convert system errors in the block, from any library, to a CheckpointError at `path`."""
+    """Convert system errors that any library raises in the block to a CheckpointError at `path`."""
     try:
         yield
     except ArchetypeError:

@@ -1,4 +1,4 @@
-"""Cache folder for compiled kernels and tokenised documents."""
+"""Cache folder for compiled kernels and tokenized documents."""
 
 import os
 import tempfile
@@ -10,10 +10,10 @@ from archetype.errors import Notice
 
 
 def cache_folder() -> Path:
-    """Return `archetype` in XDG_CACHE_HOME or ~/.cache, or a temporary folder if that is not writable.
+    """Return `archetype` in XDG_CACHE_HOME or ~/.cache, or a temporary folder if the cache is not writable.
 
     Warns:
-        Notice: names the temporary folder, once.
+        Notice: a temporary folder is used (warned once).
     """
     return _writable(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111  # any home
 

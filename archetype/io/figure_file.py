@@ -1,4 +1,4 @@
-"""Matplotlib figures as bytes of a PNG, PDF or SVG file. Text in PDF and SVG stays text."""
+"""Matplotlib figures as PNG, PDF or SVG files. Text in PDF and SVG remains text."""
 
 from io import BytesIO
 from pathlib import Path
@@ -18,7 +18,7 @@ def check_ending(path: Path) -> None:
 
 
 def figure_bytes(figure: "Figure", ending: str) -> bytes:
-    """Return the contents of a figure's file in the format of the suffix `ending`; equal figures give equal bytes."""
+    """Return a figure as a file in the format with the suffix `ending`. Equal figures give equal bytes."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.backends.backend_pdf import FigureCanvasPdf

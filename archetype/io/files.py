@@ -1,6 +1,6 @@
-"""Bounded reading: regular files up to a size limit, JSON up to a number of items.
+"""Bounded reading of regular files up to a size limit, and of JSON up to a number of items.
 
-Devices, pipes and kernel files have no size and are refused before reading.
+Devices, pipes and kernel files do not have a size and are refused before reading.
 """
 
 import json
@@ -26,7 +26,7 @@ def read_bytes(path: Path, limit: int = MAX_FILE_BYTES, error: type[ArchetypeErr
     """Read a regular file of at most `limit` bytes.
 
     Raises:
-        ArchetypeError: of class `error`; the file cannot be read, is not a regular file, or is too large.
+        ArchetypeError: (of class `error`) the file cannot be read, is not a regular file, or is too large.
     """
     try:
         with open(path, "rb", opener=open_at_once) as file:
@@ -62,15 +62,15 @@ def open_at_once(path: str, flags: int) -> int:
 
 
 def json_value(data: bytes, place: str, error: type[ArchetypeError] = DataError, remedy: str = DAMAGED) -> Any:
-    """Parse any JSON value.
+    """Parse JSON with any type of value.
 
     Args:
         data: UTF-8, with or without a byte-order mark.
-        place: name of the source in errors.
-        remedy: for a damaged file.
+        place: name of the source in error messages.
+        remedy: remedy for a damaged file.
 
     Raises:
-        ArchetypeError: of class `error`; the data are not JSON (with line and column), or have too many items.
+        ArchetypeError: (of class `error`) the data are not JSON (with line and column), or have too many items.
     """
     # counted before parsing, since a small file of brackets can need gigabytes as Python objects
     if sum(data.count(mark) for mark in b"[{,:") > MAX_JSON_ITEMS:

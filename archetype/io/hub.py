@@ -1,6 +1,6 @@
-"""Download models from huggingface.co with huggingface_hub, and look up the revisions of data sets.
+"""Downloads of models from huggingface.co with huggingface_hub, and revisions of data sets.
 
-The library's settings apply: HF_HOME (cache folder), HF_TOKEN (account), HF_HUB_OFFLINE (no network access).
+The library's environment variables apply: HF_HOME (cache folder), HF_TOKEN (account), HF_HUB_OFFLINE (no network).
 """
 
 import re
@@ -39,10 +39,10 @@ def download(name: str, patterns: list[str]) -> Path:
 
     Args:
         name: owner/name, or owner/name@revision with a branch, a tag or a commit.
-        patterns: of file names.
+        patterns: patterns for the names of files to download.
 
     Raises:
-        CheckpointError: the model or revision does not exist or is gated, or the hub cannot be reached.
+        CheckpointError: the model or revision does not exist or is gated, or huggingface.co cannot be reached.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
@@ -75,10 +75,10 @@ def download(name: str, patterns: list[str]) -> Path:
 
 
 def header(name: str) -> Header:
-    """Read the headers of a model's safetensors from the cache, or from the first bytes of each file on the hub.
+    """Read the headers of a model's safetensors files from the cache, or from the first bytes of each file on the hub.
 
     Raises:
-        CheckpointError: the model has no safetensors, or the hub cannot be reached.
+        CheckpointError: the model has no safetensors files, or huggingface.co cannot be reached.
     """
     folder = download(name, ["config.json", INDEX])
     file = weight_files.chosen(folder / "config.json", partial(_has_file, name, folder)) or SINGLE
@@ -127,10 +127,10 @@ def _parts(name: str) -> tuple[str, str | None]:
 
 
 def data_set_revision(name: str) -> str:
-    """Return the current commit of a data set (owner/name, or a name without owner) on the hub.
+    """Return the current commit of a data set on huggingface.co, given as owner/name or as a name without owner.
 
     Raises:
-        DataError: the data set does not exist, or the hub cannot be reached.
+        DataError: the data set does not exist, or huggingface.co cannot be reached.
     """
     from huggingface_hub import HfApi
 

@@ -1,4 +1,4 @@
-"""Upload a folder to a model repository on huggingface.co with huggingface_hub. Nothing else is ever uploaded."""
+"""Upload of a folder to a model repository on huggingface.co with huggingface_hub. No other module uploads anything."""
 
 import re
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ class Destination:
 
     Attributes:
         repository: owner/name.
-        revision: branch, created if it does not exist (default: main).
+        revision: branch, which is created if it does not exist (default: main).
         private: visibility (default: unchanged; a new repository follows the account's setting).
     """
 
@@ -36,10 +36,10 @@ class Destination:
 
 
 def destination(name: str, revision: str | None, private: bool | None) -> Destination:
-    """Parse owner/name or owner/name@revision.
+    """Parse the destination of an upload, owner/name or owner/name@revision.
 
     Raises:
-        CheckpointError: the name is invalid, or its branch differs from `revision`.
+        CheckpointError: the name is invalid, or contains a branch that differs from `revision`.
     """
     match = NAME.fullmatch(name)
     if match is None or match[1].count("/") != 1:
@@ -52,10 +52,10 @@ def destination(name: str, revision: str | None, private: bool | None) -> Destin
 
 
 def check_account() -> None:
-    """Check the account on the hub before any long work.
+    """Check the account on huggingface.co before any long work.
 
     Raises:
-        CheckpointError: the token is missing or refused, or the hub cannot be reached.
+        CheckpointError: the token is missing or refused, or huggingface.co cannot be reached.
     """
     from huggingface_hub import HfApi, constants, get_token
 
@@ -70,13 +70,13 @@ def check_account() -> None:
 
 
 def send(folder: Path, to: Destination, message: str) -> str:
-    """Upload all files of a folder as one commit that replaces existing weights, and return the commit's URL.
+    """Upload all files of a folder as one commit that replaces existing weights. Return the commit's URL.
 
     Args:
-        to: created if it does not exist.
+        to: destination, whose repository is created if it does not exist.
 
     Raises:
-        CheckpointError: the account may not write there, the repository has another visibility, or the network fails.
+        CheckpointError: the account has no write access, the repository has another visibility, or the network fails.
     """
     from huggingface_hub import HfApi
 

@@ -1,4 +1,4 @@
-"""File locks: one process at a time trains a run or writes a file. The system releases a lock when its owner exits."""
+"""File locks, which let one process at a time train a run or write a file. A lock is released when its owner exits."""
 
 import errno
 import logging
@@ -19,11 +19,11 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def locked(folder: Path, name: str = FILE, doing: str = "training this run", wait: bool = False) -> Iterator[None]:
-    """Hold the lock file `name` in a folder within the block.
+    """Hold the lock file `name` in a folder while the context is open.
 
     Args:
-        doing: the protected activity, for messages.
-        wait: wait until the lock is free.
+        doing: the protected activity, for error messages.
+        wait: whether to wait until the lock is free.
 
     Raises:
         CheckpointError: another process holds the lock, or the folder cannot be written to.
@@ -67,10 +67,10 @@ def _open(file: Path, doing: str, wait: bool) -> int:
 
 
 def try_to_lock(folder: Path, wait: bool = False) -> int | None:
-    """Lock an existing folder; wait until the lock is free if `wait` is set.
+    """Lock an existing folder. If `wait` is set, wait until the lock is free.
 
     Returns:
-        A descriptor whose closing releases the lock; None if another process holds it, or locking is unsupported.
+        A descriptor that releases the lock when closed; None if another process holds it or locking is unsupported.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY)

@@ -1,6 +1,6 @@
 """Memory-mapped tensors of a checkpoint in one or more files.
 
-The files are safetensors. Pickles of older checkpoints are read on request with torch's weights-only unpickler.
+The files are safetensors. Pickles of older checkpoints are read on request, with torch's weights-only unpickler.
 """
 
 import mmap
@@ -58,13 +58,13 @@ class Tensors:
 
     @classmethod
     def open(cls, folder: Path, allow_pickle: bool = False) -> "Tensors":
-        """Open the checkpoint in a folder: an index and its shards, or one file.
+        """Open the checkpoint in a folder: an index with shards, or a single file.
 
         Args:
-            allow_pickle: read pytorch_model.bin if there are no safetensors.
+            allow_pickle: whether to read pytorch_model.bin if there are no safetensors files.
 
         Raises:
-            CheckpointError: there is no checkpoint, a file is truncated, or the index points out of the folder.
+            CheckpointError: there is no checkpoint, a file is truncated, or the index names a file outside the folder.
         """
         file = files.find(folder, allow_pickle)
         return cls.sharded(file) if files.is_index(file) else cls.single(file)
@@ -76,7 +76,7 @@ class Tensors:
 
     @classmethod
     def sharded(cls, index: Path) -> "Tensors":
-        """Open the tensors of an index, after checking that each is in its shard."""
+        """Open the tensors in an index, after a check that each tensor is in its shard."""
         where = files.listed(index)
         handles = {file: _open(file) for file in sorted(set(where.values()))}
         present = {file: set(handle.keys()) for file, handle in handles.items()}
@@ -109,13 +109,13 @@ class Tensors:
         return self._read(name, self._files[self._where[name]])
 
     def stored(self, name: str) -> Tensor:
-        """Return a tensor of any type as a view of its file."""
+        """Return a tensor with any dtype as a view of its file."""
         tensor: Tensor = self._files[self._where[name]].get_tensor(name)
         return tensor
 
     @contextmanager
     def copied(self, name: str, of_weights: bool = True) -> Iterator[Tensor]:
-        """Yield a tensor to copy from within the block; `of_weights` refuses types that weights cannot have."""
+        """Yield a tensor to copy from within the block. `of_weights` refuses dtypes that weights cannot have."""
         # a separate mapping, whose pages the system can drop when the block ends
         handle = _open(self._where[name])
         yield self._read(name, handle) if of_weights else handle.get_tensor(name)
@@ -133,7 +133,7 @@ class Tensors:
 
 
 class Selected(Mapping[str, Tensor]):
-    """Mapping of selected tensors of a checkpoint, read on each access."""
+    """Mapping of selected tensors in a checkpoint, which are read on each access."""
 
     def __init__(self, tensors: Tensors, names: Iterable[str]) -> None:
         self._tensors, self._names = tensors, dict.fromkeys(names)
@@ -151,7 +151,7 @@ class Selected(Mapping[str, Tensor]):
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
-    """Allocate an uninitialised tensor (default: on the CPU) whose memory returns to the system when it is freed."""
+    """Allocate an uninitialized tensor (default: on the CPU) whose memory returns to the system when it is freed."""
     # the heap of the C library may keep freed memory; an anonymous mapping never does
     size = prod(shape) * dtype.itemsize
     if size < MAPPED_BYTES or device not in (None, torch.device("cpu")):
@@ -203,7 +203,7 @@ def _open(file: Path) -> Any:
 
 
 def dtype_of(dtype: str | torch.dtype | None) -> torch.dtype | None:
-    """Return the torch dtype of a name such as "bfloat16"; dtypes and None are returned unchanged."""
+    """Return the torch dtype with a name such as "bfloat16". Dtypes and None are returned unchanged."""
     if isinstance(dtype, str) and dtype not in DTYPES:
         raise CheckpointError("dtype", f"unknown dtype {dtype!r}", f"use one of {', '.join(DTYPES)}")
     return DTYPES[dtype] if isinstance(dtype, str) else dtype

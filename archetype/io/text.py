@@ -1,4 +1,4 @@
-"""Read text files. Errors name the byte and the line."""
+"""Reading of text files. Errors name the byte and the line."""
 
 import codecs
 import gzip
@@ -28,18 +28,18 @@ NOT_TEXT = {  # first bytes of files that are not UTF-8 text: cause and remedy
 
 
 def read_text(path: Path) -> str:
-    """Read a UTF-8 file; decompress it if its name ends in .gz.
+    """Read a UTF-8 file, which is decompressed if its name ends in .gz.
 
-    Line endings are kept, a byte-order mark is removed.
+    Line endings are kept, and a byte-order mark is removed.
 
     Raises:
-        DataError: the file is missing, cannot be read, is empty, too large, or not UTF-8 (with the byte and the line).
+        DataError: the file is missing, empty, too large, not UTF-8 (with the byte and the line), or cannot be read.
     """
     return decode_text(read_data(path), str(path))
 
 
 def read_data(path: Path) -> bytes:
-    """Read the bytes of a text file, decompressed if its name ends in .gz; same errors as `read_text`."""
+    """Read the bytes of a text file, decompressed if its name ends in .gz. Errors are the same as for `read_text`."""
     data = read_bytes(path, MAX_TEXT_BYTES)
     data = _unpacked(data, path) if path.suffix == ".gz" else data
     if not data.removeprefix(codecs.BOM_UTF8):
@@ -49,7 +49,7 @@ def read_data(path: Path) -> bytes:
 
 
 def check_is_text(data: bytes, place: str) -> None:
-    """Refuse UTF-16, compressed files and Parquet, recognized by the first bytes of `data`."""
+    """Refuse UTF-16, compressed files and Parquet, which are recognized by the first bytes of `data`."""
     start = data[:MARK]
     for mark, (cause, remedy) in NOT_TEXT.items():
         if start.startswith(mark) and not _is_ascii_text(mark, data):
@@ -71,7 +71,7 @@ def decode_text(data: bytes, place: str) -> str:
 
 
 def cut_at_lines(text: str, size: int) -> Iterator[str]:
-    """Yield parts of at least `size` characters, split at line ends between two words, where pre-tokenizers split."""
+    """Yield chunks of at least `size` characters, split at line ends between two words, where pre-tokenizers split."""
     # SentencePiece has no pre-tokenizer and puts a space before each part, so one token per part may differ
     start = 0
     while start < len(text):

@@ -1,6 +1,6 @@
-"""Find the weight files of a checkpoint, and read names, types and shapes of tensors without torch.
+"""Search for a checkpoint's weight files, and names, dtypes and shapes of its tensors without torch.
 
-The files are safetensors; pickles of older checkpoints are considered on request.
+The files are safetensors. Pickles of older checkpoints are considered on request.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ SIZE_BYTES = 8  # of the header's length, at the start of a file
 
 
 class TensorHeader(NamedTuple):
-    """Header entry of one tensor in a safetensors file."""
+    """Header entry of a tensor in a safetensors file."""
 
     dtype: str  # in safetensors' spelling: F32, BF16, F8_E4M3, U8, ...
     shape: tuple[int, ...]
@@ -31,16 +31,16 @@ Header = dict[str, TensorHeader]  # by the names of the tensors
 
 
 def find(folder: Path, allow_pickle: bool = False) -> Path:
-    """Return the index of a sharded checkpoint, or its only file.
+    """Return the index of a sharded checkpoint, or its only weight file.
 
-    A folder with several sets is read as by transformers: the file named by config.json, else a single file before an
-    index, and safetensors before pickles.
+    A folder with several sets is read as in transformers: the file named by config.json comes first, then a single file
+    before an index, and safetensors before pickles.
 
     Args:
-        allow_pickle: consider pytorch_model.bin too.
+        allow_pickle: whether to consider pytorch_model.bin too.
 
     Raises:
-        CheckpointError: there is no checkpoint, or config.json names a missing file.
+        CheckpointError: the folder has no checkpoint, or config.json names a missing file.
     """
     name = chosen(folder / "config.json", lambda name: (folder / name).is_file(), NAMES if allow_pickle else NAMES[:2])
     if name is not None:
@@ -55,12 +55,12 @@ def find(folder: Path, allow_pickle: bool = False) -> Path:
 
 
 def chosen(config: Path, is_there: Callable[[str], bool], names: Sequence[str] = NAMES[:2]) -> str | None:
-    """Return the weight file or index that transformers would read, in a folder or on the hub; None without one.
+    """Return the weight file or index that transformers would read, in a folder or on the hub; None if there is none.
 
     Args:
-        config: path of config.json, which may be missing and may name the file.
+        config: path of config.json, which may not exist and may name the file.
         is_there: returns whether the checkpoint has a file of this name.
-        names: candidates in order of preference.
+        names: candidate names in order of preference.
 
     Raises:
         CheckpointError: config.json names a missing file.
@@ -89,7 +89,7 @@ def _named(config: Path, is_there: Callable[[str], bool]) -> str | None:
 
 
 def unread_set(folder: Path) -> str | None:
-    """Return a notice about a second set of safetensors that is not read; None if there is only one set."""
+    """Return a notice about a second set of safetensors files that is not read; None if there is only one set."""
     file = find(folder, allow_pickle=True)
     others = [name for name in NAMES[:2] if name != file.name and (folder / name).is_file()]
     if not others:
@@ -102,7 +102,7 @@ def is_index(file: Path) -> bool:
 
 
 def weight_map(index: Path) -> dict[str, str]:
-    """Return {tensor: file name} of an index; refuse paths out of its folder."""
+    """Return {tensor: file name} from an index. Refuse paths outside its folder."""
     names = read_json(index, MAX_INDEX_BYTES, CheckpointError).get("weight_map")
     if not isinstance(names, dict) or not all(isinstance(shard, str) for shard in names.values()):
         raise CheckpointError(str(index), "its weight_map is not a mapping of names", "download it again")
@@ -115,7 +115,7 @@ def weight_map(index: Path) -> dict[str, str]:
 
 
 def listed(index: Path) -> dict[str, Path]:
-    """Return {tensor: path} of an index; refuse missing files and paths out of its folder."""
+    """Return {tensor: path} from an index. Refuse missing files and paths outside its folder."""
     files = {path.name for path in index.parent.iterdir() if path.is_file()}
     names = weight_map(index)
     for name, shard in names.items():
@@ -125,14 +125,14 @@ def listed(index: Path) -> dict[str, Path]:
 
 
 def header(folder: Path) -> Header:
-    """Return type and shape of every tensor of a safetensors checkpoint, reading only the headers."""
+    """Return the dtype and shape of every tensor in a safetensors checkpoint. Only the headers are read."""
     file = find(folder)
     shards = sorted(set(listed(file).values())) if is_index(file) else [file]
     return {name: tensor for shard in shards for name, tensor in file_header(shard).items()}
 
 
 def file_header(file: Path) -> Header:
-    """Read the header of one safetensors file, without checking the data after it."""
+    """Read the header of a safetensors file without checking the data after the header."""
     check_regular(file, CheckpointError)
     try:
         with file.open("rb") as stream:
@@ -159,7 +159,7 @@ def _tensor(field: str, entry: Any) -> TensorHeader:
 
 
 def opened(file: Path, framework: str) -> Any:
-    """Open a safetensors file whose tensors are returned in `framework`'s type, such as "pt"."""
+    """Open a safetensors file. Its tensors have the type of `framework`, such as "pt"."""
     from safetensors import SafetensorError, safe_open
 
     check_regular(file, CheckpointError)

@@ -1,4 +1,4 @@
-"""Convert between YAML or JSON text and plain data. Errors name line and column."""
+"""Conversion between YAML or JSON text and plain data. Errors name line and column."""
 
 import json
 import math
@@ -31,7 +31,7 @@ HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]+|0o[0-7]+")
 
 
 def read_mapping(file: Path) -> dict[str, Any]:
-    """Read a mapping from a YAML file, or from a JSON file if its suffix is .json."""
+    """Read a mapping from a YAML file, or from a JSON file if the suffix is .json."""
     data = read_bytes(file, MAX_CONFIG_BYTES, SpecError)
     if file.suffix == ".json":
         value = json_value(data, str(file), SpecError, REMEDY)
@@ -46,7 +46,7 @@ def read_mapping(file: Path) -> dict[str, Any]:
 
 
 def yaml_value(text: str, place: str) -> Any:
-    """Parse any value of YAML 1.2's core schema; `place` names the source in errors."""
+    """Parse a value with the core schema of YAML 1.2. `place` names the source in errors."""
     import yaml  # imported here, since presets do not need it
 
     try:
@@ -61,7 +61,7 @@ def yaml_value(text: str, place: str) -> Any:
 
 
 class _Builder:
-    """Build plain data from YAML events in one pass, without recursion."""
+    """Builder of plain data from YAML events in one pass, without recursion."""
 
     def __init__(self) -> None:
         self.open: list[_Collection] = []  # unfinished collections, the innermost last
@@ -119,7 +119,7 @@ class _Builder:
 
 @dataclass
 class _Collection:
-    """List or mapping that is being read."""
+    """List or mapping whose entries are being read."""
 
     values: Any
     event: Any
@@ -167,7 +167,7 @@ def _error(event: Any, problem: str) -> Exception:
 
 
 def with_schema_line(text: str, kind: str) -> str:
-    """Prepend the comment that leads editors to the JSON Schema of a kind of document, if the schema has a URL."""
+    """Prepend the comment through which editors find the JSON Schema of a kind of document, if it has a URL."""
     address = schema_url(kind)
     return f"# yaml-language-server: $schema={address}\n{text}" if address else text
 
@@ -186,7 +186,7 @@ def _dumped(data: Any, flow_style: bool | None, width: int) -> str:
     import yaml
 
     class Dumper(yaml.SafeDumper):  # type: ignore[misc]
-        """YAML dumper that only quotes strings that would be read as another type."""
+        """YAML dumper that quotes a string only if it would be read as another type."""
 
         yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}
 

@@ -1,4 +1,4 @@
-"""Edit values of a YAML text. Comments and formatting of all other lines are kept."""
+"""Edits of values in a YAML text. Comments and formatting of all other lines are kept."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -17,13 +17,13 @@ class Edit(NamedTuple):
 
 
 def edited(text: str, before: Any, after: Any, short: Any) -> str:
-    """Return the text with every value changed that differs between `before` and `after`.
+    """Return the text with all values changed that differ between `before` and `after`.
 
     Args:
-        text: YAML of `before`; defaults may be omitted.
+        text: YAML text of `before`, in which defaults may be omitted.
         before: plain data with all defaults.
         after: changed data with all defaults.
-        short: `after` without defaults, for new values.
+        short: `after` without defaults, used for new values.
     """
     import yaml
 

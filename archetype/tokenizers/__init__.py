@@ -1,4 +1,4 @@
-"""Convert text to token ids and back, with the same results as each kind's reference library."""
+"""Conversion of text to token ids and back, with the same results as the reference library of each kind."""
 
 from archetype.tokenizers.registry import open_tokenizer, register_tokenizer, train_tokenizer, trainable_kinds
 from archetype.tokenizers.stream import TextStream

@@ -1,4 +1,4 @@
-"""Read the tokens that a folder adds to a vocabulary, and find them in text."""
+"""Tokens that a folder adds to a vocabulary, and how they are found in text."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,15 +13,15 @@ FLAGS = ("special", "lstrip", "rstrip", "single_word", "normalized")
 
 
 class AddedToken(NamedTuple):
-    """Token that is matched in text before tokenization.
+    """Token that is matched in the text before tokenization.
 
     Attributes:
-        content: spelling in text.
-        special: whether decoding skips it.
-        lstrip: whether it consumes spaces on its left.
-        rstrip: whether it consumes spaces on its right.
-        single_word: whether it matches only between spaces.
-        normalized: whether it is matched in the normalized text.
+        content: spelling of the token in text.
+        special: whether decoding skips the token.
+        lstrip: whether the match includes spaces on its left.
+        rstrip: whether the match includes spaces on its right.
+        single_word: whether the token matches only between spaces.
+        normalized: whether the token is matched in the normalized text.
     """
 
     id: int
@@ -34,10 +34,10 @@ class AddedToken(NamedTuple):
 
 
 def read_added(folder: Path, config: Mapping[str, Any]) -> list[AddedToken]:
-    """Return the added tokens of a folder, from its tokenizer_config.json or else from added_tokens.json.
+    """Return the added tokens in a folder, from its tokenizer_config.json, otherwise from added_tokens.json.
 
     Raises:
-        DataError: names the entry that does not map a token to an id.
+        DataError: an entry does not map a token to an id.
     """
     if DECODER in config:
         tokens = _read_decoder(config[DECODER])
@@ -76,7 +76,7 @@ def _no_map(place: str) -> DataError:
 
 
 def split_at(text: str, tokens: Sequence[AddedToken]) -> list[str]:
-    """Split a text at added tokens, which stay in the list; the longest match wins."""
+    """Split a text at added tokens, which are kept in the list. The longest match wins."""
     known = {token.content: token for token in tokens}
     names = map(re.escape, sorted(known, key=len, reverse=True))
     parts = re.split(f"({'|'.join(names)})", text)

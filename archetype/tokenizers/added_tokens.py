@@ -1,4 +1,4 @@
-"""Add tokens to a tokenizer."""
+"""Addition of tokens to a tokenizer."""
 
 import json
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from archetype.tokenizers.tokenizer import Tokenizer, check_utf8
 
 
 def add_tokens(tokenizer: Tokenizer, names: Sequence[str]) -> HuggingFaceTokenizer:
-    """Return the tokenizer as a tokenizer.json with further tokens at the end of its vocabulary.
+    """Convert the tokenizer to a tokenizer.json with additional tokens at the end of its vocabulary.
 
-    Names in angle or square brackets become special tokens, which decoding skips.
+    Tokens in angle or square brackets become special tokens, which decoding skips.
 
     Raises:
-        DataError: the tokenizer cannot be written as a tokenizer.json, or a name is empty or already a token.
+        DataError: the tokenizer cannot be written as a tokenizer.json, or a token is empty or already exists.
     """
     if isinstance(tokenizer, HuggingFaceTokenizer):
         definition, config = dict(tokenizer.definition), tokenizer.config

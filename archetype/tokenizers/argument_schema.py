@@ -1,4 +1,4 @@
-"""Parse tool arguments that a template writes without quotes, by the function's JSON schema."""
+"""Parsing of tool arguments that a template writes without quotes, guided by the function's JSON schema."""
 
 import re
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ def typed_argument(text: str, schema: Mapping[str, Any], key: str) -> Any:
 
 
 def allows(part: Any, schema: Mapping[str, Any], kind: str) -> bool:
-    """Return whether a part of a schema, which may refer to the schema's definitions, allows a JSON type."""
+    """Return whether a subschema, which may refer to the schema's definitions, allows a JSON type."""
     part = resolved(part, schema)
     types = part.get("type")
     return kind in (types if isinstance(types, list) else [types]) or any(

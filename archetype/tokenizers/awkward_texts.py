@@ -1,4 +1,4 @@
-"""Texts on which similar tokenizers often differ, used to compare two implementations."""
+"""Texts on which similar tokenizers often differ, for comparing two implementations."""
 
 AWKWARD_TEXTS = (
     "",

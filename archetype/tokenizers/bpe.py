@@ -1,4 +1,4 @@
-"""Train BPE on characters or bytes with the `tokenizers` library."""
+"""Training of BPE on characters or bytes with the `tokenizers` library."""
 
 import json
 import re
@@ -40,7 +40,7 @@ class ByteBPE(HuggingFaceTokenizer):
 
 
 class CharacterBPE(HuggingFaceTokenizer):
-    """BPE on characters including spaces (Sennrich et al. 2016); unseen characters become <unk>."""
+    """BPE on characters including spaces (Sennrich et al. 2016). Unseen characters become <unk>."""
 
     kind = "bpe"
     can_lowercase = True

@@ -1,4 +1,4 @@
-"""Tokenizer that uses each UTF-8 byte as an id; it needs no training and encodes any text."""
+"""Tokenizer that uses each UTF-8 byte as an id. It needs no training and encodes any text."""
 
 from collections.abc import Sequence
 from typing import Self

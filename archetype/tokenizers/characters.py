@@ -15,7 +15,7 @@ class CharacterFile(TokenizerFile):
 
 
 class CharacterTokenizer(JSONTokenizer):
-    """Tokenizer of single characters; `characters` is the vocabulary in order, each once."""
+    """Tokenizer with single characters as tokens. `characters` is the vocabulary in order, without duplicates."""
 
     kind = "characters"
     fields = CharacterFile

@@ -1,4 +1,4 @@
-"""SentencePiece's normalization rules: replace the longest match, looked up in a trie."""
+"""SentencePiece's normalization rules, which replace the longest match found in a trie."""
 
 import struct
 
@@ -7,10 +7,10 @@ class Charsmap:
     """Precompiled normalization rules of a SentencePiece model.
 
     The trie is a double array (Darts, S. Yata) of 32-bit units: the child of a node for a byte is at index XOR offset
-    XOR byte, a leaf's value at index XOR offset. The replacements follow the trie as zero-terminated strings.
+    XOR byte, and a leaf's value is at index XOR offset. The replacements follow the trie as zero-terminated strings.
 
     Args:
-        data: size of the trie in bytes, trie, and replacements; empty if nothing is replaced.
+        data: size of the trie in bytes, trie, and replacements; empty if there are no rules.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -19,7 +19,7 @@ class Charsmap:
         self._replacements = data[4 + size :]
 
     def longest(self, text: bytes, start: int) -> tuple[bytes, int] | None:
-        """Return the replacement of the longest match at `start` and the match's end; None without a match."""
+        """Return the replacement for the longest match at `start` and the match's end; None if nothing matches."""
         replaced: tuple[bytes, int] | None = None
         node = self._children(0) if self._units else 0
         for end in range(start, len(text) if self._units else start):

@@ -36,12 +36,12 @@ CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """Chat template with the special tokens it may use.
+    """Chat template with the special tokens that it may use.
 
     Attributes:
-        source: Jinja; empty if the folder has only named templates and none is the default.
-        tokens: special tokens by key, such as bos_token.
-        named: sources of further templates, by name.
+        source: Jinja source; empty if the folder has only named templates and no default.
+        tokens: special tokens keyed by their names, such as bos_token.
+        named: sources of additional templates, by name.
     """
 
     source: str
@@ -49,10 +49,10 @@ class ChatTemplate:
     named: Mapping[str, str] = field(default_factory=dict)
 
     def for_tools(self, tools: Sequence[Mapping[str, Any]] | None) -> "ChatTemplate":
-        """Select the template for a conversation with or without tools by name, as transformers does.
+        """Select the template by name for a conversation with or without tools, as transformers does.
 
         Raises:
-            DataError: the model has several templates and none is the default.
+            DataError: the model has several templates but no default.
         """
         if tools is not None and TOOL_USE in self.named:
             return ChatTemplate(self.named[TOOL_USE], self.tokens)
@@ -67,30 +67,30 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> str:
-        """Render a conversation up to where the model's answer begins.
+        """Render a conversation up to the beginning of the model's answer.
 
         Args:
-            messages: each with role and content. A null content is passed to the template, as in transformers; other
-                null keys are dropped.
-            add_generation_prompt: whether to end with the text that precedes an answer.
+            messages: messages with role and content. A null content is passed to the template, as in transformers, but
+                other null keys are dropped.
+            add_generation_prompt: whether the rendered text ends with the text that precedes an answer.
             tools: functions that an answer may call, as JSON schemas.
 
         Raises:
-            DataError: the template is invalid, refuses these messages, ignores a part of them, or exceeds the limits of
-                time or memory.
+            DataError: the template is invalid, refuses these messages, ignores a part of them, or exceeds the time or
+                memory limit.
         """
         return str(self.for_tools(tools)._rendered(messages, add_generation_prompt, tools)[0])
 
     def beginnings(
         self, messages: Sequence[Message], add_generation_prompt: bool, tools: Sequence[Mapping[str, Any]] | None = None
     ) -> "Beginnings | None":
-        """Render at least one message and return all prefixes of the conversation, in time linear in its length.
+        """Render a nonempty conversation together with all its prefixes, in time linear in its length.
 
         Returns:
-            None if the template does not write the messages one after the other.
+            The conversation; None if the template does not write the messages one after the other.
 
         Raises:
-            DataError: as for `render`, for any prefix.
+            DataError: same as for `render`, for any prefix.
         """
         text, *starts = self.for_tools(tools)._rendered(messages, add_generation_prompt, tools, True)
         return Beginnings(text, starts[0]) if starts and len(starts[0]) == len(messages) + 1 else None
@@ -122,10 +122,10 @@ class ChatTemplate:
         return [text, *starts]
 
     def render_continued(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
-        """Render a conversation up to the end of its last message, which the model continues.
+        """Render a conversation up to the end of its last message, which the model will continue.
 
         Raises:
-            DataError: as for `render`, or the template drops part of that message.
+            DataError: same as for `render`, or the template drops a part of the last message.
         """
         last = messages[-1].get("content")
         if not isinstance(last, str):
@@ -142,7 +142,7 @@ class ChatTemplate:
     def around_content(
         self, messages: Sequence[Message], answer: Message, tools: Sequence[Mapping[str, Any]] | None = None
     ) -> tuple[str, str]:
-        """Return the rendered text before and after the content of a last message; same errors as `render`."""
+        """Return the rendered text before and after the content of a last message. Errors are those of `render`."""
         # two contents that differ show where the template writes them
         with_0, with_1 = (self.render([*messages, {**answer, "content": text}], False, tools) for text in "01")
         start = next((index for index, (a, b) in enumerate(zip(with_0, with_1, strict=False)) if a != b), len(with_0))
@@ -172,18 +172,18 @@ class ChatTemplate:
 
 @dataclass(frozen=True)
 class Beginnings:
-    """Rendered conversation whose template writes one message after the other.
+    """Rendered conversation whose template writes the messages one after the other.
 
     Attributes:
         text: text of all messages.
-        starts: position where each message begins, then where the last one ends.
+        starts: position where each message begins, then the position where the last message ends.
     """
 
     text: str
     starts: list[int]
 
     def render(self, count: int) -> str:
-        """Return what `ChatTemplate.render` returns for the first `count` messages, at least one."""
+        """Return the result of `ChatTemplate.render` for the first `count` messages, where `count` is at least 1."""
         return self.text[: self.starts[count]] + self.text[self.starts[-1] :]
 
 
@@ -215,10 +215,10 @@ class TemplateConfig(BaseModel):
 
 
 def read_template(folder: Path) -> ChatTemplate | None:
-    """Return the template of a model folder from .jinja files or tokenizer_config.json; None without one.
+    """Return the template in a model folder, from .jinja files or tokenizer_config.json; None if there is no template.
 
     Raises:
-        DataError: names the damaged file.
+        DataError: a file is damaged.
     """
     config, files = read_config(folder), {file.stem: file for file in sorted((folder / FOLDER).glob("*.jinja"))}
     files |= {"default": folder / FILE} if (folder / FILE).is_file() else {}

@@ -1,6 +1,6 @@
-"""Open SentencePiece models to which a class of transformers adds steps or tokens, or whose ids it reorders.
+"""SentencePiece models to which a transformers class adds steps or tokens, or whose ids the class reorders.
 
-spiece.model belongs to T5, ALBERT and XLNet; sentencepiece.bpe.model to XLM-RoBERTa and CamemBERT.
+spiece.model belongs to T5, ALBERT and XLNet, and sentencepiece.bpe.model to XLM-RoBERTa and CamemBERT.
 """
 
 import json
@@ -19,14 +19,14 @@ from archetype.tokenizers.special_tokens import CONFIG, content, read_config
 
 
 class Layout(NamedTuple):
-    """How a class orders its vocabulary.
+    """Order in which a class arranges its vocabulary.
 
     Attributes:
         unknown: id of the unknown token.
-        dropped: pieces at the start of the model that `first` replaces.
-        first: tokens before the model's pieces, by their keys or texts, with their scores.
-        last: tokens after the pieces.
-        strips_mask: whether the mask token takes the whitespace on its left, unless the folder says otherwise.
+        dropped: number of pieces at the start of the model that `first` replaces.
+        first: tokens before the model's pieces, given as keys or texts, with their scores.
+        last: tokens after the model's pieces.
+        strips_mask: whether the mask token's match includes whitespace on its left, unless the folder says otherwise.
     """
 
     unknown: int
@@ -58,10 +58,10 @@ REMEDY = "save the tokenizer as tokenizer.json with transformers"
 
 
 def open_pieces(file: Path) -> HuggingFaceTokenizer:
-    """Return the tokenizer of a folder with spiece.model or sentencepiece.bpe.model, as the folder's class reads it.
+    """Return the tokenizer of a folder with spiece.model or sentencepiece.bpe.model, as read by the folder's class.
 
     Raises:
-        DataError: the class is unnamed or unknown, or the file is damaged.
+        DataError: the class is not named or not known, or the file is damaged.
     """
     config, model = read_config(file.parent), file.parent / MODEL_CONFIG
     reading = reading_class(config, read_json(model) if model.is_file() else {}, False)
@@ -83,7 +83,7 @@ def open_pieces(file: Path) -> HuggingFaceTokenizer:
 def _definition(
     pieces: SentencePieceTokenizer, layout: Layout, row: Mapping[str, Any], taken: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return an equivalent tokenizer.json; refuse a model that is not Unigram, or does not fit the class."""
+    """Return an equivalent tokenizer.json. Refuse a model that is not Unigram or does not fit the class."""
     steps = built_steps(row, {**taken, CHARSMAP: bool(pieces.settings.charsmap)})
     vocabulary = _vocabulary(pieces.pieces, layout, taken)
     ids = {piece.text: id for id, piece in enumerate(vocabulary)}

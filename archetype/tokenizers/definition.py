@@ -1,7 +1,7 @@
-"""Check a tokenizer.json before the library opens it.
+"""Checks of a tokenizer.json before the library opens it.
 
-The library trusts its files: an invalid one causes a panic, which it prints, or ends the process. So each step's effect
-on the length of a text is bounded, and the tokenizer is tried on sample texts with the library's output discarded.
+The library trusts its files: an invalid file causes a panic, which it prints, or ends the process. So the effect of
+each step on the length of a text is bounded, and the tokenizer is tried on sample texts with its output discarded.
 """
 
 import base64
@@ -31,10 +31,10 @@ SAMPLES += tuple(f"{character * 40}!{character * 40}zyxcba0\n" for character in 
 
 
 def check_definition(definition: Mapping[str, Any]) -> None:
-    """Refuse definitions that would crash the library and this process, or exhaust memory.
+    """Refuse definitions that would crash the library and this process, or would exhaust memory.
 
     Raises:
-        DataError: names the part at fault.
+        DataError: a step of the definition is invalid. The message names the step.
     """
     match definition.get("model"):
         case {"continuing_subword_prefix": str(prefix), "merges": [*merges]} if prefix and _are_pairs(merges):
@@ -60,10 +60,10 @@ def check_definition(definition: Mapping[str, Any]) -> None:
 
 
 def try_backend(backend: "Backend") -> None:
-    """Encode and decode sample texts, so that panics of the library occur now and are reported.
+    """Encode and decode sample texts, so that panics of the library occur here and are reported.
 
     Raises:
-        DataError: the library panics; quotes its message.
+        DataError: the library panics. The error quotes the panic's message.
     """
     with library_errors(FILE, "cannot be used", DAMAGED):
         for text in SAMPLES:
@@ -73,7 +73,7 @@ def try_backend(backend: "Backend") -> None:
 
 @contextmanager
 def without_panics() -> Iterator[None]:
-    """Discard standard error within the block, since the library prints its panics there."""
+    """Discard standard error within the block, because the library prints its panics there."""
     try:
         before = os.dup(2)
     except OSError:  # standard error is closed
@@ -90,7 +90,7 @@ def without_panics() -> Iterator[None]:
 
 
 def frame(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, Any]:
-    """Return the post-processor that adds special tokens (ids by name) before and after one text or two."""
+    """Return the post-processor that adds special tokens (ids by name) before and after one text or a pair of texts."""
     first, last = ([{"SpecialToken": {"id": name, "type_id": 0}} for name in names] for names in (before, after))
     text_a, text_b = ({"Sequence": {"id": name, "type_id": type}} for type, name in enumerate("AB"))
     tokens = {name: {"id": name, "ids": [id], "tokens": [name]} for name, id in {**before, **after}.items()}

@@ -1,6 +1,6 @@
-"""Write tokenizers as tokenizer.json, which transformers loads for any model; exports add it to the original file.
+"""Export of tokenizers as tokenizer.json, which transformers loads for any model. It is added to the original file.
 
-The file gives the same ids. If a kind cannot be expressed exactly, no file is written.
+The file gives the same ids. If a tokenizer cannot be expressed exactly, no file is written.
 """
 
 import re
@@ -38,18 +38,18 @@ FAST = "PreTrainedTokenizerFast"  # class of transformers that uses a tokenizer.
 def write_fast(
     tokenizer: Tokenizer, folder: Path, has_class: bool = False, allow_different_tokens: bool = False
 ) -> None:
-    """Write the tokenizer.json of a tokenizer of another kind, and name the class that reads it.
+    """Write the tokenizer.json for a tokenizer of another kind, and set the class that reads it.
 
     Args:
-        tokenizer: already saved in the folder.
-        has_class: whether transformers reads a folder without a class with the family's class, as the source folder.
-        allow_different_tokens: write the file even if it gives some texts other ids, with a warning.
+        tokenizer: tokenizer whose files are already saved in the folder.
+        has_class: whether the family's class reads a folder that names no class, as it reads the source folder.
+        allow_different_tokens: whether to write the file, with a warning, even if some texts get different ids.
 
     Raises:
-        DataError: the file gives a text or a prompt other ids, or another bos or eos.
+        DataError: the file gives a text or a prompt different ids, or has a different bos or eos.
 
     Warns:
-        ReadOtherwise: transformers reads folders of this model type with a class that changes the file.
+        ReadOtherwise: transformers reads folders of this model type with a class that changes the file's tokenizer.
     """
     config = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
     if not (folder / FILE).exists():
@@ -67,7 +67,7 @@ def write_fast(
 
 
 def fast_definition(tokenizer: Tokenizer) -> dict[str, Any] | None:
-    """Return a tokenizer.json that gives the same ids; None for a kind that cannot be expressed."""
+    """Return a tokenizer.json that gives the same ids; None if the kind of tokenizer cannot be expressed."""
     definition = _plain_definition(tokenizer)
     if definition is not None and definition["post_processor"] is None:
         names = _names(definition)
@@ -172,7 +172,7 @@ def _unigram_score(piece: Piece) -> float:
 
 
 def _unigram_words(unknown: str, ids: Mapping[str, int]) -> dict[str, Any] | None:
-    """Return a pre-tokenizer that splits names of bytes and of the unknown token, which must not match in text."""
+    """Return a pre-tokenizer that splits the names of bytes and of the unknown token, which must not match in text."""
     names = ["<(?=0x[0-9A-F]{2}>)"] if "<0x00>" in ids else []
     # unknown characters on both sides of a split would give two tokens instead of one
     cuts = (cut for cut in range(1, len(unknown)) if unknown[cut - 1] in ids or unknown[cut] in ids)

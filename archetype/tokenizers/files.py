@@ -1,4 +1,4 @@
-"""Validate a tokenizer's files, and convert errors of tokenizer libraries."""
+"""Validation of a tokenizer's files, and conversion of errors from tokenizer libraries."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ Vocabulary = Annotated[dict[str, TokenId], Field(description="a mapping of token
 
 
 def validated(model: type[M], data: Mapping[str, Any], place: str = "") -> M:
-    """Validate the contents of a file; `place` names it in errors, which end in the field's description."""
+    """Validate the parsed content of a file. `place` names it in errors, which end with the field's description."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -33,10 +33,10 @@ def validated(model: type[M], data: Mapping[str, Any], place: str = "") -> M:
 
 @contextmanager
 def library_errors(place: str, cause: str, remedy: str) -> Iterator[None]:
-    """Convert any error of a tokenizer library in this block to a DataError.
+    """Convert any error that a tokenizer library raises in this block to a DataError.
 
-    Enclose only the call of the library: its errors have no common class (`tokenizers` raises Exception), and a panic
-    in Rust is a BaseException.
+    Enclose only the library call: its errors have no common class (`tokenizers` raises Exception), and a panic in Rust
+    is a BaseException.
     """
     try:
         yield

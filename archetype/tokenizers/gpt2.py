@@ -1,4 +1,4 @@
-"""Open vocab.json and merges.txt, the format of GPT-2."""
+"""GPT-2's tokenizer format: vocab.json and merges.txt."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ CLASSES = ("GPT2Tokenizer", "RobertaTokenizer", "BartTokenizer", "LongformerToke
 
 
 class GPT2Tokenizer(HuggingFaceTokenizer):
-    """Byte-level BPE in two files, converted to a tokenizer.json when opened."""
+    """Byte-level BPE in two files, which are converted to a tokenizer.json when opened."""
 
     kind = "gpt2"
     files = (VOCAB,)
@@ -31,7 +31,7 @@ def tokenizer_json(vocab: Mapping[str, Any], merges: bytes, config: Mapping[str,
     """Convert vocab.json, merges.txt and the special tokens of tokenizer_config.json to an equivalent tokenizer.json.
 
     Raises:
-        DataError: the files are not GPT-2's, or damaged.
+        DataError: the files are damaged, or not in GPT-2's format.
     """
     from tokenizers import AddedToken, Tokenizer
     from tokenizers.decoders import ByteLevel as ByteLevelDecoder
@@ -51,10 +51,10 @@ def tokenizer_json(vocab: Mapping[str, Any], merges: bytes, config: Mapping[str,
 
 
 def read_merges(data: bytes) -> list[tuple[str, str]]:
-    """Return the pairs in merge order.
+    """Return the merged pairs in merge order.
 
     Raises:
-        DataError: names the line that is not a pair.
+        DataError: a line does not contain a pair.
     """
     try:
         lines = data.decode().split("\n")

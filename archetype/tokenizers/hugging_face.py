@@ -1,4 +1,4 @@
-"""Tokenizer from a tokenizer.json, using the `tokenizers` library."""
+"""Tokenizer defined by a tokenizer.json, run with the `tokenizers` library."""
 
 import json
 import re
@@ -30,15 +30,15 @@ INCOMPLETE = "is the tokenizer's file complete?"
 
 
 class HuggingFaceTokenizer(Tokenizer):
-    """Tokenizer described by a tokenizer.json: BPE, WordPiece, Unigram or WordLevel; `kind` names its model.
+    """Tokenizer defined by a tokenizer.json: BPE, WordPiece, Unigram or WordLevel. `kind` names its model.
 
     Args:
         data: contents of the tokenizer.json.
-        config: contents of tokenizer_config.json (None: not yet saved in a folder).
+        config: contents of tokenizer_config.json (None: the tokenizer is not yet saved in a folder).
         added: tokens listed in the folder's other files.
 
     Raises:
-        DataError: the file is damaged, or the configuration names a token that it lacks.
+        DataError: the file is damaged, or the configuration names a token that the vocabulary lacks.
     """
 
     kind = "hugging_face"
@@ -199,7 +199,7 @@ class HuggingFaceTokenizer(Tokenizer):
         return _flat(self.definition.get("decoder") or {})
 
     def words(self, texts: Iterable[str]) -> Counter[str]:
-        """Count the words, across which nothing is merged, leaving out special tokens."""
+        """Count the words of a text, which are never merged with each other. Special tokens are left out."""
         counts: Counter[str] = Counter()
         for text in texts:
             for part in without(self._special, text):
@@ -231,7 +231,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
 
 def cleaned(text: str) -> str:
-    """Remove spaces before punctuation and contractions, with the replacements of transformers 5.23."""
+    """Remove spaces before punctuation and contractions, with the same replacements as transformers 5.23."""
     for spaced in (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're"):
         text = text.replace(spaced, spaced.strip())
     return text
@@ -244,16 +244,16 @@ def _reaches(token: "LibraryToken") -> bool:
 
 
 def model_type(model: Mapping[str, Any]) -> str:
-    """Return BPE, WordPiece, Unigram or WordLevel; older files without a type are recognized by their keys."""
+    """Return BPE, WordPiece, Unigram or WordLevel. Older files, which state no type, are recognized by their keys."""
     marks = {"merges": "BPE", "max_input_chars_per_word": "WordPiece", "unk_id": "Unigram"}
     return str(model.get("type") or next((type for key, type in marks.items() if key in model), "WordLevel"))
 
 
 @cache
 def byte_of_character() -> dict[str, int]:
-    """Return the byte for each character of GPT-2's byte-level alphabet (Radford et al. 2019, released code).
+    """Return the byte for each character in GPT-2's byte-level alphabet (Radford et al. 2019, released code).
 
-    Printable bytes of Latin-1 map to themselves; the others are numbered from U+0100.
+    Printable bytes of Latin-1 map to themselves; all other bytes are numbered from U+0100.
     """
     printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
     rest = [byte for byte in range(256) if byte not in printable]
@@ -275,7 +275,7 @@ def _flat(step: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def without(special: Iterable[str], text: str) -> list[str]:
-    """Split a text at spelled-out special tokens, and drop these."""
+    """Split a text at spelled-out special tokens, which are dropped."""
     names = [re.escape(name) for name in special if name]
     return [part for part in re.split("|".join(names), text) if part] if names else [text]
 

@@ -1,4 +1,4 @@
-"""Base of tokenizer kinds without a published file format, saved in archetype_tokenizer.json."""
+"""Base class for tokenizers without a published file format, saved in archetype_tokenizer.json."""
 
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -25,10 +25,10 @@ class TokenizerFile(BaseModel):
 
 
 class JSONTokenizer(Tokenizer):
-    """Tokenizer saved as the arguments of its constructor.
+    """Tokenizer that is saved as its constructor arguments.
 
     Attributes:
-        fields: model of the file; fields that `TokenizerFile` lacks are constructor arguments and attributes.
+        fields: model of the file. Fields that `TokenizerFile` lacks are constructor arguments and attributes.
     """
 
     files = (FILE,)

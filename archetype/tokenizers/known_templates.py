@@ -1,4 +1,4 @@
-"""Chat templates of published families by name, for models without a template."""
+"""Chat templates of published families by name, for models that have no template."""
 
 from pathlib import Path
 
@@ -41,10 +41,10 @@ TEMPLATES = {
 
 
 def template_source(file_or_name: Path) -> str:
-    """Return the Jinja source in a file or, if there is no such file, of a known template.
+    """Return the Jinja source in a file, or of a known template if no such file exists.
 
     Raises:
-        DataError: the name is neither, or the file cannot be read.
+        DataError: the name is neither a file nor a known template, or the file cannot be read.
     """
     name = str(file_or_name)
     if file_or_name.exists():

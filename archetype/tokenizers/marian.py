@@ -1,4 +1,4 @@
-"""Marian's tokenizer: one SentencePiece model per language, and a shared table of ids."""
+"""Marian's tokenizer: one SentencePiece model per language and a shared vocabulary."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -25,14 +25,14 @@ LISTS = ("additional_special_tokens", "extra_special_tokens")
 
 
 class MarianTokenizer(Tokenizer):
-    """Tokenizer with a SentencePiece model for sources, one for targets, and a table of ids.
+    """Tokenizer with a SentencePiece model for sources, another for targets, and a shared vocabulary.
 
-    A source may begin with the code of the target language, such as >>deu<<, which is one token. Pieces missing from
-    the table become <unk>.
+    A source may begin with the code of the target language, such as >>deu<<, which is a single token. Pieces missing
+    from the vocabulary become <unk>.
 
-    The ids are those of transformers' MarianTokenizer with two exceptions that guard against harmful texts: </s>, <pad>
-    and <unk> spelled out in a text are ordinary text, where transformers ends the source or drops something; and an id
-    missing from the table has no text, where transformers takes it for one of SentencePiece's ids.
+    The ids are those of transformers' MarianTokenizer, with two exceptions that guard against harmful texts: </s>,
+    <pad> and <unk> spelled out in a text are ordinary text, where transformers ends the source or drops text; and an id
+    missing from the vocabulary has no text, where transformers treats it as one of SentencePiece's ids.
 
     Args:
         source: contents of source.spm.

@@ -1,4 +1,4 @@
-"""Replay the merges of BPE on a text and count each pair at its turn."""
+"""Replay of BPE merges on a text, counting each pair when it is merged."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,8 @@ Pair = tuple[str, str]
 def merge_counts(tokenizer: HuggingFaceTokenizer, texts: Sequence[str], limit: int | None = None) -> list[int]:
     """Return how often each of the first `limit` pairs was adjacent when it was merged.
 
-    On the training text of BPE (Sennrich et al. 2016) each count is the largest at its turn, so counts do not increase;
-    on other texts they may. Overlapping pairs, as in "aaa", all count.
+    On the training text of BPE (Sennrich et al. 2016), each pair is the most frequent when it is merged, so counts do
+    not increase. On other texts they may. All overlapping pairs, as in "aaa", count.
     """
     model = tokenizer.definition["model"]
     prefix, suffix = model.get("continuing_subword_prefix") or "", model.get("end_of_word_suffix") or ""
@@ -23,7 +23,7 @@ def merge_counts(tokenizer: HuggingFaceTokenizer, texts: Sequence[str], limit: i
 
 
 def replay(words: Mapping[tuple[str, ...], int], merges: Sequence[Pair], prefix: str = "") -> list[int]:
-    """Return the count of each pair at its turn; words are counted by their symbols.
+    """Return the count of each pair when it is merged. `words` maps the symbols of a word to the word's count.
 
     If two merges form the same token (ab + c, then a + bc), a later count can be larger. Symbols that continue a word
     have a prefix, which a merge drops from the second symbol.

@@ -1,4 +1,4 @@
-"""Add the tokens that a folder names outside its tokenizer.json, as transformers does."""
+"""Tokens that a folder names outside its tokenizer.json, added as in transformers."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,13 +17,13 @@ EXTRA, OLDER_EXTRA = "extra_special_tokens", "additional_special_tokens"  # the 
 
 
 def add_named(backend: "Backend", config: Mapping[str, Any], added: Sequence[AddedToken]) -> None:
-    """Add the tokens of tokenizer_config.json, and those listed with ids, to a backend in place.
+    """Add the tokens of tokenizer_config.json, and tokens listed with ids, to a backend in place.
 
-    Tokens in the vocabulary keep their ids and take these flags; others get the next ids, since the library ignores
-    given ids.
+    Tokens already in the vocabulary keep their ids and take the configured flags. Other tokens get the next ids, since
+    the library ignores the given ids.
 
     Warns:
-        Notice: a token missing from the vocabulary got an id that no file names.
+        Notice: a token that was missing from the vocabulary has an id that no file states.
 
     Source: `TokenizersBackend.__init__` in transformers 5.23.
     """
@@ -52,7 +52,7 @@ def add_named(backend: "Backend", config: Mapping[str, Any], added: Sequence[Add
 
 
 def named_in(config: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, bool]]]:
-    """Yield each token that a configuration names, with its flags."""
+    """Yield each token that a configuration names, with the token's flags."""
     extra = config.get(EXTRA) or config.get(OLDER_EXTRA) or ()
     other_keys = [key for key in config if key.endswith("_token") and key not in NAMED and not key.startswith("add_")]
     values = [config.get(key) for key in (*NAMED, *other_keys)]

@@ -1,4 +1,4 @@
-"""Parse JSON-like values with other quotes and bare keys."""
+"""Parsing of JSON-like values with custom quotes and bare keys."""
 
 import json
 from typing import Any
@@ -8,7 +8,7 @@ WORDS = {"True": True, "False": False, "None": None}  # Python's spelling, which
 
 
 class Incomplete(Exception):
-    """The text ends within a value."""
+    """The text ends inside a value."""
 
 
 def scalar(text: str) -> Any:
@@ -21,10 +21,10 @@ def scalar(text: str) -> Any:
 
 
 def read_notation(text: str, position: int, quotes: tuple[str, str], depth: int = 0) -> tuple[Any, int]:
-    """Parse the value at a position, such as {key:<q>a text<q>,other:[1,true]}. Return it and the position after it.
+    """Parse the value at a position, such as {key:<q>a text<q>,other:[1,true]}. Return the value and the end position.
 
     Raises:
-        Incomplete: the text ends before the value does, or nests too deeply.
+        Incomplete: the text ends before the value does, or the value nests too deeply.
     """
     opening, closing = quotes
     position = _skip(text, position)

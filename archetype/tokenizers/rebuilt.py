@@ -1,8 +1,8 @@
-"""Find the parts of a tokenizer.json that classes of transformers replace (`rebuilt.json`).
+"""Steps of a tokenizer.json that transformers classes replace (`rebuilt.json`).
 
-The class named by `tokenizer_class` or implied by the model type keeps the file's vocabulary and builds the other parts
+The class named by `tokenizer_class` or implied by the model type keeps the file's vocabulary and builds all other steps
 itself, so transformers may give other ids than the file. The table is made by `python -m
-tests.helpers.tokenizer_classes` from the installed transformers; a test fails while they differ.
+tests.helpers.tokenizer_classes` from the installed transformers. A test fails while the two differ.
 """
 
 import json
@@ -57,10 +57,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 class ReadingClass(NamedTuple):
-    """Class with which transformers reads a folder.
+    """transformers class that reads a folder.
 
     Attributes:
-        is_forced: whether the model type decides, whatever class the folder names.
+        is_forced: whether the model type determines the class, whatever class the folder names.
     """
 
     name: str
@@ -74,7 +74,7 @@ def table() -> dict[str, Any]:
 
 
 def canonical(name: str, step: Any) -> Any:
-    """Drop what changes neither ids nor text: offsets, and settings of ByteLevel that a decoder ignores."""
+    """Drop settings that change neither ids nor text: offsets, and settings of ByteLevel that a decoder ignores."""
     if isinstance(step, list):
         return [canonical(name, part) for part in step]
     if not isinstance(step, dict):
@@ -86,13 +86,13 @@ def canonical(name: str, step: Any) -> Any:
 
 
 def settings_of(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a model's settings without its vocabulary, with None for empty affixes."""
+    """Return a model's settings without its vocabulary. Empty affixes become None."""
     settings = {key: model.get(key, value) for key, value in SETTINGS[model["type"]].items()}
     return {"type": model["type"]} | {key: None if value == "" else value for key, value in settings.items()}
 
 
 def reading_class(config: Mapping[str, Any], model: Mapping[str, Any], has_bytes: bool) -> ReadingClass | None:
-    """Return the class with which `AutoTokenizer` reads a folder; None if it uses the tokenizer.json unchanged.
+    """Return the class with which `AutoTokenizer` reads a folder; None if the class uses the tokenizer.json unchanged.
 
     Args:
         config: contents of tokenizer_config.json.
@@ -118,7 +118,7 @@ def _known(name: str, is_forced: bool = False) -> ReadingClass | None:
 
 
 def differences(tokenizer: "HuggingFaceTokenizer", name: str) -> list[str] | None:
-    """Return the parts of a tokenizer that a class replaces, in the file's order; None for a class not in the table."""
+    """Return the steps of a tokenizer that a class replaces, in the file's order; None if the table lacks the class."""
     if (row := table()["classes"].get(table()["names"][name])) is None:
         return None
     taken = row["defaults"] | {key: value for key, value in tokenizer.config.items() if key in row["defaults"]}
@@ -146,7 +146,7 @@ def differences(tokenizer: "HuggingFaceTokenizer", name: str) -> list[str] | Non
 
 
 def built_steps(row: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the steps that a class builds for the values of its keys; "another" for values the table lacks."""
+    """Return the steps that a class builds for the values of its keys; "another" if the table lacks these values."""
     return {
         step: next(
             (table()["steps"][case[-1]] for case in cases if case[:-1] == [settings[key] for key in keys]), "another"
@@ -224,10 +224,10 @@ def otherwise(tokenizer: "HuggingFaceTokenizer", folder: Path) -> Iterator[str]:
 
 
 def name_rebuilt(tokenizer: "HuggingFaceTokenizer", folder: Path) -> None:
-    """Warn about the parts that transformers does not take from a folder's tokenizer.json.
+    """Warn about the steps that transformers does not take from a folder's tokenizer.json.
 
     Warns:
-        ReadOtherwise: names the class and the parts.
+        ReadOtherwise: transformers' class replaces steps, which the warning names.
     """
     for message in otherwise(tokenizer, folder):
         warnings.warn(message, ReadOtherwise, stacklevel=2)

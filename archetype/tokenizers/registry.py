@@ -1,6 +1,6 @@
-"""Registry of tokenizer kinds: train by name, and open by the files of a folder.
+"""Registry of tokenizer kinds, which are trained by name and opened by the files in a folder.
 
-A kind is one file with a subclass of `Tokenizer`. Built-in kinds are listed in `MODULES`; others are registered with
+A kind is one file with a subclass of `Tokenizer`. Built-in kinds are listed in `MODULES`. Others are registered with
 `archetype.register` or `register_tokenizer`.
 """
 
@@ -37,10 +37,10 @@ _registered: dict[str, type[Tokenizer]] = {}  # kinds registered by users
 
 
 def register_tokenizer(cls: T) -> T:
-    """Register a kind of tokenizer (also a class decorator); its files are looked for before those of built-in kinds.
+    """Register a tokenizer kind (also a class decorator). Its files take precedence over those of built-in kinds.
 
     Raises:
-        DataError: the kind is missing, or used by another class.
+        DataError: the class has no kind, or the kind is used by another class.
     """
     if not cls.kind:
         raise DataError(cls.__name__, "has no kind", 'give the class a name for recipes: kind = "..."')
@@ -58,10 +58,10 @@ def trainable_kinds() -> tuple[str, ...]:
 
 
 def tokenizer_class(kind: object, kinds: Collection[str] | None = None) -> type[Tokenizer]:
-    """Return the class of a kind among `kinds` (default: all).
+    """Return the class of a kind among `kinds` (default: all kinds).
 
     Raises:
-        DataError: the kind is unknown; lists the kinds that can be trained.
+        DataError: the kind is unknown. The message lists the kinds that can be trained.
     """
     classes = _classes()
     if isinstance(kind, str) and kind in (classes if kinds is None else kinds):
@@ -75,14 +75,14 @@ def tokenizer_class(kind: object, kinds: Collection[str] | None = None) -> type[
 def train_tokenizer(
     kind: str, texts: Iterable[str] | str, vocab_size: int | None, lowercase: bool = False
 ) -> Tokenizer:
-    """Train a tokenizer; the same texts give the same tokenizer.
+    """Train a tokenizer. The same texts always give the same tokenizer.
 
     Args:
-        kind: bytes needs no text; characters and words use what occurs; bpe merges characters, byte_bpe bytes; or a
-            registered kind.
-        texts: to train on. BPE leaves out <|endoftext|>, the only special token of byte_bpe.
-        vocab_size: largest number of ids: required for BPE, optional for words; other kinds determine it themselves.
-        lowercase: whether texts are lowercased, in training and later; only byte_bpe and bpe.
+        kind: bytes (needs no text), characters and words (tokens of the text), bpe (merges characters), byte_bpe
+            (merges bytes), or a registered kind.
+        texts: texts to train on. BPE leaves out <|endoftext|>, the only special token of byte_bpe.
+        vocab_size: largest number of ids: required for BPE, optional for words, and determined by all other kinds.
+        lowercase: whether texts are lowercased, in training and later; only for byte_bpe and bpe.
 
     Raises:
         DataError: there is no text, or the kind cannot have that many ids.
@@ -107,18 +107,18 @@ def train_tokenizer(
 
 
 def open_tokenizer(source: Path) -> Tokenizer:
-    """Open the tokenizer of a model folder, run directory, tokenizer folder or hub model, or in a single file.
+    """Open the tokenizer in a model folder, run directory, tokenizer folder, file or huggingface.co model.
 
-    If a folder has several, registered kinds come first, then Marian, Archetype's kinds, tokenizer.json,
-    tokenizer.model, and the others.
+    If a folder has several tokenizers, registered kinds come first, then Marian, Archetype's kinds, tokenizer.json,
+    tokenizer.model, and all other kinds.
 
     Args:
-        source: a folder, a tokenizer file, or owner/name or owner/name@revision on the hub (only tokenizer files are
-            downloaded).
+        source: a folder, a tokenizer file, or owner/name or owner/name@revision on huggingface.co (only tokenizer files
+            are downloaded).
 
     Raises:
-        DataError: there is no tokenizer (lists the files looked for), or its file is damaged.
-        CheckpointError: the hub has no such model, or cannot be reached.
+        DataError: there is no tokenizer (the message lists the files looked for), or its file is damaged.
+        CheckpointError: huggingface.co does not have the model, or cannot be reached.
     """
     if source.is_file():
         return _open_file(_class_of(source), source)

@@ -1,4 +1,4 @@
-"""Check that the files of a saved tokenizer give the same ids as the original."""
+"""Check that the files of a saved tokenizer give the same ids as the original tokenizer."""
 
 import warnings
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ ALLOW = "--allow-different-tokens to write it so"
 
 
 def awkward_cases(tokenizer: Tokenizer, further: Iterable[str] = ()) -> Iterator[tuple[str, list[int]]]:
-    """Yield difficult texts, some made of the tokenizer's tokens, with their ids; skip texts that it refuses."""
+    """Yield difficult texts with their ids, including texts made of the tokenizer's tokens. Skip texts it refuses."""
     names = [*tokenizer.symbols, *tokenizer.special_tokens][:MOST_NAMES]
     named = (f"the {name} cat{name}{name}s" for name in names)
     for text in (*AWKWARD_TEXTS, *named, *tokenizer.telling_texts(), *further):
@@ -29,16 +29,16 @@ def awkward_cases(tokenizer: Tokenizer, further: Iterable[str] = ()) -> Iterator
 def check_saved(
     tokenizer: Tokenizer, folder: Path, allow_different: bool = False, remedy: str = f"use --format gguf, or {ALLOW}"
 ) -> Tokenizer:
-    """Compare a folder's tokenizer with the original (ids of texts and prompts, bos and eos), and return it.
+    """Compare a saved tokenizer with the original (ids of texts and prompts, bos and eos), and return it.
 
-    A tokenizer.json is read by `tokenizers`, as in transformers; other files are read by Archetype. With
+    A tokenizer.json is read by `tokenizers`, as in transformers. Other files are read by Archetype. With
     `allow_different`, a difference is a warning.
 
     Raises:
-        DataError: names the first text with other ids, or a differing bos or eos; ends with `remedy`.
+        DataError: a text gets different ids, or bos or eos differ. The message ends with `remedy`.
 
     Warns:
-        Notice: names the difference, if it is allowed.
+        Notice: the tokenizers differ, and `allow_different` is set.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Notice)  # already given when the source was opened
@@ -74,7 +74,7 @@ def _differing_texts(tokenizer: Tokenizer, read: Tokenizer, file: str) -> Iterat
 
 
 def differing_ends(tokenizer: Tokenizer, read: Tokenizer, file: str) -> Iterator[str]:
-    """Yield differences in bos and eos; only the first eos counts, since tokenizer files name just one."""
+    """Yield differences in bos and eos. Only the first eos counts, since tokenizer files name just one."""
     for name, expected, actual in (("bos", [tokenizer.bos], [read.bos]), ("eos", tokenizer.eos[:1], read.eos[:1])):
         first, second = ("absent" if [*ids] in ([], [None]) else f"id {ids[0]}" for ids in (expected, actual))
         if first != second:

@@ -1,4 +1,4 @@
-"""Tokenizer from a SentencePiece tokenizer.model, using the library sentencepiece."""
+"""Tokenizer defined by a SentencePiece tokenizer.model, run with the sentencepiece library."""
 
 import random
 import struct
@@ -47,10 +47,10 @@ class ModelSettings:
     """Settings of a SentencePiece model.
 
     Attributes:
-        kind: UNIGRAM, BPE, or another number.
+        kind: UNIGRAM, BPE, or another model type's number.
         charsmap: normalization rules; empty if there are none.
-        adds_prefix: whether a space is put before the first word.
-        joins_spaces: whether runs of spaces become one, and spaces at the ends are dropped.
+        adds_prefix: whether a space is added before the first word.
+        joins_spaces: whether runs of spaces become one space, and spaces at both ends are dropped.
         space_behind: whether pieces end with a space instead of beginning with one.
     """
 
@@ -62,12 +62,12 @@ class ModelSettings:
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """SentencePiece BPE or Unigram tokenizer; prompts start with bos if the model has one.
+    """SentencePiece BPE or Unigram tokenizer. Prompts start with bos if the model has a bos token.
 
     Args:
         data: contents of a tokenizer.model.
         config: contents of tokenizer_config.json, which names special tokens.
-        added: tokens that a folder adds; control pieces of the model among them change nothing.
+        added: tokens that the folder adds. Control pieces of the model among them have no effect.
 
     Raises:
         DataError: the package is not installed, or the file is damaged.
@@ -162,9 +162,9 @@ class SentencePieceTokenizer(Tokenizer):
         return str(self.processor.decode([self.piece(id) for id in known] if shown else known))
 
     def telling_texts(self) -> list[str]:
-        """Return texts made of pieces: random sequences, and overlapping pieces, of equal score if there are any.
+        """Return texts made of the model's pieces: random sequences, and overlapping pieces with equal scores, if any.
 
-        Among overlapping pieces of equal score the leftmost is merged first, which a list of merges cannot express.
+        Among overlapping pieces with equal scores, the leftmost is merged first, which a list of merges cannot express.
         """
         groups = defaultdict[float, list[str]](list)
         for piece in self.pieces:
@@ -210,7 +210,7 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def processor_of(data: bytes, place: str) -> "SentencePieceProcessor":
-    """Load a model with the library; `place` names its file in errors."""
+    """Load a model with the library. `place` names its file in errors."""
     try:
         from sentencepiece import SentencePieceProcessor
     except ImportError:
@@ -246,11 +246,11 @@ def read_pieces(data: bytes) -> list[Piece]:
 
 
 def write_model(pieces: Iterable[Piece], settings: ModelSettings, special: Mapping[str, str]) -> bytes:
-    """Return the contents of a model's file.
+    """Return the bytes of a SentencePiece model file.
 
     Args:
-        pieces: by id; one of them is the unknown piece.
-        special: pieces for unk, bos, eos and pad, as far as they exist.
+        pieces: pieces by id. One of them is the unknown piece.
+        special: pieces for unk, bos, eos and pad, where they exist.
     """
     pieces = list(pieces)
     messages = [

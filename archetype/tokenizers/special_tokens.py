@@ -1,4 +1,4 @@
-"""Read and write bos and eos in tokenizer_config.json and special_tokens_map.json."""
+"""Reading and writing of bos and eos in tokenizer_config.json and special_tokens_map.json."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -34,7 +34,7 @@ Name = Annotated[
 
 
 class TokenizerConfig(BaseModel):
-    """Fields of tokenizer_config.json that are read; encoders name bos and eos cls and sep."""
+    """Fields of tokenizer_config.json that are read. Encoders name bos and eos cls and sep."""
 
     cls_token: Name = None
     bos_token: Name = None
@@ -44,9 +44,9 @@ class TokenizerConfig(BaseModel):
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the fields of both files together; empty if neither exists.
+    """Return the fields of both files together; no fields if neither file exists.
 
-    As in transformers 5.23, the older file counts only if the newer one does not list tokens with ids.
+    As in transformers 5.23, the older file counts only if the newer file does not list tokens with ids.
     """
     config = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
     if "added_tokens_decoder" not in config and (folder / MAP).is_file():
@@ -59,7 +59,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 class Ends(NamedTuple):
-    """Bos and eos ids of a tokenizer, and whether prompts begin with bos."""
+    """Bos and eos ids of a tokenizer, and whether its prompts begin with bos."""
 
     bos_token: int | None
     eos_token: int | None
@@ -77,10 +77,10 @@ def write_config(
     name_of: Callable[[int], str],
     opened: Ends | None = None,
 ) -> None:
-    """Write a configuration as it was read, with changes of bos and eos; of several eos, the first is written.
+    """Write a configuration as it was read, with changes to bos and eos. Of several eos, the first is written.
 
-    `opened` has bos and eos when the tokenizer was opened; None if it was not read from a file, so that all are
-    written.
+    `opened` has bos and eos from the time when the tokenizer was opened; None if the tokenizer was not read from a
+    file, so that both are written.
     """
     ends = ends_of(tokenizer)._asdict()
     changed = {
@@ -93,10 +93,10 @@ def write_config(
 
 
 def apply_config(tokenizer: Tokenizer, config: Mapping[str, Any], id_of: Callable[[str], int | None]) -> None:
-    """Set bos, eos and adds_bos from tokenizer_config.json; `id_of` returns None for a token that the vocabulary lacks.
+    """Set bos, eos and adds_bos from tokenizer_config.json. `id_of` returns None for tokens not in the vocabulary.
 
     Raises:
-        DataError: names the key whose token is unknown, or whose value has the wrong type.
+        DataError: the token of a key is unknown, or a value has the wrong type.
     """
     parsed = validated(TokenizerConfig, config, CONFIG)
     for key in ("cls_token", "bos_token", "sep_token", "eos_token"):  # bos overrides cls, eos overrides sep
@@ -116,7 +116,7 @@ def apply_config(tokenizer: Tokenizer, config: Mapping[str, Any], id_of: Callabl
 
 
 def set_known(tokenizer: Tokenizer, special: Mapping[str, int]) -> None:
-    """Set bos and eos to the special tokens with the names that published tokenizers use."""
+    """Set bos and eos to the special tokens whose names published tokenizers use."""
     tokenizer.bos = next((special[name] for name in KNOWN_BOS if name in special), None)
     tokenizer.eos = tuple(special[name] for name in KNOWN_EOS if name in special)
 
@@ -132,7 +132,7 @@ def mask_id(tokenizer: Tokenizer) -> int:
 
 
 def special_names(tokenizer: Tokenizer, pad: object) -> dict[str, str]:
-    """Return bos_token, eos_token and pad_token (an id from a file) as the tokenizer spells them, if they exist."""
+    """Return bos_token, eos_token and pad_token (an id from a file), if they exist, as the tokenizer spells them."""
     ids = {"bos_token": tokenizer.bos, "eos_token": tokenizer.eos[0] if tokenizer.eos else None, "pad_token": pad}
     names = {id: name for name, id in tokenizer.special_tokens.items()}
     return {

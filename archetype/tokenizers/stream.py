@@ -1,4 +1,4 @@
-"""Incremental decoding that never returns part of a character."""
+"""Incremental decoding that never returns a part of a character."""
 
 from collections.abc import Callable
 
@@ -7,16 +7,16 @@ REPLACEMENT = "\ufffd"  # `decode` writes it for bytes that do not form a charac
 
 
 class TextStream:
-    """Decode one token at a time; the outputs of `push` and `finish` joined equal `decode` of all ids.
+    """Decoder of one token at a time. The joined outputs of `push` and `finish` equal `decode` for all ids.
 
-    A short window of tokens is decoded again with each new token, and the text it grew by is final unless it ends
-    within a character. The window starts at a token with text, so that a decoder's effects at the start of a text, such
-    as dropping a space, do not recur in its middle. `tokenizers.decoders.DecodeStream` works in the same way for one
+    A short window of tokens is decoded again with each new token. The text by which it grows is final unless it ends
+    inside a character. The window starts at a token with text, so that a decoder's effects at the start of a text, such
+    as dropping a space, do not recur in the middle. `tokenizers.decoders.DecodeStream` works in the same way for one
     library, but loses spaces where a decoder strips several, and fails on invalid runs of bytes.
 
     Args:
         decode: converts token ids to text.
-        incomplete: whether the text after an id stays uncertain until an id follows for which this is false.
+        incomplete: whether the text after an id stays uncertain until an id for which this is false follows.
     """
 
     def __init__(
@@ -29,14 +29,14 @@ class TextStream:
         self._text = ""  # their text
 
     def follow(self, ids: list[int]) -> None:
-        """Continue the text of preceding ids, which is not returned; a following space is then not a leading one."""
+        """Continue the text of preceding ids, which is not returned. A space that follows is then not dropped."""
         tail = ids[-TAIL:]
         text = self._decode(tail)
         if text and not text.endswith(REPLACEMENT):
             self._window, self._num_returned, self._text = tail, len(tail), text
 
     def push(self, id: int) -> str:
-        """Return the text that this token made final; empty while a character is incomplete."""
+        """Return the text that this token makes final; empty while a character is incomplete."""
         self._window.append(id)
         if self._incomplete(id):
             return ""

@@ -1,4 +1,4 @@
-"""Open Mistral's tekken.json: byte-level BPE by ranks, with special tokens at the lowest ids."""
+"""Mistral's tekken.json: byte-level BPE by ranks, with special tokens at the lowest ids."""
 
 from base64 import b64decode, b64encode
 from pathlib import Path
@@ -50,7 +50,7 @@ class TekkenFile(BaseModel):
 
 
 class TekkenTokenizer(TiktokenTokenizer):
-    """Tokenizer from a tekken.json, converted to an equivalent rank file."""
+    """Tokenizer defined by a tekken.json, which is converted to an equivalent rank file."""
 
     kind = "tekken"
     files = (FILE,)
@@ -63,10 +63,10 @@ class TekkenTokenizer(TiktokenTokenizer):
 
 
 def rank_file(data: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
-    """Convert a tekken.json to the lines of an equivalent rank file and its companion.
+    """Convert a tekken.json to the lines of an equivalent rank file, and to its companion file.
 
     Raises:
-        DataError: names the key at fault.
+        DataError: a key is wrong. The message names it.
     """
     file = validated(TekkenFile, data)
     special, first = _special_tokens(file), file.config.default_num_special_tokens

@@ -1,4 +1,4 @@
-"""Tokenizer from a tiktoken rank file, lines of "base64 rank", as published by OpenAI and for Llama 3."""
+"""Tokenizer defined by a tiktoken rank file with lines of "base64 rank", as published by OpenAI and for Llama 3."""
 
 import base64
 import binascii
@@ -50,9 +50,9 @@ QWEN = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 
 
 class Format(BaseModel):
-    """Settings that a rank file lacks: pre-tokenization pattern and special tokens.
+    """Settings that a rank file does not contain: pre-tokenization pattern and special tokens.
 
-    `normalization` is a Unicode normalization form; bos or eos None selects the usual names.
+    `normalization` is a Unicode normalization form. If bos or eos is None, the usual names are used.
     """
 
     pattern: Annotated[str, Field(min_length=1, description="the regular expression that splits a text")]
@@ -148,7 +148,7 @@ def read_ranks(data: bytes) -> dict[bytes, int]:
     """Return the rank of each token.
 
     Raises:
-        DataError: names an invalid or repeated line; or a single byte has no token.
+        DataError: a line is invalid or repeated, or a single byte has no token.
     """
     ranks: dict[bytes, int] = {}
     for index, line in enumerate(data.splitlines(), start=1):
@@ -205,7 +205,7 @@ def published_format(ranks: int) -> Format:
     and tokenization_qwen.py (Qwen).
 
     Raises:
-        DataError: no published file has this many; asks for the companion file.
+        DataError: no published file has this many ranks. The message asks for the companion file.
     """
     match ranks:
         case 50_256 | 50_280:  # p50k has tokens of spaces after the id of <

@@ -7,7 +7,7 @@ from archetype.tokenizers.tokenizer import SPACE, Tokenizer
 
 
 class TokenBytes:
-    """Map a token id to the UTF-8 bytes it adds after other text; for part of a character, the bytes of that part."""
+    """Map from a token id to the UTF-8 bytes that it adds after other text, which may be a part of a character."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer

@@ -13,11 +13,11 @@ SPACE = "▁"  # SentencePiece's symbol for a space, also used for display
 
 
 class EncodedPair(NamedTuple):
-    """Two texts encoded as one sequence.
+    """Two texts, encoded as one sequence.
 
     Attributes:
-        types: token types: usually 0 for the first text and 1 for the second.
-        places: character range (start, end) in the second text, by position of its tokens.
+        types: token types, usually 0 for the first text and 1 for the second.
+        places: character range (start, end) in the second text, by position of the tokens of that text.
     """
 
     ids: list[int]
@@ -26,24 +26,24 @@ class EncodedPair(NamedTuple):
 
 
 class Tokenizer(ABC):
-    """Convert text to token ids and back.
+    """Base class of all tokenizers, which convert text to token ids and back.
 
-    A kind of tokenizer is a subclass, registered with `register_tokenizer`. It needs `kind`, `vocab_size`, `encode`,
+    A tokenizer kind is a subclass, registered with `register_tokenizer`. It needs `kind`, `vocab_size`, `encode`,
     `decode`, `token`, and either `files`, `open` and `save`, or the base class `JSONTokenizer`, which has these three.
     A kind that overrides `train` can be trained by `archetype tokenizer train --kind` and in recipes.
 
     Attributes:
         kind: bytes, characters, words, bpe, byte_bpe, sentencepiece, marian, tiktoken, unigram, ...
         files: file name patterns by which `open_tokenizer` recognizes this kind.
-        other_names: further patterns for a file that is named directly.
+        other_names: additional file name patterns, for a file that is opened by its own name.
         needs_text: whether `train` needs text.
         learns_vocabulary: whether `train` chooses `vocab_size` tokens.
         can_lowercase: whether `train` can make a tokenizer that lowercases text.
-        bos: id that starts a text, if there is one.
+        bos: id that starts a text; None if there is none.
         eos: ids that end a text.
         adds_bos: whether prompts start with `bos`.
         encodes_special_tokens: whether `encode` recognizes spelled-out special tokens.
-        reaching: tokens whose match depends on text after a line break; texts that contain one are not split at lines.
+        reaching: tokens whose match depends on text after a line break. Texts that contain one are not split at lines.
 
     `bos`, `eos` and `adds_bos` can be set if no file gives them. The ids that end generation come first from the
     generation settings: `LanguageModel.ends`.
@@ -63,21 +63,21 @@ class Tokenizer(ABC):
 
     @classmethod
     def open(cls, file: Path) -> "Tokenizer":
-        """Open the tokenizer in a file, whose name matches one of `files`, and the files next to it.
+        """Open the tokenizer in a file whose name matches one of `files`, and in the files next to it.
 
         Raises:
-            DataError: names the damaged file and its fault.
+            DataError: a file is damaged.
         """
         raise NotImplementedError(f"{cls.__name__} has files but no `open`")
 
     @classmethod
     def train(cls, texts: list[str], vocab_size: int | None, lowercase: bool) -> "Tokenizer":
-        """Train a tokenizer; the same texts give the same tokenizer.
+        """Train a tokenizer. The same texts always give the same tokenizer.
 
         Args:
-            texts: to train on, none empty.
-            vocab_size: largest number of ids, if given.
-            lowercase: whether texts are lowercased, in training and later; needs `can_lowercase`.
+            texts: texts to train on, all nonempty.
+            vocab_size: largest number of ids, if any.
+            lowercase: whether texts are lowercased, in training and later; requires `can_lowercase`.
 
         Raises:
             DataError: the kind cannot have that many ids.
@@ -91,35 +91,35 @@ class Tokenizer(ABC):
 
     @property
     def special_tokens(self) -> dict[str, int]:
-        """Special tokens, which decoding skips, by name."""
+        """Special tokens by name. Decoding skips them."""
         return {}
 
     @property
     def symbols(self) -> list[str]:
-        """Tokens that are matched in a text before tokenization, as spelled in the text."""
+        """Tokens that are matched in the text before tokenization, as spelled in the text."""
         return []
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text without adding special tokens.
+        """Return the token ids of a text without added special tokens.
 
-        A spelled-out special token is treated as in the reference library: a `tokenizer.json` gives its id;
+        A spelled-out special token is treated as in the reference library: a `tokenizer.json` returns its id, while
         SentencePiece and tiktoken treat it as ordinary text.
 
         Raises:
-            DataError: the text contains something that this tokenizer cannot encode.
+            DataError: this tokenizer cannot encode a part of the text.
         """
 
     def telling_texts(self) -> list[str]:
-        """Return texts made of this tokenizer's tokens, to test how another library reads its file."""
+        """Return texts made of this tokenizer's tokens, for testing how another library reads its file."""
         return []
 
     def encode_target(self, text: str) -> list[int]:
-        """Return the ids of a text in the target language of translation, which may have separate tokens."""
+        """Return the token ids of a text in the target language of translation, which may have separate tokens."""
         return self.encode(text)
 
     def encode_with_special_tokens(self, text: str) -> list[int]:
-        """Return the ids of a text with spelled-out special tokens, as chat templates write them."""
+        """Return the token ids of a text, in which special tokens may be spelled out, as chat templates write them."""
         special = self.special_tokens
         if self.encodes_special_tokens or not special:
             return self.encode(text)
@@ -132,10 +132,10 @@ class Tokenizer(ABC):
         return [self.bos, *ids] if self.adds_bos and self.bos is not None else list(ids)
 
     def encode_prompt(self, text: str) -> list[int]:
-        """Return the ids of a prompt with its special tokens; just bos, if there is one, for an empty text.
+        """Return the token ids of a prompt with its special tokens. An empty text gives only bos, if there is a bos.
 
         Raises:
-            DataError: as for `encode`.
+            DataError: same as for `encode`.
         """
         return self.add_special_tokens(self.encode(check_utf8(text))) or ([] if self.bos is None else [self.bos])
 
@@ -143,14 +143,14 @@ class Tokenizer(ABC):
         """Encode two texts as one sequence, with the special tokens around and between them.
 
         Raises:
-            DataError: the tokenizer's file does not define this.
+            DataError: the tokenizer's file does not define pairs.
         """
         cause = f"a tokenizer of kind {self.kind} does not define how to encode a pair of texts"
         raise DataError("tokenizer", cause, "use a model with a tokenizer.json")
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids; special and unknown ids are skipped, and invalid bytes become U+FFFD."""
+        """Return the text of token ids. Special and unknown ids are skipped, and invalid bytes become U+FFFD."""
 
     @abstractmethod
     def token(self, id: int) -> str:
@@ -161,15 +161,15 @@ class Tokenizer(ABC):
         """Write the files from which `open_tokenizer` restores this tokenizer into an existing folder."""
 
     def stream(self) -> TextStream:
-        """Return an incremental decoder."""
+        """Return an incremental decoder for this tokenizer."""
         return TextStream(self.decode)
 
 
 def check_utf8(text: str) -> str:
-    """Return the text if UTF-8 can encode it.
+    """Return the text if it can be encoded as UTF-8.
 
     Raises:
-        DataError: it contains half of a surrogate pair.
+        DataError: the text contains an unpaired surrogate.
     """
     try:
         text.encode()

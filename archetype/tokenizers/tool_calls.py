@@ -1,4 +1,4 @@
-"""Parse tool calls while an answer is generated, in the format of the model's chat template."""
+"""Parsing of tool calls while an answer is generated, in the format of the model's chat template."""
 
 import json
 import re
@@ -21,7 +21,7 @@ class CallPiece:
     Attributes:
         index: index of the call in the answer.
         name: function name, in the first piece of a call; otherwise None.
-        arguments: continuation of the JSON arguments.
+        arguments: next characters of the JSON arguments.
     """
 
     index: int
@@ -33,7 +33,7 @@ Piece = str | CallPiece  # text of the answer's content, or a piece of a call
 
 
 def follow(literal: str, text: str, position: int) -> int:
-    """Return the end of a literal that starts at a position, ignoring white space; NO or OPEN if it does not match."""
+    """Return the end of a literal that starts at a position, ignoring whitespace; NO or OPEN if it does not match."""
     for character in "".join(literal.split()):
         while position < len(text) and text[position].isspace():
             position += 1
@@ -52,7 +52,7 @@ def follow(literal: str, text: str, position: int) -> int:
 def read_calls(
     form: ToolForm, functions: Mapping[str, Mapping[str, Any]], answer: str
 ) -> tuple[str, list[tuple[str, Any]]]:
-    """Return the content of an answer, and the name and arguments of each call (as text if not JSON)."""
+    """Return the content of an answer, and the name and arguments of each call (as text if they are not JSON)."""
     parser = ToolCallParser(form, functions)
     pieces = [*parser.push(answer), *parser.finish()]
     calls: list[tuple[str, str]] = []
@@ -67,11 +67,11 @@ def read_calls(
 class ToolCallParser:
     """Incremental parser that separates an answer into content and tool calls.
 
-    Text that begins like a call but continues otherwise, or names an unknown function, is content.
+    Text that begins like a call but continues differently, or names an unknown function, is content.
 
     Args:
         form: format of the model's template.
-        functions: schema of the arguments of each function, by name.
+        functions: JSON schema of the arguments of each function, by name.
         has_one: whether everything after the first call is dropped.
         has_content: whether text before the first call is kept.
     """
@@ -96,7 +96,7 @@ class ToolCallParser:
         self._is_over = False  # whether the answer has ended
 
     def push(self, text: str) -> list[Piece]:
-        """Add text, and return the pieces that are now certain."""
+        """Add text, and return the pieces of content and calls that are now certain."""
         self._text += text
         while self._state():
             pass

@@ -1,4 +1,4 @@
-"""Format in which a chat template writes tool calls: the literal texts around names and arguments."""
+"""Format in which a chat template writes tool calls: literal texts around names and arguments."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ JSON_QUOTES = ('"', '"')
 
 @dataclass(frozen=True)
 class Pairs:
-    """Arguments written one by one as key and value, rather than as one object.
+    """Literal texts around arguments that are written one by one as key and value, rather than as one object.
 
     Attributes:
         between: text between a key and its value.
@@ -26,17 +26,17 @@ class Pairs:
 
 @dataclass(frozen=True)
 class ToolForm:
-    """Literal texts around the name and arguments of a call.
+    """Literal texts around the name and the arguments of a call.
 
     Attributes:
-        opening: from the end of the prompt to the first name, including an empty reasoning block if the template writes
-            one.
+        opening: text from the end of the prompt to the first name, including an empty reasoning block if the template
+            writes one.
         before_name: the part of `opening` that belongs to the call.
-        before_arguments: between the name and the arguments, or the first key of `pairs`.
-        after: from the last arguments to the end-of-turn token.
-        next_name: between arguments and the next name; None if a message has only one call.
-        pairs: format of arguments written one by one; None if they are one object.
-        quotes: around strings in the object; JSON's, unless the template has its own and bare keys.
+        before_arguments: text between the name and the arguments, or the first key of `pairs`.
+        after: text from the last arguments to the end-of-turn token.
+        next_name: text between arguments and the next name; None if a message can have only one call.
+        pairs: format of arguments that are written one by one; None if they are one object.
+        quotes: quotes around strings in the object; JSON's quotes unless the template has its own and bare keys.
         takes_text: whether messages pass arguments to the template as JSON text rather than as an object.
     """
 
@@ -58,7 +58,7 @@ class ToolForm:
         return [text for text in (self.opening, self.before_arguments, self.after, self.next_name, *further) if text]
 
     def until(self, ends: Sequence[str]) -> "ToolForm":
-        """Cut the last literal before the first of these end-of-text tokens."""
+        """Cut off the last literal before the first of these end-of-text tokens."""
 
         def cut(text: str) -> str:
             # generation stops at the token, so the parser never sees what follows

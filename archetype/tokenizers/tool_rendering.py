@@ -1,4 +1,4 @@
-"""Infer how a chat template writes tool calls from what it renders, independently of the model's name."""
+"""Inference of how a chat template writes tool calls from its rendered text, independent of the model's name."""
 
 import json
 import re
@@ -32,7 +32,7 @@ def tool_form(template: ChatTemplate) -> ToolForm:
     """Return the format in which a template writes tool calls.
 
     Raises:
-        DataError: the template writes no calls, or in a format that cannot be parsed.
+        DataError: the template writes no calls, or writes them in a format that cannot be parsed.
     """
     return _tool_form(template.for_tools(TOOLS).source, tuple(sorted(template.tokens.items())))
 

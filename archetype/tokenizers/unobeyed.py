@@ -1,4 +1,4 @@
-"""Warn about keys in tokenizer files that are not implemented here."""
+"""Warnings about keys in tokenizer files that Archetype does not implement."""
 
 import json
 import re
@@ -60,8 +60,8 @@ def name_unread(definition: Mapping[str, Any], backend: "Backend") -> None:
     """Warn about keys of a tokenizer.json that its library does not read.
 
     Warns:
-        UnreadKeys: names them.
-        NotObeyed: the file has BPE dropout.
+        UnreadKeys: the file has keys that the library does not read.
+        NotObeyed: the file uses BPE dropout.
     """
     keys = [key for key in definition if key not in PARTS]
     keys += [f"model.{key}" for key in definition["model"] if key not in MODEL]
@@ -92,15 +92,15 @@ def _missing(written: Any, read: Any) -> Iterator[str]:
 
 
 def name_unobeyed(config: Mapping[str, Any], obeyed: Mapping[str, Any], tokens: Collection[str]) -> None:
-    """Warn about keys of tokenizer_config.json that have no effect here but may elsewhere.
+    """Warn about keys of tokenizer_config.json that have no effect in Archetype but may have in other libraries.
 
     Args:
-        config: its contents, merged with special_tokens_map.json.
-        obeyed: values with which keys have no effect, since the vocabulary's file already has the same effect.
+        config: contents of tokenizer_config.json, merged with special_tokens_map.json.
+        obeyed: values with which keys have no effect, because the vocabulary's file already has the same effect.
         tokens: names of special tokens.
 
     Warns:
-        NotObeyed: names them.
+        NotObeyed: the file has such keys.
     """
     keys = []
     for key, value in config.items():
@@ -119,11 +119,11 @@ def name_unobeyed(config: Mapping[str, Any], obeyed: Mapping[str, Any], tokens: 
 
 
 def said_by_definition(definition: Mapping[str, Any], starts: bool, ends: bool) -> dict[str, Any]:
-    """Return the effect of a tokenizer.json in terms of keys that older classes read.
+    """Return the effect of a tokenizer.json, expressed in the keys that older classes read.
 
     Args:
-        starts: whether the file adds bos before a text.
-        ends: whether it adds eos after a text.
+        starts: whether the tokenizer.json adds bos before a text.
+        ends: whether the tokenizer.json adds eos after a text.
     """
     steps = {name: json.dumps(definition.get(name)) for name in STEPS}
     before, cut = steps["normalizer"], steps["pre_tokenizer"]

@@ -1,6 +1,6 @@
-"""Encode long texts word by word: the library encodes each distinct word once, then its ids are looked up.
+"""Encoding of long texts word by word: the library encodes each distinct word once, and its ids are then looked up.
 
-Nothing is merged across words, so the ids of a text are those of its words in order (Radford 2019, section 2.2). Text
+Words are never merged with each other, so the ids of a text are the ids of its words (Radford 2019, section 2.2). Text
 that Python's `re` may split differently from the library is left to the library.
 """
 
@@ -28,12 +28,12 @@ FOLDED = "\u017f\u212a"  # long s and Kelvin sign, which match s and k if case i
 
 
 class WordCache:
-    """Cache of the ids of words.
+    """Cache of word ids.
 
     Args:
-        added: tokens that the library matches before splitting into words.
-        reaching: added tokens whose match depends on text after a line break.
-        library: returns the ids of a word or text.
+        added: tokens that the library matches before it splits text into words.
+        reaching: added tokens whose match depends on the text after a line break.
+        library: returns the ids of a word or of a text.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class _Ids(dict[str, list[int]]):
 
 
 def word_pattern(definition: Mapping[str, Any]) -> "re.Pattern[str] | None":
-    """Return the pattern of a tokenizer.json that pre-tokenizes by one regular expression; None for all others."""
+    """Return the pattern of a tokenizer.json that pre-tokenizes with one regular expression; None for all others."""
     if definition.get("normalizer") is not None or definition["model"].get("dropout"):
         return None
     match definition.get("pre_tokenizer"):

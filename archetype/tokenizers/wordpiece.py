@@ -1,4 +1,4 @@
-"""Open vocab.txt with one token per line, the format of BERT."""
+"""BERT's tokenizer format: vocab.txt with one token per line."""
 
 import json
 from collections.abc import Mapping
@@ -31,9 +31,9 @@ OTHERS = "save the tokenizer as tokenizer.json, with transformers for example"
 
 
 class WordPieceTokenizer(HuggingFaceTokenizer):
-    """WordPiece as in BERT, converted to a tokenizer.json when opened.
+    """WordPiece tokenizer as in BERT, converted to a tokenizer.json when opened.
 
-    Without do_lower_case in tokenizer_config.json, text is lowercased if no piece has a capital letter.
+    If tokenizer_config.json lacks do_lower_case, text is lowercased unless a piece has a capital letter.
     """
 
     kind = "wordpiece"
@@ -50,7 +50,7 @@ def tokenizer_json(data: bytes, config: Mapping[str, Any]) -> bytes:
     """Convert vocab.txt and the settings of tokenizer_config.json to an equivalent tokenizer.json.
 
     Raises:
-        DataError: the file is not WordPiece, is damaged, or belongs to another class.
+        DataError: the file is damaged, is not WordPiece, or belongs to another class.
     """
     named = config.get("tokenizer_class")
     if isinstance(named, str) and named.removesuffix("Fast") not in CLASSES:

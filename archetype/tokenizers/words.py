@@ -1,4 +1,4 @@
-"""Tokenizer of words and punctuation marks, with <unk> for unknown words or a growing vocabulary."""
+"""Tokenizer for words and punctuation marks, with <unk> for unknown words or a growing vocabulary."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -29,13 +29,13 @@ class WordFile(TokenizerFile):
 
 
 class WordTokenizer(JSONTokenizer):
-    """Tokenizer of words; line breaks are kept, spaces are not.
+    """Tokenizer for words. Line breaks are kept, but spaces are not.
 
-    `encode(decode(ids)) == ids` for all ids of the vocabulary.
+    `encode(decode(ids)) == ids` for all ids in the vocabulary.
 
     Args:
-        words: each once, starting with <unk>.
-        growing: give unknown words new ids instead of <unk>; `vocab_size` then grows while encoding.
+        words: distinct words, starting with <unk>.
+        growing: whether unknown words get new ids instead of <unk>, so that `vocab_size` grows while encoding.
     """
 
     kind = "words"

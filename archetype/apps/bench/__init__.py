@@ -1,1 +1,1 @@
-"""Speed of a model on this machine, compared with the hardware limit and with other libraries."""
+"""Benchmarks of a model on this machine, compared with the hardware limit and with other libraries."""

@@ -1,4 +1,4 @@
-"""Jobs to time: decoding, prefill, requests of mixed lengths, training steps and embedding, on random tokens."""
+"""Jobs to benchmark on random tokens: decoding, prefill, requests of mixed lengths, training steps and embedding."""
 
 import random
 import time
@@ -35,7 +35,7 @@ SHORTEST = 4  # mixed lengths range from 1/4 of the longest
 
 
 class Sizes(NamedTuple):
-    """Batch size, and prompt and new tokens per sequence."""
+    """Batch size, prompt tokens per sequence and new tokens per sequence."""
 
     batch: int
     prompt: int
@@ -53,10 +53,10 @@ SIZES: dict[Job, Sizes] = {
 
 @dataclass(frozen=True)
 class Workload:
-    """One repetition of a job.
+    """Input of one repetition of a job.
 
     Attributes:
-        prompts: random token ids that each sequence reads; for `train`, the batch of a step.
+        prompts: random token ids of each sequence; for `train`, the batch of a step.
         new: number of tokens that each sequence generates, including the one after prefill; 0 in `train` and `embed`.
     """
 
@@ -66,11 +66,11 @@ class Workload:
 
     @classmethod
     def of(cls, job: Job, spec: ModelSpec, batch: int | None, prompt: int | None, new: int | None) -> "Workload":
-        """Return the workload of a job; missing sizes default to the job's, as far as they fit into the context.
+        """Return the workload of a job. Missing sizes default to the job's sizes, reduced to fit into the context.
 
         Args:
-            prompt: prompt tokens per sequence; the maximum for mixed lengths.
-            new: new tokens per sequence; the maximum for mixed lengths.
+            prompt: prompt tokens per sequence, or their maximum for mixed lengths.
+            new: new tokens per sequence, or their maximum for mixed lengths.
 
         Raises:
             SpecError: the sizes do not fit into the context, or the job does not support this model or `new`.
@@ -99,27 +99,27 @@ class Workload:
 
     @property
     def sizes(self) -> Sizes:
-        """Return batch size, and the maximal prompt and new tokens of a sequence."""
+        """Return the batch size and the largest number of prompt and of new tokens of a sequence."""
         return Sizes(len(self.prompts), max(map(len, self.prompts)), max(self.new))
 
     @property
     def mean(self) -> Sizes:
-        """Return batch size, and the average prompt and new tokens of a sequence, rounded."""
+        """Return the batch size and the average number of prompt and of new tokens of a sequence, rounded."""
         batch_size = len(self.prompts)
         return Sizes(batch_size, round(sum(map(len, self.prompts)) / batch_size), round(sum(self.new) / batch_size))
 
     def equal(self, spec: ModelSpec) -> "Workload":
-        """Return a workload of the same batch size with all sequences of average length."""
+        """Return a workload with the same batch size in which all sequences have the average length."""
         batch_size, prompt, new = self.mean
         return Workload(self.job, _random_tokens(spec, [prompt] * batch_size), [new] * batch_size)
 
 
 class Timing(NamedTuple):
-    """The times of one repetition.
+    """Times of one repetition.
 
     Attributes:
         seconds: total time.
-        first: time until every sequence has its first token; None if none is generated. In the job `batch`, some
+        first: time until every sequence has its first token; None if no token is generated. In the job `batch`, some
             sequences decode while others are still in prefill.
         tokens: generated tokens of the first sequence.
     """
@@ -134,7 +134,7 @@ def runner(model: Model, workload: Workload, dtype: str) -> Callable[[], Timing]
 
     Args:
         model: model to time; training changes its weights.
-        dtype: dtype of the computation in training; the weights are float32.
+        dtype: compute dtype of training; the weights are float32.
     """
     if workload.job == "train":
         return _trainer(model, workload, dtype)

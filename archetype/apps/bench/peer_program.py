@@ -1,8 +1,8 @@
 """Program that runs a job in another library on the same weights. It does not import Archetype.
 
-It runs in any Python that has the library named by its argument. It prints the library's version, reads one JSON
-request, prints a line when the weights are loaded, and then runs the job once per input line; each line is one JSON
-object.
+It runs in any Python that has the library named by its argument. It prints the library's version, reads a JSON
+request and prints a line when the weights are loaded. Then it runs the job once per input line and prints a JSON
+object for each repetition.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ TOKENS_AT_ONCE = 2048  # batch size of a llama.cpp call, in tokens
 
 
 def main() -> None:
-    """Reserve standard output for the protocol; whatever libraries print goes to stderr."""
+    """Reserve standard output for the protocol. Anything that libraries print goes to stderr."""
     # C libraries write to descriptor 1 whatever sys.stdout is, so the descriptor itself is redirected
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -119,7 +119,7 @@ def _embedding(torch: Any, model: Any, tokens: Any, mask: Any) -> Run:
 
 
 def llama_cpp_run(c: Any, request: Request) -> Run:
-    """Generate greedily with llama.cpp: prefill of all prompts, then steps of all unfinished sequences."""
+    """Generate greedily with llama.cpp: prefill all prompts, then decode all unfinished sequences together."""
     import numpy
 
     silent = c.llama_log_callback(lambda level, text, user: None)
@@ -140,7 +140,7 @@ def llama_cpp_run(c: Any, request: Request) -> Run:
     vocab_size = c.llama_vocab_n_tokens(c.llama_model_get_vocab(model))
 
     def feed(entries: list[tuple[int, int, int, bool]], pass_tokens: Any = c.llama_decode) -> dict[int, int]:
-        """Return the most likely next token of each sequence; entries are (token, position, sequence, is_last)."""
+        """Return the most likely next token of each sequence. `entries` are (token, position, sequence, is_last)."""
         # tokens, no embeddings, one sequence for each token
         batch = c.llama_batch_init(len(entries), 0, 1)
         batch.n_tokens = len(entries)

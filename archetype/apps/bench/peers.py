@@ -1,4 +1,4 @@
-"""Other libraries on the same weights, each in its own process, timed in alternation with ours."""
+"""Other libraries that run the same weights, each in its own process, timed in alternation with Archetype."""
 
 import contextlib
 import json
@@ -34,7 +34,7 @@ WRITING: tuple[Job, ...] = ("decode", "prefill", "batch")
 
 
 class Kind(NamedTuple):
-    """Kind of peer: its library, its jobs, and its environment."""
+    """Library to compare with: its jobs and its environment."""
 
     library: str
     jobs: tuple[Job, ...]
@@ -50,12 +50,12 @@ KINDS = {
 
 
 class Peer:
-    """Another library in its own process.
+    """Another library, running in its own process.
 
     Args:
         python: interpreter that has the library.
         threads: number of threads that it may use.
-        folder: folder for its messages.
+        folder: working directory of the process, with a file for its messages.
 
     Raises:
         DataError: the library is not installed there, or the process ends.
@@ -122,13 +122,13 @@ class Peer:
 def opened(
     lm: LanguageModel, workload: Workload, dtype: str, weights: str | None, threads: int, python: str | None
 ) -> Iterator[tuple[list[Peer], dict[str, str]]]:
-    """Start the peers of a job on the model's exported weights; return them and, for the others, the reasons.
+    """Start the peers of a job on the model's exported weights. Return them and the reasons for missing peers.
 
     Args:
-        dtype: dtype of the computation in transformers.
+        dtype: compute dtype in transformers.
         weights: weight format; llama.cpp uses its block format of the same width.
-        threads: number of threads that each may use.
-        python: interpreter that has the libraries; None for no peers.
+        threads: number of threads that each peer may use.
+        python: interpreter that has the libraries; None to start no peers.
     """
     plain = replace(lm, tokenizer=None, template=None)  # the jobs read and write ids only
     kind = GGUF_TYPES.get(weights or dtype)

@@ -1,4 +1,4 @@
-"""Timing of a job, and its comparison with the hardware limit: the numbers of `archetype bench`."""
+"""Timing of a job and comparison with the hardware limit: the results of `archetype bench`."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ NUM_TOKENS = 32  # tokens of the first sequence in the output
 
 
 class Peaks(NamedTuple):
-    """Peak memory bandwidth (bytes/s) and compute (FLOP/s) of the machine, and the page size that was read."""
+    """Peak memory bandwidth (bytes/s) and compute (FLOP/s) of the machine, and the page size of the measured memory."""
 
     bandwidth: Peak
     flops: Peak
@@ -35,18 +35,18 @@ class Peaks(NamedTuple):
 
     @classmethod
     def measured(cls, device: torch.device, dtype: str, weights: str | None = None) -> "Peaks":
-        """Measure the peaks; products in `dtype` or float32, whichever is faster, since weights can be converted."""
+        """Measure peak bandwidth and FLOP/s (the higher of `dtype` and float32, since weights can be converted)."""
         bandwidth, page_bytes = peaks.read_peak(device)
         flops = max(peaks.product_peak(device, getattr(torch, name), weights) for name in {dtype, "float32"})
         return cls(bandwidth, flops, page_bytes)
 
     def raised(self, bandwidth: float, flops: float) -> "Peaks":
-        """Return the peaks, raised to rates that a job has reached."""
+        """Return the peaks, raised to the rates that a job has reached if they are higher."""
         return self._replace(bandwidth=self.bandwidth.raised(bandwidth), flops=self.flops.raised(flops))
 
     @property
     def device(self) -> Device:
-        """Return a device with these peaks, for the roofline model."""
+        """Return a device with these peaks for the roofline model."""
         flops = {"bfloat16": self.flops.rate, "float32": self.flops.rate}
         return Device("here", self.bandwidth.rate, flops, None, "measured")
 
@@ -56,9 +56,9 @@ def open_model(source: str, job: str, dtype: str | None, weights: str | None, de
 
     Args:
         source: a preset, a file, a folder, or a name on huggingface.co.
-        job: training keeps float32 weights in any dtype.
+        job: job to benchmark; training keeps float32 weights whatever `dtype` is.
         dtype: dtype of the weights (default: as stored, float32 for a preset).
-        weights: int8, int4 or lossless; only checked here, because peers get the unquantized weights.
+        weights: int8, int4 or lossless. They are only checked here, because peers get the unquantized weights.
 
     Raises:
         SpecError: the job does not support this weight format.
@@ -82,12 +82,12 @@ def measure(
     """Time a job in alternation with its peers, and measure the machine's peaks before and after it.
 
     Args:
-        dtype: dtype of the computation.
+        dtype: compute dtype.
         weights: weight format, if it differs from `dtype`.
         repeat: number of timed repetitions, after one warm-up.
 
     Returns:
-        The numbers, as `archetype bench --json` prints them.
+        The results, as `archetype bench --json` prints them.
     """
     device = lm.model.device
     equal = workload.equal(lm.spec) if workload.job == "batch" else None
@@ -109,7 +109,7 @@ def measure(
 
 
 def beside(ours: dict[str, Any], peer: Peer, theirs: dict[str, Any]) -> dict[str, Any]:
-    """Return a peer's numbers, whether its tokens equal ours, and our speed relative to it."""
+    """Return a peer's results, whether its tokens equal ours, and our speed relative to the peer."""
     speeds = ("decode_tokens_per_s", "tokens_per_s")
     ratios = {name: ours[name] / theirs[name] for name in speeds if theirs[name]}
     if theirs["prefill_ms"]:
@@ -119,7 +119,7 @@ def beside(ours: dict[str, Any], peer: Peer, theirs: dict[str, Any]) -> dict[str
 
 
 def take_turns(sides: Mapping[str, Callable[[], Timing]], repeat: int) -> dict[str, list[Timing]]:
-    """Return the times of each library; they alternate in every round, after a warm-up round."""
+    """Return the times of each library. After a warm-up round, the libraries alternate in every round."""
     for run in sides.values():
         run()
     timings: dict[str, list[Timing]] = {name: [] for name in sides}
@@ -131,9 +131,9 @@ def take_turns(sides: Mapping[str, Callable[[], Timing]], repeat: int) -> dict[s
 
 
 def rates(workload: Workload, timings: list[Timing]) -> dict[str, Any]:
-    """Return the medians of a job's times, and its tokens per second.
+    """Return the medians of a job's times and its tokens per second.
 
-    `seconds` is the time of the named phase only: decoding without prefill, or prefill without decoding.
+    `seconds` counts only the named phase: decoding without prefill, or prefill without decoding.
     """
     batch_size, job = len(workload.prompts), workload.job
     first = [timing.first for timing in timings if timing.first is not None]
@@ -154,15 +154,15 @@ def rates(workload: Workload, timings: list[Timing]) -> dict[str, Any]:
 def against_limit(
     spec: ModelSpec, workload: Workload, dtype: str, weights: str | None, peaks: Peaks, seconds: float
 ) -> dict[str, Any]:
-    """Return the memory traffic and FLOPs that a job requires, its rates, and its share of the machine's peaks.
+    """Return the memory traffic and FLOPs that a job requires, its rates, and the share of the machine's peaks reached.
 
-    Requests of mixed lengths are counted with their average length. A job that exceeds a measured peak becomes the new
-    peak, so that no share exceeds 1; the path of the peak tells so.
+    Requests of mixed lengths are counted with their average length. A job that exceeds a measured peak sets the new
+    peak, so that no share exceeds 1. The `path` of this peak names the job.
 
     Args:
-        dtype: dtype of the computation.
+        dtype: compute dtype.
         weights: weight format, if it differs from `dtype`.
-        seconds: time of a repetition.
+        seconds: time of one repetition.
     """
     sizes = workload.mean
     phases: dict[Job, list[tuple[TimedPhase, int]]] = {
@@ -201,10 +201,10 @@ def against_limit(
 def least_time(
     spec: ModelSpec, phase: TimedPhase, sizes: Sizes, dtype: str, weights: str | None, device: Device
 ) -> PhaseTime:
-    """Return the bytes, FLOPs and minimal time of one pass; for decoding, of a step halfway through.
+    """Return the bytes, FLOPs and minimal time of one forward pass; for decoding, of a step halfway through.
 
     Args:
-        dtype: dtype of the computation and the state.
+        dtype: dtype of the computation and of the state.
         weights: weight format, if it differs from `dtype`.
     """
     batch_size, prompt, new = sizes

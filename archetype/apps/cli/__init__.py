@@ -1,4 +1,4 @@
-"""The command line: one file for each group of commands. Modules import nothing heavy before a command runs."""
+"""The command line: one file for each group of commands. Heavy modules are imported when a command runs."""
 
 import os
 import sys

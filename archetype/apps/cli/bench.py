@@ -1,4 +1,4 @@
-"""The command `bench`: speed of a model on this machine, and its share of the hardware limit."""
+"""The command `bench`: speed of a model on this machine and its share of the hardware limit."""
 
 import sys
 from typing import Annotated, Any, Literal

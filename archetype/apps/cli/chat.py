@@ -90,10 +90,10 @@ def chat(
 
 
 class Conversation:
-    """Messages so far, and the handling of each input line.
+    """Message history of a chat, which handles each input line.
 
     Args:
-        engine: the model's engine, whose prefix cache keeps the earlier turns.
+        engine: the model's engine. Its prefix cache keeps the earlier turns.
         settings: fields of `Sampling`.
 
     Raises:
@@ -106,10 +106,10 @@ class Conversation:
         self._begin(system)
 
     def take(self, line: str) -> None:
-        """Run a command, or answer a message.
+        """Run a command, or respond to a message.
 
         Raises:
-            ArchetypeError: unknown command, or the conversation is too long; it stays unchanged.
+            ArchetypeError: the command is unknown, or the conversation is too long. The conversation stays unchanged.
         """
         command, _, rest = line.strip().partition(" ")
         match command:

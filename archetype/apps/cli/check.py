@@ -1,4 +1,4 @@
-"""The command `check`: a part against the invariants of its role."""
+"""The command `check`: tests of a part against the invariants of its role."""
 
 import textwrap
 import time

@@ -1,4 +1,4 @@
-"""`archetype compare`: experiments with arms, seeds and verdicts; folders of claims; architecture search."""
+"""`archetype compare`: experiments with arms, seeds and verdicts, folders of claims, and architecture search."""
 
 import sys
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ EXCLUDES = {mode: MODES[:number] for number, mode in enumerate(MODES)} | {"exact
 
 
 class Comparisons(TyperGroup):
-    """Subcommands of `compare`; `compare A B` means `compare models A B`."""
+    """Subcommands of `compare`. `compare A B` is short for `compare models A B`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert `models` if the first argument is a model or an option of `models`."""

@@ -1,4 +1,4 @@
-"""The commands `import`, `export` and `parity`: other libraries' formats, and the comparison with them."""
+"""The commands `import`, `export` and `parity`: conversion from and to other libraries' formats, and comparison."""
 
 from dataclasses import asdict
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The command `cost`; loads torch only to measure this machine, or if the dtypes of tensors differ."""
+"""The command `cost`. It imports torch only to measure this machine, or if the dtypes of tensors differ."""
 
 import re
 from collections.abc import Iterator
@@ -128,7 +128,7 @@ def _lengths(text: str) -> list[int]:
 
 
 class Prediction(NamedTuple):
-    """A prediction from a cost report, as a table and as plain data."""
+    """Prediction from a cost report, as a table and as plain data."""
 
     title: str
     table: "Table"

@@ -1,4 +1,4 @@
-"""The command `demo`: text, tokenizer, specification, cost, training, loss curve and generated text, once."""
+"""The command `demo`: text, tokenizer, specification, cost, training, loss curve and generated text in one run."""
 
 import math
 import re
@@ -101,7 +101,7 @@ def _print_cost(out: "Console", report: "CostReport") -> None:
 
 
 def demo_spec() -> "Decoder":
-    """Return a Llama-like decoder that two cores train in a minute or two."""
+    """Return a Llama-like decoder that trains in a minute or two on two cores."""
     from archetype.families.llama import llama
 
     return llama(
@@ -119,7 +119,7 @@ def demo_spec() -> "Decoder":
 
 
 def demo_recipe(spec: "Decoder", minutes: float) -> "Recipe":
-    """Return a recipe with as many steps as this machine takes in the given time."""
+    """Return a recipe with as many steps as this machine can run in the given time."""
     import torch
 
     from archetype.machine.allocation import keep_freed_memory

@@ -1,4 +1,4 @@
-"""The command `draw`: an architecture, or the difference of two, as a picture; loads no torch."""
+"""The command `draw`: picture of an architecture, or of the difference between two. It does not load torch."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Commands for encoders: predict masked tokens, embed texts, and classify texts or images."""
+"""Commands for encoders: predict masked tokens, embed texts, classify texts or images, and answer questions."""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""The command `evaluate`: quality of a model on texts, labelled examples, text pairs, or lm-eval tasks."""
+"""The command `evaluate`: quality of a model on text, labelled examples, text pairs, or lm-eval tasks."""
 
 import contextlib
 import sys

@@ -1,4 +1,4 @@
-"""The command `explain`: what a kind is, its fields, and its modules and cost in a preset."""
+"""The command `explain`: description, fields, modules and cost of a kind, shown in a preset."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -25,14 +25,14 @@ ASSIGNMENTS = {
 
 
 class Usage(NamedTuple):
-    """Where a preset uses a part of a kind.
+    """Place where a preset uses a part of a kind.
 
     Attributes:
         source: name of the preset, with changes if any.
         layer: index of the first layer that uses it.
-        content: mixer, cross, feedforward, or wiring (the norms around them).
-        path: path of the content in the specification.
-        length: tokens of a sequence.
+        content: sublayer: mixer, cross, feedforward, or wiring (its norms and residual connections).
+        path: path of the sublayer in the specification.
+        length: tokens per sequence.
     """
 
     source: str
@@ -52,7 +52,7 @@ class Usage(NamedTuple):
 
 
 class Module(NamedTuple):
-    """A module of a block, or a product without parameters, with the shapes of its tensors and its formulas."""
+    """Module of a block, or a product without parameters, with the shapes of its tensors and its formulas."""
 
     name: str
     shapes: str
@@ -92,7 +92,7 @@ def explain(
 
 
 def first_usage(kind: str, parts: "tuple[type[Spec], ...]") -> Usage | None:
-    """Return the first block of a preset with a part of one of these classes; published decoders come first."""
+    """Return the first block of a preset that has a part of one of these classes. Published decoders come first."""
     from archetype.families import preset
     from archetype.families.index import preset_facts
     from archetype.spec.edit import assign
@@ -109,7 +109,7 @@ def first_usage(kind: str, parts: "tuple[type[Spec], ...]") -> Usage | None:
 
 
 def example(usage: Usage) -> str:
-    """Return a part's YAML, its tensors, and their formulas with values."""
+    """Return a part's YAML, its tensors and the formulas with their values."""
     from archetype.cost.formula import symbol_names
     from archetype.io.yaml import mapping_to_yaml
     from archetype.table import Table
@@ -130,7 +130,7 @@ def example(usage: Usage) -> str:
 
 
 def modules_of(usage: Usage) -> list[Module]:
-    """Return the modules of a part, with the tensors of its block built on the meta device."""
+    """Return the modules of a part. The tensors of its block are built on the meta device."""
     import torch
 
     from archetype.cost.formula import ZERO, symbol

@@ -1,4 +1,4 @@
-"""Options generated from the fields of settings classes, with their types, choices, defaults and descriptions."""
+"""Command-line options generated from settings classes, with their types, choices, defaults and descriptions."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ Verb = TypeVar("Verb", bound=Callable[..., None])
 
 
 class SettingOption(NamedTuple):
-    """Field set by an option, with its path, such as optimizer.learning_rate."""
+    """Field that an option sets, with its path, such as optimizer.learning_rate."""
 
     path: str
     field: FieldInfo
@@ -27,7 +27,7 @@ def settings_of(cls: type[Spec], *names: str, **paths: str) -> dict[str, Setting
     """Return fields of a settings class by option name.
 
     Args:
-        names: fields whose option has the same name.
+        names: fields whose option has the same name as the field.
         paths: option name -> path, which begins with a field of the class.
     """
     by_option = dict(zip(names, names, strict=True)) | paths
@@ -35,7 +35,7 @@ def settings_of(cls: type[Spec], *names: str, **paths: str) -> dict[str, Setting
 
 
 def setting(path: str, annotation: Any) -> SettingOption:
-    """Return the field at a path, for unions of classes (data, optimizers) whose member is not known yet."""
+    """Return the field at a path of a union (data, optimizers) whose class is not known yet."""
     return SettingOption(path, FieldInfo.from_annotation(annotation))
 
 
@@ -44,7 +44,7 @@ def takes(settings: Mapping[str, SettingOption], defaults: Mapping[str, str] | N
 
     Args:
         settings: fields by option name.
-        defaults: defaults for the help that differ from the fields' own.
+        defaults: defaults shown in the help where they differ from the fields' defaults.
     """
 
     def decorate(verb: Verb) -> Verb:
@@ -59,7 +59,7 @@ def takes(settings: Mapping[str, SettingOption], defaults: Mapping[str, str] | N
 
 
 def values_of(settings: Mapping[str, SettingOption], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the options that are given, by the paths of their fields."""
+    """Return the values of the given options, keyed by the paths of their fields."""
     values = {each.path: options[option] for option, each in settings.items() if options.get(option) is not None}
     # typer gives lists, specs have tuples
     return {path: tuple(value) if isinstance(value, list) else value for path, value in values.items()}

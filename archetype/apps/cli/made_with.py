@@ -19,15 +19,15 @@ def made_with(model: str, text: Any, settings: dict[str, Any]) -> MadeWith:
     """Return the hashes of one output line.
 
     Args:
-        model: from `model_hash`.
-        text: prompt, messages or source.
+        model: hash from `model_hash`.
+        text: prompt, messages or source text.
         settings: all settings, including the model's defaults.
     """
     return {"model": model, "input": _hash(text), "settings": _hash(settings)}
 
 
 def difference(before: Any, now: MadeWith) -> str | None:
-    """Return what has changed since a record was made; None if nothing has."""
+    """Return what has changed since a record was made; None if nothing changed."""
     if not isinstance(before, dict):
         return "does not record its model and settings"
     changed = [name for name, hash in now.items() if before.get(name) != hash]

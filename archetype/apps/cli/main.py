@@ -1,4 +1,4 @@
-"""`archetype COMMAND ...`: the table of commands, and the handling of their errors."""
+"""`archetype COMMAND ...`: table of the commands, and handling of their errors."""
 
 import atexit
 import codecs
@@ -102,7 +102,7 @@ class Verbs(TyperGroup):
         self.commands = dict.fromkeys(VERBS)  # type: ignore[assignment]  # names only, for suggestions
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Resolve `convert`: `export` for a run, specification or preset, or with --format; otherwise `import`."""
+        """Resolve `convert` to `export` for a run, specification or preset, or with --format; otherwise to `import`."""
         # other programs have a `convert` command; its arguments tell which of our commands is meant
         if args[0] == "convert":
             ours = any(word.partition("=")[0] in OF_EXPORT or _is_ours(word) for word in args[1:])
@@ -110,7 +110,7 @@ class Verbs(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command with this name; None for an unknown name."""
+        """Return the command with this name; None if the name is unknown."""
         if cmd_name not in VERBS:
             return None
         module, name, _ = VERBS[cmd_name]
@@ -132,7 +132,7 @@ class Verbs(TyperGroup):
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List the commands with their one-line help, without importing them."""
+        """List the commands and their one-line help without importing their modules."""
         with formatter.section("Commands"):
             convert = ("convert", "Export a run or a specification (or with --format); otherwise import.")
             formatter.write_dl([*((name, line) for name, (_, _, line) in VERBS.items()), convert])

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options shared by several commands."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +7,7 @@ import typer
 
 
 def complete_presets(incomplete: str) -> list[str]:
-    """Return the names of presets for shell completion; the shell itself completes files and folders."""
+    """Return the names of presets for shell completion. The shell itself completes files and folders."""
     from archetype.families import presets
 
     return [name for name in presets() if name.startswith(incomplete)]

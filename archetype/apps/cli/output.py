@@ -1,4 +1,4 @@
-"""Two kinds of output: for people (tables on standard output) and for programs (one JSON object)."""
+"""Output of commands: tables on standard output for people, or one JSON object for programs."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ CURVES = dict.fromkeys("▀▄▌▐█▖▗▘▝▚▞▙▛▜▟", "*")
 
 
 def replace_drawing(error: UnicodeError) -> tuple[str, int]:
-    """Handle characters that a stream cannot encode: curves in ASCII, everything else escaped."""
+    """Replace characters that a stream cannot encode: curves are drawn in ASCII, and the rest is escaped."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     plain = FRAMES | CURVES
@@ -25,7 +25,7 @@ def replace_drawing(error: UnicodeError) -> tuple[str, int]:
 
 
 def print_json(data: Mapping[str, Any], to: Path | None = None) -> None:
-    """Print one JSON object as the only standard output, or write it to a file."""
+    """Print one JSON object as the only text on standard output, or write it to a file."""
     if to is None:
         print(json.dumps(data, indent=2))
         return
@@ -35,7 +35,7 @@ def print_json(data: Mapping[str, Any], to: Path | None = None) -> None:
 
 
 def show_warnings() -> None:
-    """Print the library's warnings on standard error, one per line, even without --verbose."""
+    """Print the library's warnings on standard error, one per line, with or without --verbose."""
     import logging
 
     logger = logging.getLogger("archetype")
@@ -53,14 +53,14 @@ def print_device(device: "torch.device") -> None:
 
 
 def device_name(device: "torch.device") -> str:
-    """Return a device with the name of its processor."""
+    """Return the name of a device with its processor."""
     from archetype.machine.environment import processor
 
     return f"{device} ({processor(device)})"
 
 
 def console(*, stderr: bool = False) -> "Console":
-    """Return a rich console, wide enough not to wrap lines if the stream is not a terminal."""
+    """Return a rich console that is wide enough not to wrap lines if the stream is not a terminal."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout

@@ -27,13 +27,13 @@ def print_plan(recipe: Recipe, cluster: str, gpu: str, budget: Budget, as_json: 
     """Print memory, throughput and time of the fastest layouts, and the recipe options of the best one.
 
     Args:
-        recipe: its model, batch, length and steps are used.
+        recipe: recipe whose model, batch, sequence length and steps are used.
         cluster: machines x devices per machine, such as 16x8.
         gpu: device type.
-        budget: tokens or FLOPs instead of steps.
+        budget: tokens or FLOPs that replace the number of steps.
 
     Raises:
-        SpecError: no layout fits, the recipe sets what a plan chooses or leaves the vocabulary to a tokenizer, or the
+        SpecError: no layout fits, the recipe sets a field that the plan chooses or has no vocabulary size yet, or the
             budget is in minutes or epochs.
     """
     if budget.minutes is not None:
@@ -122,10 +122,10 @@ def print_plan_here(resolved: ResolvedRecipe, device: torch.device, chosen: str,
 
 
 def print_rates(resolved: ResolvedRecipe, device: torch.device, file: Path | None, as_json: bool) -> None:
-    """Run a learning-rate range test, and print its curve and the suggested rate.
+    """Run a learning-rate range test, and print its curve and the suggested learning rate.
 
     Args:
-        file: picture of the curve to write.
+        file: image file for the curve.
     """
     if file is not None:
         # before the range test, which takes minutes

@@ -43,11 +43,11 @@ SECONDS_BEFORE_PEAK = 10.0  # of training, before half a second is spent on meas
 
 
 def run_with_progress(state: TrainState, curve_height: int = 12, samples: bool = True) -> Interrupted | None:
-    """Train to the end with a live line, and draw the loss curve.
+    """Train to the end with a live line, then plot the loss curve.
 
     Args:
-        state: from `start` or `resume`.
-        curve_height: lines of the curve; 1 draws a line of bars.
+        state: training state from `start` or `resume`.
+        curve_height: height of the curve in lines; 1 draws bars.
         samples: whether to print a sample at each evaluation.
     """
     keep_freed_memory()
@@ -84,7 +84,7 @@ def run_with_progress(state: TrainState, curve_height: int = 12, samples: bool =
 
 
 def loss_bars(curve: Curve, width: int = 60, encoding: str = "utf-8") -> str:
-    """Return the training loss by step as one line of bars."""
+    """Return the training loss per step as one line of bars."""
     _, losses = curve
     if not losses:
         return ""
@@ -97,7 +97,7 @@ def loss_bars(curve: Curve, width: int = 60, encoding: str = "utf-8") -> str:
 
 
 def raise_if_interrupted(state: TrainState, interrupted: Interrupted | None) -> None:
-    """Print how to resume, and exit with the status that a shell reports for the signal."""
+    """Print how to resume, and exit with the status that shells use for the signal."""
     if interrupted is not None:
         message = f"stopped after step {interrupted.step}; resume with: archetype train --resume {state.run.folder}"
         console(stderr=True).print(message, soft_wrap=True, markup=False)
@@ -106,7 +106,7 @@ def raise_if_interrupted(state: TrainState, interrupted: Interrupted | None) -> 
 
 @contextmanager
 def tokenization_bar() -> Iterator[None]:
-    """Show the progress of tokenization if the documents are not in the cache yet."""
+    """Show a progress bar for tokenization if the documents are not in the cache yet."""
     err = console(stderr=True)
     columns = TextColumn("tokenizing"), BarColumn(bar_width=10), DownloadColumn(), TransferSpeedColumn()
     bar = Progress(*columns, TimeRemainingColumn(compact=True), console=err, disable=not err.is_terminal)
@@ -129,7 +129,7 @@ def tokenization_bar() -> Iterator[None]:
 
 @contextmanager
 def preparation_bar(doing: str = "preparing", records: str = "records") -> Iterator[None]:
-    """Show how many records are done, if that takes longer than a moment.
+    """Show a progress bar of processed records if processing takes longer than a moment.
 
     Args:
         doing: name of the work.
@@ -157,10 +157,10 @@ def preparation_bar(doing: str = "preparing", records: str = "records") -> Itera
 
 
 class ProgressLine:
-    """Shows the events of a run as they happen.
+    """Display of a run's events as they happen.
 
-    MFU is relative to the matrix product rate of this machine in the run's dtype, measured once after some seconds;
-    memory is the peak of the process.
+    MFU is relative to this machine's matrix product rate in the run's dtype, measured once after some seconds. Memory
+    is the peak of the process.
     """
 
     def __init__(self, console: Console, state: TrainState) -> None:

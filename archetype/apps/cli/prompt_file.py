@@ -31,7 +31,7 @@ class Prompt(Line):
     settings: dict[str, Any]
 
     def ids(self, lm: TextGenerator, engine: Engine, settings: dict[str, Any]) -> list[int]:
-        """Return the token ids, once they and the settings are checked.
+        """Check the settings and the length of the prompt, and return its token ids.
 
         Raises:
             ArchetypeError: the prompt is too long, the template rejects it, or a setting is invalid.
@@ -49,7 +49,7 @@ def read_prompts(file: Path) -> list[Prompt]:
     """Read all prompts of a file, skipping empty lines.
 
     Raises:
-        DataError: a line is invalid; names the first.
+        DataError: a line is invalid. The message names the first such line.
     """
     return read_records_with_ids(file, _prompt, '{"prompt": "Once"}')
 
@@ -88,17 +88,17 @@ def _is_conversation(messages: Any) -> bool:
 def generate_file(
     lm: TextGenerator, engine: Engine, prompts: list[Prompt], output: Path, settings: dict[str, Any]
 ) -> dict[str, int | float]:
-    """Generate for the prompts that the output does not have yet; append each result as it finishes.
+    """Generate for the prompts that have no result in the output yet. Append each result as it finishes.
 
     Args:
         output: file to append to.
-        settings: fields of `Sampling`, which a prompt may override.
+        settings: fields of `Sampling`. A prompt may override them.
 
     Returns:
-        Numbers of earlier, new and failed results, tokens, and tokens per second.
+        Number of earlier, new and failed results, number of tokens, and tokens per second.
 
     Raises:
-        ArchetypeError: a prompt is too long, or a file cannot be used; nothing has been generated then.
+        ArchetypeError: a prompt is too long, or a file cannot be used. Nothing is generated in this case.
     """
     model = model_hash(lm)
 

@@ -1,4 +1,4 @@
-"""Input lines with ids, and output files with one record per line, even if the process is killed and restarted."""
+"""Input lines with ids, and output files with one record per line that a restarted process completes."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -19,11 +19,11 @@ from archetype.io.lock import locked
 
 @dataclass
 class Line:
-    """One line of an input.
+    """Line of an input file.
 
     Attributes:
         place: file and line, for messages.
-        id: id in the output: the record's `id`, or the line number.
+        id: id in the output, which is the record's `id` or the line number.
     """
 
     place: str
@@ -34,15 +34,15 @@ L = TypeVar("L", bound=Line)
 
 
 def read_records_with_ids(file: Path, parse: Callable[[dict[str, Any], int | str, str], L], example: str) -> list[L]:
-    """Read a file of JSON lines, skipping empty ones.
+    """Read a JSON lines file, skipping empty lines.
 
     Args:
-        file: each line may have an `id`, which must be unique.
-        parse: called with the JSON object, the id and the place of a line.
-        example: a valid line, for messages.
+        file: file to read. Each line may have an `id`, which must be unique.
+        parse: called with the JSON object, the id and the place of each line.
+        example: valid line, shown in error messages.
 
     Raises:
-        DataError: a line is invalid; names the first.
+        DataError: a line is invalid. The message names the first such line.
     """
     lines: dict[int | str, L] = {}  # by id
     for index, text in enumerate(read_bytes(file, MAX_TEXT_BYTES).split(b"\n"), start=1):
@@ -72,11 +72,11 @@ def read_records_with_ids(file: Path, parse: Callable[[dict[str, Any], int | str
 def finished_records(
     file: Path, lines: Sequence[L], key: str, made_with: Callable[[L], MadeWith]
 ) -> dict[int | str, dict[str, Any]]:
-    """Return the records that the output has already, by id; an incomplete last line is removed.
+    """Return the records already in the output, by id. Remove an incomplete last line.
 
     Args:
-        lines: lines of the input.
-        key: a key that every record has.
+        lines: input lines.
+        key: key that every record must have.
         made_with: returns the expected hashes of a line's record.
 
     Raises:
@@ -111,16 +111,16 @@ def append_records(
     compute: Callable[[list[L]], Iterator[dict[str, Any]]],
     speed: Callable[[], str],
 ) -> tuple[int, int, int]:
-    """Append a record for each line that the output does not have yet, with a progress bar.
+    """Append a record for each line that has no record in the output yet, with a progress bar.
 
     Args:
-        key: a key that every record has.
+        key: key that every record must have.
         made_with: returns the hashes to write into a line's record.
-        compute: yields the records of the remaining lines, in any order.
-        speed: returns the text next to the bar.
+        compute: yields the records of the remaining lines in any order.
+        speed: returns the text shown next to the progress bar.
 
     Returns:
-        Numbers of earlier, new, and failed new records.
+        Number of earlier, new, and failed new records.
 
     Raises:
         ArchetypeError: a line or a file cannot be used.

@@ -1,4 +1,4 @@
-"""`archetype translate --input FILE --output FILE`: one source and one target per line."""
+"""`archetype translate --input FILE --output FILE`: one source per input line and one target per output line."""
 
 import time
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def read_sources(file: Path) -> list[Source]:
     """Read the sources from JSON lines, or from a file with one text per line.
 
     Raises:
-        DataError: a line is invalid; names the first.
+        DataError: a line is invalid. The message names the first such line.
     """
     if file.suffix in JSON_LINES:
         return read_records_with_ids(file, _source, '{"source": "Hello."}')
@@ -49,10 +49,10 @@ def _source(data: dict[str, Any], id: int | str, location: str) -> Source:
 def translate_file(
     lm: Seq2SeqLM, sources: list[Source], output: Path, settings: dict[str, Any]
 ) -> dict[str, int | float]:
-    """Translate the sources that the output does not have yet, in batches of similar lengths.
+    """Translate the sources that have no target in the output yet, in batches of similar lengths.
 
-    A JSON lines output gets a record per source as it is ready. A text output, with one target per line, is written
-    when all are ready, from a JSON lines file next to it; a hidden file records model and settings.
+    A JSON lines output gets each record as soon as it is ready. A text output, with one target per line, is written
+    when all targets are ready, from a JSON lines file next to it. A hidden file records model and settings.
 
     Args:
         lm: an encoder-decoder.
@@ -60,10 +60,10 @@ def translate_file(
         settings: fields of `Beam`.
 
     Returns:
-        Numbers of earlier and new targets, and targets per second.
+        Number of earlier and of new targets, and targets per second.
 
     Raises:
-        ArchetypeError: a source is too long, or a file cannot be used; nothing has been translated then.
+        ArchetypeError: a source is too long, or a file cannot be used. Nothing is translated in this case.
     """
     lm.translate([])  # refuses a model without a tokenizer
     model, beam = model_hash(lm), lm.beam(**settings).dump(full=True)

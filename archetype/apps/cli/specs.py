@@ -1,4 +1,4 @@
-"""The commands `list`, `show`, `diff`, `set` and `schema`; none of them loads torch."""
+"""The commands `list`, `show`, `diff`, `set` and `schema`, which do not load torch."""
 
 import sys
 import warnings

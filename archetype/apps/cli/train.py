@@ -1,4 +1,4 @@
-"""The command `train`: a recipe or options to a run directory."""
+"""The command `train`, which trains from a recipe or from options and writes a run directory."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

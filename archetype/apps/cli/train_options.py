@@ -1,4 +1,4 @@
-"""Options of `train`: fields of a recipe, fields of a budget, and others."""
+"""Options of `train`: recipe fields, budget fields, and all others."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -148,12 +148,12 @@ def recipe_fields(options: dict[str, Any], text_files: list[str] | None, new_tok
     """Return the recipe fields set on the command line, by path.
 
     Args:
-        options: values of `FIELDS`.
+        options: values of the options in `FIELDS`.
         text_files: positional arguments, added to --text.
         new_tokens: value of --add-tokens.
 
     Raises:
-        SpecError: options name data of several kinds.
+        SpecError: the options name data of several kinds.
     """
     from archetype.errors import SpecError
 

@@ -1,4 +1,4 @@
-"""The command `upload`: a model with a model card for huggingface.co."""
+"""The command `upload`, which uploads a model with a model card to huggingface.co."""
 
 from contextlib import ExitStack
 from pathlib import Path

@@ -18,15 +18,15 @@ KEPT = 2**30  # bytes of freed memory kept by commands that run models: each lay
 
 
 class Verb(TyperCommand):
-    """A command with the constants of its module.
+    """Command that reads the option tables of its module.
 
     Attributes:
         sections: heading -> names of its options; other options come last (`SECTIONS`).
         optional_values: option -> (value if none is given, pattern of a value) (`OPTIONAL_VALUES`).
-        needs: option -> options, at least one of which it needs (`NEEDS`).
+        needs: option -> options of which at least one must be given (`NEEDS`).
         excludes: option -> options that it cannot be combined with (`EXCLUDES`).
-        reads_texts: whether to keep freed memory.
-        ends_soon: whether to disable garbage collection.
+        reads_texts: whether the command reads large texts, so that freed memory is kept for reuse.
+        ends_soon: whether the command is short, so that garbage collection is disabled.
     """
 
     sections: Mapping[str, tuple[str, ...]] = {}
@@ -37,7 +37,7 @@ class Verb(TyperCommand):
     ends_soon = False
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments, and check them as a whole; an option without its value gets the default value."""
+        """Parse the arguments and check their combination. An option given without a value gets its default value."""
         # for messages that show the command to run next
         ctx.meta[WRITTEN] = shlex.join(args)
         for option, (alone, form) in self.optional_values.items():
@@ -87,7 +87,7 @@ class Verb(TyperCommand):
                     raise SpecError(written[other], cause, "give one of them")
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return `[OPTIONS]` and the arguments, in brackets if they are optional."""
+        """Return `[OPTIONS]` and the arguments, with optional arguments in brackets."""
         arguments = [each for each in self.get_params(ctx) if each.param_type_name == "argument"]
         return ["[OPTIONS]", *(_name(each) if each.required else f"[{_name(each)}]" for each in arguments)]
 

@@ -1,1 +1,1 @@
-"""Models behind OpenAI's HTTP API: `archetype serve`."""
+"""HTTP server with OpenAI's API: `archetype serve`."""

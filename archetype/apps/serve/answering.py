@@ -1,4 +1,4 @@
-"""Status, headers and errors as sent to a client."""
+"""Status, headers and errors of responses."""
 
 import logging
 import secrets
@@ -14,7 +14,7 @@ log = logging.getLogger("archetype.apps.serve.app")
 
 
 def request_id() -> str:
-    """Return a new value for the x-request-id header."""
+    """Return a new id for the x-request-id header."""
     return f"req_{secrets.token_hex(12)}"
 
 
@@ -22,7 +22,7 @@ class Answering:
     """Response to one request: records the status and adds the common headers.
 
     Args:
-        headers: added to every response, in addition to the request id.
+        headers: headers of every response, in addition to the request id.
 
     Attributes:
         status: HTTP status; 499 until the response has started.
@@ -36,7 +36,7 @@ class Answering:
         self.id = request_id()
 
     async def send(self, message: Message) -> None:
-        """Send an ASGI message; the first one also carries the request id and the common headers."""
+        """Send an ASGI message. The first message also carries the request id and the common headers."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self._is_stream = any(value == b"text/event-stream" for _, value in message["headers"])
@@ -60,7 +60,7 @@ class Answering:
 
 
 def refusal(error: Exception, id: str) -> ApiError:
-    """Convert a handler's exception to the error for the client; log internal errors without the request's contents."""
+    """Convert a handler's exception to the client's error. Log internal errors without the body of the request."""
     if isinstance(error, HTTPException) and error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
         message = f"this method is not allowed here; use {allowed}"

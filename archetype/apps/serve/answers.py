@@ -1,4 +1,4 @@
-"""Parts of responses: the common fields, and tokens with their log-probabilities."""
+"""Common fields of responses, and tokens with their log-probabilities."""
 
 import secrets
 import time
@@ -73,7 +73,7 @@ class Envelope:
         }
 
     def chunks(self, with_usage: bool) -> Callable[[str], bytes]:
-        """Return a function that turns a choice (as JSON) into a stream event; all other fields stay the same.
+        """Return a function that turns a choice (as JSON) into a stream event with the common fields.
 
         Args:
             with_usage: whether the stream ends with a usage event; all other events then have `"usage": null`.
@@ -98,7 +98,7 @@ class CompletionLogprobs:
         self._columns: LogprobColumns = _no_logprobs()
 
     def add(self, token: int, text: str, logprobs: Logprobs | None) -> None:
-        """Add a token and the text it completes; the first token of a sequence has no log-probability."""
+        """Add a token and the text that it completes. The first token of a sequence has no log-probability."""
         name, alternatives = self._name(token), None
         if logprobs is not None:
             alternatives = dict[str, float]()
@@ -152,6 +152,6 @@ def _entry(model: ServedModel, token: int, logprob: float) -> TokenLogprob:
 
 
 def best(model: ServedModel, token: int, logprobs: Logprobs, count: int) -> list[tuple[int, float]]:
-    """Return the most likely tokens of a position and the sampled one, whatever its rank."""
+    """Return the most likely tokens of a position, and the sampled token whatever its rank."""
     top = list(logprobs.top[:count])
     return top if any(id == token for id, _ in top) else [*top, (token, logprobs.logprob)]

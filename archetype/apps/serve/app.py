@@ -1,4 +1,4 @@
-"""ASGI application of the server: checks before each handler, routing, timeouts and error responses."""
+"""ASGI application of the server: request checks, routing, timeouts and error responses."""
 
 import asyncio
 import hmac
@@ -43,15 +43,15 @@ INSTEAD = {
 
 
 class App:
-    """ASGI application: all routes, and the checks that every request passes first.
+    """ASGI application: all routes, and the checks that every request must pass first.
 
     Args:
         models: the served models.
-        keys: API keys, one of which a request must send; if empty, no key is needed.
+        keys: API keys. A request must send one of them, unless the collection is empty.
         hosts: host names allowed in the Host header, in addition to loopback and IP addresses.
-        limits: limits of a request.
+        limits: limits on a request.
         runs: folder of training runs for the web UI.
-        reports: folders of reports of studies for the web UI.
+        reports: folders of study reports for the web UI.
         origins: origins whose pages may read responses (CORS).
 
     Raises:

@@ -1,4 +1,4 @@
-"""Request bodies: strict parsing, and errors that name the field."""
+"""Request bodies: strict parsing with errors that name the field."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -24,7 +24,7 @@ EXPECTED = {
 
 
 class Fields(BaseModel):
-    """JSON object in a body: no type conversion, and no unknown keys."""
+    """JSON object in a body, parsed without type conversion and without unknown keys."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -33,13 +33,13 @@ class Fields(BaseModel):
     instead: ClassVar[dict[str, str]] = {}  # alternative to each unsupported field
 
     def check(self, path: str = "") -> None:
-        """Refuse unsupported fields, in nested objects too.
+        """Refuse unsupported fields, including those of nested objects.
 
         Args:
             path: path of this object in the body, such as "messages[0].".
 
         Raises:
-            ApiError: a field is not supported; names the first.
+            ApiError: a field is not supported. The message names the first such field.
         """
         for name, values in self.neutral.items():
             if (value := getattr(self, name)) is not None and value not in values:
@@ -48,7 +48,7 @@ class Fields(BaseModel):
             inner.check(f"{path}{name}{index}.")
 
     def without_effect(self) -> list[str]:
-        """Return the fields without effect, in nested objects too, for the header that names them."""
+        """Return the fields without effect, including those of nested objects, for the header that names them."""
         names = sorted(self.model_fields_set & (self.ignored | self.neutral.keys()))
         names += [f"{name}.{field}" for name, _, inner in self._inner() for field in inner.without_effect()]
         return list(dict.fromkeys(names))
@@ -73,7 +73,7 @@ class Body(Fields):
         """Parse a body.
 
         Raises:
-            ApiError: the body is not JSON, or a field is wrong; names the first.
+            ApiError: the body is not JSON, or a field is wrong. The message names the first such field.
         """
         try:
             body = cls.model_validate_json(data)
@@ -88,7 +88,7 @@ def unknown(path: str, name: str, known: Iterable[str]) -> ApiError:
 
     Args:
         path: path of the key in the body.
-        known: valid names, for a suggestion.
+        known: valid keys, for a suggestion.
     """
     param = re.split(r"[.\[]", path)[0]
     return ApiError("unknown_parameter", f"{path}: is not a known parameter; {nearest(name, known)}", param)

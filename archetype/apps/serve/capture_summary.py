@@ -1,4 +1,4 @@
-"""Small results of all views of a traced pass, which answer POST /api/inspect."""
+"""Summaries of all views of a traced pass, for the response to POST /api/inspect."""
 
 from typing import Any
 
@@ -37,14 +37,14 @@ def _without_nan(value: Any) -> Any:
 
 
 def joined(heads: list[AttentionView]) -> AttentionView:
-    """Join the heads of a layer into one view."""
+    """Join the attention heads of a layer into one view."""
     statistics = {name: torch.cat([head.statistics[0][name] for head in heads]) for name in heads[0].statistics[0]}
     maps, allowed = torch.cat([head.maps[0] for head in heads]), torch.cat([head.allowed[0] for head in heads])
     return AttentionView(heads[0].paths, [statistics], [maps], [allowed])
 
 
 def as_bytes(layers: list[AttentionView]) -> Tensor:
-    """Return uint8 maps of all heads, zero-padded to the largest: 0 is a masked pair, 1 to 255 the weight."""
+    """Return uint8 attention maps of all heads, zero-padded to the largest: 0 is a masked pair, 1 to 255 a weight."""
     sides = [max((view.maps[0].shape[axis] for view in layers), default=0) for axis in (1, 2)]
     pooled = torch.zeros(sum(len(view.maps[0]) for view in layers), *sides, dtype=torch.uint8)
     start = 0
@@ -57,20 +57,20 @@ def as_bytes(layers: list[AttentionView]) -> Tensor:
 
 
 def residual_norms(view: ResidualView) -> dict[str, Any]:
-    """Return the norms of the residual stream, and of the contents added to it."""
+    """Return the norms of the residual stream and of the sublayer outputs added to it."""
     added = {name: numbers(values) for name, values in view.added.items()}
     shares = {name: numbers(values) for name, values in view.shares.items()}
     return {"layers": view.layers, "residual": numbers(view.norms)} | added | {"shares": shares}
 
 
 def attended_tokens(path: str) -> tuple[str, str]:
-    """Return the fields of `Summary` with the tokens of the queries and of the keys."""
+    """Return the names of the `Summary` fields that hold the tokens of the queries and of the keys."""
     queries = "source_tokens" if path.startswith("encoder.") else "tokens"
     return queries, "source_tokens" if path.endswith(".cross") else queries
 
 
 def named_tokens(model: ServedModel, names: tuple[str, ...], ids: Tensor | None) -> list[dict[str, Any]]:
-    """Return each token with its id, text and bytes; patches of an image by name."""
+    """Return each token with its id, text and bytes. Image patches have only names."""
     row = [None] * len(names) if ids is None or len(ids[0]) != len(names) else ids[0].tolist()
     tokens = []
     for name, id in zip(names, row, strict=True):

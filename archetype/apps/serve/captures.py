@@ -1,7 +1,7 @@
-"""Traced forward passes that clients inspect, and the views computed from them.
+"""Traced forward passes for inspection, and the views computed from them.
 
-A capture holds queries and keys, not maps: the residual stream, and what the views of experts and recurrent layers
-read. Every view is computed between two steps of the engine, a layer at a time, so that no stream waits for longer.
+A capture stores queries and keys instead of attention maps, the residual stream, and the inputs of the views of
+experts and recurrent layers. Views are computed layer by layer between two steps of the engine, so that no stream
 """
 
 import asyncio
@@ -71,7 +71,7 @@ class Capture:
         return self.inspection.trace
 
     async def summarize(self) -> Summary:
-        """Return the small results of all views, and free the tensors that no view needs."""
+        """Return a summary of every view, and free the tensors that no view needs."""
         run, trace, inspection = self.model.worker.run, self.trace, self.inspection
         paths = attention_paths(trace)
         norms = {name or "main": await run(partial(inspection.residual, name)) for name in _residual_stacks(trace)}
@@ -126,7 +126,7 @@ class Capture:
         """Return the logit lens of all layers.
 
         Raises:
-            ApiError: the model has no layers before a head.
+            ApiError: the model has no layers or no head.
         """
         if self._last is None:
             raise ApiError("invalid_value", "lens: this model has no layers before a head; look at another view")
@@ -137,10 +137,10 @@ class Capture:
         return self._lens
 
     async def way(self, position: int, source: int) -> list[Station]:
-        """Return the output of each box of the diagram at a position, from a pass traced for it.
+        """Return the output of each box of the diagram at a position, from a forward pass traced for this purpose.
 
         Raises:
-            ArchetypeError: there is no such position.
+            ArchetypeError: the position does not exist.
         """
         if self._way is None or self._way[0] != (position, source):
             stations = way(self.model.lm.model, self.trace.inputs, position, source)
@@ -149,7 +149,7 @@ class Capture:
         return self._way[1]
 
     async def max_logit_difference(self) -> float:
-        """Return the largest difference between the logits of this pass and of an untraced one; expected: 0.0."""
+        """Return the largest difference between the logits of this pass and of an untraced pass; 0.0 is expected."""
         async with self._logits():
             if self._difference is None:
                 self._difference = await self.model.worker.run(lambda: self.inspection.max_logit_difference)
@@ -177,11 +177,11 @@ class Capture:
 
 
 class Captures:
-    """Captures in memory; the least recently used are dropped first.
+    """Captures in memory. The least recently used captures are dropped first.
 
     Args:
-        models: the served models; unloading a model drops its captures.
-        max_bytes: memory of all captures; a single larger capture is kept.
+        models: the served models. Unloading a model drops its captures.
+        max_bytes: memory limit of all captures. A single larger capture is kept.
     """
 
     def __init__(self, models: Models, max_bytes: int = MAX_BYTES) -> None:
@@ -197,7 +197,7 @@ class Captures:
         return list(self._captures.values())
 
     def put(self, capture: Capture) -> None:
-        """Store a capture, dropping others if memory is short."""
+        """Store a capture. Drop other captures if memory is short."""
         self._captures[capture.id] = capture
         deadline = time.monotonic() - SECONDS
         # the newest is kept even if it is too large alone, since its client is about to ask for views

@@ -1,4 +1,4 @@
-"""GET /api/models, /api/presets and /api/spec/schema: the models and specifications to choose from."""
+"""GET /api/models, /api/presets and /api/spec/schema: models and specifications to choose from."""
 
 import asyncio
 from typing import Any
@@ -35,13 +35,13 @@ async def schema(exchange: Exchange) -> dict[str, Any]:
 
 
 async def served_models(exchange: Exchange) -> ServedModels:
-    """Answer with facts of each model from its specification, without loading any model."""
+    """Respond with facts about each model from its specification, without loading the models."""
     models = exchange.app.models
     return {"models": await asyncio.to_thread(lambda: [facts_of(models, source) for source in models.sources])}
 
 
 def facts_of(models: Models, source: Source) -> dict[str, Any]:
-    """Return the facts of a model, such as its kind and its context length; its error if it cannot be read."""
+    """Return facts about a model, such as its kind and context length, or the error if the model cannot be read."""
     model = next((model for model in models.loaded if model.name == source.name), None)
     try:
         spec = open_spec(source.place) if model is None else model.lm.spec

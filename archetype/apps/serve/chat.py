@@ -75,7 +75,7 @@ async def chat_completions(exchange: Exchange, body: ChatRequest) -> ChatComplet
 
 
 async def render(exchange: Exchange, body: ChatRequest) -> RenderedPrompt:
-    """Answer with the rendered prompt of a conversation and its token ids."""
+    """Respond with the rendered prompt of a conversation and its token ids."""
     async with exchange.app.models.use(body.model) as model:
         model.check("chat completions")
         text, ids = await model.worker.text(_prompt(model, body))
@@ -106,11 +106,11 @@ def conversation(
     continue_final: bool | None,
     tools: list[Any] | None = None,
 ) -> Callable[[], tuple[str, list[int]]]:
-    """Return a function that renders messages with the chat template and tokenizes them, to be called in a text thread.
+    """Return a function that renders messages with the chat template and tokenizes them. It runs in a text thread.
 
     Args:
-        add_generation_prompt: whether the text ends with the header of the assistant's turn (default: yes).
-        continue_final: whether to leave the last message open, for the model to continue.
+        add_generation_prompt: whether the rendered text ends with the header of the assistant's turn (default: yes).
+        continue_final: whether to leave the last message open so that the model continues it.
         tools: tools that the model may call.
 
     Raises:
@@ -225,5 +225,5 @@ async def _stream(
 
 
 def only_ends(model: ServedModel, body: ChatRequest, step: Event) -> bool:
-    """Return whether a token only ends the text; chat completions do not list such tokens."""
+    """Return whether a token only ends the text. Chat completions do not list these tokens."""
     return step.finish_reason == "stop" and step.token in (*model.lm.ends, *(body.stop_token_ids or ()))

@@ -1,4 +1,4 @@
-"""POST /v1/completions: continuations of texts, their log-probabilities, and translations."""
+"""POST /v1/completions: completions of prompts, their log-probabilities, and translations."""
 
 from dataclasses import dataclass
 from typing import Literal, NotRequired
@@ -77,10 +77,10 @@ async def completions(exchange: Exchange, body: CompletionRequest) -> Completion
 
 
 def encode(model: ServedModel, text: str | Ids, add_special_tokens: bool = True) -> list[int]:
-    """Tokenize a prompt, or the whole text that an encoder reads; token ids are only checked.
+    """Tokenize a prompt, or the complete text for an encoder. Token ids are only checked.
 
     Raises:
-        ApiError: there are no tokens, or an id is outside the vocabulary.
+        ApiError: the prompt has no tokens, or an id is outside the vocabulary.
     """
     if isinstance(text, list):
         return check_tokens(model, text, "prompt")
@@ -209,7 +209,6 @@ async def _stream(
 
 
 def index_of(step: Event) -> int:
-    """Return the index of an event's choice."""
     index: int = step.request.id.index  # type: ignore[attr-defined]
     return index
 

@@ -1,4 +1,4 @@
-"""Connections whose client stalls: in the head of a request, or while bytes wait for it. uvicorn limits neither."""
+"""Time and memory limits for clients that stall in the middle of a request head or do not read, which uvicorn lacks."""
 
 import time
 from collections.abc import Collection
@@ -11,10 +11,10 @@ SEND_SECONDS = 60.0  # within which a client has to read some of its unsent byte
 
 
 class Connections:
-    """Watch over the open connections of a server.
+    """Monitor of a server's open connections.
 
     Args:
-        connections: uvicorn's protocols, one per connection; read again at each check.
+        connections: uvicorn's protocols, one per connection; may change between two checks.
     """
 
     def __init__(self, connections: Collection[Any]) -> None:
@@ -23,11 +23,11 @@ class Connections:
 
     @property
     def waiting_bytes(self) -> int:
-        """Return the bytes not yet read by clients."""
+        """Return the number of bytes that clients have not read yet."""
         return sum(map(_waiting_bytes, [*self._connections]))
 
     def check(self) -> None:
-        """Drop the clients that have stalled for too long and, while too many bytes wait, the slowest."""
+        """Drop clients that have stalled for too long, and the slowest clients while too many bytes are unsent."""
         now, states = time.monotonic(), dict[Any, tuple[int, float]]()
         for connection in [*self._connections]:
             waiting = _waiting_bytes(connection)

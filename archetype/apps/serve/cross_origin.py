@@ -12,10 +12,10 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class Origins:
-    """Origins whose pages may read responses.
+    """Origins whose web pages may read responses.
 
     Args:
-        allowed: origins such as https://example.org; `*` allows all.
+        allowed: origins such as https://example.org. `*` allows all origins.
 
     Raises:
         SpecError: an item is not an origin.
@@ -28,7 +28,7 @@ class Origins:
                 raise SpecError("--allow-origin", f"{origin!r:.80} is not an origin", "write it as https://example.org")
 
     def headers(self, request: Mapping[bytes, bytes]) -> Headers:
-        """Return the CORS headers of the response to a request; none if its origin is not allowed."""
+        """Return the CORS headers of the response to a request; empty if its origin is not allowed."""
         origin = request.get(b"origin")
         if origin is None or not self._allows(origin):
             # so that caches do not give this response, without CORS headers, to an allowed origin

@@ -1,4 +1,4 @@
-"""POST /v1/embeddings and /v1/classify: embeddings of texts, and classes of texts and images."""
+"""POST /v1/embeddings and /v1/classify: embeddings of texts, and classification of texts and images."""
 
 import base64
 import binascii
@@ -61,7 +61,7 @@ class Classes(Enveloped):
 
 
 async def embeddings(exchange: Exchange, body: EmbeddingRequest) -> Embeddings:
-    """Answer with an embedding of each text."""
+    """Respond with an embedding of each text."""
     async with exchange.app.models.use(body.model) as model:
         model.check("embeddings")
         lm = model.lm.expect(TextEmbedder)
@@ -85,7 +85,7 @@ async def embeddings(exchange: Exchange, body: EmbeddingRequest) -> Embeddings:
 
 
 async def classify(exchange: Exchange, body: ClassifyRequest) -> Classes:
-    """Answer with the classes of texts or images, as vLLM does."""
+    """Respond with the classes of texts or images, in vLLM's format."""
     async with exchange.app.models.use(body.model) as model:
         model.check("classes")
         inputs = [body.input] if isinstance(body.input, str) else list(body.input)
@@ -177,10 +177,10 @@ def _usage(tokens: int) -> Usage:
 
 
 def picture(model: ServedModel, url: str) -> Tensor:
-    """Decode the image of a data: URL to the model's input, (channels, height, width).
+    """Decode the image in a data: URL to the model's input, (channels, height, width).
 
     Raises:
-        ApiError: the URL is not a data: URL, or holds no image.
+        ApiError: the URL is not a data: URL, or contains no image.
     """
     head, comma, text = url.partition(",")
     if not comma or not head.startswith("data:image/") or not head.endswith(";base64"):

@@ -1,4 +1,4 @@
-"""GET /api/events and /api/state: the engines' load, and the memory of their slots next to the predicted one."""
+"""GET /api/events and /api/state: load of the engines, and the allocated and predicted memory of their slots."""
 
 import asyncio
 import time
@@ -31,7 +31,7 @@ class EngineState(TypedDict):
 
 
 async def events(exchange: Exchange) -> None:
-    """Stream an event whenever the engines change, four a second at most."""
+    """Stream an event whenever the engines' state changes, at most four per second."""
     async with exchange.open_stream() as stream, aclosing(exchange.app.engine_bar.events()) as events:
         async for event in events:
             stream.write(event)
@@ -39,7 +39,7 @@ async def events(exchange: Exchange) -> None:
 
 
 async def state(exchange: Exchange) -> EngineState:
-    """Answer with the state of each model that generates, or of the model named by the query."""
+    """Respond with the state of each generating model, or of the model named in the query."""
     models, name = exchange.app.models, exchange.query.get("model")
     source = None if name is None else models.source(name).name
     return {
@@ -52,11 +52,11 @@ async def state(exchange: Exchange) -> EngineState:
 
 
 class EngineBar:
-    """State and throughput of the engines, for the web UI's status bar.
+    """State and throughput of the engines for the web UI's status bar.
 
     Args:
         models: the served models.
-        is_stopping: whether the server stops, which ends all streams.
+        is_stopping: returns whether the server is stopping, which ends all streams.
     """
 
     def __init__(self, models: Models, is_stopping: Callable[[], bool]) -> None:
@@ -65,7 +65,7 @@ class EngineBar:
         self._bandwidth: dict[str, float] = {}  # peak bytes per second of each device; 0 while it is measured
 
     async def events(self) -> AsyncGenerator[bytes]:
-        """Yield the numbers of all models as events."""
+        """Yield the state and throughput of all models as events."""
         before: dict[str, tuple[float, int, int]] = {}
         last, sent, busy = "", 0.0, time.monotonic()
         while not self.is_stopping():
@@ -141,7 +141,7 @@ def _together(states: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def state_of(model: "ServedModel") -> dict[str, Any]:
-    """Return a model's slots, the allocated and the predicted bytes of each part of its state, and their growth."""
+    """Return a model's slots, allocated and predicted bytes of each part of its state, and the state's growth."""
     engine, spec = model.worker.engine, model.lm.spec
     assert engine is not None
     dtype = model.lm.model.dtype
@@ -183,6 +183,6 @@ def state_of(model: "ServedModel") -> dict[str, Any]:
 
 
 def bytes_of_step(spec: Any, nbytes: int) -> int:
-    """Return the bytes of weights that one decoding step reads, for a model of `nbytes` bytes (quantized or not)."""
+    """Return how many of a model's `nbytes` bytes of weights one decoding step reads."""
     report = cost_report(spec, 1, 1, "float32")
     return weights_read(report, 1, "decode") * nbytes // max(1, report.memory["weights"])

@@ -1,4 +1,4 @@
-"""Errors of the API: one table of codes, and one format."""
+"""Errors of the API: table of codes, and JSON format."""
 
 import json
 from typing import Any
@@ -64,7 +64,7 @@ class ApiError(Exception):
     Args:
         code: a key of `CODES`.
         message: cause and remedy.
-        param: field of the body.
+        param: field of the body that caused the error.
         headers: response headers, in addition to those of the code.
     """
 
@@ -79,7 +79,7 @@ class ApiError(Exception):
 
     @property
     def body(self) -> bytes:
-        """Return the error as JSON; all four keys are always present."""
+        """Return the error as JSON with all four keys present."""
         message = shorten(one_line(self.message), MAX_CHARACTERS)
         fields: ErrorBody = {"message": message, "type": self.type, "param": self.param, "code": self.code}
         answer: Error = {"error": fields}
@@ -87,10 +87,10 @@ class ApiError(Exception):
 
 
 def api_error(error: BaseException, param: str | None = None) -> ApiError:
-    """Convert an exception to an error of the table; internal errors reveal nothing of the request's contents.
+    """Convert an exception to an API error. Internal errors do not reveal the body of the request.
 
     Args:
-        param: field of the body, if the mistake is the caller's (default: from the error's place).
+        param: field of the body if the caller is at fault (default: from the error's place).
     """
     if isinstance(error, ApiError):
         return error
@@ -103,7 +103,7 @@ def api_error(error: BaseException, param: str | None = None) -> ApiError:
 
 
 def unsupported(param: str, remedy: str) -> ApiError:
-    """Return the error of a field that would change the response but is not supported."""
+    """Return the error for a field that would change the response but is not supported."""
     return ApiError("unsupported_parameter", f"{param}: is not supported; {remedy}", param.partition(".")[0])
 
 
@@ -123,7 +123,7 @@ def event(data: Any) -> bytes:
     """Encode one server-sent event.
 
     Args:
-        data: JSON bytes, or a value to encode as JSON.
+        data: JSON bytes, or an object to encode as JSON.
     """
     body = data if isinstance(data, bytes) else encode_json(data).encode()
     return b"data: " + body + b"\n\n"

@@ -1,4 +1,4 @@
-"""The example: a small trained model in the package, served if the command line names no model."""
+"""Small trained model in the package, served if the command line names no model."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""One request and its response, as handlers see them."""
+"""Request and response, as handlers see them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -23,14 +23,14 @@ EVENT_STREAM = {"content-type": "text/event-stream", "cache-control": "no-cache"
 
 @dataclass(frozen=True)
 class Raw:
-    """Answer that is not JSON; the headers include its content type."""
+    """Response body that is not JSON. The headers include its content type."""
 
     data: bytes
     headers: Mapping[str, str]
 
 
 class Exchange:
-    """Request whose body has arrived, and its response.
+    """Request whose body has arrived, with its response.
 
     Attributes:
         app: the application, with its models and metrics.
@@ -52,7 +52,7 @@ class Exchange:
         return dict(parse_qsl(self.scope["query_string"].decode("latin-1")))
 
     def number(self, name: str, default: N, least: N, most: N) -> N:
-        """Return a number from the query string, of the type of `default`.
+        """Return a number from the query string, converted to the type of `default`.
 
         Raises:
             ApiError: the value is not a number of this type, or is out of range.
@@ -68,7 +68,7 @@ class Exchange:
         return next((value.decode("latin-1") for key, value in self.scope["headers"] if key == name.encode()), "")
 
     def read(self, kind: type[B]) -> B:
-        """Parse and check the body; name fields without effect in a response header.
+        """Parse and check the body. List fields without effect in a response header.
 
         Raises:
             ApiError: a field is wrong.
@@ -79,7 +79,7 @@ class Exchange:
         return body
 
     async def answer(self, answer: Any) -> None:
-        """Send a whole response: JSON, or `Raw`."""
+        """Send a complete response: JSON, or `Raw`."""
         raw = answer if isinstance(answer, Raw) else Raw(encode_json(answer).encode(), {})
         known = {"content-type": "application/json"} | self.headers | dict(raw.headers)
         await self._start(known | {"content-length": str(len(raw.data))})
@@ -92,8 +92,8 @@ class Exchange:
         """Start a response of server-sent events, and end it when the context ends.
 
         Args:
-            pause: called with true when the client falls behind, and with false when it has caught up.
-            last: last event of the stream.
+            pause: called with True when the client falls behind, and with False when it has caught up.
+            last: last event to send.
         """
         await self._start(EVENT_STREAM | self.headers)
         stream = EventStream(self._send, pause)
@@ -110,11 +110,11 @@ class Exchange:
 
 
 class EventStream:
-    """Body of a streamed response, which callbacks of the event loop write.
+    """Body of a streamed response, written by callbacks of the event loop.
 
     Args:
-        send: ASGI send function; it suspends only before it writes, while the client is behind.
-        pause: called with true when the client falls behind, and with false when it has caught up.
+        send: ASGI send function. It suspends only before a write while the client is behind.
+        pause: called with True when the client falls behind, and with False when it has caught up.
     """
 
     def __init__(self, send: Send, pause: Callable[[bool], None]) -> None:
@@ -123,7 +123,7 @@ class EventStream:
         self._sender: asyncio.Future[None] | None = None
 
     def write(self, data: bytes) -> None:
-        """Send events, at once if the client keeps up: waking a task for each of them would double their cost."""
+        """Send events, without a task if the client keeps up: waking a task for each event would double its cost."""
         if self._sender is None:
             sending = self._piece(data)
             try:
@@ -143,7 +143,7 @@ class EventStream:
             await self._sender
 
     def close(self) -> None:
-        """Discard what has not been sent."""
+        """Discard all unsent events."""
         if self._sender is not None:
             self._sender.cancel()
 

@@ -30,7 +30,7 @@ class Filled(TypedDict):
 
 
 async def fill(exchange: Exchange, body: FillRequest) -> Filled:
-    """Answer with the predictions of each [MASK], in order."""
+    """Respond with the predictions for each [MASK], in order."""
     async with exchange.app.models.use(body.model) as model:
         lm = model.lm
         if not isinstance(lm, TextEncoder):

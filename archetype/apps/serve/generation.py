@@ -1,4 +1,4 @@
-"""Choices of one response: their requests to the engine, and the events of these requests."""
+"""Choices of one response: their requests to the engine and the resulting events."""
 
 import asyncio
 import secrets
@@ -31,8 +31,8 @@ class Choices:
     Attributes:
         prompts: token ids of each prompt.
         n: number of choices per prompt.
-        requests: one for each choice; empty if no token is requested.
-        cancelled: whether the client has left.
+        requests: one for each choice; empty if no new tokens are requested.
+        cancelled: whether the client has disconnected.
         held: memory reserved for the response.
     """
 
@@ -47,7 +47,7 @@ class Choices:
 
     @property
     def usage(self) -> Usage:
-        """Return the number of prompt tokens and of sampled tokens, end tokens included."""
+        """Return the number of prompt tokens and of sampled tokens, including end tokens."""
         prompt, completion = sum(map(len, self.prompts)), sum(len(request.tokens) for request in self.requests)
         # of each prompt's first choice: the others share its prompt
         cached = sum(request.num_cached for request in self.requests[:: self.n])
@@ -71,8 +71,8 @@ class Choices:
         """Wait until all choices are finished.
 
         Args:
-            use: called with the events of each step, in the callback that delivers them.
-            ping: called after each silence.
+            use: called with the events of each step, in the callback that delivers the events.
+            ping: called after `PING_SECONDS` without an event.
 
         Raises:
             ApiError: a choice failed.
@@ -108,7 +108,7 @@ class Choices:
 
 
 class Silence:
-    """Timer that calls `ping` whenever no event came for `PING_SECONDS`."""
+    """Timer that calls `ping` whenever no event has arrived for `PING_SECONDS`."""
 
     def __init__(self, ping: Callable[[], None]) -> None:
         self._ping, self._loop = ping, asyncio.get_running_loop()
@@ -145,15 +145,15 @@ async def begin(
     Args:
         encode: returns the token ids of the prompts; called in a text thread.
         num_prompts: number of prompts.
-        default_tokens: limit of a choice if neither the body nor the model's files have one; None for the context.
+        default_tokens: token limit of a choice if neither the body nor the model's files set it; None for the context.
         logprobs: number of alternatives per token; None for no log-probabilities.
-        param: field of the body with the prompts; a `prompt` is continued, messages are answered.
-        at_once: whether `encode` is cheap; then a few choices with plain settings need no other thread.
+        param: field of the body that holds the prompts. A `prompt` is continued, and `messages` are answered.
+        at_once: whether `encode` is cheap, so that a few choices with plain settings can be encoded without a thread.
         more: settings that are not in the body.
 
     Raises:
-        ArchetypeError: a grammar is wrong.
-        ApiError: a prompt does not fit, a setting is wrong, the answer is too large, or too many requests wait.
+        ArchetypeError: a grammar is invalid.
+        ApiError: a prompt does not fit, a setting is wrong, the response is too large, or too many requests are queued.
     """
     choices = Choices(model, [], body.n or 1, metrics.clock(model.name))
     settings, limit = body.sampling() | {"continues": param == "prompt", **more}, body.most_tokens()
@@ -204,15 +204,15 @@ async def begin(
 
 
 def admit(choices: Choices, body: GenerationRequest, limits: list[int], logprobs: int | None, param: str) -> None:
-    """Check that a response is not too large, and that memory suffices for it and for the states of its sequences.
+    """Check that a response is not too large, and reserve memory for it and for the states of its sequences.
 
     Args:
-        limits: maximal number of new tokens of each prompt.
+        limits: largest number of new tokens for each prompt.
         logprobs: number of alternatives per token.
         param: field of the body with the prompts.
 
     Raises:
-        ApiError: the response is too large, or memory does not suffice.
+        ApiError: the response is too large, or there is not enough memory.
     """
     model, num_logprobs = choices.model, 0 if logprobs is None else 1 + logprobs
     if not body.stream:
@@ -227,7 +227,7 @@ def admit(choices: Choices, body: GenerationRequest, limits: list[int], logprobs
 
 
 def check_answer(nbytes: int, what: str, param: str) -> None:
-    """Check that a response is small enough to be sent as a whole.
+    """Check that a response that is not streamed is small enough.
 
     Raises:
         ApiError: the response is too large.
@@ -238,7 +238,7 @@ def check_answer(nbytes: int, what: str, param: str) -> None:
 
 
 def room(model: ServedModel, prompt: list[int], limit: int | None, default: int | None, param: str) -> int:
-    """Return the maximal number of new tokens after a prompt; a target does not share the context with its source.
+    """Return the largest number of new tokens after a prompt. A target does not share the context with its source.
 
     Raises:
         ApiError: prompt and completion together are longer than the context.

@@ -1,4 +1,4 @@
-"""Fields of requests that generate text: sampling, stop strings, streaming and structured output."""
+"""Fields of text generation requests: sampling, stop strings, streaming and structured output."""
 
 import json
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ class StreamOptions(Fields):
 
 
 class JsonSchema(Fields):
-    """The `json_schema` of `response_format`."""
+    """Object `json_schema` of `response_format`."""
 
     schema_: dict[str, Any] = Field(alias="schema")
     strict: bool | None = None  # every schema is obeyed
@@ -60,7 +60,7 @@ class ResponseFormat(Fields):
 
 
 class StructuredOutputs(Fields):
-    """A constraint as vLLM's clients write it; one of these."""
+    """Constraint in the format of vLLM's clients; exactly one field is set."""
 
     json_: dict[str, Any] | str | None = Field(None, alias="json")
     regex: str | None = None
@@ -70,7 +70,7 @@ class StructuredOutputs(Fields):
 
 
 class GenerationRequest(Body):
-    """The fields that completions and chat completions share."""
+    """Fields shared by completions and chat completions."""
 
     model: str | None = None
     max_tokens: Count | None = None
@@ -166,7 +166,7 @@ class GenerationRequest(Body):
         return names
 
     def most_tokens(self) -> int | None:
-        """Return the maximal number of new tokens; None if the body sets none.
+        """Return the largest number of new tokens; None if the body sets no limit.
 
         Raises:
             ApiError: max_tokens and max_completion_tokens differ.
@@ -178,11 +178,11 @@ class GenerationRequest(Body):
 
     @property
     def include_usage(self) -> bool:
-        """Return whether a stream ends with a usage event."""
+        """Return whether the stream ends with a usage event."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     def sampling(self) -> dict[str, Any]:
-        """Return the fields of `Sampling` that this body sets; the model's defaults apply to the others."""
+        """Return the fields of `Sampling` set by this body. The model's defaults apply to the others."""
         names = (
             "temperature",
             "top_p",
@@ -205,10 +205,10 @@ class GenerationRequest(Body):
         return settings | self.grammar()
 
     def grammar(self) -> dict[str, Any]:
-        """Return the constraint on the text, as a field of `Sampling`.
+        """Return the constraint on the generated text as a field of `Sampling`.
 
         Raises:
-            ApiError: there is more than one constraint.
+            ApiError: the body sets more than one constraint.
         """
         rules = list(self._rules())
         if len(rules) > 1:

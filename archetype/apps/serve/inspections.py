@@ -62,7 +62,7 @@ class Recurrent(TypedDict):
 
 
 async def inspect(exchange: Exchange, body: InspectRequest) -> Inspected:
-    """Trace a forward pass, and answer with the small results of all views."""
+    """Trace a forward pass and respond with a summary of every view."""
     captures = exchange.app.captures
     async with exchange.app.models.use(body.model) as model:
         text, target = await _text_of(model, exchange.app.metrics, body)
@@ -84,7 +84,7 @@ async def inspect(exchange: Exchange, body: InspectRequest) -> Inspected:
 
 
 def bytes_of_trace(model: ServedModel, length: int) -> int:
-    """Return the bytes of a pass's activations in float32, its logits, and one layer's attention maps."""
+    """Return the bytes of a pass's activations in float32, its logits, and the attention maps of one layer."""
     spec = model.lm.spec
     heads, width = 0, 0
     for stack in spec.stacks:
@@ -98,9 +98,9 @@ def bytes_of_trace(model: ServedModel, length: int) -> int:
 
 
 async def attention(exchange: Exchange) -> Raw:
-    """Answer with a head's scores, masked scores or weights, max-pooled if they have more than `max` positions.
+    """Respond with the scores, masked scores or weights of a head, max-pooled to at most `max` positions.
 
-    The weight of a masked pair is minus infinity, which tells it from a weight of 0.
+    Masked pairs have the weight minus infinity, which distinguishes them from pairs whose weight is 0.
     """
     query = exchange.query
     stage, limit = query.get("stage", "weights"), exchange.number("max", MAX_SIDE, 1, MAX_INSPECTED_TOKENS)
@@ -123,12 +123,12 @@ async def attention(exchange: Exchange) -> Raw:
 
 
 async def heads(exchange: Exchange) -> Raw:
-    """Answer with small maps of all heads, in the order of the summary: 0 is a masked pair, 1 to 255 the weight."""
+    """Respond with small maps of all heads, in the order of the summary: 0 is a masked pair, 1 to 255 a weight."""
     return raw_tensor(exchange.app.captures.get(exchange.parameters["id"]).maps)
 
 
 async def lens(exchange: Exchange) -> Lens:
-    """Answer with the logit lens of each layer, at all positions or at one."""
+    """Respond with the logit lens of each layer, at all positions or at a single position."""
     top = exchange.number("k", 1, 1, TOP)
     capture = exchange.app.captures.get(exchange.parameters["id"])
     async with exchange.app.models.use(capture.model.name):
@@ -150,7 +150,7 @@ async def lens(exchange: Exchange) -> Lens:
 
 
 async def exact(exchange: Exchange) -> Exactness:
-    """Answer with the largest difference between the logits of the traced pass and of a plain one."""
+    """Respond with the largest logit difference between a traced and an untraced forward pass."""
     capture = exchange.app.captures.get(exchange.parameters["id"])
     async with exchange.app.models.use(capture.model.name):
         difference = await capture.max_logit_difference()
@@ -158,7 +158,7 @@ async def exact(exchange: Exchange) -> Exactness:
 
 
 async def experts(exchange: Exchange) -> Experts:
-    """Answer with each token's experts, and the load of each expert."""
+    """Respond with each token's experts and the load of each expert."""
     capture = exchange.app.captures.get(exchange.parameters["id"])
     async with exchange.app.models.use(capture.model.name):
         view = await _view(capture, capture.inspection.experts)
@@ -175,7 +175,7 @@ async def experts(exchange: Exchange) -> Experts:
 
 
 async def recurrent(exchange: Exchange) -> Recurrent:
-    """Answer with the series of states and gates."""
+    """Respond with the series of states and gates."""
     capture = exchange.app.captures.get(exchange.parameters["id"])
     async with exchange.app.models.use(capture.model.name):
         try:
@@ -240,7 +240,7 @@ async def _view(capture: Capture, work: Any) -> Any:
 
 
 def raw_tensor(tensor: Tensor) -> Raw:
-    """Return the values of a tensor as bytes, row-major and little-endian."""
+    """Return the elements of a tensor as bytes, row-major and little-endian."""
     tensor = tensor.contiguous().cpu()
     data = tensor.numpy()
     return Raw(

@@ -1,4 +1,4 @@
-"""POST /api/spec/cache: bytes of the KV cache by length, and the FLOPs of a token with and without it."""
+"""POST /api/spec/cache: KV cache bytes by length, and the FLOPs of a token with and without the cache."""
 
 import asyncio
 from typing import Literal

@@ -1,4 +1,4 @@
-"""All limits of the server. `docs/guide/serving.md` lists them, and an error names the limit that was exceeded."""
+"""All limits of the server. `docs/guide/serving.md` lists them, and an error names the exceeded limit."""
 
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ class Limits:
 
     Attributes:
         body_bytes: size of a request body.
-        body_seconds: time until the body has arrived.
+        body_seconds: time until the complete body has arrived.
         seconds: time until the response is complete.
     """
 

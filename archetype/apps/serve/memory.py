@@ -1,4 +1,4 @@
-"""Memory budget of the whole process: weights, states, responses, images, grammars."""
+"""Memory budget of the process: weights, states, responses, images and grammars."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,14 +12,14 @@ FALLBACK_MEMORY = 2**32  # bytes, if the system does not report its free memory
 
 
 class Memory:
-    """Memory in use, and whether more fits.
+    """Memory in use, and admission of requests that need more.
 
     Args:
         total: budget in bytes; None for nine tenths of the device's free memory.
         device: device of weights and states, as in --device.
 
     Attributes:
-        weights: returns the bytes of the models in memory; models are unloaded for a model, but not for a request.
+        weights: returns the bytes of the loaded models. Models are unloaded for another model, but not for a request.
         others: functions that return the bytes of caches, captures and unread responses.
     """
 
@@ -40,13 +40,13 @@ class Memory:
 
     @property
     def for_work(self) -> int:
-        """Return the bytes for requests and `others`; at least `WORK_BYTES` of them are for requests."""
+        """Return the bytes available to requests and `others`, of which requests get at least `WORK_BYTES`."""
         # weights that fill the budget must not block all requests
         return max(self.total - self.weights(), self._kept + WORK_BYTES)
 
     @property
     def used(self) -> int:
-        """Return the bytes in use, without the weights: reserved by requests, and counted by `others`."""
+        """Return the bytes in use without the weights: reserved by requests, or counted by `others`."""
         return self._held + self._kept
 
     @property
@@ -55,15 +55,15 @@ class Memory:
 
     @contextmanager
     def hold(self, nbytes: int, what: str, param: str | None = None) -> Iterator[None]:
-        """Reserve memory for a request within the context.
+        """Reserve memory for a request while the context is open.
 
         Args:
             nbytes: memory that the request needs.
-            what: first words of the error.
-            param: field of the body that decides the size.
+            what: first words of the error message.
+            param: field of the body that determines the size.
 
         Raises:
-            ApiError: the request does not fit now (503), or never does (400).
+            ApiError: the request does not fit now (503), or can never fit (400).
         """
         with self._lock:
             self.check(nbytes, what, param)
@@ -75,16 +75,16 @@ class Memory:
                 self._held -= nbytes
 
     def check(self, nbytes: int, what: str, param: str | None = None, alone: int | None = None) -> None:
-        """Check like `hold` without reserving: for memory that `others` will count.
+        """Check like `hold`, but without a reservation, for memory that `others` will count.
 
         Args:
             nbytes: memory that all requests need together.
-            what: first words of the error.
-            param: field of the body that decides the size.
-            alone: memory that this request needs without the others (default: `nbytes`).
+            what: first words of the error message.
+            param: field of the body that determines the size.
+            alone: memory that this request needs by itself (default: `nbytes`).
 
         Raises:
-            ApiError: as `hold`.
+            ApiError: same as for `hold`.
         """
         if nbytes <= COUNTED_BYTES:
             return

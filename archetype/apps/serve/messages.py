@@ -1,4 +1,4 @@
-"""Messages of a conversation, and their form as input of a chat template."""
+"""Messages of a conversation, and their conversion to the input of a chat template."""
 
 import json
 from contextlib import suppress
@@ -15,7 +15,7 @@ CALL, FUNCTION = ("id", "type", "function", "index"), ("name", "arguments")  # k
 
 
 class Part(Fields):
-    """A part of a message's content; parts other than text are refused once the model is known."""
+    """Part of a message's content. Parts other than text are refused once the model is known."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -32,7 +32,7 @@ class Part(Fields):
 
 
 class Message(Fields):
-    """A message of a conversation; extra keys go to the model's template, and are refused if it does not read them."""
+    """Message of a conversation. Extra keys go to the model's template, and are refused if it does not read them."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -46,10 +46,10 @@ class Message(Fields):
 
 
 def plain_messages(messages: list[Message], template: ChatTemplate) -> list[dict[str, Any]]:
-    """Convert messages to the template's form: contents as text, call arguments as objects, tool results with names.
+    """Convert messages to the template's format: content as text, call arguments as objects, tool results with names.
 
     Raises:
-        ApiError: a part is not text, or a message has more calls than the template writes.
+        ApiError: a part is not text, or a message has more tool calls than the template writes.
     """
     plain: list[dict[str, Any]] = []
     names: dict[Any, str] = {}  # call id -> function name

@@ -1,4 +1,4 @@
-"""Counters of the server, for Prometheus."""
+"""Prometheus metrics of the server."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -31,13 +31,13 @@ COUNTERS = (
 
 
 class Clock:
-    """Measures the time to the first token of a response, and the time between later tokens."""
+    """Timer for the time to the first token of a response and the time between later tokens."""
 
     def __init__(self, first: Histogram, between: Histogram) -> None:
         self._next, self._between, self._last = first, between, time.perf_counter()
 
     def tick(self) -> None:
-        """Record the arrival of tokens."""
+        """Record the arrival of new tokens."""
         now = time.perf_counter()
         self._next.observe(now - self._last)
         self._next, self._last = self._between, now
@@ -70,13 +70,13 @@ class Metrics:
 
 
 class EngineStats(Collector):
-    """Collector of the engines' own statistics."""
+    """Prometheus collector for the engines' statistics."""
 
     def __init__(self, loaded: "Callable[[], list[ServedModel]]") -> None:
         self._loaded = loaded
 
     def collect(self) -> Iterable[Metric]:
-        """Yield the metrics of every model that generates."""
+        """Yield the metrics of every generating model."""
         # read when Prometheus asks, so nothing is counted twice; unloaded models are absent
         engines = [(model.name, model.worker.engine.stats()) for model in self._loaded() if model.worker.engine]
         for kind, fields in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):

@@ -1,4 +1,4 @@
-"""Served models: loaded at their first request, within a memory budget."""
+"""Served models, loaded at their first request within a memory budget."""
 
 import asyncio
 import gc
@@ -24,14 +24,14 @@ WEIGHTS = ("*.safetensors", "*.gguf", "pytorch_model*.bin")
 
 @dataclass(frozen=True)
 class Source:
-    """A model that can be served.
+    """Model that can be served.
 
     Attributes:
         name: name in requests.
-        place: folder, or name on the hub.
-        aliases: other names.
-        on_demand: whether the model is loaded by its first request, and not when the server starts.
-        prompt: first prompt in the web UI.
+        place: folder, or name on huggingface.co.
+        aliases: other names in requests.
+        on_demand: whether the first request loads the model, instead of the start of the server.
+        prompt: prompt shown first in the web UI.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Source:
     prompt: str | None = None
 
     def nbytes(self) -> int:
-        """Return the bytes of the stored weights; 0 if they are not on this machine."""
+        """Return the number of bytes of the stored weights; 0 if they are not on this machine."""
         folder = Path(self.place)
         if folder.is_file():
             return folder.stat().st_size
@@ -50,18 +50,18 @@ class Source:
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """How models are loaded and run.
+    """Options for loading and running models.
 
     Attributes:
         open: function that loads a folder.
-        slots: requests of one model that are decoded together.
+        slots: number of requests of one model that are decoded together.
         max_queue: requests that may queue when all slots are busy.
         prefix_bytes: size of the prefix cache.
         memory_bytes: memory for all models and requests; None for nine tenths of the device's free memory.
         device: device of the models, as in --device.
         load_seconds: time that a request waits for its model.
-        own_sampling: whether generation_config.json sets the defaults of sampling.
-        chat_template: file or name of a template that replaces the model's own.
+        own_sampling: whether generation_config.json sets the sampling defaults.
+        chat_template: file or name of a template that replaces the model's template.
     """
 
     open: "Callable[[str], LanguageModel]"
@@ -89,11 +89,11 @@ class _Entry:
 
 
 class Models:
-    """All models by name; idle ones are unloaded when another needs their memory, the least recently used first.
+    """All models by name. If a model needs memory, the least recently used idle models are unloaded.
 
     Args:
-        sources: the models; the first answers requests that do not name a model.
-        options: how the models are loaded and run.
+        sources: the models. The first model serves requests that do not name a model.
+        options: options for loading and running the models.
 
     Raises:
         SpecError: two models have the same name.
@@ -125,10 +125,10 @@ class Models:
         return [entry.model for entry in self._entries.values() if entry.model is not None]
 
     def has_chat_template(self, source: Source) -> bool | None:
-        """Return whether a model has a chat template; None if unknown: a hub model that is not loaded yet.
+        """Return whether a model has a chat template; None for a model on huggingface.co that is not loaded yet.
 
         Raises:
-            DataError: its file is damaged.
+            DataError: the template's file is damaged.
         """
         if (model := self._entries[source.name].model) is not None:
             return model.lm.template is not None
@@ -141,10 +141,10 @@ class Models:
         return read_template(tokenizer if tokenizer.is_dir() else folder) is not None if folder.is_dir() else None
 
     def source(self, name: str | None) -> Source:
-        """Return the model with a name or alias; without a name, the first model.
+        """Return the model with a name or alias; the first model if no name is given.
 
         Raises:
-            ApiError: there is no such model.
+            ApiError: no model has this name.
         """
         if not self._entries:
             raise ApiError("model_not_found", "no model is served; start `archetype serve MODEL`", "model")
@@ -158,10 +158,10 @@ class Models:
 
     @asynccontextmanager
     async def use(self, name: str | None) -> "AsyncIterator[ServedModel]":
-        """Provide a loaded model that stays in memory within the context.
+        """Provide a loaded model, which stays in memory while the context is open.
 
         Raises:
-            ApiError: there is no such model, or it cannot be loaded now.
+            ApiError: no model has this name, or the model cannot be loaded now.
         """
         entry = self._entries[self.source(name).name]
         entry.num_users += 1

@@ -1,4 +1,4 @@
-"""GET /openapi.json: every route, with the schemas of its body and answers."""
+"""GET /openapi.json: every route with the schemas of its body and response."""
 
 import asyncio
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ JSON, STREAM = "application/json", "text/event-stream"
 
 
 class Closed(GenerateJsonSchema):
-    """JSON schemas in which answers have no further keys."""
+    """JSON schema generator that forbids additional keys in responses."""
 
     def typed_dict_schema(self, schema: Any) -> dict[str, Any]:
         return super().typed_dict_schema(schema) | {"additionalProperties": False}

@@ -1,4 +1,4 @@
-"""GET / and /assets: the built web UI, or how to build it."""
+"""GET / and /assets: the built web UI, or instructions to build it."""
 
 import mimetypes
 import secrets
@@ -26,7 +26,7 @@ def is_built() -> bool:
 
 
 async def index(exchange: Exchange) -> Raw:
-    """Answer with the web UI, or with how to build it."""
+    """Respond with the web UI, or with instructions to build it."""
     # a nonce per response lets the page's own inline style pass the content security policy
     file, nonce = FOLDER / "index.html", secrets.token_urlsafe(16)
     text = file.read_text(encoding="utf-8").replace("{{nonce}}", nonce) if is_built() else MISSING
@@ -41,7 +41,7 @@ async def index(exchange: Exchange) -> Raw:
 
 
 async def asset(exchange: Exchange) -> Raw:
-    """Answer with a file of the web UI, compressed if the browser accepts that; its name changes with its contents."""
+    """Serve a file of the web UI, compressed if the browser accepts it. File names change with their contents."""
     folder = (FOLDER / "assets").resolve()
     file = (folder / exchange.parameters["path"]).resolve()
     # a path with .. or a link must not lead out of the folder

@@ -1,4 +1,4 @@
-"""POST /api/spec/position: position encodings and masks as functions of the specification; nothing here loads torch."""
+"""POST /api/spec/position: position encodings and masks of a specification, computed without torch."""
 
 import asyncio
 import re
@@ -45,12 +45,12 @@ class Positions(TypedDict):
 
 
 async def position(exchange: Exchange, body: PositionRequest) -> Positions | Problems:
-    """Answer with the position embeddings and masks of a specification."""
+    """Respond with the position embeddings and masks of a specification."""
     return await asyncio.to_thread(positions, exchange.app.models, body)
 
 
 def positions(models: Models, body: PositionRequest) -> Positions | Problems:
-    """Return positions and pattern of each kind of layer; the model's position embedding, and its state."""
+    """Return the position encoding and mask of each kind of layer, the model's position embedding, and its state."""
     try:
         model = read(models, body)
         cost = model_cost(model)

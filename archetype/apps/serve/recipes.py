@@ -28,8 +28,8 @@ class RecipeRequest(SpecRequest):
     """POST /api/spec/recipe.
 
     Attributes:
-        data: its kind (absent: the first that suits the model).
-        size: bytes of the text.
+        data: kind of data (default: the first kind that suits the model).
+        size: size of the text in bytes.
     """
 
     data: str | None = None
@@ -57,7 +57,7 @@ async def recipe(exchange: Exchange, body: RecipeRequest) -> RecipeAnswer | Prob
 
 
 def recipe_of(models: Models, body: RecipeRequest) -> RecipeAnswer | Problems:
-    """Return a recipe that holds the specification, the command that runs it, and the costs of the run."""
+    """Return a recipe that contains the specification, the command that runs it, and the costs of the run."""
     from archetype.training.defaults import recipe_for
     from archetype.training.memory import StepMemoryCost
     from archetype.training.resolve import resolve_objective

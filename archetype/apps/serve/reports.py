@@ -1,4 +1,4 @@
-"""GET /api/reports: reports of studies, as `archetype compare` writes them; nothing here loads torch."""
+"""GET /api/reports: study reports written by `archetype compare`, read without torch."""
 
 import asyncio
 from collections.abc import Sequence
@@ -30,13 +30,13 @@ class ReportDetails(TypedDict):
 
 
 async def list_reports(exchange: Exchange) -> ReportList:
-    """Answer with the main fields of every report."""
+    """Respond with the main fields of every report."""
     reports = exchange.app.reports
     return {"folders": list(map(str, reports.folders)), "reports": await asyncio.to_thread(reports.summaries)}
 
 
 async def report(exchange: Exchange) -> ReportDetails:
-    """Answer with one report: its data, its text, and the names of its pictures."""
+    """Respond with the data and the text of one report, and with the names of its pictures."""
     name = exchange.parameters["name"]
     file = exchange.app.reports.file(name, (".json",))
     try:
@@ -46,7 +46,7 @@ async def report(exchange: Exchange) -> ReportDetails:
 
 
 async def picture(exchange: Exchange) -> Raw:
-    """Answer with a picture of a report."""
+    """Respond with a picture of a report."""
     file = exchange.app.reports.file(exchange.parameters["name"], tuple(PICTURES))
     return Raw(
         await asyncio.to_thread(read_bytes, file),
@@ -61,13 +61,13 @@ async def picture(exchange: Exchange) -> Raw:
 
 
 class Reports:
-    """Reports in some folders, which may be missing: JSON objects with titles, next to Markdown and pictures."""
+    """Reports in some folders, which may not exist: JSON objects with titles, next to Markdown files and pictures."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = folders
 
     def summaries(self) -> list[dict[str, Any]]:
-        """Return the main fields of every report; JSON files without a title are left out."""
+        """Return the main fields of every report. JSON files without a title are left out."""
         summaries = []
         for name, file in self._files((".json",)).items():
             try:
@@ -91,10 +91,10 @@ class Reports:
         return files
 
     def file(self, name: str, suffixes: tuple[str, ...]) -> Path:
-        """Return a file of the folders by its listed name; other paths are refused.
+        """Return the path of a listed report file. Refuse any other name.
 
         Raises:
-            ApiError: there is no such file.
+            ApiError: the name is not listed.
         """
         if (file := self._files(suffixes).get(name)) is None:
             raise ApiError("report_not_found", f"no report is named {name!r:.80}; GET /api/reports lists them", "name")

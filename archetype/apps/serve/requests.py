@@ -1,4 +1,4 @@
-"""Bodies of requests, route by route."""
+"""Request bodies of the routes."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -30,23 +30,23 @@ class CompletionRequest(GenerationRequest):
     }
 
     def prompts(self) -> list[str | Ids]:
-        """Return the prompts, as texts or lists of ids.
+        """Return the prompts as texts or lists of token ids.
 
         Raises:
-            ApiError: there are none, or too many choices.
+            ApiError: the body has no prompts, or asks for too many choices.
         """
         return check_choices(as_list(self.prompt), self.n or 1, "prompt")
 
 
 def as_list(prompts: Prompts) -> list[str | Ids]:
-    """Return a list of prompts; a single text or list of ids becomes a list of one."""
+    """Return a list of prompts. A single prompt, given as text or as token ids, becomes a list of length 1."""
     if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
         return [prompts]
     return list(prompts)  # type: ignore[arg-type]
 
 
 def check_choices(prompts: list[str | Ids], n: int, param: str) -> list[str | Ids]:
-    """Return the prompts if their number is allowed."""
+    """Return the prompts after a check of their number."""
     # an empty text may still have a begin token; an empty list of ids has nothing to continue
     if not prompts or not all(prompt or isinstance(prompt, str) for prompt in prompts):
         raise ApiError("invalid_value", f"{param}: is empty; give some text", param)
@@ -92,7 +92,7 @@ class ChatRequest(GenerationRequest):
         """Return the number of alternatives per token; None for no log-probabilities.
 
         Raises:
-            ApiError: top_logprobs without logprobs.
+            ApiError: top_logprobs is set without logprobs.
         """
         if self.top_logprobs and not self.logprobs:
             raise ApiError("invalid_value", "top_logprobs: needs logprobs; set logprobs to true", "top_logprobs")
@@ -124,7 +124,7 @@ class ImageUrl(Fields):
 
 
 class ImagePart(Fields):
-    """An image as chat clients write it."""
+    """Image in the format of chat clients."""
 
     type: Literal["image_url"]
     image_url: ImageUrl
@@ -161,7 +161,7 @@ class DetokenizeRequest(Body):
 
 
 class InspectRequest(Body):
-    """POST /api/inspect: one of ids, text, messages, source and image."""
+    """POST /api/inspect; exactly one of ids, text, messages, source and image is set."""
 
     model: str | None = None
     ids: list[int] | None = None

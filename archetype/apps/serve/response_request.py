@@ -1,4 +1,4 @@
-"""Body of POST /v1/responses, and its translation into a chat request."""
+"""Body of POST /v1/responses, and its conversion to a chat request."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -14,7 +14,7 @@ CHAT = "send it to /v1/chat/completions"
 
 
 class InputPart(Fields):
-    """A part of a message's content; parts of earlier answers have extra keys."""
+    """Part of a message's content. Parts of earlier responses have extra keys."""
 
     # further keys depend on the type, so an unsupported type is refused before an unknown key
     model_config = ConfigDict(extra="allow")
@@ -36,7 +36,7 @@ class InputPart(Fields):
 
 
 class InputItem(Fields):
-    """A message of the input; other items, such as tool calls, are refused."""
+    """Message of the input. Other items, such as tool calls, are refused."""
 
     # as in `InputPart`
     model_config = ConfigDict(extra="allow")
@@ -67,7 +67,7 @@ class InputItem(Fields):
 
 
 class TextFormat(Fields):
-    """The form of the text."""
+    """Format of the generated text."""
 
     type: Literal["text", "json_object", "json_schema"]
     schema_: dict[str, Any] | None = Field(None, alias="schema")
@@ -88,7 +88,7 @@ class TextFormat(Fields):
 
 
 class TextConfig(Fields):
-    """Format of the text."""
+    """Text settings of a response."""
 
     format: TextFormat | None = None
     verbosity: Any = None
@@ -97,7 +97,7 @@ class TextConfig(Fields):
 
 
 class ResponseStreamOptions(Fields):
-    """How a stream is sent."""
+    """Options of a stream."""
 
     include_obfuscation: Any = None
 

@@ -1,4 +1,4 @@
-"""POST /v1/responses: one answer to a conversation, in the format of OpenAI's Responses API."""
+"""POST /v1/responses: one response to a conversation, in the format of OpenAI's Responses API."""
 
 import secrets
 import time
@@ -94,11 +94,11 @@ async def responses(exchange: Exchange, body: ResponseRequest) -> Response | Non
 
 
 class GrowingResponse:
-    """Streaming response, built up as text is generated.
+    """Streaming response that grows as text is generated.
 
     Args:
         chat: the same request in the format of chat completions.
-        choices: a single choice.
+        choices: choices of the request, of which there is only one.
     """
 
     def __init__(self, model: ServedModel, body: ResponseRequest, chat: ChatRequest, choices: Choices) -> None:
@@ -113,7 +113,7 @@ class GrowingResponse:
         self.deltas(events)
 
     def deltas(self, events: list[Event]) -> list[dict[str, Any]]:
-        """Add the events of a step, and return them as deltas of a stream."""
+        """Add the events of a step, and return the added text as stream deltas."""
         deltas = []
         for step in events:
             logprobs = []
@@ -138,7 +138,7 @@ class GrowingResponse:
 
     @property
     def status(self) -> Status:
-        """Return whether the text is complete, or was cut off."""
+        """Return the status: in progress, completed, or incomplete if the text was cut off."""
         if not self._reason:
             return "in_progress"
         # "length" is max_output_tokens or the end of the context
@@ -157,7 +157,7 @@ class GrowingResponse:
         }
 
     def object(self) -> Response:
-        """Return the response, with its usage when it has ended."""
+        """Return the response as JSON, with its usage if the response has ended."""
         # settings that the body leaves out are reported with the model's defaults
         body, sampling, has_ended = self._body, self._model.lm.sampling, bool(self._reason)
         format: Row = {"type": "text"}

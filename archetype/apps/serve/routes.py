@@ -1,4 +1,4 @@
-"""Route table: method, path and handler of every route; a handler's signature has the types of its body and answer."""
+"""Route table: method, path and handler of every route. Handler signatures have the types of body and response."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,13 +24,13 @@ class Route:
     """One route.
 
     `handler` is `async def name(exchange)` for GET, and `async def name(exchange, body: SomeBody)` for POST. It returns
-    its answer, or None once it has streamed events.
+    the response, or None after it has streamed events.
 
     Attributes:
         path: URL path in Starlette's notation.
-        function: the handler as "module.name", below `archetype.apps.serve`; imported at its first request.
+        function: the handler as "module.name", relative to `archetype.apps.serve`. Its first request imports it.
         summary: one line for the OpenAPI document.
-        media: content type of an answer that is not JSON.
+        media: content type of a response that is not JSON.
         query: JSON schema of each query parameter.
         uses_model: whether the handler needs a model, and therefore imports torch.
     """
@@ -54,7 +54,7 @@ class Route:
 
     @property
     def body(self) -> "type[Body] | None":
-        """Return the class of the body; None for GET."""
+        """Return the class of the request body; None for GET."""
         return self.types.get("body")
 
     @property
@@ -70,7 +70,7 @@ class Route:
         return "types" in self.__dict__
 
     async def answer(self, exchange: Exchange) -> None:
-        """Answer a request."""
+        """Respond to a request."""
         # also if the handler fails, or its client goes away
         with exchange.cleanup:
             arguments = [] if self.body is None else [exchange.read(self.body)]
@@ -141,7 +141,7 @@ ROUTES = (
 
 
 def load(with_models: bool) -> None:
-    """Import the handlers before the first request; those that use a model only `with_models`."""
+    """Import the handlers before the first request. Handlers that use a model are imported only `with_models`."""
     for route in ROUTES:
         if with_models or not route.uses_model:
             assert route.types  # `types` imports the handler

@@ -1,6 +1,6 @@
-"""GET /api/runs: the training runs of a folder and their curves, also while a run is being trained.
+"""GET /api/runs: training runs of a folder and their curves, including runs still in training.
 
-Only the FLOPs of runs with frozen weights need torch.
+torch is imported only to compute the FLOPs of runs with frozen weights.
 """
 
 import asyncio
@@ -52,14 +52,14 @@ class Curves(TypedDict):
 
 
 async def list_runs(exchange: Exchange) -> RunList:
-    """Answer with a summary of every run."""
+    """Respond with a summary of every run."""
     runs = exchange.app.runs
     async with runs.turn:
         return {"folder": str(runs.folder), "runs": await asyncio.to_thread(runs.summaries)}
 
 
 async def run(exchange: Exchange) -> RunDetails:
-    """Answer with recipe, architecture and environment of one run."""
+    """Respond with recipe, architecture and environment of one run."""
     runs, name = exchange.app.runs, exchange.parameters["name"]
     folder = runs.find(name)
     async with runs.turn:
@@ -67,7 +67,7 @@ async def run(exchange: Exchange) -> RunDetails:
 
 
 async def metrics(exchange: Exchange) -> Curves:
-    """Answer with the curves of one run, or with their points after a step."""
+    """Respond with the curves of one run, or with their points after a step."""
     query, name, runs = exchange.query, exchange.parameters["name"], exchange.app.runs
     folder = runs.find(name)
     points = exchange.number("points", 2000, 1, MAX_POINTS)
@@ -98,11 +98,11 @@ class Runs:
         """Return the curves of a run.
 
         Args:
-            points: maximal number of points of a curve.
-            after: step after which the curves begin.
-            smoothing: factor of the moving average.
+            points: largest number of points per curve.
+            after: only points after this step are returned.
+            smoothing: decay of the moving average.
             axis: one of `AXES`, or "flops".
-            only: names of the curves; None for all.
+            only: names of the curves to return; None for all.
         """
         training = is_training(folder)  # before reading: a run that has ended has written all metrics
         metrics = self._read(folder)
@@ -128,7 +128,7 @@ class Runs:
         }
 
     def summaries(self) -> list[dict[str, Any]]:
-        """Return a summary of every run, newest first; a run that cannot be read has an error instead."""
+        """Return a summary of every run, newest first. A run that cannot be read has an error instead."""
         summaries = [self._summary(name, folder) for name, folder in run_folders(self.folder).items()]
         readable = [summary for summary in summaries if "problem" not in summary]
         recipes = [summary.pop("values") for summary in readable]
@@ -161,10 +161,10 @@ class Runs:
         return metrics
 
     def find(self, name: str) -> Path:
-        """Return the folder of a run by its listed name; other paths are refused.
+        """Return the folder of a listed run. Refuse any other name.
 
         Raises:
-            ApiError: there is no such run.
+            ApiError: no listed run has this name.
         """
         if (folder := run_folders(self.folder).get(name)) is None:
             message = f"no run in {self.folder} is named {name!r:.80}; GET /api/runs lists them"

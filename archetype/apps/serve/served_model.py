@@ -51,7 +51,7 @@ class ServedModel:
 
     @property
     def context_length(self) -> int | None:
-        """Return the maximal number of tokens of a sequence; None for an image model."""
+        """Return the largest number of tokens in a sequence; None for an image model."""
         return None if self.lm.spec.reads_images else self.lm.model.spec.context_length
 
     @property
@@ -72,16 +72,16 @@ class ServedModel:
 
     @cached_property
     def token_bytes(self) -> Callable[[int], bytes]:
-        """Return a function from a token id to its bytes."""
+        """Return a function that maps a token id to its bytes."""
         return _no_bytes if self.lm.tokenizer is None else TokenBytes(self.lm.tokenizer)
 
     @cached_property
     def special(self) -> dict[int, str]:
-        """Return the names of the special tokens, which have no text, by id."""
+        """Return the names of the special tokens, which have no text, keyed by id."""
         return {} if self.lm.tokenizer is None else {id: name for name, id in self.lm.tokenizer.special_tokens.items()}
 
     def bytes_of(self, token: int) -> bytes:
-        """Return a token's bytes for display: for a special token its name, for an unknown id "token_id:ID"."""
+        """Return a token's bytes for display: the name of a special token, "token_id:ID" for an unknown id."""
         if (name := self.special.get(token)) is not None:
             return name.encode()
         if self.lm.tokenizer is None or token >= self.lm.tokenizer.vocab_size:
@@ -90,15 +90,15 @@ class ServedModel:
         return self.token_bytes(token) or self.lm.tokenizer.token(token).encode()
 
     def check_state(self, length: int, source_length: int, param: str) -> None:
-        """Check that memory suffices for the state of one more sequence.
+        """Check that there is enough memory for the state of one more sequence.
 
         Args:
             length: tokens of the text, or of the target of an encoder-decoder.
             source_length: tokens of the source.
-            param: field of the body that decides the length.
+            param: field of the body that determines the length.
 
         Raises:
-            ApiError: memory does not suffice.
+            ApiError: there is not enough memory.
         """
         engine, context = self.worker.engine, self.context_length or 1
         assert engine is not None
@@ -121,7 +121,7 @@ class ServedModel:
             task: "completions", "chat completions", "embeddings" or "classes".
 
         Raises:
-            ApiError: the model does not support the task; names what it supports.
+            ApiError: the model does not support the task. The message names the tasks that the model supports.
         """
         head = getattr(self.lm.spec, "head", None)
         able = {

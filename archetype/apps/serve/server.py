@@ -1,4 +1,4 @@
-"""uvicorn server: drops stalled connections, and finishes running responses after a signal to stop."""
+"""uvicorn server that drops stalled connections and finishes running responses after a stop signal."""
 
 import asyncio
 import gc
@@ -21,14 +21,14 @@ SWITCH_SECONDS = 0.001  # the interpreter's switch interval: how soon a model's 
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server of one application.
+    """uvicorn server for one application.
 
     A first signal lets running requests finish and refuses new ones; after `grace_seconds`, or at a second signal,
     the unfinished requests are refused as well.
 
     Args:
         app: the application.
-        grace_seconds: time for unfinished requests when the server stops.
+        grace_seconds: time that unfinished requests get when the server stops.
     """
 
     def __init__(self, app: App, grace_seconds: float = 30.0) -> None:
@@ -52,7 +52,7 @@ class Server(uvicorn.Server):
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # its messages may quote requests
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop after a signal; at once after a second one."""
+        """Begin to stop after a signal, and stop immediately after a second signal."""
         # a second signal
         if self.should_exit:
             self.grace_seconds = 0.0
@@ -92,7 +92,7 @@ def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens on a port; 0 picks a free port.
 
     Raises:
-        DataError: the address is in use, or is not one of this machine.
+        DataError: the address is in use, or does not belong to this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -104,12 +104,12 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def serve(app: App, listening: socket.socket, grace_seconds: float, on_started: Any = lambda: None) -> None:
-    """Answer requests until a signal comes.
+    """Respond to requests until a stop signal arrives.
 
     Args:
         listening: socket from `listen`.
-        grace_seconds: time for unfinished requests after the signal.
-        on_started: called when the first model is loaded and requests are answered.
+        grace_seconds: time that unfinished requests get after the signal.
+        on_started: called when the first model is loaded and the server accepts requests.
 
     Raises:
         ArchetypeError: the first model cannot be loaded.

@@ -1,4 +1,4 @@
-"""Mistakes of a specification, with their lines and columns in its YAML text."""
+"""Errors in a specification, with their lines and columns in the YAML text."""
 
 import re
 from collections.abc import Iterable
@@ -26,10 +26,10 @@ class Problems(TypedDict):
 
 
 def problems(error: SpecError, text: str) -> Problems:
-    """Return each mistake with its line and column, or those of the enclosing node.
+    """Return each error with its line and column, or with the position of the enclosing node.
 
     Args:
-        error: one mistake, or several.
+        error: one error, or several.
         text: YAML text of the specification.
     """
     import yaml
@@ -50,7 +50,7 @@ def _problem(mistake: SpecError, node: Any) -> Problem:
 
 
 def position_of(path: str, node: Any) -> tuple[int, int]:
-    """Return line and column, counted from 1, of the deepest part of a path found in a YAML tree."""
+    """Return the line and column, counted from 1, of the longest prefix of a path that exists in a YAML tree."""
     mark = getattr(node, "start_mark", None)
     for key in re.findall(r"[^.\[\]]+", path):
         for wrapper in ("block", "blocks"):  # `{repeat: N, block: ...}` adds a level that paths leave out

@@ -1,4 +1,4 @@
-"""POST /api/spec/evaluate: diagram and costs of a specification. No torch, and requests cannot name files."""
+"""POST /api/spec/evaluate: diagram and costs of a specification, without torch. Requests cannot name files."""
 
 import asyncio
 import inspect
@@ -45,7 +45,7 @@ class Origin(Fields):
 
 
 class SpecRequest(Body):
-    """A body that names a specification (default: the first model's)."""
+    """Request body that names a specification (default: the first model's specification)."""
 
     source: str | None = None
     preset: str | None = None
@@ -99,7 +99,7 @@ async def evaluate(exchange: Exchange, body: EvaluateRequest) -> Evaluation | Pr
 
 
 def evaluated(models: Models, body: EvaluateRequest) -> Evaluation | Problems:
-    """Return diagram, costs, memory fit and differences of the specification named by a request."""
+    """Return the diagram, costs, memory fit and differences of the specification in a request."""
     # the editor keeps the user's own text, with its comments, unless a field was changed from outside
     text = body.source or ""
     try:
@@ -143,7 +143,7 @@ def evaluated(models: Models, body: EvaluateRequest) -> Evaluation | Problems:
 
 
 def family_name(spec: ModelSpec) -> str | None:
-    """Return the family under which a model can be exported; None if no family fits."""
+    """Return the family to which a model can be exported; None if no family fits."""
     try:
         return family_for(spec).name
     except ArchetypeError:
@@ -152,7 +152,7 @@ def family_name(spec: ModelSpec) -> str | None:
 
 @lru_cache(maxsize=64)  # while the user types, the specification compared with stays the same
 def sums(spec: ModelSpec, batch: int, length: int | None, dtype: str) -> dict[str, Any]:
-    """Return the totals of a specification, for comparison with another."""
+    """Return the totals of a specification for comparison with another specification."""
     report = cost_report(spec, batch, length, dtype)
     return {"name": spec.name or spec.kind} | {
         name: getattr(report, name) for name in ("parameters", "flops", "state", "memory")
@@ -160,10 +160,10 @@ def sums(spec: ModelSpec, batch: int, length: int | None, dtype: str) -> dict[st
 
 
 def read(models: Models, origin: Origin | SpecRequest) -> ModelSpec:
-    """Return the specification named by a request; files cannot be named.
+    """Return the specification in a request, which cannot be a file.
 
     Raises:
-        SpecError: there is none, or it is wrong.
+        SpecError: the request names no specification, or the specification is wrong.
     """
     if origin.source is not None:
         # from its text only: a source that names a file or a folder would read this machine's files
@@ -179,9 +179,9 @@ def read(models: Models, origin: Origin | SpecRequest) -> ModelSpec:
 
 
 def fitting(report: CostReport) -> list[dict[str, Any]]:
-    """Return the largest batch and the longest text for each use, for common memory sizes.
+    """Return the largest batch and the longest text that fit into common memory sizes, for each use.
 
-    Empty if a part's cost is measured on its module, which would take too long at the lengths tried.
+    The list is empty if a part's cost is measured on its module, which would take too long for the lengths to try.
     """
     costs = [group.cost for stack in report.cost.stacks for group in stack.groups]
     if any(part.is_measured for cost in costs for part in cost.contents.values()):
@@ -190,7 +190,7 @@ def fitting(report: CostReport) -> list[dict[str, Any]]:
 
 
 def times(report: CostReport, name: str) -> dict[str, Any] | None:
-    """Return the roofline time of each phase on a device, from the vendor's peaks; None for an unknown device."""
+    """Return the roofline time of each phase on a device, given the vendor's peaks; None for an unknown device."""
     if (device := DEVICES.get(name)) is None:
         return None
     phases = [time._asdict() for time in predict(report, device)]
@@ -206,7 +206,7 @@ def times(report: CostReport, name: str) -> dict[str, Any] | None:
 
 
 def form(spec: ModelSpec) -> list[dict[str, Any]]:
-    """Return all fields with their values for a form: the model's, then those of each distinct layer."""
+    """Return all fields with their values for a form: the model's fields, then those of each distinct layer."""
     fields = spec.dump(full=True)
     groups = []
     for stack in spec.stacks:
@@ -226,7 +226,7 @@ def form(spec: ModelSpec) -> list[dict[str, Any]]:
 
 
 def diagram(scene: Scene) -> dict[str, Any]:
-    """Return the SVG drawing and its boxes with their costs."""
+    """Return the SVG drawing, and its boxes with their costs."""
     boxes = [
         {
             "id": box.id,
@@ -259,7 +259,7 @@ def diagram(scene: Scene) -> dict[str, Any]:
 
 
 def parts(spec: ModelSpec, scene: Scene) -> dict[str, Any]:
-    """Return the YAML of each field that a scene draws, and its description with the paper."""
+    """Return the YAML and the description of each field shown in a scene."""
     rows = {}
     items: list[Box | Container] = [*scene.boxes, *scene.containers]
     for field in dict.fromkeys(item.field for item in items if item.field):

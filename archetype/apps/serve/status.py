@@ -1,4 +1,4 @@
-"""GET /health, /metrics and /v1/models: the server's state; neither torch nor pydantic is imported."""
+"""GET /health, /metrics and /v1/models: state of the server. Imports neither torch nor pydantic."""
 
 from typing import TYPE_CHECKING, Literal
 
@@ -30,7 +30,7 @@ class ModelList(TypedDict):
 
 
 async def health(exchange: Exchange) -> Health:
-    """Answer with 200, or with 503 once the server is shutting down."""
+    """Respond with 200, or with 503 once the server is shutting down."""
     if exchange.app.stopping:
         exchange.status = 503
         return {"status": "shutting_down"}

@@ -1,4 +1,4 @@
-"""Inspection of one token: its values along the diagram, and the token sampled after it."""
+"""Inspection of one token: its activations along the diagram, and the token sampled after it."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ class Choice(TypedDict):
 
 
 async def token_way(exchange: Exchange) -> Way:
-    """Answer with the outputs of all boxes of the diagram at a position: names, shapes and root mean squares."""
+    """Respond with the outputs of all boxes of the diagram at a position: names, shapes and root mean squares."""
     stations = await _stations(exchange.app.captures.get(exchange.parameters["id"]), exchange)
     return {
         "stations": [
@@ -48,13 +48,13 @@ async def token_way(exchange: Exchange) -> Way:
 
 
 async def station(exchange: Exchange) -> Raw:
-    """Answer with the values of one output, named by its index; NaN marks a masked pair."""
+    """Respond with the elements of one output, given its index. NaN marks a masked pair."""
     stations = await _stations(exchange.app.captures.get(exchange.parameters["id"]), exchange)
     return raw_tensor(stations[exchange.number("number", 0, 0, len(stations) - 1)].values)
 
 
 async def choice(exchange: Exchange) -> Choice:
-    """Answer with the distribution at a position, before and after the settings, and the sampled token."""
+    """Respond with the next-token distribution before and after the sampling settings, and with the sampled token."""
     capture = exchange.app.captures.get(exchange.parameters["id"])
     stations = await _stations(capture, exchange)
     logits = next((station.values for station in stations if station.name == "logits"), None)

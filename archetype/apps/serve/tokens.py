@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize, GET /tokenizer_info: for clients without the model's tokenizer."""
+"""POST /tokenize and /detokenize, GET /tokenizer_info: tokenization for clients without the model's tokenizer."""
 
 from typing import NotRequired
 
@@ -34,7 +34,7 @@ class TokenizerInfo(TypedDict):
 
 
 async def tokenize(exchange: Exchange, body: TokenizeRequest) -> Tokens:
-    """Answer with the token ids of a text or a conversation."""
+    """Respond with the token ids of a text or a conversation."""
     if (body.prompt is None) == (body.messages is None):
         raise ApiError("invalid_value", "prompt: give either prompt or messages", "prompt")
     async with exchange.app.models.use(body.model) as model:
@@ -59,7 +59,7 @@ async def tokenize(exchange: Exchange, body: TokenizeRequest) -> Tokens:
 
 
 async def detokenize(exchange: Exchange, body: DetokenizeRequest) -> Text:
-    """Answer with the text of token ids."""
+    """Respond with the text of token ids."""
     async with exchange.app.models.use(body.model) as model:
         tokenizer = model.tokenizer
         ids = check_tokens(model, body.tokens, "tokens") if body.tokens else []
@@ -68,7 +68,7 @@ async def detokenize(exchange: Exchange, body: DetokenizeRequest) -> Text:
 
 
 async def tokenizer_info(exchange: Exchange) -> TokenizerInfo:
-    """Answer with the special tokens and chat template of the model named by the query (absent: the first)."""
+    """Respond with the special tokens and chat template of the model named in the query (default: the first model)."""
     async with exchange.app.models.use(exchange.query.get("model")) as model:
         tokenizer, names = model.tokenizer, model.lm.special_names
         template = None if model.lm.template is None else model.lm.template.source

@@ -23,7 +23,7 @@ ID_SIGNS, ID_LENGTH = string.ascii_letters + string.digits, 9  # as Mistral's te
 
 
 class Parameters(BaseModel):
-    """The JSON schema of the arguments of a function."""
+    """JSON schema of a function's arguments."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -35,7 +35,7 @@ class Parameters(BaseModel):
 
 
 class Function(Fields):
-    """A function that the model may call."""
+    """Function that the model may call."""
 
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     description: str | None = None
@@ -44,7 +44,7 @@ class Function(Fields):
 
 
 class Tool(Fields):
-    """A tool."""
+    """Tool that the model may call."""
 
     type: Literal["function"]
     function: Function
@@ -57,7 +57,7 @@ class FunctionName(Fields):
 
 
 class NamedTool(Fields):
-    """The tool to call."""
+    """Tool that the model must call."""
 
     type: Literal["function"]
     function: FunctionName
@@ -75,14 +75,14 @@ Choice = Literal["none", "auto", "required"] | NamedTool
 
 @dataclass(frozen=True)
 class ToolUse:
-    """How a response may call tools.
+    """How the model may call tools in a response.
 
     Attributes:
-        form: syntax in which the model's template writes calls.
+        form: syntax of calls in the model's template.
         functions: function name -> schema of its arguments.
         has_one: whether at most one call is allowed.
         is_forced: whether a call is required.
-        special: special tokens in the syntax, by name.
+        special: special tokens of the syntax, by name.
     """
 
     form: ToolForm
@@ -92,7 +92,7 @@ class ToolUse:
     special: Mapping[str, int]
 
     def settings(self) -> dict[str, Any]:
-        """Return engine settings: special tokens to keep in the text, and the grammar of a required call.
+        """Return engine settings: the special tokens to keep in the text, and the grammar of a required call.
 
         Raises:
             ApiError: no grammar can express the call.
@@ -107,14 +107,14 @@ class ToolUse:
 
 
 def tool_use(model: ServedModel, tools: list[Any] | None, choice: Any, parallel: bool | None) -> ToolUse | None:
-    """Return how responses may call the request's tools; None if they may not. Called in a text thread.
+    """Return how responses may call the request's tools; None if calls are not allowed. Runs in a text thread.
 
     Args:
         choice: the request's `tool_choice`.
         parallel: the request's `parallel_tool_calls`.
 
     Raises:
-        ApiError: the model's template does not support tools, or the function to call is not among them.
+        ApiError: the model's template does not support tools, or the required function is not among the tools.
     """
     name = choice.function.name if isinstance(choice, NamedTool) else None
     if not tools or choice == "none":
@@ -142,7 +142,7 @@ def tool_use(model: ServedModel, tools: list[Any] | None, choice: Any, parallel:
 
 
 def takes_text(template: ChatTemplate) -> bool:
-    """Return whether a template reads call arguments as JSON text; most read an object."""
+    """Return whether a template reads call arguments as JSON text. Most templates read an object."""
     try:
         return tool_form(template).takes_text
     except DataError:
@@ -169,11 +169,11 @@ class AssistantMessage(TypedDict):
 
 @dataclass
 class Answer:
-    """Message of a choice while it is generated.
+    """Message of a choice while the message is generated.
 
     Attributes:
-        use: how the message may call tools; None if it may not.
-        content: text so far.
+        use: how the message may call tools; None if it may not call any.
+        content: text generated so far.
         calls: tool calls in the API's format.
     """
 
@@ -188,7 +188,7 @@ class Answer:
             self._parser = ToolCallParser(use.form, use.functions, use.has_one, has_content=not use.is_forced)
 
     def push(self, text: str, is_last: bool) -> list[dict[str, Any]]:
-        """Append text, and return the changes as deltas of a stream."""
+        """Append text, and return the changes as stream deltas."""
         if self._parser is None:
             pieces: list[Piece] = [text] if text else []
         else:
@@ -196,7 +196,7 @@ class Answer:
         return [delta for delta in map(self._delta, pieces) if delta]
 
     def reason(self, reason: str | None) -> Literal["stop", "length", "tool_calls"]:
-        """Return why the message ended; a message with calls ends with "tool_calls" and not "stop"."""
+        """Return the finish reason of the message: "tool_calls" instead of "stop" if the message has calls."""
         if reason != "stop":
             return "length"
         return "tool_calls" if self.calls else "stop"
@@ -229,7 +229,7 @@ def check_calls(messages: list[dict[str, Any]], template: ChatTemplate) -> None:
     """Refuse messages with several calls if the template would write only the first.
 
     Raises:
-        ApiError: a message has several calls; names it.
+        ApiError: a message has several calls. The error names this message.
     """
     for position, message in enumerate(messages):
         if len(message.get("tool_calls") or ()) > 1:

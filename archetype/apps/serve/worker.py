@@ -1,4 +1,4 @@
-"""Worker of a loaded model: one thread for all forward passes, with results in the event loop."""
+"""Worker of a loaded model: a single thread for all forward passes, which delivers results to the event loop."""
 
 import asyncio
 import threading
@@ -22,28 +22,28 @@ TEXT_THREADS = 4
 
 
 def compute_with(num_threads: int) -> None:
-    """Set the number of threads that the calling thread computes with."""
+    """Set the number of compute threads of the calling thread."""
     torch.set_num_threads(num_threads)
     # a thread's first read fixes its number to the one that any thread set last, so it reads at once
     torch.get_num_threads()
 
 
 class Stream:
-    """Events of some requests, delivered to the event loop step by step."""
+    """Events of a group of requests, delivered to the event loop step by step."""
 
     def __init__(self) -> None:
         self._events: list[Event] = []  # events before a reader was set
         self._reader: Callable[[list[Event]], None] | None = None
 
     def put(self, events: list[Event]) -> None:
-        """Pass the events of a step to the reader; called in the event loop."""
+        """Pass the events of a step to the reader. Runs in the event loop."""
         if self._reader is None:
             self._events += events
         else:
             self._reader(events)
 
     def read(self, reader: Callable[[list[Event]], None]) -> None:
-        """Set the reader, which must not raise: it gets the events so far, then the events of each step."""
+        """Set the reader, which gets the events so far, then the events of each step. The reader must not raise."""
         self._reader = reader
         if events := self._events:
             self._events = []
@@ -52,7 +52,7 @@ class Stream:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """Id of a request in the engine: the choice of a response that it generates."""
+    """Request id in the engine: the choice of a response that the request generates."""
 
     stream: Stream
     index: int
@@ -62,7 +62,7 @@ class Choice:
 
 
 class Worker:
-    """Thread that runs a model's engine and, between its steps, other jobs of the model.
+    """Thread that runs a model's engine and, between two steps of the engine, other jobs of the model.
 
     Args:
         engine: the model's engine; None if the model does not generate.
@@ -94,23 +94,23 @@ class Worker:
             self._compiling.submit(engine.grammar, engine.sampling.replace(regex="a"))
 
     async def text(self, work: Callable[[], T], then: Callable[[], None] = lambda: None) -> T:
-        """Run work on a text (tokenization, templates) in another thread, with a time limit.
+        """Run text processing (tokenization, templates) in another thread with a time limit.
 
         Args:
-            work: cancelled if it has not begun when the time is over or the client has left.
-            then: called in the event loop when the work has ended, even after the time limit.
+            work: function to run. It is cancelled if it has not begun before the time limit or the client's disconnect.
+            then: called in the event loop after `work` has ended, even if that is after the time limit.
 
         Raises:
-            ApiError: the time limit is reached.
+            ApiError: the time limit was exceeded.
         """
         return await self._elsewhere(self._texts, work, then)
 
     async def grammar(self, settings: Sampling) -> None:
-        """Compile a grammar in its own thread, so that other requests do not wait; the engine caches it.
+        """Compile a grammar in a separate thread, so that other requests do not wait. The engine caches the grammar.
 
         Raises:
             ArchetypeError: the grammar is invalid.
-            ApiError: too many are waiting, or it takes too long.
+            ApiError: too many grammars are queued, or the compilation takes too long.
         """
         engine = self.engine
         assert engine is not None
@@ -135,14 +135,13 @@ class Worker:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of the engine's states and grammars."""
         return 0 if self.engine is None else self.engine.nbytes
 
     def admit(self, count: int) -> None:
-        """Count requests as admitted; `done` counts each as it ends.
+        """Count requests as admitted. `done` removes each request from the count when it ends.
 
         Raises:
-            ApiError: too many are waiting.
+            ApiError: too many requests are queued.
         """
         if self.num_unfinished and self.num_unfinished + count > self.limit:
             cause = f"{self.num_unfinished} requests are unfinished and at most {self.limit} may be"
@@ -150,15 +149,15 @@ class Worker:
         self.num_unfinished += count
 
     def done(self, count: int = 1) -> None:
-        """Count requests that have ended, or were not submitted."""
+        """Remove requests that have ended, or that were not submitted, from the count."""
         self.num_unfinished -= count
 
     def submit(self, prompt: list[int], stream: Stream, index: int, logprobs: int | None, **settings: Any) -> Request:
-        """Submit an admitted request to the engine; any thread may call this.
+        """Submit an admitted request to the engine. Any thread may call this method.
 
         Args:
             prompt: token ids.
-            stream: receives the request's events; their `request.id` is a `Choice`.
+            stream: stream for the request's events, whose `request.id` is a `Choice`.
             index: index of the choice.
             logprobs: number of alternatives per token; None for no log-probabilities.
             settings: passed to `Engine.submit`.
@@ -171,17 +170,17 @@ class Worker:
         return request
 
     def pause(self, requests: list[Request], is_paused: bool) -> None:
-        """Pause requests, which frees their slots but keeps their tokens, or resume them."""
+        """Pause requests, which frees their slots and keeps their tokens, or resume them."""
         with self._changed:
             for request in requests:
                 request.is_paused = is_paused
             self._changed.notify()
 
     async def run(self, job: Callable[[], T]) -> T:
-        """Run a job in the model's thread between two steps; a job cancelled before its turn never runs.
+        """Run a job in the model's thread between two steps. A job that is cancelled before it starts never runs.
 
         Raises:
-            ApiError: too many are waiting.
+            ApiError: too many jobs are queued.
         """
         self.admit(1)
         future: asyncio.Future[T] = self._loop.create_future()
@@ -205,7 +204,7 @@ class Worker:
             self.done()
 
     def stop(self) -> None:
-        """Stop the thread; the model must not be used afterwards."""
+        """Stop the thread. The model must not be used afterwards."""
         with self._changed:
             self._stopped = True
             self._changed.notify()

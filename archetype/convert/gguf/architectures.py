@@ -1,7 +1,7 @@
-"""Table of the model families that llama.cpp supports: their GGUF keys and tensor names. Imports no torch.
+"""Table of the model families that llama.cpp supports, with their GGUF keys and tensor names. Imports no torch.
 
-Names are those of llama.cpp's src/llama-arch.cpp. Reading and writing use the same table. A field that llama.cpp
-computes differently is refused by name.
+Names are those in llama.cpp's src/llama-arch.cpp. Reading and writing use the same table. A field that llama.cpp
+computes differently is refused with an error that names the field.
 """
 
 from collections.abc import Callable
@@ -126,7 +126,7 @@ def gguf_of(family: str) -> Gguf:
     """Return the GGUF description of a family.
 
     Raises:
-        CheckpointError: the family is not in the table.
+        CheckpointError: the table does not contain the family.
     """
     if family not in GGUF:
         known = ", ".join(GGUF)
@@ -135,10 +135,10 @@ def gguf_of(family: str) -> Gguf:
 
 
 def families_of(architecture: object, place: str) -> list[str]:
-    """Return the families that use an architecture of llama.cpp.
+    """Return the families that use a llama.cpp architecture.
 
     Raises:
-        CheckpointError: no family in the table uses it.
+        CheckpointError: no family in the table uses the architecture.
     """
     # several, such as llama, mistral and mixtral
     names = [name for name, target in GGUF.items() if target.architecture == architecture]

@@ -1,4 +1,4 @@
-"""Conversions of tensors that a GGUF file stores differently from the model, as pairs of inverse functions."""
+"""Conversions of tensors that GGUF files store differently, as pairs of inverse functions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Change:
-    """Conversion of some tensors between a model and a file.
+    """Conversion of tensors between a model and a GGUF file.
 
     Attributes:
-        tensors: regular expression of tensor names in the rules.
-        write: (tensor, specification, block type or None) -> tensors of the file.
-        read: (tensors of the file, specification) -> tensor of the model.
-        parts: names that replace the module's name (`attn_kv_b`) in the file (default: one tensor, same name).
+        tensors: regular expression for the tensor names in the rules.
+        write: (tensor, specification, block type or None) -> tensors in the file.
+        read: (tensors in the file, specification) -> tensor in the model.
+        parts: names that replace the module's name (`attn_kv_b`) in the file (default: a single tensor with this name).
         shapes: (shape, specification) -> shapes in the file (default: unchanged).
     """
 
@@ -37,7 +37,7 @@ class Change:
     shapes: "Callable[[Shape, Any], tuple[Shape, ...]]" = lambda shape, model: (shape,)
 
     def names(self, name: str) -> list[str]:
-        """Return the names in the file of a tensor that a rule names."""
+        """Return the names in the file for a tensor that a rule names."""
         if self.parts is None:
             return [name]
         path, _, kind = name.rpartition(".")

@@ -1,4 +1,4 @@
-"""Read the tensors of GGUF files in the model's layout: dequantized, with the model's order of features."""
+"""Read the tensors of GGUF files in the model's layout: dequantized, with features in the model's order."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ WEIGHTS_AT_ONCE = 2**20  # dequantized in one step
 
 
 class FileTensors(Tensors):
-    """Tensors that the weight rules name, read from GGUF files on demand."""
+    """Tensors named by the weight rules, read from GGUF files on demand."""
 
     def __init__(
         self, header: Header, target: Gguf, model: ModelSpec, names: Iterable[str], dtype: torch.dtype
@@ -40,11 +40,11 @@ class FileTensors(Tensors):
         self._names = [*self._changes, *(name for name in entries if name not in parts)]
 
     def names(self) -> list[str]:
-        """Return the names of converted tensors, then those of all others in the file."""
+        """Return the names of the converted tensors, then of all other tensors in the file."""
         return self._names
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return a tensor's shape in the model, without reading its data."""
+        """Return the shape that a tensor has in the model, without reading data."""
         if name not in self._changes:
             return self._header.entries[name].shape
         # the conversion on meta tensors gives the shape
@@ -58,7 +58,7 @@ class FileTensors(Tensors):
             raise CheckpointError(f"{self._header.place}: {stored[0]}", cause, "is the file complete?") from None
 
     def mapped(self, name: str) -> Tensor:
-        """Return a tensor in the requested dtype: a view of the file if possible, else a copy."""
+        """Return a tensor in the requested dtype: a view of the file if possible, otherwise a copy."""
         if name in self._changes:
             change, stored = self._changes[name]
             return change.read(tuple(map(self._stored, stored)), self._model).to(self._dtype).contiguous()
@@ -69,11 +69,11 @@ class FileTensors(Tensors):
 
     @contextmanager
     def copied(self, name: str, of_weights: bool = True) -> Iterator[Tensor]:
-        """Yield a tensor that is valid within the block."""
+        """Yield a tensor that is valid while the context is open."""
         yield self.mapped(name)
 
     def is_exact(self, dtype: torch.dtype) -> bool:
-        """Return whether `dtype` holds all float32 tensors of the file exactly."""
+        """Return whether `dtype` represents all float32 tensors of the file exactly."""
         return all(self._stays(name, dtype) for name in self._names)
 
     def _stays(self, name: str, dtype: torch.dtype) -> bool:

@@ -1,4 +1,4 @@
-"""Decoder-only models in GGUF: keys, checks and tensor names of transformers and Mamba."""
+"""Decoder-only models in GGUF: keys, checks and tensor names for transformers and Mamba."""
 
 from collections.abc import Callable
 from operator import itemgetter
@@ -27,11 +27,11 @@ from archetype.roles.activation import Activation
 def decoder_check(
     check_architecture: Callable[[Decoder], None], activation: Activation | None, tied: bool = False
 ) -> Callable[[ModelSpec], None]:
-    """Return a check that refuses what llama.cpp supports in no decoder, and what `own` refuses.
+    """Return a check that refuses everything that llama.cpp supports in no decoder, and everything that `own` refuses.
 
     Args:
-        own: check of one architecture.
-        activation: the architecture's only activation of feed-forward layers; None if it has no such layers.
+        own: check of a single architecture.
+        activation: only activation that the architecture allows in feed-forward layers; None if it has no such layers.
         tied: whether the architecture always ties the head to the embedding.
     """
 
@@ -59,7 +59,7 @@ def first_attention(model: Any) -> Attention:
 
 
 def network_width(model: Any) -> int:
-    """Return the hidden width of the first layer's feed-forward network or experts."""
+    """Return the hidden width of the first layer's feed-forward network, or of its experts."""
     part = model.layers[0].feedforward
     network = part.expert if isinstance(part, MixtureOfExperts) else part
     return network.width(model.d_model) if isinstance(network, MLP | GatedMLP) else 0
@@ -128,7 +128,7 @@ QWEN3_MOE: tuple[Row, ...] = (
 
 
 def llama_or_mixtral(num_experts: int = 0, experts_per_token: int = 0, **design: Any) -> Decoder:
-    """Build Mixtral if there are experts, else Llama: llama.cpp has one architecture for both."""
+    """Build Mixtral if there are experts, otherwise Llama. llama.cpp has one architecture for both."""
     if not num_experts:
         return llama(**design)
     return mixtral(num_experts=num_experts, experts_per_token=experts_per_token, **design)
@@ -137,7 +137,7 @@ def llama_or_mixtral(num_experts: int = 0, experts_per_token: int = 0, **design:
 def without_windows(model: Decoder) -> Decoder:
     """Replace sliding windows with full attention, which llama.cpp computes for these architectures.
 
-    The context is shortened to the narrowest window, within which both are equal.
+    The context is shortened to the narrowest window, within which both mechanisms are equal.
     """
     mixers = [block.mixer for block in model.layers]
     patterns = [mixer.pattern for mixer in mixers if isinstance(mixer, Attention)]
@@ -176,13 +176,13 @@ STANDARD: tuple[Row, ...] = (
 
 
 def check_scale(decoder: Decoder) -> None:
-    """Refuse a scale of attention scores other than the default."""
+    """Refuse attention scores with a scale other than the default."""
     if first_attention(decoder).scale is not None:
         raise unsupported("layers[*].mixer.scale", "a scale of scores other than head_dim ** -0.5")
 
 
 def check_mamba(decoder: Decoder) -> None:
-    """Refuse values of Mamba's fields for which GGUF has no key."""
+    """Refuse Mamba fields with values for which GGUF has no key."""
     mixer = expect_kind(Mamba, decoder.layers[0].mixer, "layers[0].mixer")
     # llama.cpp assumes these values
     for name, value, needed in (

@@ -1,4 +1,4 @@
-"""DeepSeek-V2 in GGUF. llama.cpp computes its multi-head latent attention on the latents."""
+"""DeepSeek-V2 in GGUF. llama.cpp computes multi-head latent attention on the latents."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ TENTH = 0.1  # stored factor, removed again by llama.cpp's reader (TAG_DEEPSEEK2
 
 
 def check(decoder: Decoder) -> None:
-    """Refuse values for which deepseek2 has no key."""
+    """Refuse fields with values for which deepseek2 has no key."""
     mixer = expect_kind(LatentAttention, decoder.layers[0].mixer, "layers[0].mixer")
     norm = expect_kind(RMSNorm, decoder.final_norm, "final_norm")
     inner = expect_kind(RMSNorm, mixer.norm, "layers[0].mixer.norm")
@@ -45,7 +45,7 @@ def check(decoder: Decoder) -> None:
 
 
 def without_groups(decoder: Decoder) -> Decoder:
-    """Remove expert groups. `check` has ensured that every token may use all groups."""
+    """Remove expert groups, since `check` has ensured that every token may use all groups."""
 
     def plain(part: Any) -> Any:
         return part.replace(groups=None) if isinstance(part, MixtureOfExperts) else part

@@ -1,4 +1,4 @@
-"""BERT and T5 in GGUF. llama.cpp runs BERT for text embeddings, without its language modelling head."""
+"""BERT and T5 in GGUF. llama.cpp runs BERT without its language modelling head, for text embeddings."""
 
 from operator import itemgetter
 
@@ -22,7 +22,7 @@ MEAN = 1  # llama.cpp's number for mean pooling
 
 
 def check_bert(model: ModelSpec) -> None:
-    """Refuse a head, and activations other than GELU."""
+    """Refuse a head, and every activation except GELU."""
     encoder = expect_kind(Encoder, model, "kind")
     if not isinstance(encoder.head, NoHead):
         raise unsupported("head", f"a head of kind {encoder.head.kind} in bert, only embeddings")
@@ -31,14 +31,14 @@ def check_bert(model: ModelSpec) -> None:
 
 
 def as_mean(model: ModelSpec) -> ModelSpec:
-    """Drop a sentence head that only does mean pooling, which llama.cpp does without a head."""
+    """Drop a sentence head that only computes mean pooling, which llama.cpp does without a head."""
     if model.head.embeds and (model.head.pooling != ("mean",) or model.head.layers):
         raise unsupported("head", "pooling other than the mean")
     return model.without_sentence_head()
 
 
 def as_vectors(model: Encoder) -> Encoder:
-    """Remove the pooler and set BERT's activation, exact GELU."""
+    """Remove the pooler and set the activation to exact GELU, as in BERT."""
     blocks = (
         block.replace(
             feedforward=expect_kind(MLP, block.feedforward, "layers[*].feedforward").replace(activation=GELU())
@@ -79,7 +79,7 @@ FARTHEST = 128  # max_distance of relative positions, a constant of llama.cpp
 
 
 def check_t5(model: ModelSpec) -> None:
-    """Refuse values for which t5 has no key."""
+    """Refuse fields with values for which t5 has no key."""
     pair = expect_kind(EncoderDecoder, model, "kind")
     block = pair.encoder.layers[0]
     mixer = expect_kind(Attention, block.mixer, "encoder.layers[0].mixer")
@@ -97,7 +97,7 @@ def check_t5(model: ModelSpec) -> None:
 
 
 def with_usual_scale(model: EncoderDecoder) -> EncoderDecoder:
-    """Set the head's scale to T5's default (d_model ** -0.5 if tied); `HEAD_SCALE` folds other scales into the norm."""
+    """Set the head's scale to T5's default (d_model ** -0.5 if tied). `HEAD_SCALE` folds other scales into the norm."""
     head = expect_kind(LanguageModelHead, model.head, "head")
     return model.replace(head=head.replace(scale=model.d_model**-0.5 if head.tied else 1.0))
 

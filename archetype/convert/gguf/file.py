@@ -43,17 +43,17 @@ def write_gguf(
     type: str | None = None,
     allow_different_tokens: bool = False,
 ) -> None:
-    """Write a model with its tokenizer and chat template, and verify the file.
+    """Write a model with its tokenizer and chat template to a GGUF file, and verify the file.
 
     Args:
-        model: in float32, float16 or bfloat16, or quantized to 8 or 4 bits (stored unchanged as q8_0 or q4_0).
-        tokenizer: None writes no vocabulary; such a file only accepts token ids.
-        special: ids of the end, padding and decoder start tokens, by the names of config.json.
-        type: of the file, such as bf16 or q4_k_m (default: the model's type).
+        model: model in float32, float16 or bfloat16, or quantized to 8 or 4 bits (stored unchanged as q8_0 or q4_0).
+        tokenizer: tokenizer to store. With None, the file has no vocabulary and only accepts token ids.
+        special: ids of the end, padding and decoder start tokens, keyed by their names in config.json.
+        type: file type, such as bf16 or q4_k_m (default: the model's dtype).
         allow_different_tokens: warn, instead of refusing, if llama.cpp tokenizes some text differently.
 
     Raises:
-        CheckpointError: names the field that llama.cpp does not support, or the unknown type.
+        CheckpointError: llama.cpp does not support a field, or the type is unknown.
         DataError: gguf is not installed, or the tokenizer cannot be written as GGUF.
     """
     library = gguf_library()

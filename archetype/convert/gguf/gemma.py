@@ -1,4 +1,4 @@
-"""Gemma 1 to 3 in GGUF: fixed patterns of sliding windows, soft caps, score scales that depend on the model size."""
+"""Gemma 1 to 3 in GGUF: fixed patterns of sliding windows, soft caps, and score scales that depend on model size."""
 
 import math
 from collections.abc import Callable
@@ -23,7 +23,7 @@ GEMMA: tuple[Row, ...] = (*DESIGN, BIASES)
 
 
 def check_gemma(decoder: Decoder) -> None:
-    """Refuse a bias of the output projection."""
+    """Refuse a bias in the output projection."""
     if first_attention(decoder).bias.o:
         raise unsupported("layers[*].mixer.bias", "a bias of the output projection in gemma")
 
@@ -47,7 +47,7 @@ def _windows(decoder: Decoder) -> list[int | None]:
 
 
 def check_gemma2(decoder: Decoder) -> None:
-    """Check the soft caps, the scale of scores, and that windows alternate with full attention, windows first."""
+    """Check the soft caps, the scale of scores, and that windowed and full attention alternate, windowed first."""
     windows = _windows(decoder)
     if [width is not None for width in windows] != [index % 2 == 0 for index in range(len(windows))]:
         raise unsupported("layers[*].mixer.pattern", "windows in other layers than every second in gemma2")
@@ -59,7 +59,7 @@ def check_gemma2(decoder: Decoder) -> None:
 
 
 def check_gemma3(decoder: Decoder) -> None:
-    """Check the scale of scores, the positions of windowed layers, and that none or five of six layers have windows."""
+    """Check the scale of scores, the positions of windowed layers, and that none or five of six layers are windowed."""
     windows = _windows(decoder)
     ordered = [width is not None for width in windows] == [_is_local(index) for index in range(len(windows))]
     if any(windows) and not ordered:

@@ -30,13 +30,13 @@ AGAIN = "is the file complete? download it again"
 
 @dataclass(frozen=True)
 class Entry:
-    """Location and type of a tensor in a file.
+    """Location and type of a tensor in a GGUF file.
 
     Attributes:
-        type: the library's name, such as F16 or Q4_K.
-        shape: rows first, as in torch.
-        offset: of the first byte in the file.
-        row_bytes: bytes of one row.
+        type: type name in the gguf library, such as F16 or Q4_K.
+        shape: shape in torch's order.
+        offset: position of the first byte in the file.
+        row_bytes: bytes per row.
     """
 
     file: Path
@@ -47,7 +47,7 @@ class Entry:
 
     @property
     def num_rows(self) -> int:
-        """Product of all dimensions but the last."""
+        """Product of all dimensions except the last."""
         return prod(self.shape[:-1])
 
     @property
@@ -63,7 +63,7 @@ class Header:
     Attributes:
         place: path of the first file, for error messages.
         metadata: values by key; float32 values as the shortest decimal that rounds to them.
-        entries: tensors by name.
+        entries: locations of the tensors, by name.
     """
 
     place: str
@@ -81,7 +81,7 @@ def gguf_library() -> Any:
     """Import the package `gguf`.
 
     Raises:
-        DataError: it is not installed.
+        DataError: the package is not installed.
     """
     try:
         import gguf
@@ -94,7 +94,7 @@ def read_header(path: Path) -> Header:
     """Read the header of a file, or of all parts of a split file.
 
     Raises:
-        CheckpointError: names the fault in a file, or the missing part.
+        CheckpointError: a file is damaged, or a part is missing.
         DataError: the package gguf is not installed.
     """
     files = _parts(path)

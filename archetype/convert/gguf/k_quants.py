@@ -1,7 +1,7 @@
-"""Quantize to the K-quants of GGUF: 256 weights in groups of 16 or 32, whose scales are quantized as well.
+"""Quantization to GGUF's K-quants: 256 weights in groups of 16 or 32 with scales that are quantized as well.
 
-Each group tries several scales (and minima), keeps the one with the smallest weighted squared error, and is rounded
-again with the scale as stored. The method is that of llama.cpp's reference functions without an importance matrix
+Each group tries several scales (and minima), keeps the candidate with the smallest weighted squared error, and is
+rounded again with the stored scale. The method is that of llama.cpp's reference functions without an importance matrix
 (quantize_row_q4_K_ref and others in ggml-quants.c). float32 sums are taken in the same order, so that the bytes are
 identical: a group is a column here, because numpy adds the rows of an array one after the other.
 """
@@ -25,7 +25,7 @@ Array = np.ndarray
 
 
 def quantize_k(rows: Float[Tensor, "n 256"], type: str) -> UInt8[Tensor, "n bytes"]:
-    """Quantize each row to a super-block of type q2_k, q3_k, q4_k, q5_k or q6_k."""
+    """Quantize each row to super-blocks of type q2_k, q3_k, q4_k, q5_k or q6_k."""
 
     def encode(piece: Tensor) -> Array:
         with np.errstate(all="ignore"):  # groups of zeros divide by zero and are set to zero afterwards
@@ -36,14 +36,14 @@ def quantize_k(rows: Float[Tensor, "n 256"], type: str) -> UInt8[Tensor, "n byte
 
 
 class Affine(NamedTuple):
-    """Parameters of the search for quantization with a minimum: weight = scale * level - minimum.
+    """Search parameters for quantization with a minimum: weight = scale * level - minimum.
 
     Attributes:
         width: weights per group.
-        most: largest level.
-        first: the first candidate spreads a group over `most + first` levels.
-        steps: further candidates, each 0.1 levels wider than the one before.
-        most_scale: largest stored integer of a scale or minimum.
+        most: highest level.
+        first: levels added to `most` for the range of the first candidate.
+        steps: number of further candidates, each 0.1 levels wider than the previous candidate.
+        most_scale: largest stored integer for a scale or minimum.
         by_magnitude: weight absolute errors by |w| instead of squared errors by |w| + root mean square.
     """
 
@@ -128,7 +128,7 @@ def as_half(values: Array) -> Array:
     """Convert to float16.
 
     Raises:
-        CheckpointError: a finite number overflows; llama.cpp's converter would write infinity.
+        CheckpointError: a finite number overflows, which llama.cpp's converter would write as infinity.
     """
     with np.errstate(over="ignore"):
         half = values.astype(np.float16)

@@ -32,11 +32,11 @@ UNSAID = (*TRAINING_ONLY, "balance_loss", "dt_min", "dt_max")
 
 
 class FileKeys(Config):
-    """Keys of one architecture, without its prefix, and the shapes of the file's tensors.
+    """Metadata keys of one architecture, without its prefix, and the shapes of the file's tensors.
 
     Args:
-        place: path of the file, for messages.
-        architecture: llama.cpp's name.
+        place: path of the file, for error messages.
+        architecture: name in llama.cpp.
         vector: reads a small tensor.
     """
 
@@ -56,7 +56,7 @@ class FileKeys(Config):
             self.values.setdefault("vocab_size", shapes[TABLE][0])
 
     def error(self, key: str, cause: str, remedy: str = "") -> CheckpointError:
-        """Return an error at a key, with the architecture's prefix."""
+        """Return an error for a key, with the architecture's prefix."""
         return CheckpointError(f"{self.place}: {self.architecture}.{key}", cause, remedy)
 
 
@@ -67,12 +67,12 @@ class Shown:
     arguments: Callable[[Shapes], Values]
 
     def read(self, config: Config, values: Values) -> Values:
-        """Return the arguments for the file's tensors."""
+        """Return the constructor arguments that follow from the file's tensors."""
         assert isinstance(config, FileKeys)
         return self.arguments(config.shapes)
 
     def write(self, model: Any) -> dict[str, Any]:
-        """Return no keys: the tensors already show the arguments."""
+        """Return no keys, because the tensors already determine the arguments."""
         return {}
 
 
@@ -82,12 +82,12 @@ def _accept(model: ModelSpec) -> None:
 
 @dataclass(frozen=True)
 class Gguf:
-    """Architecture of llama.cpp, for reading and writing.
+    """llama.cpp architecture, for reading and writing.
 
     Attributes:
-        architecture: llama.cpp's name.
+        architecture: name in llama.cpp.
         table: keys without the architecture's prefix, and the constructor that takes their values.
-        rules: map tensors of the file to parameters of the model.
+        rules: rules that map tensors in the file to parameters of the model.
         changes: conversions of tensors that the file stores differently.
         check: refuses what llama.cpp does not support.
         computed: returns an equivalent specification that llama.cpp supports.
@@ -101,18 +101,18 @@ class Gguf:
     computed: Callable[[Any], ModelSpec] = lambda model: model
 
     def change(self, name: str) -> Change | None:
-        """Return the conversion of a tensor that a rule names; None if it is stored unchanged."""
+        """Return the conversion of a tensor that a rule names; None if the tensor is stored unchanged."""
         return next((change for change in self.changes if re.fullmatch(change.tensors, name)), None)
 
     def metadata(self, model: ModelSpec, shapes: Callable[[], Shapes], vector: Callable[[str], list[float]]) -> Keys:
-        """Return all keys of a model, after checking that reading them gives the same model.
+        """Return all keys of a model, after checking that they read back as the same model.
 
         Args:
-            shapes: returns the shapes of the file's tensors; called after the model has passed the checks.
+            shapes: returns the shapes of the file's tensors. It is called after the model has passed the checks.
             vector: reads a small tensor.
 
         Raises:
-            CheckpointError: names the field that llama.cpp does not support.
+            CheckpointError: llama.cpp does not support a field.
         """
         if misfits := self.table.misfits(model):
             raise misfits[0]
@@ -131,7 +131,7 @@ class Gguf:
         """Return the specification that the keys of a file describe.
 
         Raises:
-            CheckpointError: names the key that is missing, wrong or unknown.
+            CheckpointError: a key is missing, wrong or unknown.
         """
         try:
             model = self.table.read(keys)
@@ -152,7 +152,7 @@ def unsupported(field: str, feature: str, remedy: str = "export with --format hf
 
 
 def check_activations(layers: Iterable[Block], known: tuple[Activation, ...], path: str = "layers[{i}]") -> None:
-    """Refuse feed-forward layers whose activation is not in `known`."""
+    """Refuse feed-forward layers with an activation that is not in `known`."""
     for index, block in enumerate(layers):
         part = block.feedforward
         network = part.expert if isinstance(part, MixtureOfExperts) else part

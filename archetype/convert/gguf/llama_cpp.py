@@ -1,6 +1,6 @@
-"""Tokenize as llama.cpp does (its src/llama-vocab.cpp), with the vocabulary of a GGUF file.
+"""Tokenizers of llama.cpp (src/llama-vocab.cpp) for the vocabulary of a GGUF file.
 
-llama.cpp has its own tokenizers, which may differ from the original library's. Exports are compared with this module.
+They may differ from the original library's tokenizers, so exports are compared with them.
 """
 
 import unicodedata
@@ -42,17 +42,17 @@ CHINESE = (
 
 
 def check_ids(tokenizer: Tokenizer, vocabulary: Vocabulary, allow_different: bool = False) -> None:
-    """Compare the ids of difficult texts with llama.cpp's ids.
+    """Compare the token ids of difficult texts with llama.cpp's ids.
 
     Args:
         vocabulary: the tokenizer's vocabulary in GGUF.
         allow_different: warn instead of refusing.
 
     Raises:
-        DataError: quotes the first text that llama.cpp tokenizes differently or cannot tokenize.
+        DataError: llama.cpp tokenizes a text differently, or cannot tokenize it.
 
     Warns:
-        Notice: quotes that text if `allow_different` is set.
+        Notice: llama.cpp tokenizes a text differently, and `allow_different` is set.
     """
     reader = LlamaCppTokenizer(vocabulary)
     for text, ids in awkward_cases(tokenizer):
@@ -76,7 +76,7 @@ def _difference(read: list[int], ids: list[int]) -> str:
 
 
 class LlamaCppTokenizer:
-    """Tokenizer with the ids of llama.cpp.
+    """Tokenizer that returns the same ids as llama.cpp.
 
     Args:
         vocabulary: byte-level BPE (gpt2), SentencePiece BPE (llama) or Unigram (t5), or WordPiece (bert).
@@ -99,10 +99,10 @@ class LlamaCppTokenizer:
         self._model = make[vocabulary.model](vocabulary, self._ids)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text; special tokens in it are recognized, but none are added.
+        """Return the ids of a text. Special tokens in the text are recognized, but none are added.
 
         Raises:
-            KeyError: a byte has no piece; llama.cpp would abort.
+            KeyError: a byte has no piece in the vocabulary; llama.cpp would abort.
         """
         parts: list[str | int] = [text] if text else []
         for name in self._special:

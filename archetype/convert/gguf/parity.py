@@ -1,4 +1,4 @@
-"""Compare the outputs of Archetype and llama.cpp (llama-cpp-python) for a GGUF file."""
+"""Comparison of the outputs of Archetype and llama.cpp (llama-cpp-python) for a GGUF file."""
 
 import ctypes
 import warnings
@@ -27,14 +27,14 @@ TOLERANCE, BLOCKS_TOLERANCE = 1e-2, 2e-1
 
 @torch.inference_mode()
 def outputs(path: Path, dtype: str, text: str | None, overrides: Sequence[str]) -> tuple[Model, Tensor, Tensor]:
-    """Run both on the same tokens.
+    """Run Archetype and llama.cpp on the same tokens.
 
     Args:
-        text: input (default: random tokens).
+        text: input text (default: random tokens).
         overrides: path=value changes to the specification that Archetype reads.
 
     Returns:
-        The model, Archetype's output and llama.cpp's: logits (T, vocab_size), or an encoder's mean vector (1, d_model).
+        The model, then both outputs: logits (T, vocab_size), or an encoder's mean vector (1, d_model).
 
     Raises:
         DataError: llama-cpp-python is not installed, or cannot read the file.

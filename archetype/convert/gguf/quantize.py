@@ -1,8 +1,8 @@
-"""Quantize to the block formats of GGUF: 32 weights with a common float16 scale (ggml's ggml-quants.c), or K-quants.
+"""Quantization to GGUF's block formats: 32 weights with a common float16 scale (ggml's ggml-quants.c), or K-quants.
 
 q8_0: weight = scale * q with 8-bit q and scale = max |weight| / 127.
 q4_0: weight = scale * (q - 8) with 4-bit q; the weight of largest magnitude has q = 0.
-q5_0: as q4_0 with 5-bit q and 16 instead of 8.
+q5_0: same as q4_0, with 5-bit q and 16 instead of 8.
 q5_1: weight = scale * q + minimum with 5-bit q.
 """
 
@@ -23,10 +23,10 @@ Blocks = Float[Tensor, "n 32"]
 
 
 def quantize(tensor: Float[Tensor, "*rows D"], type: str) -> UInt8[Tensor, "*rows bytes"]:
-    """Quantize each row to blocks; a block is stored as its scale, then its weights.
+    """Quantize each row to blocks. Each block stores its scale, then its weights.
 
     Args:
-        tensor: D is a multiple of 32, or of 256 for K-quants.
+        tensor: matrix whose row length D is a multiple of 32, or of 256 for K-quants.
         type: q8_0, q5_1, q5_0, q4_0, or q2_k to q6_k.
     """
     if type in K_QUANTS:
@@ -84,7 +84,7 @@ BLOCKS: dict[str, Callable[[Blocks], Tensor]] = {"q8_0": _q8_0, "q5_1": _q5_1, "
 
 
 def own_blocks(matrix: QuantizedMatrix) -> UInt8[Tensor, "rows bytes"]:
-    """Return an 8-bit or 4-bit matrix as q8_0 or q4_0 blocks with the same integers and scales."""
+    """Convert an 8-bit or 4-bit matrix to q8_0 or q4_0 blocks with the same integers and scales."""
     quants, scales = matrix.canonical()
     groups = quants.unflatten(1, (scales.shape[1], -1))  # (rows, K / 32, 32 or 16)
     if matrix.bits == 8:
@@ -97,7 +97,7 @@ def own_blocks(matrix: QuantizedMatrix) -> UInt8[Tensor, "rows bytes"]:
 
 
 def dequantize(blocks: UInt8[Tensor, "*rows bytes"], type: str) -> Float[Tensor, "*rows D"]:
-    """Return the float32 weights of blocks."""
+    """Dequantize blocks to float32 weights."""
     library = gguf_library()
     return torch.from_numpy(library.quants.dequantize(blocks.numpy(), library.GGMLQuantizationType[type.upper()]))
 

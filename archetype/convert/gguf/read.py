@@ -33,14 +33,14 @@ SAMPLING = {
 
 @dataclass(frozen=True)
 class Contents:
-    """Contents of a model's GGUF files.
+    """Model, tokenizer and settings stored in GGUF files.
 
     Attributes:
-        model: in evaluation mode.
-        tokenizer: None if the file has no vocabulary.
+        model: model in evaluation mode.
+        tokenizer: tokenizer; None if the file has no vocabulary.
         template: chat template.
-        special: ids of special tokens by the names of config.json.
-        sampling: recommended generation settings, by our names.
+        special: ids of special tokens, keyed by their names in config.json.
+        sampling: recommended generation settings, keyed by Archetype's names.
     """
 
     family: Family
@@ -57,16 +57,16 @@ def read_gguf(
     device: torch.device | None = None,
     overrides: Sequence[str] = (),
 ) -> Contents:
-    """Load everything from GGUF files.
+    """Load a model and everything else that GGUF files store.
 
     Args:
-        path: file, or any part of a split file.
-        dtype: of the weights (default: float16 or bfloat16 if it holds the whole file exactly, else float32).
-        device: of the weights (default: CPU).
+        path: the file, or any part of a split file.
+        dtype: dtype of the weights (default: float16 or bfloat16 if it represents the file exactly, otherwise float32).
+        device: device of the weights (default: CPU).
         overrides: path=value changes to the specification that the file describes.
 
     Raises:
-        ArchetypeError: names the file, key or tensor that is wrong or unknown.
+        ArchetypeError: the file, a key or a tensor is wrong or unknown.
     """
     header = read_header(path)
     family, target, spec, rest = describe(header)

@@ -1,4 +1,4 @@
-"""Rotary positions in GGUF: metadata keys, and Llama 3's scaling as a tensor of divisors."""
+"""Rotary positions in GGUF: metadata keys, and Llama 3's scaling as a tensor of frequency divisors."""
 
 import math
 from typing import Any
@@ -18,7 +18,7 @@ LENGTHS = (8192, *(2**power for power in range(4, 21)))
 
 
 def rotary(config: Config, values: Values) -> Values:
-    """Read rotary positions of whole heads."""
+    """Read rotary positions that rotate all features of a head."""
     assert isinstance(config, FileKeys)
     head_dim = values["head_dim"]
     config.expect("rope.dimension_count", head_dim, "partially rotated heads")
@@ -47,7 +47,7 @@ def _read_scaling(config: FileKeys, theta: float, dim: int) -> RotaryScaling:
 
 
 def written(model: Any) -> Keys:
-    """Return the keys of the first layer's positions."""
+    """Return the keys for the first layer's positions."""
     mixer = expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer")
     position = expect_kind(Rotary, mixer.position, "layers[0].mixer.position")
     keys: Keys = {"rope.dimension_count": mixer.sizes(model.d_model).head_dim, "rope.freq_base": position.theta}
@@ -55,7 +55,7 @@ def written(model: Any) -> Keys:
 
 
 def written_scaling(scaling: RotaryScaling) -> Keys:
-    """Return the keys of a scaling; Llama 3's is stored as a tensor instead (see `frequency_factors`)."""
+    """Return the keys for a scaling. Llama 3's scaling is stored as a tensor instead (see `frequency_factors`)."""
     match scaling:
         case NoScaling() | Llama3Scaling():
             return {}
@@ -80,7 +80,7 @@ ROTARY = Converted(rotary, written)
 
 
 def frequency_factors(model: Any) -> list[float] | None:
-    """Return the divisor of each pair's frequency for Llama 3's scaling (Dubey 2024); None for other scalings."""
+    """Return the divisors of the pairs' frequencies in Llama 3's scaling (Dubey 2024); None for other scalings."""
     mixer = model.layers[0].mixer if isinstance(model, Decoder) else None
     if not isinstance(mixer, Attention) or not isinstance(mixer.position, Rotary):
         return None

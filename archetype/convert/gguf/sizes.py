@@ -18,7 +18,7 @@ from archetype.models.spec import ModelSpec
 
 
 def gguf_weights(model: ModelSpec, type: str) -> WeightTypes:
-    """Return the bits of each weight in a GGUF file of this type; they add up to the file's tensors.
+    """Return the bits per weight in a GGUF file of this type. They add up to the size of the file's tensors.
 
     Raises:
         CheckpointError: llama.cpp does not support the model.
@@ -32,11 +32,11 @@ def gguf_weights(model: ModelSpec, type: str) -> WeightTypes:
 
 
 def types_of_file(name: str, model: ModelSpec, target: Gguf, sizes: Mapping[str, int]) -> WeightTypes:
-    """Return the types of a model's weights in a file.
+    """Return the dtypes of a model's weights in a file.
 
     Args:
-        name: label of the result, such as the file type.
-        sizes: bytes of each tensor of the file.
+        name: label for the result, such as the file type.
+        sizes: size in bytes of each tensor of the file.
     """
 
     def size(tensor: str) -> int:

@@ -16,20 +16,20 @@ MAX_VECTOR = 2**16  # largest length of a tensor that holds a setting
 
 
 def read_spec(path: Path) -> tuple[Family, ModelSpec]:
-    """Return the family and the specification of a file.
+    """Return the family and the specification that a file describes.
 
     Raises:
-        ArchetypeError: names what is wrong or unknown in the file.
+        ArchetypeError: the file is wrong, or contains an unknown key or tensor.
     """
     family, _, model, _ = describe(read_header(path))
     return family, model
 
 
 def describe(header: Header) -> tuple[Family, Gguf, ModelSpec, Header]:
-    """Return family, architecture, specification, and the header without tensors that hold settings.
+    """Return family, architecture, specification, and the header without the tensors that store settings.
 
     Raises:
-        CheckpointError: names the unknown key, tensor or architecture.
+        CheckpointError: a key, a tensor or the architecture is unknown.
     """
     families = families_of(header.metadata.get("general.architecture"), header.place)
     target = GGUF[families[0]]

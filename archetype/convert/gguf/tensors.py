@@ -1,4 +1,4 @@
-"""Convert a model's parameters to the tensors of a GGUF file: names, order of features and types."""
+"""Conversion of a model's parameters to the tensors of a GGUF file: names, order of features and types."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -30,8 +30,8 @@ class Stored(NamedTuple):
     """Tensor to be written to a file.
 
     Attributes:
-        type: such as f16 or q6_k.
-        data: weights, or the bytes of each row of blocks.
+        type: type name, such as f16 or q6_k.
+        data: weights, or the bytes of the blocks in each row.
     """
 
     type: str
@@ -39,14 +39,14 @@ class Stored(NamedTuple):
 
 
 def gguf_tensors(model: Model, target: Gguf, type: str, types: Mapping[str, str]) -> dict[str, Stored]:
-    """Return the tensors of the file by name: matrices in the given types, norms and vectors in float32.
+    """Return the file's tensors by name: matrices in the given types, norms and vectors in float32.
 
-    An 8-bit or 4-bit model keeps its integers and scales in a file of its own type (q8_0, q4_0). Any other type rounds
-    all weights again; a warning states the relative error.
+    An 8-bit or 4-bit model keeps its integers and scales in a file of the same type (q8_0, q4_0). Any other type
+    rounds all weights again, and a warning states the relative error.
 
     Args:
-        type: of the file.
-        types: of the file's tensors, by name.
+        type: file type.
+        types: types of the file's tensors, by name.
     """
     tensors: dict[str, Stored] = {}
     native, squares = own_type(model), torch.zeros(2)
@@ -99,7 +99,7 @@ def file_shapes(model: ModelSpec, target: Gguf) -> dict[str, tuple[int, ...]]:
 
 
 def own_type(model: Model) -> str:
-    """Return the GGUF type of a model's matrices; empty if there is none."""
+    """Return the GGUF type of a model's matrices; empty if GGUF has no such type."""
     for module in model.modules():
         if isinstance(module, QuantizedMatrix):
             return OWN_BLOCKS[module.bits]

@@ -1,4 +1,4 @@
-"""Build the tokenizer and the chat template of a GGUF file as llama.cpp does."""
+"""Tokenizer and chat template of a GGUF file, built as in llama.cpp."""
 
 import json
 from collections.abc import Mapping
@@ -43,10 +43,10 @@ STARTS = {"llama": True, "bert": True}  # tokenizers that add bos unless a key s
 
 
 def read_tokenizer(metadata: Mapping[str, Any], place: str) -> Tokenizer | None:
-    """Return the tokenizer of a file; None if it has no vocabulary.
+    """Return a file's tokenizer; None if the file has no vocabulary.
 
     Raises:
-        DataError: names the key that is wrong or unknown.
+        DataError: a key is wrong or unknown.
     """
     if (vocabulary := read_vocabulary(metadata, place)) is None:
         return None
@@ -71,7 +71,7 @@ def read_tokenizer(metadata: Mapping[str, Any], place: str) -> Tokenizer | None:
 
 
 def read_chat_template(metadata: Mapping[str, Any], tokenizer: Tokenizer | None) -> ChatTemplate | None:
-    """Return the chat template of a file and the special tokens for it; None if the file has none."""
+    """Return a file's chat template and the special tokens that the template uses; None if the file has no template."""
     sources = {key.removeprefix(TEMPLATE).lstrip("."): metadata[key] for key in metadata if key.startswith(TEMPLATE)}
     sources = {name: source for name, source in sources.items() if isinstance(source, str)}
     if not sources:
@@ -84,7 +84,7 @@ def read_chat_template(metadata: Mapping[str, Any], tokenizer: Tokenizer | None)
 
 
 def special_ids(metadata: Mapping[str, Any], architecture: str) -> dict[str, int]:
-    """Return the ids of special tokens that the file names, by the names of config.json."""
+    """Return the ids of the special tokens that the file names, keyed by their names in config.json."""
     keys = {
         "bos_token_id": "tokenizer.ggml.bos_token_id",
         "pad_token_id": "tokenizer.ggml.padding_token_id",

@@ -1,8 +1,8 @@
-"""Choose the type of each tensor of a GGUF file as llama.cpp does. Imports no torch.
+"""Choice of the type of each tensor in a GGUF file, the same as in llama.cpp. Imports no torch.
 
-`--type q4_k_m` names a file type. Most matrices have the type in its name. Those that llama.cpp's src/llama-quant.cpp
-considers more important get more bits, depending on name, layer, number of experts and grouped-query heads. The rules
-are those of llama.cpp in llama-cpp-python 0.3.36.
+`--type q4_k_m` names a file type. Most matrices have the type in its name. Matrices that llama.cpp's
+src/llama-quant.cpp considers more important get more bits, depending on name, layer, number of experts and
+grouped-query heads. The rules are those of llama.cpp in llama-cpp-python 0.3.36.
 """
 
 from collections import Counter
@@ -69,13 +69,13 @@ GROUPED = {"qwen2": 1, "llama": 2}
 
 
 class Facts(NamedTuple):
-    """Properties of a model on which the types depend.
+    """Properties of a model that determine the types of its tensors.
 
     Attributes:
-        num_layers: of the model, or of its encoder.
-        num_experts: per layer; 0 without experts.
+        num_layers: number of layers of the model, or of its encoder.
+        num_experts: number of experts per layer; 0 without experts.
         heads_of_a_group: query heads per key head.
-        is_70b: whether llama.cpp takes the model for Llama or Qwen2 70B.
+        is_70b: whether llama.cpp treats the model as Llama or Qwen2 70B.
     """
 
     num_layers: int
@@ -85,7 +85,7 @@ class Facts(NamedTuple):
 
     @classmethod
     def of(cls, architecture: str, keys: Mapping[str, Any]) -> "Facts":
-        """Read the properties from metadata keys, given without the architecture's prefix."""
+        """Read the properties from metadata keys without the architecture's prefix."""
         layers, heads = keys["block_count"], keys.get("attention.head_count", 0)
         group = heads // (keys.get("attention.head_count_kv", heads) or 1)
         large = layers == OF_70B and group >= GROUPED.get(architecture, inf)
@@ -93,13 +93,12 @@ class Facts(NamedTuple):
 
 
 def check_file_type(type: str) -> None:
-    """Refuse an unknown file type."""
     if type not in FILE_TYPES:
         raise CheckpointError("--type", f"unknown type {type!r:.40}", f"use one of {', '.join(FILE_TYPES)}")
 
 
 def is_exact_in_file(name: str, dimensions: int) -> bool:
-    """Return whether a tensor is float32 in every file type."""
+    """Return whether a tensor is stored in float32 whatever the file type is."""
     return dimensions == 1 or name.endswith(EXACT) or not name.endswith(".weight")
 
 
@@ -107,8 +106,8 @@ def tensor_types(shapes: Shapes, type: str, facts: Facts) -> dict[str, str]:
     """Return the type of each tensor of a file.
 
     Args:
-        shapes: of the tensors, rows first.
-        type: of the file; q8_0 and q4_0 use one type for all matrices, as 8-bit and 4-bit models do.
+        shapes: shapes in torch's order, by tensor name.
+        type: file type. q8_0 and q4_0 use one type for all matrices, as in 8-bit and 4-bit models.
     """
     usual, rule = FILE_TYPES[type], _Rule(type, facts, shapes)
     is_mix = BLOCKS[usual][0] == 256  # K-quants mix types
@@ -123,7 +122,6 @@ def tensor_types(shapes: Shapes, type: str, facts: Facts) -> dict[str, str]:
 
 
 def tensor_bytes(shape: tuple[int, ...], type: str) -> int:
-    """Return the bytes of a tensor."""
     weights, size = BLOCKS[type]
     return prod(shape) // weights * size
 
@@ -146,7 +144,7 @@ def _matters(layer: int, layers: int) -> bool:
 
 
 class _Rule:
-    """Types of the matrices of a mixed file; `of` counts calls, which must be in llama.cpp's order."""
+    """Choose the types of matrices in a mixed-type file. `of` counts calls, so call it in llama.cpp's tensor order."""
 
     def __init__(self, type: str, facts: Facts, shapes: Shapes) -> None:
         self._type, self._facts = type, facts

@@ -1,4 +1,4 @@
-"""Convert vocabularies to GGUF: byte-level BPE, SentencePiece, Unigram and WordPiece."""
+"""Conversion of vocabularies to GGUF: byte-level BPE, SentencePiece, Unigram and WordPiece."""
 
 import json
 from base64 import b64decode
@@ -32,12 +32,12 @@ class Vocabulary:
 
     Attributes:
         model: gpt2 (byte-level BPE), llama (SentencePiece BPE), t5 (SentencePiece Unigram) or bert (WordPiece).
-        pre: llama.cpp's name of the pre-tokenizer.
-        tokens: by id, in the file's spelling.
-        types: by id, such as NORMAL or CONTROL.
-        scores: by id, for SentencePiece.
-        merges: of BPE: two tokens, separated by a space.
-        special: further ids by role, such as unknown.
+        pre: name of the pre-tokenizer in llama.cpp.
+        tokens: tokens by id, in the file's spelling.
+        types: token types by id, such as NORMAL or CONTROL.
+        scores: SentencePiece scores by id.
+        merges: BPE merges, each with two tokens separated by a space.
+        special: ids of other special tokens by role, such as unknown.
         flags: boolean keys, without the prefix.
         charsmap: SentencePiece's normalization rules.
     """
@@ -54,12 +54,12 @@ class Vocabulary:
 
 
 def no_form(cause: str) -> DataError:
-    """Return the error for a tokenizer that llama.cpp does not support."""
+    """Return the error for a tokenizer that GGUF cannot store."""
     return DataError("tokenizer", cause, "use byte_bpe, bytes, WordPiece or SentencePiece, or --format hf")
 
 
 def padded(tokens: Mapping[int, str], types: Mapping[int, int], vocab_size: int) -> tuple[list[str], list[int]]:
-    """Return tokens and types of all ids; ids without a token become unused padding tokens."""
+    """Return the tokens and types of all ids. Ids without a token become unused padding tokens."""
     ids = range(vocab_size)
     return [tokens.get(id, f"[PAD{id}]") for id in ids], [types.get(id, UNUSED) for id in ids]
 
@@ -84,7 +84,7 @@ def vocabulary(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:
     """Return the vocabulary of a tokenizer, padded to `vocab_size` ids.
 
     Raises:
-        DataError: llama.cpp would tokenize differently.
+        DataError: llama.cpp would tokenize a text differently.
     """
     match tokenizer:
         case ByteTokenizer():
@@ -130,7 +130,7 @@ IGNORE_MERGES = ("llama-bpe", "llama3", "llama-v3")  # a word that is a token is
 
 
 def single_bytes(vocab_size: int) -> Vocabulary:
-    """Return the vocabulary of the 256 bytes."""
+    """Return a vocabulary of the 256 bytes."""
     tokens = {byte: character for character, byte in byte_of_character().items()}
     # llama.cpp requires a merge; the result of this one is no token, so that text falls back to bytes
     return Vocabulary("gpt2", GPT2, *padded(tokens, dict.fromkeys(tokens, NORMAL), vocab_size), merges=["Ā Ā"])
@@ -168,7 +168,7 @@ def _pre_tokenizer(definition: Any) -> str:
 
 
 def sentencepiece(tokenizer: SentencePieceTokenizer, vocab_size: int) -> Vocabulary:
-    """Return the vocabulary of a SentencePiece model, BPE or Unigram."""
+    """Return the vocabulary of a SentencePiece BPE or Unigram model."""
     settings = tokenizer.settings
     if settings.kind not in (UNIGRAM, BPE) or settings.space_behind:
         raise no_form("GGUF only supports SentencePiece's BPE and Unigram, with spaces before words")
@@ -208,7 +208,7 @@ def _is_found_apart(piece: Piece, kind: int) -> bool:
 
 
 def unigram(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:
-    """Return the vocabulary of a Unigram tokenizer.json that joins spaces and adds one before the first word."""
+    """Return the vocabulary of a Unigram tokenizer.json that joins spaces and adds a space before the first word."""
     definition = tokenizer.definition
     model = definition["model"]
     if model.get("unk_id") is None or model.get("byte_fallback"):

@@ -1,4 +1,4 @@
-"""Read and check the vocabulary in the metadata of a GGUF file."""
+"""Vocabulary in the metadata of a GGUF file, read and checked."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,10 +21,10 @@ OTHERS = ("token_type_count",)  # keys of the model
 
 
 def read_vocabulary(metadata: Mapping[str, Any], place: str) -> Vocabulary | None:
-    """Return the vocabulary that a file's keys describe; None if it has none.
+    """Return the vocabulary that a file's keys describe; None if the file has no vocabulary.
 
     Raises:
-        DataError: names the key that is missing, wrong or unknown.
+        DataError: a key is missing, wrong or unknown.
     """
     keys = {key.removeprefix(f"{PREFIX}."): value for key, value in metadata.items() if key.startswith(f"{PREFIX}.")}
     model = keys.pop("model", "no_vocab")

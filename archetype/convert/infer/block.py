@@ -1,4 +1,4 @@
-"""Infer a layer's feed-forward part from tensor shapes, and its wiring from the names of its norms."""
+"""Inference of a layer's feed-forward part from tensor shapes, and of its wiring from the names of its norms."""
 
 import re
 from typing import Any, Literal, get_args
@@ -21,11 +21,11 @@ GateUpOrder = Literal["gate_up", "up_gate", "gate_up_in_turn"]
 
 
 def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart: bool) -> FeedForward:
-    """Return the feed-forward part of a layer.
+    """Infer the feed-forward part of a layer.
 
     Args:
         transposed: whether matrices are stored as (inputs, outputs).
-        apart: whether each layer has only a mixer or only a feed-forward part (Nemotron-H).
+        apart: whether each layer has either a mixer or a feed-forward part (Nemotron-H).
     """
     if layer.sparse:
         return _experts(info, layer)
@@ -77,7 +77,7 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
 
 
 def gate_up_order(info: CheckpointInfo) -> GateUpOrder:
-    """Return the order of gate and up in a fused tensor."""
+    """Return the order of the gate and up projections in a fused tensor."""
     order: GateUpOrder = info.settle("gate_up_order", get_args(GateUpOrder), "no file says which half is the gate")
     return order
 
@@ -148,10 +148,10 @@ def _groups(info: CheckpointInfo, num_experts: int, expert_bias: bool) -> Expert
 
 
 def read_wiring(info: CheckpointInfo, layer: Layer, ends_in_norm: bool) -> tuple[Wiring, Names]:
-    """Return the wiring of a layer, and the tensors of its norms by our names.
+    """Infer the wiring of a layer. Return it with the names of the norms' tensors, keyed by Archetype's names.
 
     Args:
-        ends_in_norm: whether a norm follows the last layer.
+        ends_in_norm: whether the model has a norm after the last layer.
     """
     paths = {name.rpartition(".")[0] for name in layer.norms}
     if not paths:

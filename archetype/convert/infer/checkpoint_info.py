@@ -1,4 +1,4 @@
-"""Keys and shapes of a checkpoint, and the assumptions made while reading it."""
+"""Keys and shapes of a checkpoint, with the assumptions made while reading it."""
 
 import re
 from collections.abc import Mapping
@@ -32,18 +32,18 @@ Shapes = Mapping[str, Shape]  # by the names of the file
 
 @dataclass
 class CheckpointInfo:
-    """Keys of config.json and shapes of tensors, by the file's names.
+    """Keys of config.json, and tensor shapes by the names in the file.
 
     Attributes:
         type: model_type of the text model.
-        outer_type: model_type of the whole model.
-        stated: keys in the file; the others in `config` are defaults of the class.
+        outer_type: model_type of the model that contains the text model.
+        stated: keys that the file contains. The other keys in `config` are defaults of the class.
         defaults: default of each key that the class in transformers reads; None if the class is unknown.
-        unread: keys in the file that the class never reads; not in `config`.
+        unread: keys in the file that the class never reads; left out of `config`.
         settings: layouts set by the user, by name.
         assumed: values that neither keys nor tensors determine, in order of use.
         alternatives: other possible values of each assumed layout, by name.
-        asked: names of all layouts that matter for this model.
+        asked: names of all layouts that matter for the model.
     """
 
     config: Config
@@ -60,12 +60,12 @@ class CheckpointInfo:
 
     @property
     def quirks(self) -> FamilyQuirks:
-        """Settings that the family's code fixes."""
+        """Settings fixed by the family's code."""
         return QUIRKS.get(self.type, FamilyQuirks())
 
     @property
     def class_head(self) -> ClassHead | None:
-        """Classification head, whose matrix is `score` in decoders; None without one."""
+        """Classification head, whose matrix is `score` in decoders; None if there is no such head."""
         return read_class_head(self.config) if "score.weight" in self.shapes else None
 
     def assume(self, path: str, value: object, why: str) -> None:
@@ -75,12 +75,12 @@ class CheckpointInfo:
     def settle(self, name: str, values: tuple[Any, ...], why: str) -> Any:
         """Choose a layout that neither keys nor tensors determine.
 
-        The user's setting has precedence, then the family's known layout, then the first value, recorded as assumed.
+        The user's setting has precedence, then the family's known layout, then the first value (recorded as assumed).
 
         Args:
-            name: of the layout, as in `--set NAME=VALUE`.
+            name: name of the layout, as in `--set NAME=VALUE`.
             values: all supported layouts, the most common first.
-            why: what the file does not determine, for the report.
+            why: what the file does not determine, shown in the report.
 
         Raises:
             SpecError: the user's setting is not one of `values`.
@@ -99,10 +99,10 @@ class CheckpointInfo:
         return values[0]
 
     def check_supported(self) -> None:
-        """Refuse models that are not text decoders, and families or keys that need a missing part.
+        """Refuse models that are not text decoders, and families or keys that need an unsupported part.
 
         Raises:
-            CheckpointError: names the missing part.
+            CheckpointError: the model needs an unsupported part.
         """
         classes = self.config.get("architectures") or []
         decodes = not isinstance(classes, list) or not classes or re.search(DECODERS, str(classes[0])) is not None
@@ -123,11 +123,11 @@ class CheckpointInfo:
                     raise self.missing(f"{self.config.place}: {key}", part)
 
     def missing(self, place: str, part: str) -> CheckpointError:
-        """Return the error for a model that needs a part Archetype does not have."""
+        """Return the error for a model that needs an unsupported part."""
         return CheckpointError(place, f"needs {part}, which is not supported", f"{self.type} models cannot be read")
 
     def no_place(self, tensor: str) -> CheckpointError:
-        """Return the error at an unknown tensor; it names the missing part if the names of tensors show it."""
+        """Return the error for an unknown tensor. It names the unsupported part if the tensor names reveal it."""
         used = (name for name in self.shapes if not LEFT_OUT.fullmatch(name))
         # another tensor may name the missing part better than the one that was found first
         for names, table in (((tensor, *used), MISSING_BY_TENSOR), ((tensor,), MISSING_BY_PLACE)):
@@ -138,21 +138,21 @@ class CheckpointInfo:
         return CheckpointError(tensor, "belongs to an unknown part", f"{self.type} is not supported")
 
     def first(self, keys: tuple[str, ...], default: Any = None) -> Any:
-        """Return the value of the first of these keys in the file."""
+        """Return the value of the first of these keys that the file contains."""
         key = self._first_key(keys)
         return default if key is None else self.config.get(key)
 
     def positive(self, keys: tuple[str, ...], default: float) -> float:
-        """Return the positive number of the first of these keys in the file."""
+        """Return the positive number under the first of these keys that the file contains."""
         key = self._first_key(keys)
         return default if key is None else self.config.positive(key)
 
     def size(self, keys: tuple[str, ...], layer: int | None = None, most: int = MAX_SIZE) -> int | None:
-        """Return the size of the first of these keys in the file; None without one.
+        """Return the size under the first of these keys that the file contains; None if it contains none of them.
 
         Args:
-            layer: index into a list of one size per layer (default: lists are refused).
-            most: largest size allowed.
+            layer: index into a list with one size per layer (default: lists are refused).
+            most: largest allowed size.
         """
         key = self._first_key(keys)
         if key is None:
@@ -171,7 +171,7 @@ class CheckpointInfo:
         return next((key for key in known if key in self.stated), known[0] if known else None)
 
     def refuse_derived(self, *keys: str) -> None:
-        """Refuse a file that lacks one of these keys if the class derives its value by a rule."""
+        """Refuse a file that lacks one of these keys if the class derives the key's value."""
         for key in keys:
             if self.defaults is not None and self.defaults.get(key) == DERIVED and key not in self.stated:
                 raise self.config.error(key, f"is missing, and the {self.type} class derives it by a rule", "add it")
@@ -196,7 +196,7 @@ class CheckpointInfo:
         return ACTIVATIONS[name]
 
     def norm(self, bias: bool, weight: bool = True) -> LayerNorm | RMSNorm:
-        """Return LayerNorm if there is a bias or the key of epsilon names LayerNorm, else RMSNorm."""
+        """Return LayerNorm if the norms have a bias or the key for epsilon names LayerNorm, otherwise RMSNorm."""
         key = self._first_key(EPS)
         eps = self.quirks.eps or (1e-5 if key is None else self.config.positive(key))
         if self.quirks.norm is not None:

@@ -1,4 +1,4 @@
-"""Infer a layer's mixer with the reader of its kind (`infer.py` in the mixer's folder)."""
+"""Inference of a layer's mixer with the reader of its kind (`infer.py` in the mixer's folder)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ class ModelDims:
     """Model sizes needed to read one layer.
 
     Attributes:
-        context_length: in tokens.
+        context_length: context length in tokens.
         transposed: whether matrices are stored as (inputs, outputs).
     """
 
@@ -37,25 +37,24 @@ class InferredMixer(CheckpointMixer):
         self.info, self.layer, self.context_length = info, layer, dims.context_length
 
     def sides(self, param: str) -> Shape:
-        """Return (rows, columns) of a matrix that the mixer must have."""
+        """Return (rows, columns) of a matrix that the mixer requires."""
         self.shape(param)
         return self.info.sides(self.layer.mixer[param])
 
     def size(self, keys: tuple[str, ...]) -> int | None:
-        """Return the size of the first of these keys in the file; of a list, this layer's entry."""
+        """Return the size under the first of these keys in the file; this layer's entry if the size is a list."""
         return self.info.size(keys, self.layer.number)
 
     def norm(self, bias: bool, weight: bool = True) -> LayerNorm | RMSNorm:
-        """Return a norm of the model's kind."""
+        """Return a norm of the kind that the model uses."""
         return self.info.norm(bias, weight)
 
     @property
     def eps(self) -> float:
-        """Epsilon of the model's norms."""
+        """Epsilon of the norms."""
         return self.info.norm(bias=False).eps
 
     def position(self, head_dim: int) -> MixerPosition:
-        """Return the position encoding of attention in this layer."""
         return read_position(self.info, self.layer.number, head_dim, self.context_length)
 
     def rotary(self, dim: int) -> Rotary:
@@ -63,7 +62,6 @@ class InferredMixer(CheckpointMixer):
         return read_latent_rotary(self.info, dim, self.context_length)
 
     def pattern(self) -> Pattern:
-        """Return the attention pattern of this layer."""
         return read_pattern(self.info, self.layer.number)
 
     def settle(self, name: str, values: tuple[Any, ...], why: str) -> Any:
@@ -75,5 +73,5 @@ class InferredMixer(CheckpointMixer):
         self.info.assume(f"layers[*].mixer.{field}", value, why)
 
     def missing(self, part: str) -> CheckpointError:
-        """Return the error for a layer that needs a part Archetype does not have."""
+        """Return the error for a layer that needs an unsupported part."""
         return self.info.missing(self.layer.prefix, part)

@@ -1,4 +1,4 @@
-"""Roles of tensors outside mixers, by their names in published files."""
+"""Roles of tensors outside mixers, given their names in published files."""
 
 import re
 from collections.abc import Iterable
@@ -100,7 +100,7 @@ AFTER_ATTENTION = (
 
 
 def read_name(table: NameTable, path: str) -> tuple[str, int | None] | None:
-    """Return our name for a path and the index of the expert, if any; None if no pattern matches."""
+    """Return Archetype's name for a path, and the index of the expert if there is one; None if no pattern matches."""
     for pattern, param in table:
         if match := re.fullmatch(pattern, path):
             expert = match.groupdict().get("expert")
@@ -109,7 +109,7 @@ def read_name(table: NameTable, path: str) -> tuple[str, int | None] | None:
 
 
 def prediction_tensors(names: Iterable[str]) -> list[str]:
-    """Return the names of the tensors for multi-token prediction."""
+    """Return the names of the tensors used for multi-token prediction."""
     names = list(names)
     layers = tuple(match[1] for name in names if (match := PREDICTION_LAYER.fullmatch(name)))
     return [name for name in names if PREDICTION.fullmatch(name) or name.startswith(layers)]

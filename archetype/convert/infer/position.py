@@ -1,4 +1,4 @@
-"""Infer each layer's position encoding and attention pattern from keys alone."""
+"""Inference of each layer's position encoding and attention pattern from keys alone."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ WINDOWED = ("sliding_attention", "local")
 
 
 def read_latent_rotary(info: CheckpointInfo, dim: int, context_length: int) -> Rotary:
-    """Return the rotary positions of latent attention, which rotate all `dim` features."""
+    """Return the rotary positions for latent attention, which rotate all `dim` features."""
     position = read_rotary(info.config, dim, context_length)
     interleaved = info.config.get("rope_interleave")
     return position.replace(interleaved=_interleaved(info) if interleaved is None else bool(interleaved))

@@ -1,7 +1,7 @@
-"""Record of the inferred readings that were verified, by the tests or by comparing a small model with transformers.
+"""Record of inferred families that the tests, or a comparison of a small model with transformers, have verified.
 
-`proved.json` lists the model types that the tests verify, by version of transformers (written by `make zoo`). Results
-of comparing small models (`archetype/convert/proof.py`) are cached on disk.
+`proved.json` lists the model types that the tests verify, for each version of transformers (written by `make zoo`).
+Results of comparing small models (`archetype/convert/proof.py`) are cached on disk.
 """
 
 import json
@@ -33,14 +33,14 @@ TASKS = ((TEXTS, ("texts",)), (TOKENS, ("tokens",)), ("", ("causal", "pairs"))) 
 
 @dataclass(frozen=True)
 class Proof:
-    """Result of comparing a reading with a reference.
+    """Result of comparing an inferred family with a reference.
 
     Attributes:
-        by: library and version.
-        taken: layouts that agree where the assumed ones do not, by name.
-        difference: largest difference of logits relative to their largest magnitude; None if the tests verified them.
-        fault: first module that differs, and by how much; empty if the outputs agree.
-        asked: layouts that matter for the small model; None for all.
+        by: library and version of the reference.
+        taken: layouts that agree where the assumed layouts do not, by name.
+        difference: largest difference of logits relative to their largest magnitude; None if the tests are the proof.
+        fault: first module that differs, with its difference; empty if the outputs agree.
+        asked: layouts that matter for the small model; None for all layouts.
     """
 
     by: str
@@ -50,7 +50,7 @@ class Proof:
     asked: tuple[str, ...] | None = None
 
     def covers(self, layouts: Mapping[str, Any]) -> bool:
-        """Return whether the comparison depended on each of these layouts."""
+        """Return whether the compared outputs depended on each of these layouts."""
         return self.asked is None or set(self.asked) >= layouts.keys()
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class Proof:
 
 
 def split_overrides(overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Separate overrides into layouts by name and assignments to the specification."""
+    """Separate overrides into layouts, keyed by name, and assignments to the specification."""
     settings, changes = {}, []
     for assignment in overrides:
         name, equals, text = assignment.partition("=")
@@ -73,7 +73,7 @@ def split_overrides(overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]
 
 
 def find_proof(values: Mapping[str, Any], settings: Mapping[str, Any]) -> Proof | None:
-    """Return the known proof for a config.json; None without one.
+    """Return the known proof for a config.json; None if there is no proof.
 
     Args:
         settings: layouts set by the user, which the tests do not verify.
@@ -90,7 +90,7 @@ def find_proof(values: Mapping[str, Any], settings: Mapping[str, Any]) -> Proof 
 
 
 def keep_proof(values: Mapping[str, Any], settings: Mapping[str, Any], proof: Proof) -> None:
-    """Cache the result of a comparison under a hash of the small model's keys, the settings and the versions."""
+    """Cache the result of a comparison, keyed by a hash of the small model's keys, the settings and the versions."""
     name = _name(values, settings)
     _kept()[name] = proof
     with suppress(ArchetypeError, OSError):  # if it cannot be written, the comparison runs again next time
@@ -107,7 +107,7 @@ def with_proof(family: Family, proof: Proof | None) -> Family:
 
 
 def transformers_version() -> str | None:
-    """Return the installed version of transformers; None without it."""
+    """Return the installed version of transformers; None if it is not installed."""
     try:
         return version("transformers")
     except PackageNotFoundError:
@@ -116,7 +116,7 @@ def transformers_version() -> str | None:
 
 @cache
 def proved_types() -> Mapping[str, Mapping[str, Sequence[str]]]:
-    """Return the model types verified by the tests, by version of transformers and task."""
+    """Return the model types verified by the tests, for each version of transformers and task."""
     proved: dict[str, dict[str, list[str]]] = json.loads(FILE.read_bytes())
     return proved
 

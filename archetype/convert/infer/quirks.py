@@ -1,4 +1,4 @@
-"""Tables: spellings of keys in published configurations, and settings that only a family's code fixes.
+"""Tables of the spellings of keys in published configurations, and of settings that only a family's code fixes.
 
 Spellings are tried in order, the most common first.
 """
@@ -106,34 +106,34 @@ OF_EXPERTS = r".*(expert|moe|topk|routed|router|n_group).*"
 
 @dataclass(frozen=True)
 class FamilyQuirks(MixerQuirks):
-    """Settings fixed by a family's code, in addition to those of its mixers.
+    """Settings fixed by a family's code in addition to the settings of its mixers.
 
     Attributes:
         positions_after_padding: positions begin at the padding token's id + 1.
-        full_layers_without_rope: layers with full attention have no rotary positions; layers with windows have.
-        dense_layers_rotate: dense layers are an exception if all of them have full attention.
+        full_layers_without_rope: layers with full attention have no rotary positions, unlike layers with windows.
+        dense_layers_rotate: dense layers are an exception to that if all of them have full attention.
         scaled_full_layers: `rope_scaling` only applies to layers with full attention.
         renormalize: the weights of a token's experts are normalized to sum to one.
         sigmoid: router scores are sigmoids.
-        activation: of the feed-forward part, whatever the file says.
-        eps: of every norm, whatever the file says.
-        norm: kind of all norms, if tensors cannot show it.
-        embedding_norm: norm without weights after the embedding.
+        activation: activation of the feed-forward part, whatever the file says.
+        eps: epsilon of every norm, whatever the file says.
+        norm: kind of all norms, if the tensors cannot show it.
+        embedding_norm: norm without weights that follows the embedding.
         scaled_embedding: token vectors are multiplied by sqrt(d_model).
-        round_scale: that factor is first rounded to the vectors' type.
-        added_position: computed positions that are added to token vectors.
-        inclusive_waves: exponents of their frequencies go from 0 to 1 inclusive (tensor2tensor).
-        rope: rotary positions without a key.
-        rope_when_named: rotary positions only if `position_embedding_type` says so.
+        round_scale: the factor sqrt(d_model) is first rounded to the vectors' dtype.
+        added_position: computed position embeddings that are added to token vectors.
+        inclusive_waves: exponents of the embeddings' frequencies go from 0 to 1 inclusive (tensor2tensor).
+        rope: rotary positions that no key describes.
+        rope_when_named: positions are rotary only if `position_embedding_type` says so.
         alibi_before_scale: ALiBi is added, in bfloat16, before scores are divided by sqrt(head_dim).
         logits_times_scaling: `logits_scaling` multiplies the logits instead of dividing them.
-        norm_first: the embedding's norm precedes the addition of positions.
+        norm_first: the embedding's norm precedes the addition of position embeddings.
         weighs_inputs: router weights multiply the inputs of experts.
-        expert_bias_on: scores to which the selection bias is added.
-        only: keys that the class treats differently, each with the value for which it does not matter.
-        asks: keys whose value the class derives if they are missing.
-        renames: patterns of tensor names and their replacements.
-        computed: pattern of tensors that are computed instead of read.
+        expert_bias_on: scores to which the expert selection bias is added.
+        only: keys that the class treats differently, each with the value for which the difference does not matter.
+        asks: keys whose values the class derives if the file lacks them.
+        renames: patterns of tensor names, with their replacements.
+        computed: pattern of tensors that are computed instead of being read.
     """
 
     positions_after_padding: bool = False

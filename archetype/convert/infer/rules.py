@@ -18,10 +18,10 @@ from archetype.spec.registry import provided
 def inferred_rules(
     info: CheckpointInfo, tensors: GroupedTensors, norms: list[Names], model: ModelSpec
 ) -> tuple[Rule, ...]:
-    """Return the weight rules of a file for a specification that the user may have changed.
+    """Return the weight rules for a specification that the user may have changed after it was inferred.
 
     Raises:
-        CheckpointError: the specification has a different number of layers.
+        CheckpointError: the specification and the file have different numbers of layers.
     """
     if not isinstance(model, Decoder) or model.num_layers != len(tensors.layers):
         cause = f"the file has {len(tensors.layers)} layers"

@@ -1,4 +1,4 @@
-"""Shrink a published config.json: keep every key but reduce the sizes, so that a model is built in seconds."""
+"""Reduction of a published config.json to small sizes with all keys kept, so that a model is built in seconds."""
 
 import copy
 from typing import Any
@@ -49,21 +49,21 @@ ROPE, FACTORS = ("rope_scaling", "rope_parameters"), ("short_factor", "long_fact
 
 
 def make_small(values: dict[str, Any], fitting: dict[str, dict[str, Any]] | None = None) -> dict[str, Any]:
-    """Return a config.json for a model of a few thousand parameters.
+    """Return a config.json for a model with a few thousand parameters.
 
     Args:
-        fitting: sizes that replace the usual small ones, by model type.
+        fitting: sizes that replace the usual small sizes, by model type.
     """
     fitting, values = fitting or {}, without_settings(copy.deepcopy(values))
     return _cut(values, fitting) | {key: _cut(value, fitting) for key, value in values.items() if _is_model(value)}
 
 
 def with_sizes(values: dict[str, Any], config: Any) -> dict[str, Any]:
-    """Add small values for sizes that are defaults of the class in transformers.
+    """Add small values for sizes that are defaults of the transformers class.
 
     Args:
-        values: of a config.json with small sizes.
-        config: the configuration that the class builds from it.
+        values: keys of a config.json with small sizes.
+        config: configuration that the class builds from `values`.
     """
     inner = {name: getattr(config, name, None) for name in getattr(config, "sub_configs", {})}
     sections = {name: with_sizes(values.get(name) or {}, part) for name, part in inner.items() if part is not None}

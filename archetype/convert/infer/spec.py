@@ -1,7 +1,7 @@
-"""Infer specification, weight rules and a report for a decoder of an unregistered family.
+"""Inference of specification, weight rules and report for a decoder of an unregistered family.
 
-Input are the keys of config.json and the names and shapes of tensors. What they do not determine is assumed and listed
-in the report. A model that needs a part Archetype does not have is refused; the error names the part.
+The inputs are the keys of config.json and the names and shapes of tensors. Anything that they do not determine is
+assumed and listed in the report. A model that needs an unsupported part is refused with an error that names the part.
 """
 
 import re
@@ -55,15 +55,15 @@ def read_unknown(
     place: str = "config.json",
     settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> Family:
-    """Return a family for one model, with a format that reads its folder.
+    """Return a family for a single model, with a format that reads the model's folder.
 
     Args:
-        shapes: of every tensor, by name.
-        place: the file, for messages.
+        shapes: shape of every tensor, by name.
+        place: path of the file, for error messages.
         settings: layouts that neither keys nor tensors determine, as named in the report.
 
     Raises:
-        CheckpointError: names an unknown tensor or key, or the missing part.
+        CheckpointError: a tensor or key is unknown, or the model needs an unsupported part.
         SpecError: the model does not depend on a layout in `settings`.
     """
     info = _checkpoint_info(values, shapes, place, settings)

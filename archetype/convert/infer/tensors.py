@@ -1,4 +1,4 @@
-"""Group a file's tensors by role."""
+"""Grouping of a file's tensors by role."""
 
 import re
 from dataclasses import dataclass, field
@@ -32,13 +32,13 @@ class Layer:
 
     Attributes:
         number: index of the layer.
-        prefix: of the file's names.
-        reader: of its kind of mixer.
-        sparse: whether it has experts.
-        mixer: our names below `mixer` -> names in the file.
-        network: our names below `feedforward` -> names in the file.
-        norms: the file's names below the layer -> full names.
-        experts: tensors of single experts as (our name, index of the expert, name in the file).
+        prefix: prefix of the layer's tensor names in the file.
+        reader: reader of the layer's kind of mixer.
+        sparse: whether the layer has experts.
+        mixer: Archetype's names below `mixer` -> names in the file.
+        network: Archetype's names below `feedforward` -> names in the file.
+        norms: names below the layer -> full names, both in the file.
+        experts: tensors of single experts as (Archetype's name, index of the expert, name in the file).
     """
 
     number: int
@@ -52,7 +52,7 @@ class Layer:
     d_model: int = 0
 
     def experts_transposed(self, info: CheckpointInfo) -> bool:
-        """Return whether stacked experts are stored as (inputs, outputs), decided by which side has width D."""
+        """Return whether stacked experts are stored as (inputs, outputs), which shows in the side that has width D."""
         name = self.network.get("experts.down.weight", "")
         shape = info.shapes.get(name, ())
         if len(shape) != 3:
@@ -66,11 +66,11 @@ class Layer:
 
 @dataclass
 class GroupedTensors:
-    """Tensors of a file.
+    """Tensors of a file, grouped by role.
 
     Attributes:
-        outer: tensors outside the layers, by our names.
-        layers: in order.
+        outer: tensors outside the layers, by Archetype's names.
+        layers: tensors of each layer, in order.
         left_out: names of tensors that a text decoder does not use.
         transposed: whether matrices are stored as (inputs, outputs).
     """
@@ -86,7 +86,7 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
     """Group all tensors by role.
 
     Raises:
-        CheckpointError: names an unknown tensor, and the part it belongs to if names show it.
+        CheckpointError: a tensor is unknown. The error names the unsupported part if the tensor names reveal it.
     """
     predicting = set(prediction_tensors(info.shapes))
     left_out = [name for name in info.shapes if name in predicting or _has_no_use(info, name)]

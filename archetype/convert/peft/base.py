@@ -1,4 +1,4 @@
-"""View of a base model's tensors under the names of its family's files, where one tensor may join several matrices."""
+"""Tensors of a base model under the names in its family's files, where one tensor may join several matrices."""
 
 from collections.abc import Mapping
 
@@ -22,14 +22,14 @@ def rules_of(model: Model, family: Family) -> list[Rule]:
 
 
 def rows_in_file(rule: Rule, sizes: list[int]) -> Tensor:
-    """Return, for each row of the file's tensor, its index in the concatenated parameters of the rule."""
+    """Return the index in the rule's concatenated parameters for each row of the file's tensor."""
     row_indices = torch.arange(sum(sizes)).split(sizes)  # indices of each parameter's rows
     # the order in which `apply` joins parameters: head by head, each head's rows of all of them
     return torch.cat([part.reshape(rule.heads, -1) for part in row_indices], dim=1).flatten()
 
 
 def joined(rule: Rule, state: Mapping[str, Tensor]) -> Tensor:
-    """Return a tensor of the file; a matrix is (outputs, inputs)."""
+    """Return a tensor as stored in the file; matrices are (outputs, inputs)."""
     params = [_own(rule, state[name]) for name in rule.params]
     return torch.cat(params)[rows_in_file(rule, [len(param) for param in params])]
 
@@ -39,13 +39,13 @@ def _own(rule: Rule, param: Tensor) -> Tensor:
 
 
 class Base:
-    """Base model whose tensors are read and replaced by their names in a file.
+    """Base model whose tensors can be read and replaced under their checkpoint names.
 
-    A tied head is untied while tensors change; `finished` ties it again if both tables are still equal.
+    A tied head is untied while tensors change. `finished` ties it again if the head still equals the embedding.
 
     Args:
-        model: without an adapter.
-        family: gives the tensors their names.
+        model: model without an adapter.
+        family: family that names the tensors.
     """
 
     def __init__(self, model: Model, family: Family) -> None:
@@ -68,7 +68,7 @@ class Base:
         self.rules = {rule.hf: rule for rule in rules}
 
     def rule(self, name: str) -> Rule | None:
-        """Return the rule of a tensor name, with or without the family's prefix; None if there is none."""
+        """Return the rule for a tensor name, with or without the family's prefix; None if no rule matches."""
         prefix = self.family.format.prefix
         names = (name, prefix + name, name.removeprefix(prefix))
         rule = next((self.rules[spelling] for spelling in names if spelling in self.rules), None)
@@ -76,12 +76,12 @@ class Base:
         return rule if rule is None or rule.shape is None else None
 
     def is_repeated(self, rule: Rule) -> bool:
-        """Return whether modules other than the head share this tensor in transformers; PEFT does not sync them."""
+        """Return whether modules other than the head share this tensor in transformers. PEFT does not sync them."""
         copies = self.family.format.copies.items()
         return any(param in rule.params and name not in self.rules for name, param in copies)
 
     def __getitem__(self, rule: Rule) -> Tensor:
-        """Return a tensor of the file; a matrix is (outputs, inputs)."""
+        """Return a tensor as stored in the file; matrices are (outputs, inputs)."""
         return joined(rule, self.state)
 
     def __setitem__(self, rule: Rule, tensor: Tensor) -> None:
@@ -99,12 +99,12 @@ class Base:
                 self.state[name][rule.expert] = part
 
     def tie(self) -> None:
-        """Copy a changed embedding table to the head that is tied to it."""
+        """Copy a changed embedding table to the tied head."""
         if self.untied is not None and self.table in self.changed:
             self.state[self.head] = self.state[self.table]
 
     def finished(self) -> Model:
-        """Return the changed model, with an untied head if head and embedding now differ."""
+        """Return the changed model. The head stays untied if head and embedding differ now."""
         model, state = self.model, self.state
         if self.untied is not None:
             if torch.equal(state[self.head], state[self.table]):

@@ -1,4 +1,4 @@
-"""Read adapter_config.json: every key is used, known not to affect a trained adapter, or refused."""
+"""Parsing of adapter_config.json: each key is used, known not to affect a trained adapter, or refused."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -43,14 +43,14 @@ _look_up = Confined("archetype.convert.peft.names", 2**29)
 
 @dataclass(frozen=True)
 class PeftConfig:
-    """Contents of an adapter_config.json, without nulls."""
+    """Keys of an adapter_config.json, without nulls."""
 
     file: Path
     values: Mapping[str, Any]
 
     @property
     def weights(self) -> Path:
-        """File of the adapter's tensors."""
+        """Name of the file that stores the adapter's tensors."""
         return self.file.with_name(WEIGHTS)
 
     @property
@@ -60,7 +60,7 @@ class PeftConfig:
 
     @property
     def residual(self) -> str | None:
-        """Name of an initialization that subtracted its product from the base before training; None without one."""
+        """Name of an initialization that subtracted its product from the base before training; None if not used."""
         name = self.values.get("init_lora_weights", True)
         return name if name in RESIDUAL_BEGINNINGS else None
 
@@ -69,21 +69,21 @@ class PeftConfig:
         return any(module.endswith(name) for name in self.values.get("modules_to_save", ()))
 
     def scale(self, module: "Named") -> float:
-        """Return the factor of B A for a module."""
+        """Return the scaling factor of B A for a module."""
         return module.alpha / (math.sqrt(module.rank) if self.values.get("use_rslora") else module.rank)
 
     def look_up(self, modules: Iterable[str]) -> "tuple[dict[str, Named], bool]":
-        """Match modules against the configuration.
+        """Match modules against the configuration's rules.
 
         Args:
             modules: names of the modules that have adapters in the tensor file.
 
         Returns:
-            Settings by module; whether a tied head shares the embedding's adapter, which PEFT only does for heads whose
-                name it knows.
+            Settings by module, and whether a tied head shares the embedding's adapter. PEFT only shares it with heads
+                whose name it knows.
 
         Raises:
-            CheckpointError: names a key with an invalid regular expression, or the expressions take too long.
+            CheckpointError: a key has an invalid regular expression, or the expressions take too long.
         """
         names = list(modules)
         try:
@@ -99,7 +99,7 @@ class PeftConfig:
 
 
 class Named(NamedTuple):
-    """Settings of a module's adapter."""
+    """Adapter settings of a module."""
 
     rank: int
     alpha: float
@@ -110,7 +110,7 @@ def read_config(folder: Path) -> PeftConfig:
     """Read the adapter_config.json of a folder.
 
     Raises:
-        CheckpointError: names a key that is damaged, unknown, or asks for an unsupported computation.
+        CheckpointError: a key is damaged, unknown, or requires an unsupported computation.
     """
     values = {key: value for key, value in read_json(folder / CONFIG).items() if value is not None}
     config = PeftConfig(folder / CONFIG, values)

@@ -1,4 +1,4 @@
-"""Merge the adapter of a PEFT folder into the base model's matrices."""
+"""Merging of the adapter in a PEFT folder into the base model's matrices."""
 
 import re
 from pathlib import Path
@@ -26,17 +26,17 @@ KNOWN = ({A, B}, {TABLE_A, TABLE_B})  # tensors of a linear layer's adapter, and
 
 @torch.no_grad()
 def merge_peft(model: Model, family: Family, folder: Path) -> Model:
-    """Merge the adapter of a folder into a base model.
+    """Merge the adapter in a folder into a base model.
 
     Args:
-        model: changed in place.
-        family: gives the adapter's tensors their names.
+        model: base model, changed in place.
+        family: family that names the adapter's tensors.
 
     Returns:
-        The same model, or a new one if the head is no longer tied to the embedding.
+        The same model, or a new model if the head is no longer tied to the embedding.
 
     Raises:
-        CheckpointError: names a key or tensor that is wrong or unsupported.
+        CheckpointError: a key or tensor is wrong or unsupported.
     """
     config, base = read_config(folder), Base(model, family)
     tensors = Tensors.single(config.weights)
@@ -88,11 +88,11 @@ def _replace(base: Base, tensors: Tensors, config: PeftConfig, name: str) -> Non
 
 
 class _Adapter:
-    """Adapter of one module, and the base matrix that it changes.
+    """Adapter of a module, and the base matrix that the adapter changes.
 
     Args:
-        module: name in the base model's file.
-        named: settings in the configuration.
+        module: name of the module in the base model's file.
+        named: settings of the module in the configuration.
         own: suffixes of the adapter's tensor names.
     """
 

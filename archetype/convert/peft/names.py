@@ -1,6 +1,6 @@
-"""Find the modules that an adapter's configuration names, as PEFT does; runs in a process that can be killed.
+"""Search for the modules named in an adapter's configuration, as in PEFT. Runs in a process that can be killed.
 
-Names may be regular expressions from an unknown source, which can keep Python's `re` busy forever.
+Names may be regular expressions from an untrusted source, which can keep Python's `re` busy forever.
 """
 
 import re
@@ -26,12 +26,12 @@ def answer(values: Mapping[str, Any], modules: list[str]) -> dict[str, Any]:
     """Match modules against an adapter_config.json.
 
     Args:
-        values: by key, with types already checked.
-        modules: names of the modules that have adapters in the file.
+        values: configuration by key, with types already checked.
+        modules: names of the modules that have adapters in the tensor file.
 
     Returns:
-        "wrong": key and text of an invalid regular expression; or "modules": rank, alpha and whether it is adapted for
-            each module, and "ties": whether a module is named that PEFT may keep tied.
+        "wrong": key and text of an invalid regular expression; or "modules": rank, alpha, and whether it is adapted,
+            for each module, and "ties": whether a named module is one that PEFT may keep tied.
     """
     for key, expression in _expressions(values):
         try:

@@ -1,7 +1,7 @@
-"""Write a model's adapter as a PEFT folder, under the names of the base model's family.
+"""Export of a model's adapter as a PEFT folder, under the names of the base model's family.
 
-If a file joins several matrices (GPT-2's c_attn), their adapters become one adapter of the joint matrix: A stacks
-their rows, and B is block-diagonal.
+If a file joins several matrices (GPT-2's c_attn), their adapters become a single adapter of the joint matrix: A
+stacks their rows, and B is block-diagonal.
 """
 
 import re
@@ -37,7 +37,7 @@ def write_peft(
     """Write a model's adapter into an existing folder.
 
     Args:
-        family: gives the tensors their names.
+        family: family that names the tensors.
         base: name or path of the base model, for adapter_config.json.
         trained: names of other trained parameters, whose modules are written in full.
 

@@ -1,1 +1,1 @@
-"""Export models as programs of torch.export or ONNX that run without Archetype."""
+"""Export of models as torch.export or ONNX programs that run without Archetype."""

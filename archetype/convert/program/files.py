@@ -1,4 +1,4 @@
-"""Write a program's folder: the program, its signature and a README."""
+"""Folder of a program: the program, its signature and a README."""
 
 import warnings
 from collections.abc import Callable
@@ -42,11 +42,11 @@ def is_program(format: str) -> TypeGuard[ProgramFormat]:
 
 
 def write_program(model: Model, format: ProgramFormat, folder: Path) -> None:
-    """Trace a model, write its program, signature and README, then read the program back and compare its output.
+    """Trace a model, write the folder of its program, then read the program back and compare its output.
 
     Args:
-        model: set to evaluation mode.
-        folder: exists.
+        model: model to trace, set to evaluation mode.
+        folder: existing folder to write into.
 
     Raises:
         CheckpointError: the model cannot be traced, the format does not support its dtype, or the outputs differ.
@@ -106,7 +106,7 @@ and types of its inputs and outputs.{padded if "num_tokens" in inputs else ""} W
 
 
 def compare(model: Model, format: ProgramFormat, folder: Path) -> None:
-    """Compare a written program with the model, for several batch sizes and lengths.
+    """Compare a written program with the model for several batch sizes and lengths.
 
     Raises:
         CheckpointError: the outputs differ.

@@ -1,4 +1,4 @@
-"""Write ONNX programs with torch's exporter and run them with onnxruntime."""
+"""ONNX programs, written with torch's exporter and run with onnxruntime."""
 
 import logging
 import warnings
@@ -18,7 +18,7 @@ LARGE = 2**30  # bytes; larger weights go into a second file, since an ONNX file
 
 
 def check(dtype: torch.dtype) -> None:
-    """Check early whether an export can succeed.
+    """Check before the export whether it can succeed.
 
     Raises:
         CheckpointError: a library is missing, or onnxruntime does not support the dtype.
@@ -30,13 +30,13 @@ def check(dtype: torch.dtype) -> None:
 
 
 def write(program: ExportedProgram, folder: Path, output: str) -> None:
-    """Translate a program to ONNX and write it.
+    """Convert a program to ONNX and write it to a file.
 
     Args:
-        output: name of the program's output.
+        output: name for the program's output.
 
     Raises:
-        CheckpointError: names the first operation that torch cannot translate.
+        CheckpointError: torch cannot convert an operation. The message names the first such operation.
     """
     weights = sum(tensor.nbytes for tensor in program.state_dict.values())
     log = logging.getLogger("torch.onnx")
@@ -56,7 +56,7 @@ def write(program: ExportedProgram, folder: Path, output: str) -> None:
 
 
 def reader(folder: Path) -> Callable[[dict[str, Tensor]], Tensor] | None:
-    """Return a function that runs the program; None if onnxruntime is not installed."""
+    """Return a function that runs an ONNX program; None if onnxruntime is not installed."""
     if find_spec("onnxruntime") is None:
         return None
     import onnxruntime

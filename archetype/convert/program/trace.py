@@ -1,4 +1,4 @@
-"""Trace a model with torch.export, once for all batch sizes and lengths."""
+"""Tracing of a model with torch.export, once for all batch sizes and lengths."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,13 +19,13 @@ ROWS, LENGTH, SOURCE_LENGTH = 3, 7, 11
 
 
 def trace(model: Model) -> ExportedProgram:
-    """Return the program of a full pass: from tokens or images to logits, or to vectors without a head.
+    """Return the program of a complete forward pass, from tokens or images to logits, or to vectors without a head.
 
     Args:
-        model: set to evaluation mode.
+        model: model to trace, set to evaluation mode.
 
     Raises:
-        CheckpointError: torch.export cannot trace a part, such as a plug-in that branches on the values of a tensor.
+        CheckpointError: torch.export cannot trace a part, such as a plug-in that branches on a tensor's data.
     """
     model.eval()
     inputs, error = example_inputs(model, ROWS, LENGTH, SOURCE_LENGTH), None
@@ -42,12 +42,12 @@ def trace(model: Model) -> ExportedProgram:
 
 
 def example_inputs(model: Model, batch_size: int, length: int, source_length: int, seed: int = 0) -> Inputs:
-    """Return random inputs of the program by name.
+    """Return random inputs for the program by name.
 
     Args:
         rows: batch size.
-        length: in tokens; at most the context length is used.
-        source_length: the same for the source of an encoder-decoder.
+        length: number of tokens, reduced to the context length if larger.
+        source_length: number of source tokens for an encoder-decoder.
     """
     spec, generator = model.spec, torch.Generator().manual_seed(seed)
     if spec.image_shape is not None:
@@ -73,12 +73,11 @@ def example_inputs(model: Model, batch_size: int, length: int, source_length: in
 
 
 def output_name(spec: ModelSpec) -> str:
-    """Return the name of the program's output."""
     return "vectors" if spec.head.embeds else "hidden" if spec.head.is_absent else "logits"
 
 
 def run(model: Model, inputs: Inputs) -> Tensor:
-    """Return the model's own output for the program's inputs."""
+    """Return the model's output for the program's inputs."""
     with torch.no_grad():
         return cast(Tensor, _pass_of(model.eval())(**inputs))
 
@@ -93,7 +92,7 @@ def _padding_matters(model: Model) -> bool:
 
 
 class _OfTokens(nn.Module):
-    """Pass of a model that reads one sequence per row."""
+    """Forward pass of a model that reads one sequence per row."""
 
     def __init__(self, network: Model) -> None:
         super().__init__()
@@ -105,7 +104,7 @@ class _OfTokens(nn.Module):
 
 
 class _OfPairs(_OfTokens):
-    """Pass of an encoder-decoder; each row has a source and a target."""
+    """Forward pass of an encoder-decoder. Each row has a source and a target."""
 
     def forward(  # type: ignore[override]
         self, target: Tensor, source: Tensor, source_num_tokens: Tensor, num_tokens: Tensor | None = None

@@ -1,1 +1,1 @@
-"""Read and write folders of sentence-transformers: modules.json and the files it names."""
+"""sentence-transformers folders: modules.json and the files that it names."""

@@ -1,4 +1,4 @@
-"""Read and write the files of a sentence-transformers folder, and its settings for input texts."""
+"""Files of a sentence-transformers folder, and its settings for input texts."""
 
 import json
 from collections.abc import Mapping
@@ -21,12 +21,12 @@ Files = Mapping[str, bytes]
 
 @dataclass(frozen=True)
 class SentenceSettings:
-    """How a text is prepared before tokenization.
+    """Settings for preparing a text before tokenization.
 
     Attributes:
-        max_length: in tokens; longer texts are truncated (default: the model's context length).
-        prompts: prefixes of texts, by name.
-        default_prompt: name of the prompt that is used if no other is given.
+        max_length: number of tokens after which texts are truncated (default: the model's context length).
+        prompts: text prefixes by name.
+        default_prompt: name of the prompt used if no other is given.
         pools_prompt: whether pooling includes the prompt's tokens.
     """
 
@@ -37,11 +37,11 @@ class SentenceSettings:
     pools_prompt: bool = True
 
     def prepared(self, text: str, prompt: str | None = None) -> str:
-        """Return a text with a prompt before it (default: the default prompt).
+        """Return a text with a prompt in front of it (default: the default prompt).
 
         Raises:
             SpecError: the model has no such prompt.
-            CheckpointError: pooling must leave out the prompt, which is not supported.
+            CheckpointError: pooling must exclude the prompt, which is not supported.
         """
         name = self.default_prompt if prompt is None else prompt
         if prompt is not None and prompt not in self.prompts:
@@ -65,10 +65,10 @@ class SentenceSettings:
 
 
 def read_files(folder: Path, allow_pickle: bool = False) -> dict[str, bytes]:
-    """Return the files of modules, prompts and lengths, by relative path.
+    """Return the files with modules, prompts and lengths, keyed by relative path.
 
     Raises:
-        CheckpointError: a module's path leads out of the folder.
+        CheckpointError: the path of a module is outside the folder.
     """
     names = [MODULES, SETTINGS, PROMPTS]
     files = {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
@@ -94,24 +94,24 @@ def _longest(folder: Path) -> int | None:
 
 
 def write_files(files: Files, folder: Path) -> None:
-    """Write the files of modules into an existing folder."""
+    """Write the files with the modules into an existing folder."""
     for name, content in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         atomic.write_bytes(folder / name, content)
 
 
 def write_prompts(prompts: Mapping[str, str], folder: Path) -> None:
-    """Add prompts to a folder, creating it if necessary."""
+    """Add prompts to a folder, which is created if necessary."""
     folder.mkdir(exist_ok=True)
     settings = read_json(read_files(folder), PROMPTS, str(folder))
     atomic.write_json(folder / PROMPTS, settings | {"prompts": (settings.get("prompts") or {}) | dict(prompts)})
 
 
 def read_settings(files: Files) -> SentenceSettings:
-    """Return the settings in the files, or the defaults.
+    """Return the settings stored in the files, with defaults for missing settings.
 
     Raises:
-        CheckpointError: names the key that is wrong.
+        CheckpointError: a key is wrong.
     """
     settings, prompt_settings = read_json(files, SETTINGS), read_json(files, PROMPTS)
     length, prompts = settings.get("max_seq_length"), prompt_settings.get("prompts") or {}
@@ -135,15 +135,15 @@ def read_settings(files: Files) -> SentenceSettings:
 
 
 def is_pooling(module: Mapping[str, str]) -> bool:
-    """Return whether a module of modules.json pools token vectors."""
+    """Return whether a module in modules.json pools token vectors."""
     return module["type"].rpartition(".")[2] == "Pooling"
 
 
 def listed_modules(files: Files, folder: str = "") -> list[dict[str, str]]:
-    """Return the modules of modules.json, each with its type and relative path.
+    """Return the modules in modules.json, each with its type and relative path.
 
     Raises:
-        CheckpointError: the list is damaged, or a path leads out of the folder.
+        CheckpointError: the list is damaged, or a path is outside the folder.
     """
     if MODULES not in files:
         return []
@@ -161,10 +161,10 @@ def listed_modules(files: Files, folder: str = "") -> list[dict[str, str]]:
 
 
 def read_json(files: Files, name: str, folder: str = "") -> Any:
-    """Return the contents of a file, or an empty dict if it is missing.
+    """Return the parsed file, or an empty dict if the file does not exist.
 
     Raises:
-        CheckpointError: it is not JSON.
+        CheckpointError: the file is not JSON.
     """
     try:
         return json.loads(files.get(name, b"{}"))

@@ -1,4 +1,4 @@
-"""Convert between the modules after the transformer and the head of a specification."""
+"""Conversion between the modules that follow the transformer and the head of a specification."""
 
 import json
 from collections.abc import Mapping
@@ -41,10 +41,10 @@ TYPE = "sentence_transformers.models."  # prefix of module types; every version 
 
 
 def read_head(files: Files) -> SentenceEmbeddingHead | None:
-    """Return the head that the modules describe; None if no module pools.
+    """Return the head described by the modules; None if no module pools.
 
     Raises:
-        CheckpointError: names an unknown module or key.
+        CheckpointError: a module or key is unknown.
     """
     pooling: tuple[PoolingMode, ...] = ()
     layers: list[DenseLayer] = []
@@ -72,15 +72,14 @@ def read_head(files: Files) -> SentenceEmbeddingHead | None:
 
 
 def dense_folders(files: Files) -> list[str]:
-    """Return the folders of the dense layers in order."""
     return [module["path"] for module in listed_modules(files) if module["type"].rpartition(".")[2] == "Dense"]
 
 
 def with_head_of(model: ModelSpec, files: Files) -> ModelSpec:
-    """Replace the language modelling head with the sentence head that the modules describe.
+    """Replace the language modelling head with the sentence head described by the modules.
 
-    The library also ignores the language modelling head, which many folders name without storing it. If a module is
-    unknown, the model keeps its head, and `read_head` raises the error when a text is embedded.
+    The library ignores the language modelling head too, which many folders name without storing its weights. If a
+    module is unknown, the model keeps its head, and `read_head` raises the error when a text is embedded.
     """
     try:
         head = read_head(files) if model.embeds_tokens and not model.head.has_classes else None
@@ -93,7 +92,7 @@ def write_head(model: ModelSpec, before: Files) -> dict[str, bytes]:
     """Return the files of a model's sentence head, without weights.
 
     Args:
-        before: files of the original folder, whose prompts and lengths are kept.
+        before: files of the original folder. Their prompts and lengths are kept.
     """
     head, width = model.head, getattr(model, "d_model", 0)
     configs = [("Pooling", _pooling_config(head, width, read_settings(before).pools_prompt))]

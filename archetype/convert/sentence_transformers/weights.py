@@ -1,4 +1,4 @@
-"""Read and write the weights of the dense layers after pooling."""
+"""Weights of the dense layers after pooling."""
 
 import io
 from typing import Any
@@ -18,7 +18,7 @@ NAMES = {"linear.weight": "weight", "linear.bias": "bias"}  # the library's name
 
 
 def read_layers(files: Files) -> dict[str, Tensor]:
-    """Return the tensors of all layers by their names in the head.
+    """Return the tensors of all dense layers, keyed by their names in the head.
 
     Raises:
         CheckpointError: the file of a layer is missing or damaged.
@@ -32,10 +32,10 @@ def read_layers(files: Files) -> dict[str, Tensor]:
 
 
 def attach_head(model: Model, spec: SentenceEmbeddingHead, files: Files) -> None:
-    """Replace a model's head, in place, with a sentence head with the weights of its folder's modules.
+    """Replace a model's head, in place, with a sentence head whose weights come from the folder's modules.
 
     Raises:
-        CheckpointError: a tensor is missing, or has another shape.
+        CheckpointError: a tensor is missing or has the wrong shape.
     """
     head = open_head(model, spec, files)
     model.spec = model.spec.without_sentence_head().replace(head=spec)
@@ -44,7 +44,7 @@ def attach_head(model: Model, spec: SentenceEmbeddingHead, files: Files) -> None
 
 
 def open_head(model: Model, spec: SentenceEmbeddingHead, files: Files) -> nn.Module:
-    """Return a sentence head with the weights of a folder's modules; see `attach_head`."""
+    """Return a sentence head whose weights come from a folder's modules; see `attach_head`."""
     # shapes only: the tensors of the files take their places below
     with torch.device("meta"):
         head: Any = build_head(spec, 0, getattr(model.spec, "d_model"))  # noqa: B009
@@ -60,7 +60,7 @@ def open_head(model: Model, spec: SentenceEmbeddingHead, files: Files) -> nn.Mod
 
 
 def head_files(model: Model, before: Files) -> dict[str, bytes]:
-    """Return the files of a model's sentence head: `before` if they still match the head, else new ones."""
+    """Return the files of a model's sentence head: `before` if they still match the head, otherwise new files."""
     if not model.spec.head.embeds:
         return dict(before)
     state = model.sentence_head.state_dict()

@@ -1,5 +1,5 @@
-"""Quantized checkpoints: which stored tensors form a weight, and how to dequantize it.
+"""Quantized checkpoints: the stored tensors that form each weight, and how to dequantize them.
 
-There is one file per published method (`registry.py` lists them); a method has one or several schemes. Headers are read
-without torch, which is imported for dequantization only.
+Each published method has a file (`registry.py` lists them) with one or several schemes. Headers are read without
+torch, which is imported only for dequantization.
 """

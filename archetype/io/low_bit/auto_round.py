@@ -1,6 +1,6 @@
 """AutoRound (`quant_method` auto-round): integers packed as in GPTQ or AWQ, depending on `packing_format`.
 
-The bits and group sizes of single layers (`extra_config`) follow from the shapes of their tensors.
+Bits and group sizes of individual layers (`extra_config`) follow from the shapes of their tensors.
 """
 
 from collections.abc import Mapping, Sequence

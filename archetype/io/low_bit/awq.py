@@ -1,6 +1,6 @@
-"""AWQ (`quant_method` awq, version gemm): 4-bit integers, packed along the outputs, eight per word in a special order.
+"""AWQ (`quant_method` awq, version gemm): 4-bit integers packed along the outputs, eight per word in a special order.
 
-The product is rounded once, to the requested dtype. In the dtype of the scales it equals AutoAWQ's `dequantize_gemm`.
+Weights are rounded once, to the requested dtype. With the dtype of the scales they equal AutoAWQ's `dequantize_gemm`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PLACES = [0, 4, 1, 5, 2, 6, 3, 7]  # position of each of eight outputs in its wo
 
 
 class Gemm(Scheme):
-    """Matrix stored as (inputs, outputs / 8), with a scale and a zero point per group of inputs and output."""
+    """Matrix stored as (inputs, outputs / 8), with a scale and a zero point for each output and group of inputs."""
 
     names = (Names(".weight", {"weight": ".qweight", "zeros": ".qzeros", "scales": ".scales"}),)
 

@@ -1,4 +1,4 @@
-"""Unpack low-bit numbers, and expand scales."""
+"""Unpacking of low-bit numbers, and expansion of scales."""
 
 import torch
 from torch import Tensor
@@ -9,11 +9,11 @@ E8M0_BIAS = 127
 
 
 def unpack(words: Tensor, bits: int) -> Tensor:
-    """Unpack unsigned integers of up to 8 bits, stored from the lowest bit of the first word on.
+    """Unpack unsigned integers of up to 8 bits, stored from the lowest bit of the first word upwards.
 
     Args:
         words: (..., W), int32.
-        bits: per number; if they do not divide 32, numbers cross word boundaries.
+        bits: bits per integer. If they do not divide 32, integers cross word boundaries.
 
     Returns:
         (..., 32 W / bits), int16.
@@ -34,7 +34,7 @@ def unpack(words: Tensor, bits: int) -> Tensor:
 
 
 def fp4(octets: Tensor) -> Tensor:
-    """Unpack two FP4 numbers per byte, the lower half first: (..., W) -> (..., 2 W), float32."""
+    """Unpack two FP4 numbers per byte, starting with the lower half: (..., W) -> (..., 2 W), float32."""
     octets = octets.view(torch.uint8)
     pairs = torch.stack((octets & 0xF, octets >> 4), dim=-1).flatten(-2)
     return torch.tensor(E2M1)[pairs.int()]
@@ -45,12 +45,12 @@ def powers_of_two(exponents: Tensor) -> Tensor:
 
 
 def by_blocks(values: Tensor, grid: Tensor, block: tuple[int, ...], first: int) -> tuple[Tensor, Tensor]:
-    """Return rows of a matrix and the values of their blocks, in shapes that broadcast.
+    """Return rows of a matrix and the scales of their blocks, in shapes that broadcast.
 
     Args:
-        values: some rows, (R, C).
-        grid: one value per block of the whole matrix; the last blocks may be smaller.
-        block: rows and columns of a block.
+        values: rows of the matrix, (R, C).
+        grid: one scale per block of the complete matrix. The last blocks may be smaller.
+        block: number of rows and of columns per block.
         first: index of the first row.
     """
     of_rows = grid[torch.arange(first, first + len(values)) // block[0]]  # (R, blocks per row)

@@ -1,6 +1,6 @@
-"""Formats of compressed-tensors, as written by llm-compressor: one scheme per group of `config_groups`.
+"""Formats of compressed-tensors, as written by llm-compressor, with one scheme per group in `config_groups`.
 
-Products are computed as by its compressors (`decompress`): in the dtype of the scales; NVFP4 is rounded to bfloat16.
+Weights are computed as in its compressors (`decompress`): in the dtype of the scales, NVFP4 rounded to bfloat16.
 """
 
 import re
@@ -53,10 +53,10 @@ FORMATS: dict[str, Callable[[Mapping[str, Any]], Scheme]] = {
 
 @dataclass(frozen=True)
 class Targeted(Scheme):
-    """Scheme of one group of modules, in a file with several groups.
+    """Scheme for one group of modules, in a file with several groups.
 
     Attributes:
-        targets: names of modules, or `re:` and a pattern; the name of a class matches every module.
+        targets: names of modules, or `re:` and a pattern. The name of a class matches every module.
     """
 
     scheme: Scheme
@@ -84,7 +84,7 @@ class Targeted(Scheme):
 
 
 def compressed_tensors(settings: Mapping[str, Any]) -> Sequence[Scheme]:
-    """Return the schemes of all groups; groups that name modules precede groups that name classes."""
+    """Return the schemes of all groups. Groups that name modules precede groups that name classes."""
     sparsity = settings.get("sparsity_config")
     if sparsity and not (isinstance(sparsity, dict) and sparsity.get("format") == DENSE):
         raise CheckpointError("sparsity_config", "is not supported", "decompress it with compressed-tensors")

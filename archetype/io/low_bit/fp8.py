@@ -1,7 +1,7 @@
 """FP8 as introduced by DeepSeek-V3: `quant_method` fp8, mxfp8 and fbgemm_fp8.
 
 A matrix has one scale per 128 x 128 block, per 32 columns (mxfp8), or in total. Some files also have experts in FP4
-(DeepSeek-V4). Products are computed as by transformers (`Fp8Dequantize`): in float32, then rounded.
+(DeepSeek-V4). Weights are computed as in transformers (`Fp8Dequantize`): in float32, then rounded.
 """
 
 from collections.abc import Mapping, Sequence

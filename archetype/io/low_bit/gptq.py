@@ -1,8 +1,8 @@
-"""GPTQ (`quant_method` gptq): inputs in groups, with a scale and a zero point per output and group.
+"""GPTQ (`quant_method` gptq): inputs in groups, with a scale and a zero point for each output and group.
 
 `qweight` is packed along the inputs, `qzeros` along the outputs. `g_idx` is the group of each input, in any order if
 the matrix was quantized by activation order (desc_act). Zero points are stored minus one, except with
-`checkpoint_format` gptq_v2. The product is rounded once, to the requested dtype, as in GPTQModel's `dequantize_model`.
+`checkpoint_format` gptq_v2. Weights are rounded once, to the requested dtype, as in GPTQModel's `dequantize_model`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OFFSETS = {"gptq": 1, "gptq_v2": 0}  # format -> offset added to stored zero poi
 
 @dataclass(frozen=True)
 class Groups(Scheme):
-    """Matrix stored as (inputs, outputs), packed in 32-bit words; `offset` is added to the stored zero points."""
+    """Matrix stored as (inputs, outputs), packed in 32-bit words. `offset` is added to the stored zero points."""
 
     offset: int = 1
     names = (Names(".weight", {"weight": ".qweight", "zeros": ".qzeros", "scales": ".scales"}, {"groups": ".g_idx"}),)

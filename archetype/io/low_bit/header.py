@@ -1,4 +1,4 @@
-"""Header of a quantized checkpoint, and the header that it has after dequantization."""
+"""Header of a quantized checkpoint, and its header after dequantization."""
 
 import re
 from collections import Counter
@@ -21,10 +21,10 @@ WHOLE_AS_THEY_ARE = ("I64", "BOOL")  # masks and positions, as in unquantized fi
 
 @dataclass(frozen=True)
 class LowBit:
-    """Quantized tensor of a file.
+    """Quantized tensor in a file.
 
     Attributes:
-        shape: after dequantization.
+        shape: shape after dequantization.
         stored: names of the stored tensors, by role.
     """
 
@@ -34,7 +34,7 @@ class LowBit:
 
 
 def plain_header(header: Mapping[str, TensorHeader], settings: Settings) -> Header:
-    """Return the header that a checkpoint has after dequantization; `settings` is its `quantization_config`.
+    """Return the header of a checkpoint after dequantization. `settings` is its `quantization_config`.
 
     Raises:
         CheckpointError: the method is not supported, or a tensor matches none of its schemes.
@@ -43,7 +43,7 @@ def plain_header(header: Mapping[str, TensorHeader], settings: Settings) -> Head
 
 
 def low_bit_tensors(header: Mapping[str, TensorHeader], settings: Settings) -> dict[str, LowBit]:
-    """Return the quantized tensors of a checkpoint, by their names after dequantization."""
+    """Return the quantized tensors of a checkpoint, keyed by their names after dequantization."""
     schemes = schemes_of(settings)
     low_bit: dict[str, LowBit] = {}
     for name in header:
@@ -62,7 +62,7 @@ def low_bit_tensors(header: Mapping[str, TensorHeader], settings: Settings) -> d
 
 
 def as_plain(header: Mapping[str, TensorHeader], low_bit: Mapping[str, LowBit]) -> Header:
-    """Return the header after dequantization to the most common type of the other tensors."""
+    """Return the header after dequantization to the most common dtype among the other tensors."""
     owners = {part: name for name, tensor in low_bit.items() for part in tensor.stored.values()}
     others = {name for name in header if name not in owners and not OF_ACTIVATIONS.fullmatch(name)}
     types = Counter(header[name].dtype for name in others if header[name].dtype in FLOATS)

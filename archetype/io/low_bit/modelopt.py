@@ -1,7 +1,7 @@
 """FP8 and NVFP4 as written by NVIDIA's Model Optimizer (`quant_method` modelopt, or hf_quant_config.json).
 
-An FP8 matrix has one scale, one per row or one per block. An NVFP4 matrix has an FP8 scale per 16 columns, times one
-for the matrix. Products are computed as by `QTensor.dequantize`, FP8 in the requested dtype.
+An FP8 matrix has one scale in total, per row or per block. An NVFP4 matrix has one FP8 scale per 16 columns and one
+scale in total. Weights are computed as in `QTensor.dequantize`, FP8 in the requested dtype.
 """
 
 from collections.abc import Mapping, Sequence

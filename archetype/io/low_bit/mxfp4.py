@@ -1,6 +1,6 @@
-"""MXFP4 as in gpt-oss (`quant_method` mxfp4): experts in FP4, with a power of two as scale per 32 numbers.
+"""MXFP4 as in gpt-oss (`quant_method` mxfp4): experts in FP4, with a power of two as the scale of 32 numbers.
 
-The matrix of an expert is stored as (outputs, inputs / 32, 16 bytes); the model's is (inputs, outputs).
+The matrix of an expert is stored as (outputs, inputs / 32, 16 bytes) and read as (inputs, outputs).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Blocks(Scheme):
-    """Stack of matrices in blocks, with one exponent per block."""
+    """Stack of matrices stored in blocks, with one exponent per block."""
 
     names = (Names("", {"blocks": "_blocks", "scales": "_scales"}),)
     transposed = True

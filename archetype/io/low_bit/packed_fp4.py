@@ -1,4 +1,4 @@
-"""Two FP4 numbers per byte, with a scale per group of columns and optionally one for the matrix."""
+"""Two FP4 numbers per byte, with a scale per group of columns and optionally a scale for the matrix."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class PackedFP4(Scheme):
     """Matrix of FP4 numbers (E2M1), two per byte.
 
     Attributes:
-        names: roles are weight, scale and, for NVFP4, matrix_scale.
-        types: stored types of the bytes.
-        scales: stored types of the groups' scales: F8_E4M3, or F8_E8M0 and U8 for powers of two.
-        matrix_scale: whether the scale of a group is multiplied or divided by the matrix's scale.
-        rounded: whether products are rounded to bfloat16, whatever dtype is requested.
+        names: names of the stored tensors, with roles weight, scale and, for NVFP4, matrix_scale.
+        types: stored types of the packed bytes.
+        scales: stored types of the group scales: F8_E4M3, or F8_E8M0 and U8 for powers of two.
+        matrix_scale: whether group scales are multiplied or divided by the matrix's scale.
+        rounded: whether weights are rounded to bfloat16, whatever dtype is requested.
     """
 
     names: tuple[Names, ...]

@@ -1,4 +1,4 @@
-"""Integers of 1 to 8 bits, packed in 32-bit words as by compressed-tensors."""
+"""Integers of 1 to 8 bits, packed in 32-bit words as in compressed-tensors."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class PackedInt(Scheme):
     """Matrix of `bits`-bit integers, packed along its inputs, with a scale per group of inputs, per row, or in total.
 
-    Numbers and zero points are signed, and stored plus half of their range. Zero points are packed along the outputs.
-    Products are computed in the dtype of the scales.
+    Integers and zero points are signed, and are stored with half of their range added. Zero points are packed along the
+    outputs. Weights are computed in the dtype of the scales.
     """
 
     bits: int

@@ -1,4 +1,4 @@
-"""Quantization methods of published checkpoints, by the `quant_method` of their configuration."""
+"""Quantization methods of published checkpoints, keyed by the `quant_method` of their configuration."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -28,10 +28,10 @@ METHODS: dict[str, Callable[[Settings], Sequence[Scheme]]] = {
 
 
 def schemes_of(settings: Settings) -> Sequence[Scheme]:
-    """Return the schemes of a configuration.
+    """Return the schemes for a quantization configuration.
 
     Raises:
-        CheckpointError: the method, or one of its settings, is not supported.
+        CheckpointError: the method or one of its settings is not supported.
     """
     method = settings.get("quant_method")
     try:

@@ -1,4 +1,4 @@
-"""8-bit numbers with one scale per matrix, row or block."""
+"""8-bit numbers with one scale per matrix, per row or per block."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Scaled(Scheme):
 
     Attributes:
         types: stored types of the numbers.
-        block: rows and columns per scale; needed if the last blocks are smaller.
-        product: dtype of products: float32, the scales' dtype, or the requested one.
+        block: rows and columns per scale, required if the last blocks are smaller.
+        product: dtype of the multiplication by the scales: float32, the scales' dtype, or the requested dtype.
     """
 
     names: tuple[Names, ...]
@@ -73,7 +73,7 @@ class Scaled(Scheme):
 
 
 def block_of(settings: Mapping[str, Any], key: str) -> Shape | None:
-    """Return the rows and columns per scale from a key of the settings; None if the key is missing."""
+    """Return the number of rows and columns per scale from a key of the settings; None if the key is missing."""
     block = settings.get(key)
     if block is None:
         return None

@@ -19,12 +19,12 @@ STEP = 128  # the first row of a call of `rows` is a multiple of this
 
 @dataclass(frozen=True)
 class Names:
-    """Suffixes of the names of a weight and its stored tensors, which have the same prefix.
+    """Name suffixes of a weight and of its stored tensors, which share a prefix.
 
     Attributes:
-        plain: of the weight.
-        stored: of its stored tensors, by role.
-        optional: of stored tensors that may be missing, by role.
+        plain: suffix of the weight.
+        stored: suffixes of its stored tensors, by role.
+        optional: suffixes of stored tensors that may be missing, by role.
     """
 
     plain: str
@@ -33,10 +33,10 @@ class Names:
 
 
 class Scheme(ABC):
-    """Quantized storage of a matrix, or of a stack of matrices.
+    """Quantized storage of a matrix or of a stack of matrices.
 
     Attributes:
-        names: alternatives; the first that a file has is used.
+        names: alternative names. The first alternative that a file contains is used.
         transposed: whether `rows` returns columns of the weight.
     """
 
@@ -44,7 +44,7 @@ class Scheme(ABC):
     transposed: bool = False
 
     def applies(self, name: str) -> bool:
-        """Return whether a configuration with several schemes uses this one for a tensor."""
+        """Return whether a configuration with several schemes uses this scheme for a tensor."""
         return True
 
     @abstractmethod
@@ -53,13 +53,13 @@ class Scheme(ABC):
 
     @abstractmethod
     def rows(self, stored: Mapping[str, Tensor], first: int, last: int, dtype: torch.dtype) -> Tensor:
-        """Dequantize some rows of a matrix, rounded as by the method's library.
+        """Dequantize some rows of a matrix, with the same rounding as the quantization method's own library.
 
         Args:
-            stored: tensors by role.
-            first: row, a multiple of `STEP`.
-            last: row, exclusive.
-            dtype: that the caller converts the result to; the result may be wider.
+            stored: stored tensors by role.
+            first: index of the first row, a multiple of `STEP`.
+            last: index after the last row.
+            dtype: dtype to which the caller converts the result, whose own dtype may be wider.
 
         Raises:
             CheckpointError: the stored tensors contradict each other.

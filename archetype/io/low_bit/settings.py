@@ -1,4 +1,4 @@
-"""Find a folder's quantization settings: in config.json, or in a file of the tool that quantized it."""
+"""Search for a folder's quantization settings, in config.json or in a file written by the quantization tool."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +21,7 @@ def read_settings(config: Mapping[str, Any], folder: Path | None = None) -> Sett
 
     Args:
         config: contents of config.json.
-        folder: to look for other files (default: config.json only).
+        folder: folder to search for other files (default: only config.json is read).
     """
     # multimodal models keep the settings of their text part there
     text = config.get("text_config")

@@ -1,4 +1,4 @@
-"""Dequantize a checkpoint while it is read."""
+"""Dequantization of a checkpoint on access."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -18,11 +18,11 @@ AT_ONCE = 2**18  # weights dequantized in one step; bounds the memory beyond the
 
 
 class LowBitTensors(Tensors):
-    """Tensors of a checkpoint; quantized ones are dequantized on each access and not kept.
+    """Tensors of a checkpoint. Quantized tensors are dequantized on each access and not kept.
 
     Args:
         settings: the checkpoint's `quantization_config`.
-        dtype: of dequantized tensors (default: the most common dtype of the others).
+        dtype: dtype of dequantized tensors (default: the most common dtype of the other tensors).
 
     Raises:
         CheckpointError: the method is not supported, or a tensor matches none of its schemes.
@@ -82,7 +82,7 @@ def write_numbers(weights: Tensor, scheme: Scheme, stored: Mapping[str, Tensor])
     """Dequantize a matrix, or a stack of matrices, into `weights`, a few rows at a time.
 
     Args:
-        stored: tensors by role; those with one entry per matrix of a stack are split.
+        stored: stored tensors by role. Tensors with one entry per matrix of a stack are split.
     """
     if weights.ndim > 2:
         for index, matrix in enumerate(weights):
