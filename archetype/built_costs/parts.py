@@ -80,7 +80,7 @@ class MeasuredHeadCost(HeadCost):
         self.further_arguments = () if part.has_classes else (torch.empty(vocab_size, d.value, device=META),)
 
     def parameters(self) -> Counts:
-        """All of the module's together."""
+        """Return the parameters of the whole module as one entry."""
         return {self._name: total(self.module)}
 
     def flops(self, work: Work) -> Counts:

@@ -262,7 +262,7 @@ class Engine:
             logprobs: also return this many most likely tokens at each position.
 
         Returns:
-            For each text one entry per token; None for the first, which has no context.
+            For each text one entry per token; None for the first token, which has no context.
 
         Raises:
             SpecError: the model is an encoder-decoder, whose texts have no probability without a source.
@@ -284,7 +284,7 @@ class Engine:
         return scores
 
     def stats(self) -> Stats:
-        """Return counters of the work done and of the requests at present."""
+        """Return counters of the work done and of the current requests."""
         with self._changed:
             scheduler, state = self._scheduler, self._scheduler.slots.state
             return Stats(

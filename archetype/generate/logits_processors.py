@@ -14,7 +14,7 @@ class LogitsProcessors:
 
     Args:
         prompt: token ids before the first generated one.
-        source: the prompt again; for an encoder-decoder, the token ids of the source.
+        source: token ids of an encoder-decoder's source; for other models the same as `prompt`.
         limit: maximal number of generated tokens.
         may_end: whether the settings may suppress or force the end; False if a grammar decides it.
     """

@@ -26,7 +26,7 @@ MAX_NGRAM = 3
 
 
 class Speculator:
-    """Proposes draft tokens: prompt lookup, a draft model, or the model itself."""
+    """Source of draft tokens: prompt lookup, a draft model, or the model itself."""
 
     def propose(self, requests: list[Request], limit: int) -> list[list[int]]:
         """Return up to `limit` draft tokens for each request, possibly none; requests are in slot order."""

@@ -40,7 +40,7 @@ def classify_tokens(
 
     Args:
         model: in evaluation mode.
-        texts: none of them empty.
+        texts: non-empty texts.
         labels: names of the classes (absent: their indices).
 
     Raises:

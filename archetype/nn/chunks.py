@@ -68,8 +68,8 @@ def delta_rule_chunk(
 ) -> tuple[Float[Tensor, "B H T Q"], Float[Tensor, "B H P Q"]]:
     """S_t = exp(a_t) S_{t-1} + b_t k_t (v_t - exp(a_t) S_{t-1}^T k_t)^T, y_t = S_t^T q_t (Yang 2024b, section 3.3).
 
-    Position t writes b_t times the difference between its value and what the state before the chunk and the earlier
-    positions of the chunk already return for its key: one triangular system solves for all differences of the chunk.
+    Position t writes b_t times the difference between its value and the value that the state, including the
+    earlier positions of the chunk, returns for its key. One triangular system solves for all differences of a chunk.
     """
     shared, rate = v.shape[1] // k.shape[1], b[..., None]
     q, k = _repeated(q, shared), _repeated(k, shared)

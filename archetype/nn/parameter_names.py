@@ -74,6 +74,6 @@ def names_matching(model: nn.Module, patterns: Sequence[str], field: str) -> set
 
 
 def train_only(model: nn.Module, names: set[str]) -> None:
-    """Freeze all parameters except these; frozen parameters have no gradient and no optimizer state."""
+    """Freeze all parameters except these. Frozen parameters have no gradient and no optimizer state."""
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in names)

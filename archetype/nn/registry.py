@@ -48,7 +48,7 @@ def module_class(part: Spec) -> type[nn.Module]:
     """Return the module class registered for a part.
 
     Raises:
-        SpecError: none is registered.
+        SpecError: no module is registered for its kind.
     """
     if (module := provided("module", type(part))) is not None:
         return cast(type[nn.Module], module)

@@ -84,7 +84,7 @@ class Inside(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """How each sublayer connects to the residual stream; a norm is given as the last part of its module's name.
+    """Connection of each sublayer to the residual stream. Norms are given by the last part of their module's name.
 
     Attributes:
         before: norm of the sublayer's input (absent: none).
@@ -247,7 +247,7 @@ def streams_of(*models: type[Part]) -> Callable[[M], M]:
 
 
 def inside(part: Spec, modules: Iterable[str], function: DrawInside | None = None) -> Inside:
-    """Return the cells of a part; modules that its function does not mention are put in rows above the others.
+    """Return the cells of a part. Modules that its function does not mention go in rows above the others.
 
     Args:
         part: the specification.
@@ -304,7 +304,7 @@ def _unknown(part: Spec, names: Sequence[str]) -> Inside:
 
 
 def title(part: Part) -> str:
-    """Return the title of a kind; without a title, its `kind` in words."""
+    """Return the title of a kind, or its `kind` in words if it has no title."""
     kind = str(getattr(part, "kind", type(part).__name__))
     own_title = vars(type(part)).get("title", "")  # a derived kind does not inherit the title
     return own_title or kind.replace("_", " ").capitalize()

@@ -32,7 +32,7 @@ class Head(Part):
 
     @property
     def table_width(self) -> int | None:
-        """Features of the vectors that are multiplied by the table of logits, if not those of the model."""
+        """Width of the vectors that are multiplied by the output matrix; None for the model's width."""
         return None
 
     @property

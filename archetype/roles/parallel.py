@@ -1,4 +1,4 @@
-"""Parallelism plans: how several processes split the parameters of a module, and which sums they need.
+"""Parallelism plans: how several processes split the parameters of a module, and how they combine its outputs.
 
 The plans of a module are registered as capability `parallel` of its class, in the file `parallel.py` of its folder. A
 module without a plan is replicated: every process computes all of it.
@@ -63,11 +63,11 @@ class NeedsWholeRows(NamedTuple):
 
 
 class InLayout:
-    """Properties of a block's contents that limit how processes can split it."""
+    """Properties of a sublayer that limit how processes can split it."""
 
     @property
     def sizes_to_divide(self) -> Mapping[str, Mapping[str, int]]:
-        """{field of a recipe's `parallel`: {field of the part: size, a multiple of the number of processes}}."""
+        """Sizes that the number of processes must divide: {field of `parallel` in a recipe: {field of the part: size}}."""
         return {}
 
     @property
