@@ -41,7 +41,7 @@ class SpecError(ArchetypeError):
 
 
 class SpecErrors(SpecError):
-    """Several mistakes in one file, one per line; `place`, `cause` and `remedy` are those of the first."""
+    """Several mistakes in one file, one per line. `place`, `cause` and `remedy` come from the first mistake."""
 
     def __init__(self, errors: "list[SpecError]") -> None:
         super().__init__(errors[0].place, errors[0].cause, errors[0].remedy)
@@ -66,7 +66,7 @@ class DataError(ArchetypeError):
 
 
 class WrongKind(SpecError, AttributeError):
-    """A method that only other kinds of models have; an AttributeError, so that `hasattr` returns False."""
+    """A method that only other kinds of models have. Also an AttributeError, so that `hasattr` returns False."""
 
 
 class Notice(UserWarning):

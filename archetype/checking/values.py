@@ -37,7 +37,7 @@ NAMES = ("kind", "version", "name")  # fields without effect on results
 
 
 class Change(NamedTuple):
-    """Other values of one field."""
+    """Alternative values of one field."""
 
     field: str  # path of the field, or the change in words
     options: Iterable[tuple[Any, dict[str, Any]]]  # (value, fields to change); the first valid option is used

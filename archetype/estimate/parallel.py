@@ -4,7 +4,7 @@ Bytes that each device sends and receives in a step, with N shards, T-way tensor
 parallelism, P pipeline stages and m micro-batches:
 
 * shards (FSDP; Rajbhandari 2019, section 7; Zhao 2023): weights are gathered for forward and again for backward, and
-  gradients are reduce-scattered: 3 (N - 1)/N times the weights of the device's stage, whatever the batch;
+  gradients are reduce-scattered: 3 (N - 1)/N times the weights of the device's stage, for any batch size;
 * replicas (data parallelism): an all-reduce of gradients, 2 (N - 1)/N times their size;
 * tensor parallelism (Shoeybi 2019, section 3): per block two all-reduces of vectors in forward and two in backward, of
   2 (T - 1)/T times sequences x tokens x D each; recomputed blocks repeat the forward collectives;
@@ -71,7 +71,7 @@ class Layout(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A training step of one layout."""
+    """Memory and time of a training step with one layout."""
 
     layout: Layout
     rows: int  # per device, at once
@@ -102,7 +102,7 @@ class Cluster(NamedTuple):
         """Parse NODESxGPUS, such as 16x8.
 
         Raises:
-            SpecError: the text has another form, or means more than 1,024 devices.
+            SpecError: the text has a different form, or there are more than 1,024 devices.
         """
         nodes, _, devices = text.lower().partition("x")
         if not nodes.isdecimal() or not devices.isdecimal() or not 0 < int(nodes) * int(devices) <= MAX_DEVICES:
@@ -115,13 +115,13 @@ class Cluster(NamedTuple):
         return self.nodes * self.devices_per_node
 
     def bandwidth(self, span: int) -> float:
-        """Return the bytes per second of each device in a group of `span` neighbouring devices."""
+        """Return the bandwidth of each device in a group of `span` neighbouring devices, in bytes per second."""
         link = next((link for name, link in NVLINK.items() if self.device.name.startswith(name)), PCIE)
         return link if span <= self.devices_per_node else min(link, NETWORK)
 
 
 class Planner:
-    """Plans training steps of one model on one cluster.
+    """Planner of training steps of one model on one cluster.
 
     Args:
         batch_size: sequences in the whole batch.
@@ -221,7 +221,7 @@ class Planner:
         )
 
     def volumes(self, layout: Layout, micro_batch: int, micro_batches: int, recomputes: bool) -> Mapping[str, float]:
-        """Return the bytes that a device sends per step, by mesh dimension (formulas: see above)."""
+        """Return the bytes that a device sends per step along each mesh dimension (formulas: see above)."""
         parameters, copies = self._parameters(layout), layout.rows_shared * layout.context // layout.shards
         vectors = micro_batch * self.length / layout.context * self.width * self.itemsize
         # parameters of blocks that several layers share are gathered for each of these layers
@@ -241,7 +241,7 @@ class Planner:
         }
 
     def memory(self, layout: Layout, micro_batch: int, micro_batches: int, recomputes: bool) -> int:
-        """Return the bytes on the device that needs most."""
+        """Return the bytes on the device that needs the most memory."""
         parameters = self._parameters(layout)
         shards = layout.shards
         state = 4 * FLOAT32 * parameters / shards  # weights, gradients, two moments

@@ -22,7 +22,7 @@ def widen(model: Decoder, factor: int, std: float = 0.02) -> Decoder:
         std: standard deviation of hidden matrices at the base width, and of all other matrices at any width.
 
     Raises:
-        SpecError: a layer has other parts.
+        SpecError: a layer has parts other than attention and MLPs.
     """
     head: Any = model.head
     if not head.predicts_next:

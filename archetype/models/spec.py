@@ -83,7 +83,7 @@ class ModelSpec(Part):
 
     @property
     def input_vocab_size(self) -> int:
-        """Vocabulary size of its input; 0 for images."""
+        """Vocabulary size of the input; 0 for images."""
         return getattr(self, "vocab_size", 0)
 
     @property
@@ -92,7 +92,7 @@ class ModelSpec(Part):
 
     @property
     def image_shape(self) -> tuple[int, int] | None:
-        """Channels and side length in pixels of its input images; None for text."""
+        """Number of channels and side length in pixels of the input images; None for text models."""
         return None
 
     @property
@@ -137,7 +137,7 @@ class ModelSpec(Part):
 
     @property
     def rereads_past(self) -> frozenset[int]:
-        """Lengths beyond which a growing sequence must be prefilled again, as a layer's state no longer applies."""
+        """Lengths beyond which a growing sequence must be prefilled again, since a layer's state becomes invalid."""
         lengths = (block.mixer.rereads_past for stack in self.stacks for block in stack.layers)
         return frozenset(length for length in lengths if length is not None)
 

@@ -36,7 +36,7 @@ ROWS_SUMMED = 128  # rows over which a kernel sums a norm's weight gradient; tor
 def linear(x: Tensor, weight: Tensor | LosslessRows, bias: Tensor | None) -> Tensor | None:
     """Return x weight^T + bias for many vectors; None if torch's product should be used.
 
-    float32 uses oneDNN, since MKL distributes products badly over the threads of other processors than Intel's.
+    float32 uses oneDNN, since MKL distributes products badly over threads on processors not made by Intel.
     bfloat16 uses matrix tiles if no gradient is needed.
     """
     tensors = [x, *(() if isinstance(weight, LosslessRows) else (weight,)), *(() if bias is None else (bias,))]
@@ -113,7 +113,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tenso
 def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor | None:
     """Return softmax(scale q k^T) v in bfloat16, (B, H, T, P), by attention_forward.h and attention_backward.h.
 
-    The result of a query has the same bits whatever other queries there are: its keys are summed from the first one on.
+    A query's result does not depend on the other queries, bit for bit: its keys are always summed from the first key.
 
     Args:
         q: queries, (B, H, T, P).

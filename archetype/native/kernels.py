@@ -22,7 +22,7 @@ FORMS: dict[Any, Callable[..., Any]] = {}
 
 
 class Kernels(ABC):
-    """Computes operations that torch lacks, or has only as several operations; `ForwardContext.kernels`.
+    """Kernels for operations that torch lacks, or needs several operations for (`ForwardContext.kernels`).
 
     Attributes:
         records: whether operations are recorded; attention then reads cache buffers up to each query's position.
@@ -35,7 +35,7 @@ class Kernels(ABC):
 
     @property
     def library(self) -> Library:
-        """The compiled kernels; call only after `support`."""
+        """The compiled kernels. Requires that `support` has returned True."""
         compiled = self._compiled or library()
         assert compiled is not None
         return compiled

@@ -114,7 +114,7 @@ class Attend(Arguments):
 
 @operation
 class JoinParts(Arguments):
-    """The results of attention over a cache from those over parts of its places."""
+    """Combine the results of attention over parts of a cache into the result for the whole cache."""
 
     y: Written
     parts: Read
@@ -269,7 +269,7 @@ class UnpackedRows(Arguments):
 
 @operation
 class Topk(Arguments):
-    """The k largest of each row."""
+    """The k largest elements of each row."""
 
     values: Written
     indices: Written

@@ -67,7 +67,7 @@ class InLayout:
 
     @property
     def sizes_to_divide(self) -> Mapping[str, Mapping[str, int]]:
-        """Sizes that the number of processes must divide: {field of `parallel` in a recipe: {field of the part: size}}."""
+        """Sizes divisible by the number of processes: {field of a recipe's `parallel`: {field of the part: size}}."""
         return {}
 
     @property

@@ -177,7 +177,7 @@ class Sampling(LogitsRules):
         return self.temperature == 0
 
     def said_limit(self, num_prompt: int) -> int | None:
-        """Return the limit on generated tokens that the settings of a model contain; None if they contain none.
+        """Return the limit on generated tokens that a model's settings set explicitly; None if they set no limit.
 
         Raises:
             SpecError: `max_length` leaves no token.

@@ -79,7 +79,7 @@ class Spec(BaseModel):
         }
 
     def always_said(self) -> tuple[str, ...]:
-        """Return fields that are written even if they have their default, because absence has another meaning."""
+        """Return fields that are written even with their default value, because absence has a different meaning."""
         return ()
 
     def dump(self, full: bool = False, each_layer: bool = False) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from archetype.nn.residual import enter, leave
 
 
 class Blocks(nn.ModuleList):
-    """The blocks of a stack; only layers that do not share another layer's weights have a module.
+    """The blocks of a stack. Only layers that do not share another layer's weights have a module.
 
     Indexing and iteration cover all layers: a layer that shares weights returns the module of the earlier layer.
     """
@@ -47,10 +47,10 @@ class Blocks(nn.ModuleList):
 
 
 class Stack(nn.Module):
-    """The layers of a specification, as a model or as one of its sides.
+    """The layers of a specification, as a whole model or as one side of a model.
 
     Attributes:
-        num_recomputed: number of first blocks with activation checkpointing in training.
+        num_recomputed: number of blocks, counted from the first, with activation checkpointing in training.
     """
 
     def __init__(self, stack: StackView) -> None:

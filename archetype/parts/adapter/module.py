@@ -20,8 +20,8 @@ class LoRALinear(Linear):
     """x W^T + b + (alpha / rank) dropout(x) A^T B^T (Hu 2021, section 4.1).
 
     Args:
-        linear: layer whose weight and bias are kept under their names.
-        adapter: gives rank, alpha and dropout.
+        linear: layer whose weight and bias keep their names.
+        adapter: specification with rank, alpha and dropout.
     """
 
     def __init__(self, linear: Linear, adapter: spec.Adapter) -> None:
@@ -100,7 +100,7 @@ def adapter_parameters(model: nn.Module) -> set[str]:
 
 
 def install(model: nn.Module, adapter: spec.Adapter, seed: int = 0) -> None:
-    """Install an adapter around every linear layer that its targets name; outputs do not change at first.
+    """Install an adapter around every linear layer that its targets name. Outputs do not change before training.
 
     Raises:
         SpecError: a target names no linear layer, or a quantized one.

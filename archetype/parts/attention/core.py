@@ -34,7 +34,7 @@ def attend(
         score: the score function.
         mask: (b, h, T, S): boolean, False where masked; or numbers added to the scores, -inf where masked.
         causal: the queries are the last T of S positions and see keys up to their own; for T < S a mask is required.
-        kernels: of the forward context.
+        kernels: kernels of the forward context.
     """
     if kernels.records and (y := attend_few(kernels, q, k, v, score, mask, causal)) is not None:
         return y

@@ -1,4 +1,4 @@
-"""Attention with a position bias that depends on the queries too."""
+"""Attention with a position bias that also depends on the queries."""
 
 import math
 from typing import cast

@@ -113,7 +113,7 @@ DERIVATIVES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {  # of dy and x
 
 
 class GatedProduct(torch.autograd.Function):
-    """f(gate) * up that saves only its inputs; autograd would save f(gate) as well, d_ff numbers per token."""
+    """f(gate) * up that saves only its inputs; autograd would save f(gate) as well, d_ff values per token."""
 
     generate_vmap_rule = True
 

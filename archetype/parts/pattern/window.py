@@ -49,7 +49,7 @@ class WindowRule(PatternRule[spec.Window]):
 
 @rule_for(spec.GlobalWindow)
 class GlobalWindowRule(PatternRule[spec.GlobalWindow]):
-    """Rule of a window with tokens at the start that see all and are seen by all."""
+    """Rule of a window with tokens at the start that see all tokens and are seen by all."""
 
     def __init__(self, pattern: spec.GlobalWindow) -> None:
         super().__init__(pattern)

@@ -43,7 +43,7 @@ class Learned(EmbeddingPosition):
 class Sinusoidal(EmbeddingPosition):
     """sin and cos of i / theta^(2j/D), added to token vectors (Vaswani 2017, section 3.5).
 
-    `interleaved`: alternating, as in the paper; otherwise all sines before all cosines (its authors' tensor2tensor).
+    `interleaved` alternates sines and cosines, as in the paper. Otherwise all sines come first (tensor2tensor).
     Positions start at `offset` (2 in fairseq).
 
     Attributes:
@@ -76,7 +76,7 @@ class Scaling(Spec):
         return None
 
     def check(self, rotary_dim: int) -> None:
-        """Refuse, by `invalid`, a head with this many rotated features."""
+        """Call `invalid` if a head cannot have this many rotated features."""
 
 
 class NoScaling(Scaling):
@@ -116,8 +116,8 @@ class DynamicScaling(Scaling):
 class YarnScaling(Scaling):
     """Interpolate slow frequencies and keep fast ones, with a ramp in between (Peng 2023, YaRN).
 
-    `attention_factor` multiplies cos and sin; by default it is 0.1 ln(factor) + 1, or, if both `mscale` and
-    `mscale_all_dim` are given, the ratio of that with each as a factor of the logarithm (DeepSeek-V2).
+    `attention_factor` multiplies cos and sin; by default it is 0.1 ln(factor) + 1. If both `mscale` and
+    `mscale_all_dim` are given, it is (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1) (DeepSeek-V2).
 
     Attributes:
         factor: factor by which the context is extended.
