@@ -78,7 +78,7 @@ class ChangedExtension(Notice):
 
 
 class LeftOut(Notice):
-    """Tensors of a checkpoint that the model does not use; they are kept and written back."""
+    """Tensors of a checkpoint that the model does not use. They are kept and written back."""
 
 
 class NotObeyed(Notice):
@@ -90,7 +90,7 @@ class ReadOtherwise(Notice):
 
 
 class UnknownFamily(Notice):
-    """A model of an unregistered family was loaded; the message describes what was inferred."""
+    """A model of an unregistered family was loaded. The message describes the inferred specification."""
 
 
 class UnreadKeys(Notice):

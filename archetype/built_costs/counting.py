@@ -1,4 +1,4 @@
-"""Measurements of a module on the meta device: its parameters, the FLOPs of a pass, and what autograd saves."""
+"""Measurements of a module on the meta device: parameters, FLOPs of a pass, and bytes that autograd saves."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -19,7 +19,7 @@ from archetype.roles.position import AttentionSizes, EmbeddingPosition
 
 
 class MeasuredNormCost(NormCost):
-    """Cost of a norm, from its parameters and what one pass saves."""
+    """Cost of a norm, from its parameters and the tensors that one pass saves."""
 
     def __init__(self, part: Norm, d: Formula) -> None:
         super().__init__(part, d)

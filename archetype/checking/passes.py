@@ -38,7 +38,7 @@ def device_changes_nothing(subject: Subject) -> None:
 
 
 def in_float64(value: Tensor) -> Tensor:
-    """Convert images to float64; return tokens unchanged."""
+    """Convert images to float64, and return tokens unchanged."""
     return value.double() if value.is_floating_point() else value
 
 

@@ -47,7 +47,7 @@ class Subject:
         return other
 
     def built(self, dtype: torch.dtype = torch.float32) -> Model:
-        """Return a new model whose parameters require gradients; the weights are the same on every device."""
+        """Return a new model whose parameters require gradients. The weights are the same on every device."""
         return randomize(build(self.spec, dtype=dtype)).to(self.device)
 
     @cached_property

@@ -71,7 +71,7 @@ def instances(kind: type[Spec], fixed: Mapping[str, Any] | None = None) -> Itera
 
 
 def values(annotation: Any, turn: int = 0) -> list[Any]:
-    """Return candidate values for a type; validation may still refuse them.
+    """Return candidate values for a type. Validation may still refuse them.
 
     Args:
         annotation: a type, or a field with its metadata.

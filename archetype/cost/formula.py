@@ -140,7 +140,7 @@ def symbol(name: str, value: int, part: "Spec | None" = None) -> Formula:
 
 
 def multiple(name: str, value: int, unit: Formula) -> Formula:
-    """Return a size as a multiple of another, such as 4 D, if possible; otherwise as a separate symbol."""
+    """Return a size as a multiple of another size, such as 4 D, if possible; otherwise as a separate symbol."""
     return unit * (value // unit.value) if value % unit.value == 0 else symbol(name, value)
 
 

@@ -41,7 +41,7 @@ class PartCost:
         """Return the cost of a part. `sizes` are further constructor arguments of the role.
 
         Raises:
-            SpecError: no class is registered and no fallback counts it.
+            SpecError: no class is registered for the part, and the fallback cannot count it.
         """
         registered = cost_class(type(part))
         cost = registered(part, d, *sizes) if registered else _fallback and _fallback(part, d, *sizes)
@@ -149,7 +149,7 @@ class FeedForwardCost(ContentCost):
 
 
 class NormCost(PartCost, ABC):
-    """Base class of the costs of norms; `d` is the number of normalized features."""
+    """Base class of the costs of norms. `d` is the number of normalized features."""
 
     @abstractmethod
     def parameters(self) -> Formula:

@@ -69,7 +69,7 @@ def fit_table(report: CostReport, fitting: list[Fit]) -> Table:
 
 
 def largest(holds: Callable[[int], bool], limit: int) -> int:
-    """Return the largest number up to `limit` for which a monotonic `holds` is true; 0 if it is never true."""
+    """Return the largest integer up to `limit` for which a monotonic `holds` is true; 0 if it is never true."""
     low, high = 0, 1  # doubled until it does not hold, then bisected
     while high < limit and holds(high):
         low, high = high, high * 2

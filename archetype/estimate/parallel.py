@@ -13,7 +13,7 @@ parallelism, P pipeline stages and m micro-batches:
 * pipeline stages (Huang 2018; Narayanan 2021, section 2.2): vectors and gradients are sent once per micro-batch, and
   (P - 1)/m of the time of all micro-batches is idle.
 
-Gathering and scattering weights overlaps with computation and counts only if it takes longer; computation waits for
+Gathering and scattering weights overlaps with computation and counts only if it takes longer. Computation waits for
 all other communication.
 """
 
@@ -153,7 +153,7 @@ class Planner:
         self.width = int(getattr(model, "d_model", 0) or model.stacks[0].d_model)
 
     def steps(self) -> Iterator[Step]:
-        """Yield the fastest step that fits for each possible layout; if none fits, the step with the least memory."""
+        """Yield the fastest step that fits for each possible layout, or the step with the least memory if none fits."""
         for layout in self.layouts():
             steps = [
                 step
@@ -336,7 +336,7 @@ def best_steps(planner: Planner, sizes: Mapping[str, int] | None = None) -> list
         sizes: required degrees of parallelism, by name (absent: any).
 
     Raises:
-        SpecError: no layout fits, or none has these sizes.
+        SpecError: no layout fits, or no layout has these sizes.
     """
     steps = [*planner.steps()]
     if sizes:

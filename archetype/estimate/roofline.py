@@ -106,7 +106,7 @@ def chooses_experts(report: CostReport) -> bool:
 
 
 def launches(report: CostReport) -> int:
-    """Return the least number of matrix products of a forward pass; a roofline ignores the time to launch them."""
+    """Return the least number of matrix products of a forward pass, whose launch times a roofline ignores."""
     return sum(row.layers for row in report.rows if row.forward)
 
 

@@ -6,7 +6,7 @@ from archetype.models.stack.cost import StatePart
 
 
 def state_parts(model: ModelSpec, length: int, source: int | None = None) -> list[StatePart]:
-    """Return the parts of the state of one sequence with room for `length` tokens; they sum to `MemoryCost.state`.
+    """Return the parts of the state of one sequence with room for `length` tokens. Their sum is `MemoryCost.state`.
 
     Args:
         length: capacity in tokens.

@@ -1,4 +1,4 @@
-"""Logits processors of one sequence, applied before sampling in the order of transformers."""
+"""Logits processors of one sequence, applied before sampling in the same order as in transformers."""
 
 from collections.abc import Collection, Sequence
 from copy import copy
@@ -10,7 +10,7 @@ from archetype.settings.generation import LogitsRules
 
 
 class LogitsProcessors:
-    """The logits processors of one sequence; a processor whose setting is neutral does nothing.
+    """The logits processors of one sequence. A processor whose setting is neutral does nothing.
 
     Args:
         prompt: token ids before the first generated one.

@@ -54,7 +54,7 @@ class PromptEncoder:
         return list(ids)
 
     def target(self, target: str | list[int]) -> list[int]:
-        """Return the tokens of a target before the first generated one; empty for models without a source.
+        """Return the tokens of a target before the first generated token; empty for models without a source.
 
         Raises:
             ArchetypeError: the target is longer than the context, or contains ids outside the vocabulary.

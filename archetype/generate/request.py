@@ -150,7 +150,7 @@ class Request:
         return self.text
 
     def cancel(self) -> None:
-        """Remove the request before the next step; has no effect once it has finished."""
+        """Remove the request before the next step. A finished request is not changed."""
         self.is_paused = False
         self._engine._cancelled.append(self)
 

@@ -112,7 +112,7 @@ class Slots(Generic[T]):
 
     @torch.inference_mode()
     def current_step(self) -> DecodeStep:
-        """Return the decode step for the rows in use; spare rows keep length 0."""
+        """Return the decode step for the rows in use. Spare rows keep length 0."""
         slots, used = self._bucket(len(self.sequences)), len(self.sequences) * self.num_beams
         if slots not in self._steps:
             self._steps[slots] = self.make_step(self.model, self.state.rows(0, slots * self.num_beams))

@@ -97,22 +97,22 @@ class ModelSpec(Part):
 
     @property
     def continues_text(self) -> bool:
-        """Whether it computes logits of the next token of a text."""
+        """Whether the model computes logits of the next token of a text."""
         return False
 
     @property
     def writes_target(self) -> bool:
-        """Whether it computes logits of the next token of a target, given a source."""
+        """Whether the model computes logits of the next token of a target, given a source."""
         return False
 
     @property
     def fills_masks(self) -> bool:
-        """Whether it computes logits of masked tokens."""
+        """Whether the model computes logits of masked tokens."""
         return False
 
     @property
     def divides_into_stages(self) -> bool:
-        """Whether it supports pipeline parallelism, for which stages must not share modules."""
+        """Whether the model supports pipeline parallelism, for which stages must not share modules."""
         return False
 
     def with_class_head(self, num_classes: int, of_tokens: bool = False) -> Self:

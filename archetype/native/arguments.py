@@ -1,4 +1,4 @@
-"""Structs of named fields that pass arguments to native operations; operations.py declares them.
+"""Structs of named fields that pass arguments to native operations, which operations.py declares.
 
 A library describes its structs and lists of names, in order. A library whose description differs from `description`
 is not used.

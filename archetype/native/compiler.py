@@ -102,7 +102,7 @@ def find_compiler() -> str:
 
 
 def compile_library(flags: tuple[str, ...], file: Path) -> None:
-    """Compile the kernels into a library; an incomplete file is never visible.
+    """Compile the kernels into a library, which appears under its name only when complete.
 
     Raises:
         OSError: there is no compiler, or the folder cannot be written to.

@@ -42,7 +42,7 @@ class Kernels(ABC):
 
     @abstractmethod
     def support(self, *tensors: Tensor) -> bool:
-        """Return whether the kernels can compute with these tensors; if not, a module uses torch's operations."""
+        """Return whether the kernels can compute with these tensors. If not, a module uses torch's operations."""
 
     @abstractmethod
     def emit(self, arguments: Arguments, serial: bool = False) -> None:

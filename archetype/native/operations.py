@@ -1,4 +1,4 @@
-"""The arguments of each native operation; the C++ struct of the same name explains the fields.
+"""The arguments of each native operation. The C++ struct of the same name explains the fields.
 
 The order of the classes is the order of `operations` in kernels.cpp.
 """

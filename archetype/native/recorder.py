@@ -192,7 +192,7 @@ class Recorder(TorchDispatchMode, Kernels):
         return result
 
     def emit(self, arguments: Arguments, serial: bool = False) -> None:
-        """Compute a native operation and record it; `serial` operations run in a single thread."""
+        """Compute a native operation and record it. `serial` operations run in a single thread."""
         if arguments.is_empty:
             return
         entry = arguments.entry(serial)

@@ -13,7 +13,7 @@ COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd  # the implementation
 
 
 def is_watched() -> bool:
-    """Return whether anything but plain autograd watches torch's operations; a native kernel would hide them.
+    """Return whether anything but plain autograd watches torch's operations, which a native kernel would hide.
 
     Watchers are a compiler, a dispatch mode (which counts or records), a transformation of `torch.func`, the tracer of
     `torch.jit`, or forward-mode differentiation.
@@ -29,7 +29,7 @@ def is_watched() -> bool:
 
 @contextmanager
 def without_onednn() -> Iterator[None]:
-    """Disable oneDNN within the block; torch uses its own kernels.
+    """Disable oneDNN within the block, so that torch uses its own kernels.
 
     `torch.backends.mkldnn.flags` would also reset other flags, such as the precision of products, to their defaults.
     """

@@ -67,7 +67,7 @@ def pointwise(kernels: Kernels, name: str, out: Tensor, *inputs: Tensor | float,
 def collapsed(
     shape: Sequence[int], strides: Sequence[Sequence[int]]
 ) -> tuple[tuple[int, ...], list[tuple[int, ...]]] | None:
-    """Join neighbouring dimensions that all tensors have contiguous; None if more than four dimensions remain.
+    """Join neighbouring dimensions that are contiguous in all tensors; None if more than four dimensions remain.
 
     Returns:
         Four sizes, and for each tensor four strides; missing dimensions are first, with size 1 and stride 0.

@@ -184,7 +184,7 @@ class RingKVCache(KVCache):
     def append(
         self, keys: Float[Tensor, "B K T P"], values: Float[Tensor, "B K T Q"], context: ForwardContext
     ) -> tuple[Float[Tensor, "B K S P"], Float[Tensor, "B K S Q"], Int[Tensor, "B S"]]:
-        """Return the window before this pass and the new tokens, with their positions; then store the newest W."""
+        """Return the window before this pass and the new tokens, with their positions. Store the newest W."""
         starts, ends = context.positions[:, 0], context.ends
         if keys.shape[2] == 1:  # the slot of a single token held the position that has just left the window
             kernels, positions = context.kernels, context.positions
@@ -354,7 +354,7 @@ class State:
             layer.insert(rows, source)
 
     def copy_rows(self, sources: Int[Tensor, "B"], starts: Int[Tensor, "B"]) -> None:
-        """Copy the states of rows to others of the same length; same arguments as `LayerState.copy_rows`."""
+        """Copy the states of rows to other rows of the same length. Takes the arguments of `LayerState.copy_rows`."""
         for layer in self.layers:
             layer.copy_rows(sources, starts, self.lengths)
 

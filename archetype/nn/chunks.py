@@ -1,7 +1,7 @@
 """Chunkwise linear recurrences with matrix states: state space duality (Mamba-2) and the gated delta rule.
 
 Both keep a matrix state S per head, which decays by exp(a_t) and adds an outer product at each position. Within a
-chunk of l positions all pairs are computed at once, as in attention without softmax; only S is passed from chunk to
+chunk of l positions all pairs are computed at once, as in attention without softmax. Only S is passed from chunk to
 chunk. Decays are differences of logarithms and never positive, so none overflows. The H value heads share the keys
 and queries of K heads. A single position takes one step of the recurrence.
 """

@@ -47,11 +47,11 @@ class ForwardContext:
         rows: positions of whole sequences, if several processes split each sequence (context parallelism); the other
             fields then contain only the positions of this process.
         aux_losses: scalars that parts add to the training loss.
-        shared: results of `cached`, by key.
+        shared: results of `cached`, keyed by the argument `key`.
         layer: index of the running layer in its stack; with shared weights, not the index of the module.
         sources: layers whose values later layers read by `left_by` (None: possibly all).
-        left: values published by `leave`, by layer index.
-        layer_inputs: per-layer vectors of the token embedding, by layer index.
+        left: values published by `leave`, keyed by layer index.
+        layer_inputs: per-layer vectors of the token embedding, keyed by layer index.
         observer: receives, and may replace, the values that parts pass to `probe`.
         kernels: native operations, computed immediately or recorded (`archetype.native.kernels`).
     """
@@ -118,7 +118,7 @@ class ForwardContext:
     def is_last_of(self, num_slots: int) -> bool:
         """Return whether every sequence's new tokens, ignoring padding, occupy the end of a cache of `num_slots` slots.
 
-        The answer is False if it would need values of `positions` in a decode step or on a GPU.
+        Returns False if the answer depends on values of `positions` in a decode step or on a GPU.
         """
         # With fewer tokens than slots, the answer depends on the positions. Reading them would synchronize a GPU, and a
         # recorded decode step is replayed at other positions.
@@ -150,7 +150,7 @@ class ForwardContext:
 
     @property
     def aux_loss(self) -> Float[Tensor, ""] | None:
-        """Sum of `aux_losses`; None if there are none."""
+        """Sum of `aux_losses`; None without auxiliary losses."""
         return torch.stack(self.aux_losses).sum() if self.aux_losses else None
 
     def cached(self, key: Hashable, compute: Callable[[], T]) -> T:

@@ -14,7 +14,7 @@ LONGEST = 200  # characters of a pattern used to look for similar names
 
 
 class NamePattern:
-    """Pattern of whole parameter names; matching takes polynomial time for any pattern.
+    """Pattern of whole parameter names. Matching takes polynomial time for any pattern.
 
     `*` matches any characters, `[20-23]` any of these numbers, `{q,v}` any of these words. The name of a module matches
     all its parameters.

@@ -75,7 +75,7 @@ def build_position(position: EmbeddingPosition, context_length: int, d_model: in
 def build_embedding(
     embedding: TokenEmbedding, vocab_size: int, context_length: int, d_model: int, readers: Sequence[int] = ()
 ) -> nn.Module:
-    """Build the token embedding; `readers` are the layers that read per-layer vectors."""
+    """Build the token embedding. `readers` are the layers that read per-layer vectors."""
     further = (readers,) if embedding.layer_features else ()
     return module_class(embedding)(embedding, vocab_size, context_length, d_model, *further)
 

@@ -1,4 +1,4 @@
-"""Interface for reading a mixer from a checkpoint of an unknown family, by the names and shapes of its tensors.
+"""Interface for reading a mixer from a checkpoint of an unknown family, from the names and shapes of its tensors.
 
 A mixer's folder has a file `infer.py` with a `MixerReader`, registered by `provides("infer", KIND)(READER)`.
 """
@@ -44,7 +44,7 @@ class MixerQuirks:
 
 
 class ConfigKeys(Protocol):
-    """Keys of config.json; a value of the wrong type raises an error that names the key."""
+    """Keys of config.json. A value of the wrong type raises an error that names the key."""
 
     def get(self, key: str, default: Any = None) -> Any: ...
 

@@ -27,7 +27,7 @@ QUERIES = "queries"  # input of a key selection: the vectors that queries are co
 
 
 class Cell(NamedTuple):
-    """A box in a part's diagram, on a grid of columns and rows; row 0 is at the bottom.
+    """A box in a part's diagram, on a grid of columns and rows, with row 0 at the bottom.
 
     Attributes:
         name: last part of the box's id; also the module whose cost it shows, unless `rows` names others.

@@ -30,7 +30,7 @@ class Mixer(Content, Part):
 
     @property
     def rereads_past(self) -> int | None:
-        """Length beyond which the cache becomes invalid and a sequence must be prefilled again; None: never."""
+        """Length beyond which the cache becomes invalid and a sequence must be prefilled again (None: never)."""
         return None
 
     @property
@@ -75,7 +75,7 @@ class Mixer(Content, Part):
 
         Args:
             width: features of each vector, D.
-            causal: whether no position may depend on a later one.
+            causal: whether no position may depend on later positions.
         """
 
 

@@ -87,7 +87,7 @@ class Plans(Generic[M]):
         self.module = module
 
     def tensor(self, size: int) -> SplitPlan | TablePlan | None:
-        """Return the plan for tensor parallelism over `size` processes (Shoeybi 2019); None: replicate."""
+        """Return the plan for tensor parallelism over `size` processes (Shoeybi 2019); None to replicate."""
         return None
 
     def expert(self, size: int) -> SplitPlan | None:

@@ -97,7 +97,7 @@ class LogitsRules(Spec):
 
 
 class Sampling(LogitsRules):
-    """Sampling settings of one request; temperature 0 is greedy.
+    """Sampling settings of one request. Temperature 0 is greedy.
 
     Biases and penalties are applied first, then the rules, the temperature, and the filters in the order of the fields.
     `json_schema`, `regex`, `lark` and `choices` allow only tokens with which the whole text can still match.

@@ -99,7 +99,7 @@ def part(cls: P) -> P:
 
 
 def parts_within(value: Any) -> Iterator[Part]:
-    """Yield a part and all parts in its fields, at any depth; nothing for other values."""
+    """Yield a part and all parts in its fields, at any depth. Other values contain no parts."""
     if isinstance(value, Part):
         yield value
     if isinstance(value, Spec):

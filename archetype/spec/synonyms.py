@@ -55,7 +55,7 @@ def meant_kind(name: str, kinds: "dict[str, object] | list[str]") -> tuple[str, 
 
 
 def nearest_kind(name: str, kinds: "dict[str, object] | list[str]") -> str:
-    """Return a suggestion for an unknown kind: by synonym, by similarity, or all kinds."""
+    """Return a suggestion for an unknown kind: a synonym's kind, the most similar kind, or all kinds."""
     meant = meant_kind(name, kinds)
     return f"write {meant[1]}" if meant else nearest(name, kinds)
 

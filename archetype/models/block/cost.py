@@ -20,7 +20,7 @@ from archetype.roles.residual import Residual, ResidualSum
 
 
 class BlockCost:
-    """Cost of one block, by module.
+    """Cost of one block, for each of its modules.
 
     Args:
         d: d_model.

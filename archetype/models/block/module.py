@@ -198,7 +198,7 @@ class ParallelBlock(Block):
 
 @module_for(spec.Plain)
 class PlainBlock(Block):
-    """F(x); the output of cross-attention is added to its query vector (Luong 2015, equation 5)."""
+    """F(x), with the output of cross-attention added to its query vector (Luong 2015, equation 5)."""
 
     norms = ()
 

@@ -30,7 +30,7 @@ from archetype.weights.packed import Weight
 
 @dataclass
 class PatchState(LayerState):
-    """State of a global layer: the first slot holds the start vector, each later one a complete patch."""
+    """State of a global layer: the first slot holds the start vector, each later slot a complete patch."""
 
     layer: LayerState
     patch_size: int

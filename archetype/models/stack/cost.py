@@ -1,4 +1,4 @@
-"""Cost of a stack of blocks; equal layers are counted once."""
+"""Cost of a stack of blocks, which counts equal layers once."""
 
 from collections.abc import Hashable, Iterator, Sequence
 from functools import cached_property, partial

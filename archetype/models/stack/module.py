@@ -76,7 +76,7 @@ class Stack(nn.Module):
     def run(
         self, x: Tensor, context: ForwardContext, state: State | None = None, layers: range | None = None
     ) -> Tensor:
-        """Return the vectors after all layers, (B, T, D), before the final norm; states are updated in place.
+        """Return the vectors after all layers, (B, T, D), before the final norm. States are updated in place.
 
         Args:
             state: state of all layers (absent: whole sequences).

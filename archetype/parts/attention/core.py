@@ -69,7 +69,7 @@ def attention_weights(
     mask: Tensor | None = None,
     causal: bool = False,
 ) -> Float[Tensor, "B H T S"]:
-    """Return softmax(scores) before dropout; same arguments as `attend`."""
+    """Return softmax(scores) before dropout. Takes the arguments of `attend`."""
     scores = score.scores(q, k)  # (B, H, T, S)
     if causal and mask is None:
         mask = torch.ones(scores.shape[2:], dtype=torch.bool, device=q.device).tril()

@@ -51,7 +51,7 @@ class MaskedPairs:
     def masked(
         self, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext
     ) -> tuple[Heads, Tensor]:
-        """Return the queries and the mask with which `attend` computes; takes the arguments of `attend`.
+        """Return the queries and the mask with which `attend` computes. Takes the arguments of `attend`.
 
         The mask, (b, h, T, S), is False for pairs that are not allowed. With a position bias it contains the bias, and
         minus infinity for those pairs.

@@ -14,7 +14,7 @@ from archetype.parts.position.module import QueryBias
 
 
 class QueryBiasedPairs(MaskedPairs):
-    """Attention with a bias that is computed from the queries (`QueryBias`): a mask (B, H, T, S) of numbers."""
+    """Attention with a bias computed from the queries (`QueryBias`): (B, H, T, S) numbers added to the scores."""
 
     def masked(
         self, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext

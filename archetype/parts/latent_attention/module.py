@@ -71,7 +71,7 @@ class LatentAttention(nn.Module):
         self.index = build_selection(mixer.index, place, mixer.query_features(d_model))
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState:
-        """Return empty latents and rotated keys for `capacity` positions: C + R numbers each."""
+        """Return empty latents and rotated keys for `capacity` positions: C + R values each."""
         sizes = self.spec.kv_lora_rank, self.spec.qk_rope_head_dim
         cache = KVCache.empty(batch, 1, capacity, sizes, dtype, device)
         index = None if self.index is None else self.index.new_state(batch, capacity, dtype, device)

@@ -1,4 +1,4 @@
-"""Specifications of attention patterns: which pairs of positions may attend; their rules are in this folder."""
+"""Specifications of attention patterns: which pairs of positions may attend. The patterns' rules are in this folder."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal

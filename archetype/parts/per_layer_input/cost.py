@@ -1,4 +1,4 @@
-"""Cost of per-layer inputs; their table belongs to the embedding."""
+"""Cost of per-layer inputs, without their table, which belongs to the embedding."""
 
 from collections.abc import Mapping
 

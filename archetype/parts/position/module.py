@@ -191,7 +191,7 @@ def _longrope(theta: float, dim: int, scaling: spec.LongRopeScaling, ends: Lengt
 
 @module_for(spec.Alibi)
 class Alibi(ScoreBias):
-    """-m_h |i - j| with a fixed slope per head (Press 2021); no parameters."""
+    """-m_h |i - j| with a fixed slope per head, without parameters (Press 2021)."""
 
     def __init__(self, position: spec.Alibi, sizes: AttentionSizes) -> None:
         super().__init__()
@@ -268,7 +268,7 @@ class TransformerXL(QueryBias):
         keys: Int[Tensor, "b2 S"],
         context: ForwardContext,
     ) -> Float[Tensor, "B H T S"]:
-        """Return the term for keys not later than their queries; entries of later keys are undefined."""
+        """Return the term for keys not later than their queries. Entries of later keys are undefined."""
         distance = (queries[:, :, None] - keys[:, None, :]).clamp(min=0)  # (b, T, S)
         key_heads = q.shape[1] // self.sizes.num_kv_heads
         grouped = (q + self.position_bias[:, None]).unflatten(1, (-1, key_heads))  # (B, K, G, T, P)
