@@ -333,7 +333,7 @@ def best_steps(planner: Planner, sizes: Mapping[str, int] | None = None) -> list
     """Return the best step of each layout that fits, fastest first.
 
     Args:
-        sizes: required degrees of parallelism, by name (absent: any).
+        sizes: required degrees of parallelism, keyed by name (absent: any degree).
 
     Raises:
         SpecError: no layout fits, or no layout has these sizes.

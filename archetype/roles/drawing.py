@@ -104,7 +104,7 @@ class Branch(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A box on a model's stream, or next to it with its output added.
+    """A box on a model's stream, or a box next to the stream whose output is added to it.
 
     Attributes:
         name: id, and the module whose cost it shows.
@@ -252,7 +252,7 @@ def inside(part: Spec, modules: Iterable[str], function: DrawInside | None = Non
     Args:
         part: the specification.
         modules: modules that its cost counts.
-        function: the function that draws it (absent: the one registered for it).
+        function: the function that draws it (absent: the function registered for its kind).
     """
     names = list(modules)
     function = function or provided("diagram", type(part))

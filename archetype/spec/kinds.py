@@ -82,7 +82,7 @@ def part(cls: P) -> P:
     """Register a part, so that files can name it by the default of its `kind`.
 
     Raises:
-        SpecError: it has no role or no kind, or another class has this kind.
+        SpecError: the part has no role or no kind, or another class has this kind.
     """
     field = cls.__pydantic_fields__.get("kind")
     if field is None or not isinstance(field.default, str) or not cls.roles():

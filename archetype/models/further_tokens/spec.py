@@ -13,7 +13,7 @@ __all__ = ["FurtherTokens"]
 
 
 class FurtherTokens(Spec):
-    """Prediction of `count` tokens after the next one, each by a separate block (DeepSeek-AI 2024b, section 2.2).
+    """Prediction of `count` tokens after the next token, each by a separate block (DeepSeek-AI 2024b, section 2.2).
 
     At each position, block k reads the head's input for the previous token and the embedding of that token, both
     normalized, concatenated and projected to d_model. Embedding and head are shared with the model. Training adds

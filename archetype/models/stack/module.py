@@ -80,7 +80,7 @@ class Stack(nn.Module):
 
         Args:
             state: state of all layers (absent: whole sequences).
-            layers: compute only these, from one residual stream to the next (pipeline parallelism).
+            layers: compute only these layers, with residual streams as input and output (pipeline parallelism).
         """
         context.position_bias, context.left, context.sources = self.position_bias, {}, self.sources
         stream = enter(self.residual, x) if layers is None else x  # (B, T, D), or several streams

@@ -103,7 +103,7 @@ def install(model: nn.Module, adapter: spec.Adapter, seed: int = 0) -> None:
     """Install an adapter around every linear layer that its targets name. Outputs do not change before training.
 
     Raises:
-        SpecError: a target names no linear layer, or a quantized one.
+        SpecError: a target names no linear layer, or a quantized layer.
     """
     linears = {name: module for name, module in model.named_modules() if isinstance(module, Linear)}
     targets: set[str] = set()

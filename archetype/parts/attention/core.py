@@ -106,7 +106,7 @@ def attend_tiles(
 ) -> Float[Tensor, "B H T Q"]:
     """Return softmax(scores) v of whole sequences, computed only in the tiles that contain allowed pairs.
 
-    Each piece gives every query a weighted mean of its values and the log-sum-exp of its scores; with several pieces,
+    Each piece computes for every query a mean of its values and the log-sum-exp of its scores. With several pieces,
     the means are combined with weights softmax(log-sum-exps), which is exact.
     """
     if len(pieces) == 1:

@@ -43,7 +43,7 @@ class MaskedPairs:
         Args:
             q: queries (B, H, T, P), rotated.
             keys: keys and values (B, K, S, P).
-            bias: position bias of the scores (None: there is none).
+            bias: position bias of the scores (None: no bias).
         """
         q, mask = self.masked(q, keys, score, bias, context)
         return attend(q, keys.k, keys.v, score, mask, kernels=context.kernels)

@@ -38,7 +38,7 @@ class NativeStep:
             q: queries (B, H, T, P).
             keys: the buffers of the cache (B, K, S, P).
             score: the score function.
-            bias: `Alibi`, or the stack's `RelativeBias` (None: there is none).
+            bias: `Alibi`, or the stack's `RelativeBias` (None: no bias).
             context: forward context.
         """
         if keys.is_ring and (bias is not None or q.shape[2] > 1):  # the kernel knows no distances within a ring

@@ -1,4 +1,4 @@
-"""Heads: what a model computes from its final vectors."""
+"""Heads, which compute a model's result from its final vectors."""
 
 from typing import ClassVar, Literal
 

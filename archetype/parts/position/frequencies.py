@@ -1,4 +1,4 @@
-"""Positions as functions of distance, in plain numbers: angles of RoPE, slopes of ALiBi, buckets of T5."""
+"""Positions as functions of distance, in plain Python numbers: angles of RoPE, slopes of ALiBi, buckets of T5."""
 
 import cmath
 import math

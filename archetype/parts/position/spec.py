@@ -143,7 +143,7 @@ class YarnScaling(Scaling):
 
 
 class Llama3Scaling(Scaling):
-    """Wavelengths above a band divided by `factor`, within it blended, below it kept (Llama 3.1).
+    """Divide frequencies below a band by `factor`, keep frequencies above it, and blend within it (Llama 3.1).
 
     Attributes:
         factor: divisor of low frequencies.
@@ -172,7 +172,7 @@ class Llama3Scaling(Scaling):
 
 
 class LongRopeScaling(Scaling):
-    """Divide each frequency by its own factor, from one list up to the original length, another beyond (Ding 2024).
+    """Divide each frequency by its entry in a list: one list up to the original length, another beyond (Ding 2024).
 
     Attributes:
         short_factors: R/2 divisors for sequences up to `original_context_length` tokens.
