@@ -1,4 +1,4 @@
-"""Cost report of a specification, with its tables and its JSON."""
+"""Cost report of a specification, with its tables and JSON output."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -143,7 +143,7 @@ class Slots(Generic[T]):
 
     @torch.inference_mode()
     def shorten(self, lengths: list[int]) -> None:
-        """Cut each sequence's state back to this many tokens."""
+        """Shorten each sequence's state to this many tokens."""
         self.state.lengths[: len(lengths)] = torch.tensor(lengths, device=self.device)
 
     def _rows(self, slots: Iterable[int]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Devices and data types by name, and the choice of `auto` on this machine."""
+"""Look-up of devices and data types by name, including `auto` for this machine."""
 
 from functools import cache
 from typing import Any, Literal

@@ -79,7 +79,7 @@ def are_alike(*tensors: Tensor) -> bool:
 
 
 def without_context(form: Callable[Concatenate[Kernels, P], R]) -> Callable[P, R]:
-    """Make a function callable without its first argument, the kernels: they are `FUSED`, or a running `Recorder`.
+    """Make a function callable without its first argument, the kernels, which become `FUSED` or a running `Recorder`.
 
     For functions that are called without a forward context, such as a linear map. A recorder intercepts their calls
     like calls of torch's functions, by the protocol of `torch.overrides`.

@@ -340,7 +340,7 @@ class Rotate(Arguments):
 
 @operation
 class Dropout(Arguments):
-    """Dropout: each element times a factor, or 0."""
+    """Each element times a factor, or 0 (dropout)."""
 
     y: Written
     x: Read

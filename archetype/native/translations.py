@@ -1,4 +1,4 @@
-"""Translations of torch operations to native ones.
+"""Translations of torch operations to native operations.
 
 A translation takes the kernels, the operation and its arguments. It emits native operations and returns their result
 in new memory, or None if the kernels do not support the arguments.
@@ -26,7 +26,7 @@ def translation_of(function: Any) -> Translation | None:
 
 
 def translates(*functions: Any) -> Callable[[Translation], Translation]:
-    """Register a translation of operations."""
+    """Register the decorated translation of these torch operations."""
 
     def register(translation: Translation) -> Translation:
         _translations.update(dict.fromkeys(functions, translation))

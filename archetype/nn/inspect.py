@@ -42,7 +42,7 @@ class AttentionSteps:
 
     @property
     def mixed(self) -> Float[Tensor, "B H T Q"]:
-        """Weighted sums of the values."""
+        """Sums of the values weighted by attention."""
         y = _mixed(self.weights, self.values)
         if self.global_values is not None:
             values, count = self.global_values

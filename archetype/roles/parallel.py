@@ -39,7 +39,7 @@ def _keep_sizes(rank: int) -> None:  # for modules that store no sizes
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """How the processes of a group compute one module, each with a share of its parameters."""
+    """Plan by which the processes of a group compute one module, each with a share of its parameters."""
 
     parameters: Parameters  # for every parameter; may contain names that the module does not have
     # total output features, if each process computes some of them (None: the outputs are summed)
@@ -91,7 +91,7 @@ class Plans(Generic[M]):
         return None
 
     def expert(self, size: int) -> SplitPlan | None:
-        """Return the plan for expert parallelism over `size` processes (Lepikhin 2020); None: replicate.
+        """Return the plan for expert parallelism over `size` processes (Lepikhin 2020); None to replicate.
 
         The module then stores `num_experts` local experts, computes them by `sorted_by_expert`, and calls its
         `exchange` to send tokens to the processes of their experts.

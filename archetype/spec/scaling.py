@@ -25,8 +25,8 @@ def scaled(spec: S, factors: Sequence[str]) -> S:
     """Return a validated copy of `spec` with another size.
 
     Width scales d_model and everything proportional to it: hidden features, ranks and heads. The number of heads
-    changes, with the same size of heads and ratio of query and key/value heads; if that number cannot be divided further,
-    heads become narrower. Depth truncates or repeats the pattern of each stack.
+    changes, with the same size of heads and ratio of query and key/value heads; if it cannot be divided further, heads
+    become narrower. Depth truncates or repeats the pattern of each stack.
 
     Args:
         factors: `width`, `depth`, `vocab` or `context`, each with a ratio (width=1/8, width=0.5, width=2x) or a size

@@ -55,7 +55,7 @@ class LoRALinear(Linear):
 
 
 class DoRALinear(LoRALinear):
-    """m (W + s B A) / |W + s B A| row by row; m is learned, and no gradient flows through the norm (Liu 2024, 4.3)."""
+    """m (W + s B A) / |W + s B A| row by row. m is learned, and no gradient flows through the norm (Liu 2024, 4.3)."""
 
     def __init__(self, linear: Linear, adapter: spec.Adapter) -> None:
         super().__init__(linear, adapter)

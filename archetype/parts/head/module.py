@@ -19,7 +19,7 @@ from archetype.weights.packed import Weight
 
 @module_for(spec.LanguageModelHead)
 class LanguageModelHead(nn.Module):
-    """Logits over the vocabulary; a tied head multiplies by the embedding's table."""
+    """Logits over the vocabulary. A tied head multiplies by the embedding's table."""
 
     packed_parameters: ClassVar = ("weight",)
 

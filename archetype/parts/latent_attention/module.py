@@ -103,7 +103,7 @@ class LatentAttention(nn.Module):
     def attend_within(
         self, queries: Queries, latents: Latents, x: Vectors, inputs: Tensor, context: ForwardContext
     ) -> Float[Tensor, "B H T Q"]:
-        """Attend within complete sequences, to all visible keys or to the selected ones.
+        """Attend within complete sequences, to all visible keys or to the selected keys.
 
         Args:
             inputs: vectors from which queries are projected.

@@ -22,7 +22,7 @@ class FullRule(PatternRule[spec.Full]):
 
 @rule_for(spec.Window)
 class WindowRule(PatternRule[spec.Window]):
-    """Rule of a sliding window: the newest `size` positions; if bidirectional, size / 2 on each side."""
+    """Rule of a sliding window: the newest `size` positions, or size / 2 on each side if bidirectional."""
 
     def rule(self, i: Positions, j: Positions, context: MaskContext) -> Any:
         behind, ahead = self.reach(context.causal)
