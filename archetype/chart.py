@@ -17,7 +17,7 @@ Values = Sequence[float]
 
 @dataclass(frozen=True)
 class Chart:
-    """Contents of a chart."""
+    """Data and axes of a chart."""
 
     x_name: str
     y_name: str
@@ -58,7 +58,7 @@ class Chart:
 
 
 class _Axes:
-    """Mapping from values to pixels; the limits are those of all values that can be drawn."""
+    """Mapping from values to pixels, with limits that include all values that can be drawn."""
 
     def __init__(self, chart: Chart) -> None:
         self.chart = chart

@@ -33,7 +33,7 @@ def _requirements(extra: str) -> list[str]:
 
 
 def installed_from() -> str:
-    """Return where the package was installed from; without local paths, since files with it are shared."""
+    """Return where the package was installed from, without local paths, since users share files that contain it."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:

@@ -83,12 +83,12 @@ def weight_bytes(count: int, dtype: str) -> int:
 
 
 def state_bytes(count: int, dtype: str) -> int:
-    """Return the bytes of `count` numbers of a state."""
+    """Return the number of bytes that `count` state values take."""
     return _nbytes(count, dtype, NUMBERS)
 
 
 def bytes_of(dtype: str) -> int:
-    """Return the bytes per number of computations with weights of this type; below 16 bits, these are bfloat16."""
+    """Return the bytes per value in computations with weights of this type (bfloat16 for types below 16 bits)."""
     return int(max(16, _bits(dtype, WEIGHTS)) // 8)
 
 

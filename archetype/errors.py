@@ -41,7 +41,7 @@ class SpecError(ArchetypeError):
 
 
 class SpecErrors(SpecError):
-    """Several mistakes in one file, one per line; `place`, `cause` and `remedy` are those of the first."""
+    """Several mistakes in one file, one per line. `place`, `cause` and `remedy` come from the first mistake."""
 
     def __init__(self, errors: "list[SpecError]") -> None:
         super().__init__(errors[0].place, errors[0].cause, errors[0].remedy)
@@ -66,7 +66,7 @@ class DataError(ArchetypeError):
 
 
 class WrongKind(SpecError, AttributeError):
-    """A method that only other kinds of models have; an AttributeError, so that `hasattr` returns False."""
+    """A method that only other kinds of models have. Also an AttributeError, so that `hasattr` returns False."""
 
 
 class Notice(UserWarning):
@@ -78,7 +78,7 @@ class ChangedExtension(Notice):
 
 
 class LeftOut(Notice):
-    """Tensors of a checkpoint that the model does not use; they are kept and written back."""
+    """Tensors of a checkpoint that the model does not use. They are kept and written back."""
 
 
 class NotObeyed(Notice):
@@ -90,7 +90,7 @@ class ReadOtherwise(Notice):
 
 
 class UnknownFamily(Notice):
-    """A model of an unregistered family was loaded; the message describes what was inferred."""
+    """A model of an unregistered family was loaded. The message describes the inferred specification."""
 
 
 class UnreadKeys(Notice):

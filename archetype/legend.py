@@ -1,7 +1,8 @@
 """Letters of sizes in shapes (`nn`), formulas (`cost`) and diagrams.
 
 Factors of a product are written in this order. A specification whose sizes have other meanings or letters declares them
-in its `letters`. A size without a letter is written out (`height`, `channels`), and a product has no sign (`HP`).
+in its `letters`. A size without a letter is written out (`height`, `channels`). Products have no
+multiplication sign (`HP`).
 """
 
 LEGEND = {

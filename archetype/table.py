@@ -63,7 +63,7 @@ def quantity(value: float) -> str:
 
 
 def size(nbytes: int) -> str:
-    """Format bytes as KiB, MiB or GiB."""
+    """Format bytes with a binary unit, such as 1.50 GiB."""
     for factor, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if nbytes >= factor:
             return f"{nbytes / factor:,.2f} {unit}"

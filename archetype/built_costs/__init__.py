@@ -41,7 +41,7 @@ ROLES: dict[type[Spec], type[PartCost]] = {
 
 
 def measured(part: Spec, d: Formula, *sizes: Any) -> PartCost | None:
-    """Return the measured cost of a part without a registered cost; None if it has none of the roles above."""
+    """Return the measured cost of a part without a registered cost; None if its role is not in `ROLES`."""
     cost = next((cost for role, cost in ROLES.items() if isinstance(part, role)), None)
     return None if cost is None else cost(part, d, *sizes)
 

@@ -29,7 +29,7 @@ from archetype.roles.wiring import Wiring
 
 
 class Passing(nn.Module):
-    """Stands in for a content of a block, and returns its input."""
+    """Placeholder for a sublayer, which returns its input."""
 
     def forward(self, x: Tensor, context: ForwardContext, state: object = None) -> Tensor:
         return x
@@ -39,7 +39,7 @@ class Passing(nn.Module):
 
 
 class MeasuredWiringCost(WiringCost):
-    """Cost of a wiring, from the norms of its module and everything else that its block holds."""
+    """Cost of a wiring, from its norms and everything else that its block has outside the sublayers."""
 
     def __init__(self, part: Wiring, d: Formula) -> None:
         super().__init__(part, d)
@@ -75,7 +75,7 @@ class MeasuredWiringCost(WiringCost):
 
 
 class MeasuredResidualCost(ResidualCost):
-    """Cost of a residual wiring, from the module of each content."""
+    """Cost of a residual wiring, from the module of each sublayer."""
 
     def __init__(self, part: Residual, d: Formula) -> None:
         super().__init__(part, d)

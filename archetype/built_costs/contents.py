@@ -1,4 +1,4 @@
-"""Costs of block contents, routers and key selections without a registered cost, measured on their modules."""
+"""Costs of mixers, feed-forward parts, routers and key selections without a registered cost, measured on modules."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -56,7 +56,7 @@ class MeasuredContentCost(PartCost):
 
 
 class MeasuredMixerCost(MeasuredContentCost, MixerCost):
-    """Cost of a mixer; decoding runs with a state."""
+    """Cost of a mixer, measured with a state for decoding."""
 
     complexity = Complexity(*["not declared"] * 3)
 
@@ -111,7 +111,7 @@ class MeasuredRouterCost(RouterCost):
 
 
 class MeasuredSelectionCost(SelectionCost):
-    """Cost of a key selection, from its projections and the products of one pass; no key is left out."""
+    """Cost of a key selection, from its projections and the products of one pass, assuming that it selects all keys."""
 
     def __init__(self, part: KeySelection, d: Formula, query: Formula) -> None:
         super().__init__(part, d, query)

@@ -1,4 +1,4 @@
-"""Measurements of a module on the meta device: its parameters, the FLOPs of a pass, and what autograd saves."""
+"""Measurements of a module on the meta device: parameters, FLOPs of a pass, and bytes that autograd saves."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ META = torch.device("meta")
 
 
 class Layer(NamedTuple):
-    """The layer whose parts are counted; the module of a part may depend on its place."""
+    """The layer whose parts are counted. The module of a part may depend on the layer's place."""
 
     block: Block
     place: Place
@@ -34,7 +34,7 @@ _layer: ContextVar[Layer | None] = ContextVar("the layer whose parts are counted
 
 @contextmanager
 def counted_in(layer: Layer) -> Iterator[None]:
-    """Count parts as in this layer of a stack."""
+    """Count parts as if they belonged to this layer of a stack."""
     before = _layer.set(layer)
     try:
         yield
@@ -48,7 +48,7 @@ def counted_layer() -> Layer | None:
 
 
 def place_for(d: Formula) -> Place:
-    """Return the place, in the layer that is counted, of a part that reads vectors of `d` features."""
+    """Return the place of a part that reads vectors of `d` features, in the layer that is counted."""
     layer = _layer.get()
     return Place(d.value) if layer is None else replace(layer.place, d_model=d.value, vocab_size=0)
 
@@ -113,7 +113,7 @@ def flops_of(run: Callable[[], Any], part: Spec) -> Formula:
 
 
 def saved_by(run: Callable[[], Any], module: nn.Module, work: TrainingWork) -> int:
-    """Return the bytes of the tensors that autograd saves, without parameters; each storage is counted once."""
+    """Return the bytes of the tensors that autograd saves, without parameters, counting each storage once."""
     parameter_storages = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
     saved: dict[int, Tensor] = {}
 

@@ -24,7 +24,7 @@ IN_BLOCK = re.compile(r"(.*?blocks\.\d+)\.(\w+)")
 
 
 class ModelsAsBuilt:
-    """Counts models with parts of extensions; see `cost.registry.AsBuilt`."""
+    """Costs of models with parts of extensions (see `cost.registry.AsBuilt`)."""
 
     def layers(
         self, stack: StackView, layers: Sequence[int], count: Callable[[], BlockCost]

@@ -19,7 +19,7 @@ from archetype.roles.position import AttentionSizes, EmbeddingPosition
 
 
 class MeasuredNormCost(NormCost):
-    """Cost of a norm, from its parameters and what one pass saves."""
+    """Cost of a norm, from its parameters and the tensors that one pass saves."""
 
     def __init__(self, part: Norm, d: Formula) -> None:
         super().__init__(part, d)
@@ -80,7 +80,7 @@ class MeasuredHeadCost(HeadCost):
         self.further_arguments = () if part.has_classes else (torch.empty(vocab_size, d.value, device=META),)
 
     def parameters(self) -> Counts:
-        """All of the module's together."""
+        """Return the parameters of the whole module as one entry."""
         return {self._name: total(self.module)}
 
     def flops(self, work: Work) -> Counts:

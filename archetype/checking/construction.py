@@ -18,7 +18,7 @@ BATCH = 2
 
 
 def round_trip(subject: Subject) -> None:
-    """YAML and JSON of a specification read back unchanged."""
+    """Check that YAML and JSON of a specification read back unchanged."""
     written = {"YAML": yaml_value(to_yaml(subject.spec), "YAML"), "JSON": json.loads(to_json(subject.spec))}
     for name, data in written.items():
         if parse(data) != subject.spec:
@@ -26,14 +26,14 @@ def round_trip(subject: Subject) -> None:
 
 
 def is_built(subject: Subject) -> None:
-    """The model is built and keeps its specification unchanged."""
+    """Check that the model is built and keeps its specification unchanged."""
     if build_on_meta(subject.spec).spec != subject.spec:
         raise Violated("the specification of the module differs from the one it was built from")
     subject.model  # noqa: B018  # with storage
 
 
 def parameters_are_counted(subject: Subject) -> None:
-    """The cost lists every module with parameters once, with the number of parameters that are built."""
+    """Check that the cost lists every module with parameters once, with its actual number of parameters."""
     # A parameter belongs to the row with the longest module name that is a prefix of its name.
     report = _report(subject)
     owner: dict[str, Row] = {}
@@ -75,7 +75,7 @@ def layers_of(label: str) -> list[int]:
 
 
 def state_is_counted(subject: Subject) -> None:
-    """The cost counts the allocated bytes of state, for a short sequence and for the full context."""
+    """Check that the cost counts the allocated bytes of state, for a short sequence and for the full context."""
     if not subject.writes:
         raise Inapplicable("reads whole inputs, without a state")
     has_source = "source" in subject.parameters
@@ -87,7 +87,7 @@ def state_is_counted(subject: Subject) -> None:
 
 
 def is_drawn(subject: Subject) -> None:
-    """The boxes of the diagram add up to all parameters and FLOPs, and each is drawn exactly once."""
+    """Check that the diagram's boxes add up to all parameters and FLOPs, and that each box is drawn exactly once."""
     report = _report(subject)
     drawn = draw(report)
     sums = {

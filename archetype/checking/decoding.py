@@ -13,7 +13,7 @@ from archetype.nn.comparison import distance
 
 
 def state_changes_nothing(subject: Subject) -> None:
-    """A sequence gives the same outputs with a state as without."""
+    """Check that a sequence gives the same outputs with a state as without."""
     _check_writes(subject)
     tokens = subject.tokens(2, subject.length)
     with_state, state = subject.step(tokens, subject.new_state(range(2), subject.length))
@@ -24,7 +24,7 @@ def state_changes_nothing(subject: Subject) -> None:
 
 
 def chunks_are_whole(subject: Subject) -> None:
-    """A sequence read in chunks gives the same outputs as in one pass."""
+    """Check that a sequence read in chunks gives the same outputs as in one pass."""
     _check_writes(subject)
     tokens, length = subject.tokens(2, subject.length), subject.length
     whole = subject.read(tokens)
@@ -37,7 +37,7 @@ def chunks_are_whole(subject: Subject) -> None:
 
 
 def padding_leaves_states(subject: Subject) -> None:
-    """Sequences that end or pause while others continue keep the state that they have without the others."""
+    """Check that sequences that end or pause while others continue have the same state as without the others."""
     _check_writes(subject)
     length = subject.length - 1
     sizes = [length, 4]
@@ -62,7 +62,7 @@ def padding_leaves_states(subject: Subject) -> None:
 
 
 def rows_join_and_leave(subject: Subject) -> None:
-    """Rows that stay, are copied, or are replaced by other sequences continue as without the others."""
+    """Check that rows that stay, are copied or are replaced continue as if they were alone in the batch."""
     _check_writes(subject)
     length = subject.length - 2
     sequences = [subject.tokens(1, size, size)[0] for size in (length, length - 3, 2)]

@@ -26,7 +26,7 @@ BLOCKS = 2  # equal layers of a model, to detect accidental sharing
 
 
 class Example(NamedTuple):
-    """Model with a part."""
+    """Small model that contains a part."""
 
     name: str  # how the part differs from its defaults
     model: ModelSpec

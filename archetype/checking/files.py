@@ -15,7 +15,7 @@ from archetype.runs.directory import Run, read_run_model, write_run_spec, write_
 
 
 def run_keeps_bits(subject: Subject) -> None:
-    """A run directory returns the specification and every tensor bit for bit."""
+    """Check that a run directory returns the specification and every tensor bit for bit."""
     with tempfile.TemporaryDirectory() as folder:
         run = Run(Path(folder))
         write_run_spec(run, subject.spec)
@@ -34,7 +34,7 @@ def run_keeps_bits(subject: Subject) -> None:
 
 
 def export_is_honest(subject: Subject) -> None:
-    """A published format keeps every tensor bit for bit, or refuses the model in one line."""
+    """Check that a published format keeps every tensor bit for bit, or refuses the model with a one-line error."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             family = family_for(subject.spec)

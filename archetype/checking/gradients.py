@@ -16,7 +16,7 @@ COMMON_TO_ALL_KEYS = ("mixer.k.bias", "mixer.k_global.bias", "mixer.k_norm.bias"
 
 @torch.enable_grad()
 def autocast_is_finite(subject: Subject) -> None:
-    """Outputs and gradients are finite under autocast to bfloat16."""
+    """Check that outputs and gradients are finite under autocast to bfloat16."""
     model = subject.built().train()
     with torch.autocast(subject.device.type, torch.bfloat16):
         output = model(**subject.inputs())
@@ -31,7 +31,7 @@ def autocast_is_finite(subject: Subject) -> None:
 
 @torch.enable_grad()
 def every_parameter_learns(subject: Subject) -> None:
-    """Every parameter gets a gradient above rounding errors, in training or evaluation mode."""
+    """Check that every parameter gets a gradient above rounding errors, in training or evaluation mode."""
     # In training mode, a batch norm cancels a bias before it, so either mode suffices. In float64, a rounding error is
     # much smaller than a gradient.
     model = subject.built(torch.float64)

@@ -20,13 +20,13 @@ COMPILED_LENGTH = 4  # tokens; short, since loops over positions are unrolled
 
 
 def is_finite(subject: Subject) -> None:
-    """Outputs are finite."""
+    """Check that outputs are finite."""
     if not vectors(subject.model(**subject.inputs())).isfinite().all():
         raise Violated("the outputs contain Inf or NaN")
 
 
 def device_changes_nothing(subject: Subject) -> None:
-    """Another device computes the same float64 outputs as the CPU, up to rounding in rotations."""
+    """Check that another device computes the same float64 outputs as the CPU, up to rounding in rotations."""
     if subject.device == CPU:
         raise Inapplicable("it runs on the CPU")
     inputs = {name: in_float64(value) for name, value in subject.inputs().items()}
@@ -38,12 +38,12 @@ def device_changes_nothing(subject: Subject) -> None:
 
 
 def in_float64(value: Tensor) -> Tensor:
-    """Convert images to float64; return tokens unchanged."""
+    """Convert images to float64, and return tokens unchanged."""
     return value.double() if value.is_floating_point() else value
 
 
 def future_changes_nothing(subject: Subject) -> None:
-    """Later tokens do not change earlier outputs, and each token changes the output at its own position."""
+    """Check that later tokens do not change earlier outputs, and that each token changes the output at its position."""
     if not subject.writes:
         raise Inapplicable("positions of an encoder may attend to all others")
     tokens = subject.tokens(2, subject.length)
@@ -63,7 +63,7 @@ def future_changes_nothing(subject: Subject) -> None:
 
 
 def batch_is_single(subject: Subject) -> None:
-    """A sequence has the same outputs in a batch as by itself."""
+    """Check that a sequence has the same outputs in a batch as by itself."""
     inputs = subject.inputs()
     together = vectors(subject.model(**inputs))
     for index in range(len(together)):
@@ -73,7 +73,7 @@ def batch_is_single(subject: Subject) -> None:
 
 
 def padding_is_nothing(subject: Subject) -> None:
-    """Padded sequences have the same outputs as without padding and batch, for any tokens in the padding."""
+    """Check that a padded batch gives the same outputs as each sequence alone, whatever the padding tokens are."""
     if subject.reads_images:
         raise Inapplicable("images have a fixed size")
     length = subject.length
@@ -93,7 +93,7 @@ def padding_is_nothing(subject: Subject) -> None:
 
 
 def compiled_is_eager(subject: Subject) -> None:
-    """Blocks compiled by torch.compile compute the same outputs as eager blocks."""
+    """Check that blocks compiled by torch.compile compute the same outputs as eager blocks."""
     model = subject.built().requires_grad_(False)
     if not blocks_of(model):
         raise Inapplicable("has no blocks")

@@ -35,7 +35,7 @@ class Row(NamedTuple):
     """Result of checking an invariant.
 
     Attributes:
-        invariant: its name.
+        invariant: name of the invariant.
         result: holds, fails, or `-` if it was not checked.
         finding: observation if it fails, reason if it was not checked, otherwise empty.
     """
@@ -49,10 +49,10 @@ class Report(NamedTuple):
     """Results for one kind.
 
     Attributes:
-        role: in words.
-        kind: its name.
+        role: name of the role in words.
+        kind: name of the kind.
         examples: names of the checked models.
-        rows: one per invariant.
+        rows: one result per invariant.
     """
 
     role: str

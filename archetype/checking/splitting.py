@@ -23,7 +23,7 @@ class Table(NamedTuple):
 
 
 def shares_sum_to_whole(subject: Subject) -> None:
-    """With tensor parallelism, the outputs of a module's shares add up to, or together are, its whole output."""
+    """Check that the outputs of a module's tensor-parallel shares add up or concatenate to its whole output."""
     modules = dict(subject.model.named_modules())
     planned = {path: module for path, module in modules.items() if isinstance(_plan(module), SplitPlan)}
     calls = _calls(subject, planned)

@@ -21,11 +21,11 @@ SOURCE_LENGTH = 7
 
 
 class Violated(Exception):
-    """An invariant does not hold; the message is the observation."""
+    """An invariant does not hold. The message is the observation."""
 
 
 class Inapplicable(Exception):
-    """An invariant does not apply to a model; the message is the reason."""
+    """An invariant does not apply to a model. The message is the reason."""
 
 
 class Subject:
@@ -47,7 +47,7 @@ class Subject:
         return other
 
     def built(self, dtype: torch.dtype = torch.float32) -> Model:
-        """Return a new model whose parameters require gradients; the weights are the same on every device."""
+        """Return a new model whose parameters require gradients. The weights are the same on every device."""
         return randomize(build(self.spec, dtype=dtype)).to(self.device)
 
     @cached_property
@@ -115,7 +115,7 @@ class Subject:
         return vectors(self.model(tokens, **options))
 
     def new_state(self, rows: Iterable[int], capacity: int) -> State:
-        """Return an empty state for some rows."""
+        """Return an empty state for these rows."""
         rows = list(rows)
         first = self.sources(rows) if "source" in self.parameters else len(rows)
         state: State = self.model.new_state(first, capacity=capacity)

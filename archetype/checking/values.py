@@ -37,7 +37,7 @@ NAMES = ("kind", "version", "name")  # fields without effect on results
 
 
 class Change(NamedTuple):
-    """Other values of one field."""
+    """Alternative values of one field."""
 
     field: str  # path of the field, or the change in words
     options: Iterable[tuple[Any, dict[str, Any]]]  # (value, fields to change); the first valid option is used
@@ -71,7 +71,7 @@ def instances(kind: type[Spec], fixed: Mapping[str, Any] | None = None) -> Itera
 
 
 def values(annotation: Any, turn: int = 0) -> list[Any]:
-    """Return candidate values for a type; validation may still refuse them.
+    """Return candidate values for a type. Validation may still refuse them.
 
     Args:
         annotation: a type, or a field with its metadata.

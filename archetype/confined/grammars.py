@@ -20,7 +20,7 @@ PER_CHARACTER = 10_000  # bytes of a compiled grammar; an upper bound where the 
 
 
 def answer(kind: str, source: str, whitespace: str | None, num_tokens: int = 0) -> tuple[str | None, int]:
-    """Follow a grammar for some tokens of one byte.
+    """Compile a grammar and follow it for some single-byte tokens.
 
     Args:
         kind: json_schema, regex or lark.
@@ -93,7 +93,7 @@ def text_of(kind: str, source: str, whitespace: str | None) -> str:
 
 
 def limits() -> Any:
-    """Return the limits for each token."""
+    """Return llguidance's parser limits for each token."""
     # The number of items in a parser row bounds the time: a row of 1,000 items takes 8 kB, and 40 ms if all pairs are
     # combined, as in `start: start start | "a"`. A JSON schema needs 4 items for each property that is still possible.
     return llguidance.LLParserLimits(max_items_in_row=1000, max_lexer_states=100_000, verbose_errors=False)

@@ -20,7 +20,7 @@ CARRIED = {"namespace", "cycler", "joiner"}  # objects that carry data from a me
 
 
 def writes_in_order(environment: Environment, source: str) -> bool:
-    """Return whether a template has a single loop, in which the text of a message depends on no later message.
+    """Return whether a template has a single loop, in which the text of a message does not depend on later messages.
 
     Outside the loop, only the first message may be read. In the loop, nothing may depend on the number of messages or
     be carried to later messages, and the generation prompt is only tested after the loop. Then a prefix of the messages
@@ -56,7 +56,7 @@ def writes_in_order(environment: Environment, source: str) -> bool:
 
 
 def starts_of_messages(template: Template, values: dict[str, Any]) -> tuple[str, list[int]]:
-    """Return a rendering, the offset of each message's text in it, and last the offset of the loop's end."""
+    """Return a rendering, and the offsets of each message's text and, last, of the loop's end."""
     pieces, starts = [], list[int]()
     length = 0
 

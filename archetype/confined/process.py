@@ -1,7 +1,7 @@
 """Process untrusted input in a child process with limits of time and memory.
 
 Python cannot stop a thread, and neither a grammar compiler nor a string method checks the time. The child process ends
-with its parent, and is started again after it was killed. Windows and macOS cannot limit the memory of a process; only
+with its parent, and is restarted after it was killed. Windows and macOS cannot limit the memory of a process; only
 the time limit applies there.
 """
 

@@ -24,12 +24,17 @@ class Chunks(NamedTuple):
         return cls(whole, work.length + -single_tokens, single_tokens)
 
     def memory_products(self, together: int, single: int) -> Formula:
-        """Return the FLOPs of products with the state: `together` per token of a chunk, `single` per single token."""
+        """Return the FLOPs of products with the state.
+
+        Args:
+            together: FLOPs per token in a chunk.
+            single: FLOPs per token that is a chunk of its own.
+        """
         return self.tokens * together + single * self.single_tokens
 
 
 def chunk_activations(work: TrainingWork, size: int, heads: int, memory: int) -> int:
-    """Return the bytes saved for backward by chunks of `size` tokens; `memory` is the size of a sequence's state."""
+    """Return the bytes that chunks of `size` tokens save for backward. `memory` counts the values of a row's state."""
     chunks, size = -(-work.length // size), min(size, work.length)
     pairs = heads * (3 * FLOAT32) + 1  # decays, products of keys and queries, and both combined; and a mask
     return work.rows * chunks * (size * size * pairs + memory * FLOAT32)

@@ -20,7 +20,7 @@ _ORDER = {name: index for index, name in enumerate(LEGEND)}
 
 
 class Symbol(NamedTuple):
-    """A named size; symbols with the same letter and value but different meanings are different."""
+    """A named size. Symbols with the same letter and value but different meanings are not equal."""
 
     name: str
     value: int
@@ -31,7 +31,7 @@ Product = tuple[tuple[Symbol, int], ...]  # each symbol with its power, in the o
 
 
 class Formula:
-    """A sum of products of symbols; symbols with the same name are numbered in text."""
+    """A sum of products of symbols. Its text numbers symbols that share a name."""
 
     def __init__(self, terms: dict[Product, int]) -> None:
         self.terms = {product: coefficient for product, coefficient in terms.items() if coefficient}
@@ -104,7 +104,7 @@ Counts = dict[str, Formula]  # {module: count}
 
 
 def symbol_names(formulas: Iterable[Formula], further: Iterable[Symbol] = ()) -> dict[Symbol, str]:
-    """Return the name of each symbol of `formulas` and `further`, numbered if several symbols share the name."""
+    """Return the name of each symbol of `formulas` and `further`, numbered if several symbols share a name."""
     by_name: dict[str, list[Symbol]] = {}
     for symbol in sorted({symbol for formula in formulas for symbol in formula.symbols}.union(further), key=_order):
         by_name.setdefault(symbol.name, []).append(symbol)
@@ -130,7 +130,7 @@ def symbol(name: str, value: int, part: "Spec | None" = None) -> Formula:
         part: the part that has this size; its `letters` take precedence over the legend.
 
     Raises:
-        SpecError: the letter is in neither.
+        SpecError: neither the part nor the legend has this letter.
     """
     meaning = (part.letters if part else {}).get(name) or LEGEND.get(name)
     if meaning is None:
@@ -140,7 +140,7 @@ def symbol(name: str, value: int, part: "Spec | None" = None) -> Formula:
 
 
 def multiple(name: str, value: int, unit: Formula) -> Formula:
-    """Return a size as a multiple of another, such as 4 D, if possible; otherwise as a separate symbol."""
+    """Return a size as a multiple of another size, such as 4 D, if possible; otherwise as a separate symbol."""
     return unit * (value // unit.value) if value % unit.value == 0 else symbol(name, value)
 
 

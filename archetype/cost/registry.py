@@ -3,7 +3,7 @@
 A part's folder has a file `cost.py` with a class for each kind, registered for the specification class by `@cost_of`.
 An extension's file registers its classes on import.
 
-Parameters and FLOPs are formulas by module; state and saved activations are plain numbers.
+Parameters and FLOPs are formulas, one for each module. State and saved activations are plain numbers.
 
 Saved activations are the bytes that autograd keeps from the forward pass until the backward pass. They are counted
 tensor by tensor for the modules of this package: the input of each matrix product, once for all products that share
@@ -38,10 +38,10 @@ class PartCost:
 
     @classmethod
     def of(cls, part: Spec, d: Formula, *sizes: Any) -> Self:
-        """Return the cost of a part; `sizes` are further constructor arguments of the role.
+        """Return the cost of a part. `sizes` are further constructor arguments of the role.
 
         Raises:
-            SpecError: no class is registered and no fallback counts it.
+            SpecError: no class is registered for the part, and the fallback cannot count it.
         """
         registered = cost_class(type(part))
         cost = registered(part, d, *sizes) if registered else _fallback and _fallback(part, d, *sizes)
@@ -87,18 +87,18 @@ class ContentCost(PartCost, ABC):
 
     @abstractmethod
     def parameters(self) -> Counts:
-        """Return the parameters by projection."""
+        """Return the number of parameters of each projection."""
 
     def active_parameters(self) -> Counts:
-        """Return the parameters used by one token, by projection."""
+        """Return the number of parameters that one token uses, for each projection."""
         return self.parameters()
 
     def tables(self) -> Counts:
-        """Return the features of each table with a row per token id, by module (value embeddings)."""
+        """Return the width of each table with a row per token id, keyed by module (value embeddings)."""
         return {}
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        """Return the input and output features of each projection; convolutions are left out."""
+        """Return the input and output features of each projection, except convolutions."""
         return {}
 
     @abstractmethod
@@ -106,7 +106,7 @@ class ContentCost(PartCost, ABC):
         """Return the bytes saved for backward."""
 
     def state(self, length: int) -> int:
-        """Return the count of numbers in the state of one sequence with a capacity of `length` tokens."""
+        """Return the number of values in the state of one sequence with a capacity of `length` tokens."""
         return 0
 
     def each(self) -> Iterator["ContentCost"]:
@@ -125,7 +125,7 @@ class MixerCost(ContentCost):
 
     @abstractmethod
     def flops(self, work: Work) -> Counts:
-        """Return the FLOPs of one pass, by product."""
+        """Return the FLOPs of each product in one forward pass."""
 
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
         """Return {key: bytes} for tensors saved once for all layers with equal keys, such as rotary tables."""
@@ -141,7 +141,7 @@ class FeedForwardCost(ContentCost):
 
     @abstractmethod
     def flops(self, tokens: Formula) -> Counts:
-        """Return the FLOPs for some tokens, by projection."""
+        """Return the FLOPs of each projection for this many tokens."""
 
     def hidden_gradient(self, work: TrainingWork) -> int:
         # bytes of the gradient of its hidden vectors, which the backward pass of a block allocates first
@@ -149,7 +149,7 @@ class FeedForwardCost(ContentCost):
 
 
 class NormCost(PartCost, ABC):
-    """Base class of the costs of norms; `d` is the number of normalized features."""
+    """Base class of the costs of norms. `d` is the number of normalized features."""
 
     @abstractmethod
     def parameters(self) -> Formula:
@@ -157,7 +157,7 @@ class NormCost(PartCost, ABC):
 
     @abstractmethod
     def saved_activations(self, vectors: int) -> int:
-        """Return the bytes saved for some vectors: input, statistics, and the input of a separate weight product."""
+        """Return the bytes saved for `vectors` vectors: input, statistics, input of a separate weight product."""
 
 
 class RouterCost(PartCost, ABC):
@@ -188,11 +188,11 @@ class RouterCost(PartCost, ABC):
 
 
 class WiringCost(PartCost, ABC):
-    """Base class of the costs of the norms around a block's contents."""
+    """Base class of the costs of the norms around a block's sublayers."""
 
     @abstractmethod
     def parameters(self, content: str) -> tuple[Formula, Formula]:
-        """Return the parameters of the first and second norm of a content, such as `mixer`."""
+        """Return the number of parameters of the first and second norm of a sublayer, such as `mixer`."""
 
     def own_parameters(self) -> Formula:
         return ZERO  # parameters of a block outside its contents and their norms
@@ -202,11 +202,11 @@ class WiringCost(PartCost, ABC):
 
     @abstractmethod
     def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:
-        """Return the bytes saved by the norms around some contents, minus inputs that contents share."""
+        """Return the bytes that the norms around the sublayers save for backward, minus inputs that sublayers share."""
 
 
 class ResidualCost(PartCost):
-    """Cost of reading and writing the residual stream for one content of a block; a plain sum costs nothing."""
+    """Cost of reading and writing the residual stream for one sublayer of a block. A plain sum costs nothing."""
 
     streams = 1  # residual vectors per position
 
@@ -257,7 +257,7 @@ class SelectionCost(PartCost, ABC):
         return leaves_out * work.tokens * work.length * work.itemsize
 
     def most_keys(self, length: int) -> int:
-        """Return how many keys a query sees at most in a sequence of `length` tokens."""
+        """Return the largest number of keys that a query attends to in a sequence of `length` tokens."""
         return length
 
 
@@ -269,7 +269,7 @@ _fallback: Fallback | None = None
 
 
 class AsBuilt(Protocol):
-    """Compares the costs of models that contain parts of extensions with the modules that are built."""
+    """Comparison of the costs of models that contain parts of extensions with the modules that are built."""
 
     def layers(
         self, stack: Any, layers: Sequence[int], count: Callable[[], Any]

@@ -13,7 +13,7 @@ UNLIMITED = 2**31  # sequences or tokens: treated as no limit
 
 
 class Fit(NamedTuple):
-    """The largest sizes that fit; 0 if not even one fits, None if there is no limit."""
+    """The largest batch and length that fit into memory (0: nothing fits, None: no limit)."""
 
     use: str
     batch: int | None
@@ -69,7 +69,7 @@ def fit_table(report: CostReport, fitting: list[Fit]) -> Table:
 
 
 def largest(holds: Callable[[int], bool], limit: int) -> int:
-    """Return the largest number up to `limit` for which `holds` is true, if it is monotonic; 0 if there is none."""
+    """Return the largest integer up to `limit` for which a monotonic `holds` is true; 0 if it is never true."""
     low, high = 0, 1  # doubled until it does not hold, then bisected
     while high < limit and holds(high):
         low, high = high, high * 2

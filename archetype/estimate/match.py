@@ -87,7 +87,7 @@ def read_amount(text: str, measure: str) -> int | None:
 
 
 def amount(model: ModelSpec, measure: str, length: int) -> int:
-    """Return a specification's amount of a measure, for one sequence of `length` tokens."""
+    """Return the value of a measure, such as FLOPs, of a specification for one sequence of `length` tokens."""
     if measure == "parameters":
         return total_parameters(model)
     report = cost_report(model, batch=1, length=length)

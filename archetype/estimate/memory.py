@@ -107,7 +107,7 @@ class MemoryCost:
         }
 
     def training_peak(self, activations: int) -> int:
-        """Return the peak memory of a training step from the activations at the start of its backward pass."""
+        """Return the peak memory of a training step, given the activations at the start of its backward pass."""
         # Gradients are allocated while activations are freed. The peak is therefore either at the start of the backward
         # pass (weights, their copies, moments and all activations), or in the optimizer step (gradients, no
         # activations).

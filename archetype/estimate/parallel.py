@@ -4,7 +4,7 @@ Bytes that each device sends and receives in a step, with N shards, T-way tensor
 parallelism, P pipeline stages and m micro-batches:
 
 * shards (FSDP; Rajbhandari 2019, section 7; Zhao 2023): weights are gathered for forward and again for backward, and
-  gradients are reduce-scattered: 3 (N - 1)/N times the weights of the device's stage, whatever the batch;
+  gradients are reduce-scattered: 3 (N - 1)/N times the weights of the device's stage, for any batch size;
 * replicas (data parallelism): an all-reduce of gradients, 2 (N - 1)/N times their size;
 * tensor parallelism (Shoeybi 2019, section 3): per block two all-reduces of vectors in forward and two in backward, of
   2 (T - 1)/T times sequences x tokens x D each; recomputed blocks repeat the forward collectives;
@@ -13,7 +13,7 @@ parallelism, P pipeline stages and m micro-batches:
 * pipeline stages (Huang 2018; Narayanan 2021, section 2.2): vectors and gradients are sent once per micro-batch, and
   (P - 1)/m of the time of all micro-batches is idle.
 
-Gathering and scattering weights overlaps with computation and counts only if it takes longer; computation waits for
+Gathering and scattering weights overlaps with computation and counts only if it takes longer. Computation waits for
 all other communication.
 """
 
@@ -71,7 +71,7 @@ class Layout(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A training step of one layout."""
+    """Memory and time of a training step with one layout."""
 
     layout: Layout
     rows: int  # per device, at once
@@ -102,7 +102,7 @@ class Cluster(NamedTuple):
         """Parse NODESxGPUS, such as 16x8.
 
         Raises:
-            SpecError: the text has another form, or means more than 1,024 devices.
+            SpecError: the text has a different form, or there are more than 1,024 devices.
         """
         nodes, _, devices = text.lower().partition("x")
         if not nodes.isdecimal() or not devices.isdecimal() or not 0 < int(nodes) * int(devices) <= MAX_DEVICES:
@@ -115,13 +115,13 @@ class Cluster(NamedTuple):
         return self.nodes * self.devices_per_node
 
     def bandwidth(self, span: int) -> float:
-        """Return the bytes per second of each device in a group of `span` neighbouring devices."""
+        """Return the bandwidth of each device in a group of `span` neighbouring devices, in bytes per second."""
         link = next((link for name, link in NVLINK.items() if self.device.name.startswith(name)), PCIE)
         return link if span <= self.devices_per_node else min(link, NETWORK)
 
 
 class Planner:
-    """Plans training steps of one model on one cluster.
+    """Planner of training steps of one model on one cluster.
 
     Args:
         batch_size: sequences in the whole batch.
@@ -153,7 +153,7 @@ class Planner:
         self.width = int(getattr(model, "d_model", 0) or model.stacks[0].d_model)
 
     def steps(self) -> Iterator[Step]:
-        """Yield the fastest step that fits for each possible layout; if none fits, the step with the least memory."""
+        """Yield the fastest step that fits for each possible layout, or the step with the least memory if none fits."""
         for layout in self.layouts():
             steps = [
                 step
@@ -221,7 +221,7 @@ class Planner:
         )
 
     def volumes(self, layout: Layout, micro_batch: int, micro_batches: int, recomputes: bool) -> Mapping[str, float]:
-        """Return the bytes that a device sends per step, by mesh dimension (formulas: see above)."""
+        """Return the bytes that a device sends per step along each mesh dimension (formulas: see above)."""
         parameters, copies = self._parameters(layout), layout.rows_shared * layout.context // layout.shards
         vectors = micro_batch * self.length / layout.context * self.width * self.itemsize
         # parameters of blocks that several layers share are gathered for each of these layers
@@ -241,7 +241,7 @@ class Planner:
         }
 
     def memory(self, layout: Layout, micro_batch: int, micro_batches: int, recomputes: bool) -> int:
-        """Return the bytes on the device that needs most."""
+        """Return the bytes on the device that needs the most memory."""
         parameters = self._parameters(layout)
         shards = layout.shards
         state = 4 * FLOAT32 * parameters / shards  # weights, gradients, two moments
@@ -333,10 +333,10 @@ def best_steps(planner: Planner, sizes: Mapping[str, int] | None = None) -> list
     """Return the best step of each layout that fits, fastest first.
 
     Args:
-        sizes: required degrees of parallelism, by name (absent: any).
+        sizes: required degrees of parallelism, keyed by name (absent: any degree).
 
     Raises:
-        SpecError: no layout fits, or none has these sizes.
+        SpecError: no layout fits, or no layout has these sizes.
     """
     steps = [*planner.steps()]
     if sizes:

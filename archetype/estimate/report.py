@@ -1,4 +1,4 @@
-"""Cost report of a specification, with its tables and its JSON."""
+"""Cost report of a specification, with its tables and JSON output."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -266,7 +266,7 @@ class CostReport:
 
 
 class _Mixing(NamedTuple):
-    """Complexity of equal mixers."""
+    """Complexity of a group of equal mixers."""
 
     blocks: str  # the blocks that contain them
     complexity: Complexity  # in the letters of the mixer
@@ -334,12 +334,12 @@ def cost_report(
 
 
 def common_length(models: Sequence[ModelSpec]) -> int | None:
-    """Return the length at which models are compared: the shortest context; None if one of them reads images."""
+    """Return the shortest context of the models, at which they are compared; None if a model reads images."""
     return None if any(model.reads_images for model in models) else min(model.context_length for model in models)
 
 
 def total_parameters(model: ModelSpec) -> int:
-    """Return the number of parameters of a model; shared ones count once."""
+    """Return the number of parameters of a model, counting shared parameters once."""
     return num_parameters(model_cost(model)).value
 
 

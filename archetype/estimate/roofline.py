@@ -1,7 +1,7 @@
-"""Roofline model (Williams 2009): the least time of a phase, by its FLOPs at the device's peak or its memory traffic.
+"""Roofline model (Williams 2009): the least time of a phase, from FLOPs at the device's peak and memory traffic.
 
 Attention counts only allowed pairs of positions, even if the report counts all, since a kernel may skip masked pairs.
-The utilization of published programs refers to all pairs, since their authors count so.
+The utilization of published programs refers to all pairs, since their authors count all pairs.
 
 Memory traffic: weights once per pass (for experts, as many as the tokens reach with even routing) and the state; in
 training, weights twice, gradients once, activations and copies of weights written and read, and seven passes of the
@@ -106,7 +106,7 @@ def chooses_experts(report: CostReport) -> bool:
 
 
 def launches(report: CostReport) -> int:
-    """Return the least number of matrix products of a forward pass; a roofline ignores the time to launch them."""
+    """Return the least number of matrix products of a forward pass, whose launch times a roofline ignores."""
     return sum(row.layers for row in report.rows if row.forward)
 
 
@@ -132,8 +132,8 @@ def weights_read(report: CostReport, tokens: int, phase: Phase = "forward") -> i
 
     Args:
         report: cost report of the model, with the data types of its weights.
-        tokens: of the whole batch.
-        phase: of the pass; modules that do not run in it, such as an encoder in decoding, read nothing.
+        tokens: number of tokens in the whole batch.
+        phase: phase of the pass; modules that do not run in this phase, such as an encoder in decoding, read nothing.
     """
     types, bits = report.memory_cost.types, Fraction(0)
     for row in report.rows:

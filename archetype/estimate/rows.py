@@ -1,4 +1,4 @@
-"""Costs by module: one row per module; equal layers share rows."""
+"""Costs by module, one row for each module. Equal layers share a row."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -51,7 +51,7 @@ class Row:
 
     @property
     def is_table(self) -> bool:
-        """Whether its parameters are looked up by index, not multiplied."""
+        """Whether the module's parameters are looked up by index instead of multiplied."""
         return self.module.endswith(TABLES)
 
 
@@ -91,7 +91,7 @@ def module_rows(
 
 
 def num_parameters(cost: ModelCost) -> Formula:
-    """Return the number of parameters, without counting anything else."""
+    """Return the number of parameters, without computing other costs."""
     counts = [*cost.embedding_parameters().values(), *cost.head_parameters().values()]
     for stack in cost.stacks:
         counts += stack.parameters().values()

@@ -6,10 +6,10 @@ from archetype.models.stack.cost import StatePart
 
 
 def state_parts(model: ModelSpec, length: int, source: int | None = None) -> list[StatePart]:
-    """Return the parts of the state of one sequence with room for `length` tokens; they sum to `MemoryCost.state`.
+    """Return the parts of the state of one sequence with room for `length` tokens. Their sum is `MemoryCost.state`.
 
     Args:
-        length: tokens.
+        length: capacity in tokens.
         source: tokens per source, if there is one (absent: `length`).
     """
     return model_cost(model).state_parts(length, length if source is None else source)

@@ -1,4 +1,4 @@
-"""Widen a model so that the learning rate of a narrow one transfers (muP)."""
+"""Widen a model so that the learning rate of a narrow model transfers to it (muP)."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ __all__ = ["widen"]
 def widen(model: Decoder, factor: int, std: float = 0.02) -> Decoder:
     """Return a decoder `factor` times as wide in maximal update parametrization (Yang 2021).
 
-    The best learning rate is nearly independent of the factor. Logits are scaled by 1 / factor; there are more heads of
+    The best learning rate is nearly independent of the factor. Logits are scaled by 1 / factor. There are more heads of
     the same size, whose scores keep their scale.
 
     Args:
@@ -22,7 +22,7 @@ def widen(model: Decoder, factor: int, std: float = 0.02) -> Decoder:
         std: standard deviation of hidden matrices at the base width, and of all other matrices at any width.
 
     Raises:
-        SpecError: a layer has other parts.
+        SpecError: a layer has parts other than attention and MLPs.
     """
     head: Any = model.head
     if not head.predicts_next:

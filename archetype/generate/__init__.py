@@ -1,4 +1,4 @@
-"""Text generation: sampling, the engine, beam search; and outputs of encoders."""
+"""Text generation (sampling, engine, beam search) and encoder outputs."""
 
 from archetype.generate.beam import Translation, beam_search, translate, translations
 from archetype.generate.encoder import (

@@ -1,4 +1,4 @@
-"""Beam search over the targets of an encoder-decoder, and translation with it."""
+"""Beam search with encoder-decoders, and translation by beam search."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -42,14 +42,14 @@ def beam_search(
 def finished_targets(
     model: EncoderDecoder, sources: list[list[int]], start: int, end: int, settings: Beam
 ) -> list[list[tuple[float, list[int]]]]:
-    """Return (score, tokens) of all finished hypotheses of each source; same arguments as `beam_search`."""
+    """Return (score, tokens) of all finished hypotheses of each source. Takes the arguments of `beam_search`."""
     return Search(model, sources, start, end, settings).run() if sources else []
 
 
 def translate(
     model: EncoderDecoder, tokenizer: Tokenizer, texts: list[str], settings: Beam, start: int | None = None
 ) -> list[str]:
-    """Translate each source text; an empty text gives an empty target. Takes the same arguments as `translations`.
+    """Translate each source text. Takes the arguments of `translations`.
 
     Raises:
         DataError: a text is longer than the model's context.
@@ -74,7 +74,7 @@ def translations(
 
     Args:
         model: in evaluation mode.
-        texts: the sources; the target of an empty one is empty.
+        texts: source texts; an empty text has an empty target.
         start: the token that every target starts with (absent: the end token).
 
     Raises:
@@ -103,14 +103,14 @@ def translations(
 
 
 class Search:
-    """Beam search of many sources in the slots of one state; a slot has `num_beams` rows, which share a source.
+    """Beam search of many sources in the slots of one state. Each slot has `num_beams` rows, which share a source.
 
     When the search of a source ends, its slot is given to the next source, longest sources first. When no source
     waits, the slots in use move to the front, and steps become smaller.
 
     Args:
         model: in evaluation mode.
-        sources: at least one.
+        sources: token ids of at least one source.
         start: the token that every target starts with.
     """
 

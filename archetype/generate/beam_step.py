@@ -19,10 +19,10 @@ class BeamStep(DecodeStep):
 
     Args:
         model: in evaluation mode.
-        state: of the rows; each source has `num_beams` consecutive rows.
-        num_beams: beams of each source.
+        state: state of the rows; each source has `num_beams` consecutive rows.
+        num_beams: number of beams of each source.
         suppressed: (V,) values added to the log-probabilities (None: nothing).
-        renormalize: whether the probabilities of the tokens left are renormalized to sum to 1.
+        renormalize: whether the probabilities of the remaining tokens are renormalized to sum to 1.
     """
 
     def __init__(

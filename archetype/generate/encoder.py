@@ -75,7 +75,7 @@ def embedding_tokens(
     settings: SentenceSettings | None = None,
     prompt: str | None = None,
 ) -> tuple[list[list[int]], ExampleCounts]:
-    """Tokenize texts for an embedding, truncated as `settings` says.
+    """Tokenize texts for an embedding, truncated to the maximal length in `settings`.
 
     Args:
         texts: one text, or several; token ids are returned unchanged.
@@ -103,10 +103,10 @@ def embed(
     Args:
         model: in evaluation mode.
         sequences: token ids of each text, from `embedding_tokens`; none may be empty.
-        pooling: mean, max, first (through the pooler) or last; absent: as `head` says, else mean for an encoder, last
-            for a decoder, whose last token is the only one that sees the whole text.
-        normalized: whether to scale vectors to length 1, so that dot products are cosines (absent: as `head` says, else
-            true).
+        pooling: mean, max, first (through the pooler) or last; absent: the pooling of `head`, else mean for an
+            encoder, last for a decoder, since only its last token sees the whole text.
+        normalized: whether to scale vectors to length 1, so that dot products are cosines (absent: as set in `head`,
+            else true).
         head: sentence embedding head, if the model has one.
 
     Raises:
@@ -140,7 +140,7 @@ def embed(
 
 @torch.inference_mode()
 def classify_pictures(model: VisionEncoder, images: Float[Tensor, "B channels height width"]) -> Float[Tensor, "B Y"]:
-    """Return the probability of each class for each image; for a head with one class, its output.
+    """Return the probability of each class for each image. A head with one class returns its output.
 
     Raises:
         SpecError: the model has no classes, or reads images of another size.
@@ -202,7 +202,7 @@ def _check_has_classes(model: Encoder | Decoder | EncoderDecoder | VisionEncoder
 def tokenized(
     tokenizer: Tokenizer, texts: str | Sequence[str | list[int]], longest: int | None = None
 ) -> tuple[list[list[int]], ExampleCounts]:
-    """Tokenize texts, and truncate and count those of more than `longest` tokens; token ids are never truncated."""
+    """Tokenize texts. Truncate and count texts of more than `longest` tokens, but never truncate token ids."""
     texts = [texts] if isinstance(texts, str) else texts
     sequences = [text if isinstance(text, list) else tokenizer.encode(text) for text in texts]
     around = len(tokenizer.add_special_tokens([]))

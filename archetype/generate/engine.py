@@ -50,7 +50,7 @@ class Loaded(Protocol):
 
 
 class Engine:
-    """Generate for many requests in one batch; each result is independent of the other requests.
+    """Engine that generates for many requests in one batch. Each result is independent of the other requests.
 
     A request waits until a slot is free. Its prompt is prefilled alone, in chunks between decode steps; a prefix found
     in the prefix cache is not computed again. Then it is decoded together with the other requests. A sequence that
@@ -199,7 +199,7 @@ class Engine:
         return self._grammars.compile(settings)
 
     def cancel(self, id: object) -> None:
-        """Remove a request before the next step; finished requests are ignored."""
+        """Remove a request before the next step. Finished requests are ignored."""
         if (request := self._unfinished.get(id)) is not None:
             request.cancel()
 
@@ -255,14 +255,14 @@ class Engine:
 
     @torch.inference_mode()
     def score(self, texts: list[str | list[int]], logprobs: int = 0) -> list[list[Logprobs | None]]:
-        """Return the log-probability of each token given those before it, in one pass per text.
+        """Return the log-probability of each token given the previous tokens, in one pass per text.
 
         Args:
             texts: texts or token ids, as for `submit`.
             logprobs: also return this many most likely tokens at each position.
 
         Returns:
-            For each text one entry per token; None for the first, which has no context.
+            For each text one entry per token; None for the first token, which has no context.
 
         Raises:
             SpecError: the model is an encoder-decoder, whose texts have no probability without a source.
@@ -284,7 +284,7 @@ class Engine:
         return scores
 
     def stats(self) -> Stats:
-        """Return counters of the work done and of the requests at present."""
+        """Return counters of the work done and of the current requests."""
         with self._changed:
             scheduler, state = self._scheduler, self._scheduler.slots.state
             return Stats(

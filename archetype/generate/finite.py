@@ -1,4 +1,4 @@
-"""Check for NaN and infinite logits; the error names the first layer that produced one."""
+"""Check for NaN and infinite logits. The error names the first layer that produced such a value."""
 
 from collections.abc import Callable
 from typing import Any

@@ -42,7 +42,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {  # values of unsupported keys that turn 
 
 
 def read_generation_config(folder: Path) -> tuple[Sampling, dict[str, Any]]:
-    """Return the sampling defaults in a model folder's generation_config.json, and its whole contents.
+    """Return the sampling defaults in a model folder's generation_config.json, and the parsed file.
 
     Without the file, or without `do_sample`, decoding is greedy, as in transformers.
 
@@ -140,7 +140,7 @@ def _never(config: Mapping[str, Any], place: Path) -> dict[str, Any]:
 
 
 def never_written(special: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the single tokens that are never generated; end tokens are excluded from these."""
+    """Return the single tokens that must never be generated, except end tokens."""
     eos = special.get("eos_token_id")
     ends = eos if isinstance(eos, list) else [eos]
     return tuple(ids[0] for ids in special.get(NEVER) or () if len(ids) == 1 and ids[0] not in ends)

@@ -1,4 +1,4 @@
-"""Logits processors of one sequence, applied before sampling in the order of transformers."""
+"""Logits processors of one sequence, applied before sampling in the same order as in transformers."""
 
 from collections.abc import Collection, Sequence
 from copy import copy
@@ -10,11 +10,11 @@ from archetype.settings.generation import LogitsRules
 
 
 class LogitsProcessors:
-    """The logits processors of one sequence; a processor whose setting is neutral does nothing.
+    """The logits processors of one sequence. A processor whose setting is neutral does nothing.
 
     Args:
         prompt: token ids before the first generated one.
-        source: the prompt again; for an encoder-decoder, the token ids of the source.
+        source: token ids of an encoder-decoder's source; for other models the same as `prompt`.
         limit: maximal number of generated tokens.
         may_end: whether the settings may suppress or force the end; False if a grammar decides it.
     """

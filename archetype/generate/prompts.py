@@ -8,7 +8,7 @@ from archetype.tokenizers.tokenizer import check_utf8
 
 
 class PromptEncoder:
-    """Tokenizes prompts, or sources and the beginnings of targets, and checks that the model can read them.
+    """Tokenizer of prompts, or of sources and target prefixes, that checks whether the model can read them.
 
     Args:
         tokenizer: None if prompts are token ids.
@@ -26,14 +26,14 @@ class PromptEncoder:
         """The tokenizer.
 
         Raises:
-            DataError: the model has none, so prompts must be token ids.
+            DataError: the model has no tokenizer, so prompts must be token ids.
         """
         if self._tokenizer is None:
             raise DataError("tokenizer", "the model's folder has none", "add its tokenizer.json or tokenizer.model")
         return self._tokenizer
 
     def encode(self, prompt: str | list[int], place: str = "prompt") -> list[int]:
-        """Tokenize a prompt, with the special tokens that the tokenizer's files add; an empty prompt becomes bos.
+        """Tokenize a prompt, with the special tokens that the tokenizer's files add. An empty prompt becomes bos.
 
         A source ends with the end token.
 
@@ -54,10 +54,10 @@ class PromptEncoder:
         return list(ids)
 
     def target(self, target: str | list[int]) -> list[int]:
-        """Return the tokens of a target before the first generated one; empty for models without a source.
+        """Return the tokens of a target before the first generated token; empty for models without a source.
 
         Raises:
-            ArchetypeError: they are longer than the context, or contain ids outside the vocabulary.
+            ArchetypeError: the target is longer than the context, or contains ids outside the vocabulary.
         """
         if not self._has_source:
             if target:

@@ -2,7 +2,7 @@
 
 A deterministic model computes only recorded steps. Their native operations compute each row separately and in a fixed
 order, so the bits of a row depend neither on the other rows nor on their number. Several tokens of one sequence are
-processed as the rows of one step: they write to different slots of one cache, and none sees a later one. If a state
+processed as the rows of one step: they write to different slots of one cache, and none sees later tokens. If a state
 cannot be shared in this way (recurrences, full sliding windows), tokens are processed one by one.
 """
 
@@ -21,7 +21,7 @@ LANES = 16  # 32-bit lanes of the widest vector registers
 
 
 class TextReader:
-    """Prefills one sequence, chunk by chunk.
+    """Chunked prefill of one sequence.
 
     Args:
         state: state of the sequence, one row; updated by each chunk.
@@ -43,7 +43,7 @@ class TextReader:
 
 
 class StepReader(TextReader):
-    """Prefills sequences by recorded steps of 1, 2, 4, 8, ... tokens, as rows that share the memory of one row."""
+    """Prefill of sequences by recorded steps of 1, 2, 4, 8, ... tokens, as rows that share the memory of one row."""
 
     def __init__(self, model: GenerativeModel, state: State, num_read: int = 0) -> None:
         super().__init__(model, state, num_read)
@@ -51,7 +51,7 @@ class StepReader(TextReader):
 
     @torch.inference_mode()
     def begin(self, state: State, num_read: int) -> None:
-        """Start from a state of `num_read` tokens, which is copied."""
+        """Start from a copy of a state of `num_read` tokens."""
         self.state.insert(torch.tensor([0]), state)
         self.num_read = num_read
 
@@ -82,7 +82,7 @@ class StepReader(TextReader):
 
 
 def reads_by_steps(model: GenerativeModel) -> bool:
-    """Return whether prompts are processed by recorded steps; not if rotations depend on the sequence length."""
+    """Return whether prompts are prefilled by recorded steps: not if rotations depend on the sequence length."""
     return model.is_deterministic and not model.spec.follows_length
 
 
@@ -95,9 +95,9 @@ def num_slots(model: GenerativeModel, length: int) -> int:
 
 @torch.inference_mode()
 def make_deterministic(model: GenerativeModel) -> None:
-    """Make the logits of each sequence independent of all other sequences, to the bit.
+    """Make the logits of each sequence independent of all other sequences, bit for bit.
 
-    They do not depend on the batch, on a cached prefix, on how a prompt is cut into chunks, or on speculation.
+    The logits do not depend on the batch, on a cached prefix, on how a prompt is cut into chunks, or on speculation.
 
     Raises:
         SpecError: a trial step of the model contains an operation whose bits may depend on other rows.

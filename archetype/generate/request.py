@@ -37,7 +37,7 @@ class Event:
 
     Attributes:
         token: the generated token id, including the one that ends the text; None if cancelled or failed.
-        text: text completed by it: it never ends inside a character or holds the beginning of a stop string.
+        text: text completed by the token; never ends inside a character or in the beginning of a stop string.
         logprobs: if requested.
         finish_reason: set in the last event: "stop" (an end token or stop string), "length" (`max_new_tokens`),
             "cancelled" or "error".
@@ -150,7 +150,7 @@ class Request:
         return self.text
 
     def cancel(self) -> None:
-        """Remove the request before the next step; has no effect once it has finished."""
+        """Remove the request before the next step. A finished request is not changed."""
         self.is_paused = False
         self._engine._cancelled.append(self)
 
@@ -190,9 +190,9 @@ class Request:
 
 
 class StopStringFilter:
-    """Passes text through up to a stop string, holding back what may be the beginning of one.
+    """Filter that cuts text at a stop string, and holds back text that may be the beginning of a stop string.
 
-    The stop string that completes first ends the text at its start; of several that complete together, the longest. The
+    The stop string that completes first ends the text at its start; if several complete together, the longest does. The
     result does not depend on how the text is cut into pieces. Text with `shown=False` is matched but not returned.
     """
 
@@ -203,7 +203,7 @@ class StopStringFilter:
         self.stopped = False
 
     def push(self, piece: str, shown: bool = True) -> str:
-        """Append a piece. Return the text that can no longer be part of a stop string."""
+        """Append text. Return the text that can no longer be part of a stop string."""
         if self.stopped:
             return ""
         self.held += piece

@@ -96,7 +96,7 @@ class Sampler:
 
 
 def sample(logits: Tensor, samplers: list[Sampler]) -> list[int]:
-    """Return the next token of each row of logits (B, V); rows with equal settings are filtered as one batch."""
+    """Return the next token of each row of logits (B, V). Rows with equal settings are filtered as one batch."""
     adjusted = [row for row, sampler in enumerate(samplers) if sampler.adjusts_logits]
     if adjusted:
         logits = logits.to(torch.float32, copy=True)

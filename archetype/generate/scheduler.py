@@ -32,7 +32,7 @@ class Prefill:
 
 
 class Scheduler:
-    """Requests of an engine and their states; not thread-safe.
+    """Requests of an engine and their states. Not thread-safe.
 
     Args:
         slots: maximal number of requests that are decoded together.

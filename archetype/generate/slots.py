@@ -26,7 +26,7 @@ class Slots(Generic[T]):
     Args:
         num_beams: rows of a sequence, which share its source.
         make_step: creates the decode step for some rows of the state (absent: `DecodeStep`).
-        new_state: creates a state from the number of sequences and a capacity in tokens (absent: the model does).
+        new_state: creates a state from the number of sequences and a capacity in tokens (absent: the model creates it).
 
     Attributes:
         sequences: the sequence in each slot, as the caller identifies it: requests, or indices of sources.
@@ -82,7 +82,7 @@ class Slots(Generic[T]):
 
     @torch.inference_mode()
     def put(self, slots: list[int], sequences: list[T], state: State) -> None:
-        """Insert prefilled sequences into these slots, or the first free ones; call `reserve` before."""
+        """Insert prefilled sequences into these slots, or into the first free slots. Call `reserve` first."""
         self.state.insert(self._rows(slots), state)
         for slot, sequence in zip(slots, sequences, strict=True):
             self.sequences[slot : slot + 1] = [sequence]
@@ -92,7 +92,7 @@ class Slots(Generic[T]):
 
     @torch.inference_mode()
     def leave(self, sequence: T) -> None:
-        """Remove a sequence; the one in the last slot moves into its place."""
+        """Remove a sequence. The sequence in the last slot takes its slot."""
         slot, last = self.sequences.index(sequence), self.sequences.pop()
         if slot < len(self.sequences):
             self.state.insert(self._rows([slot]), self.copy(len(self.sequences)))
@@ -112,7 +112,7 @@ class Slots(Generic[T]):
 
     @torch.inference_mode()
     def current_step(self) -> DecodeStep:
-        """Return the decode step for the rows in use; spare rows keep length 0."""
+        """Return the decode step for the rows in use. Spare rows keep length 0."""
         slots, used = self._bucket(len(self.sequences)), len(self.sequences) * self.num_beams
         if slots not in self._steps:
             self._steps[slots] = self.make_step(self.model, self.state.rows(0, slots * self.num_beams))
@@ -143,7 +143,7 @@ class Slots(Generic[T]):
 
     @torch.inference_mode()
     def shorten(self, lengths: list[int]) -> None:
-        """Cut each sequence's state back to this many tokens."""
+        """Shorten each sequence's state to this many tokens."""
         self.state.lengths[: len(lengths)] = torch.tensor(lengths, device=self.device)
 
     def _rows(self, slots: Iterable[int]) -> Tensor:
@@ -180,7 +180,7 @@ class PrefixCache:
         return sum(state.nbytes for state in [*self._states.values()])  # a copy, as a step may add one meanwhile
 
     def put(self, tokens: list[int], state: State) -> None:
-        """Cache the state after a sequence; it must not be modified any more."""
+        """Cache the state after a sequence. The caller must not modify the state afterwards."""
         key = tuple(tokens)
         if len(key) < self.min_tokens or state.nbytes > self.max_bytes:
             return
@@ -213,7 +213,7 @@ def common_prefix_length(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 def shared_length(tokens: list[int], read: tuple[int, ...] | list[int], can_shorten: bool) -> int:
-    """Return how many tokens of a sequence the state after `read` covers, leaving at least the last one to compute."""
+    """Return how many tokens of a sequence the state after `read` covers. The last token is always left to compute."""
     count = common_prefix_length(tokens, read)
     if can_shorten:
         count = min(count, len(tokens) - 1)

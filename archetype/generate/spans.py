@@ -30,7 +30,7 @@ def answer(
 
     Args:
         model: in evaluation mode.
-        tokenizer: the model's own, which must encode pairs of texts.
+        tokenizer: the model's tokenizer, which must encode pairs of texts.
         max_tokens: maximal length of the answer.
 
     Raises:

@@ -26,10 +26,10 @@ MAX_NGRAM = 3
 
 
 class Speculator:
-    """Proposes draft tokens: prompt lookup, a draft model, or the model itself."""
+    """Source of draft tokens: prompt lookup, a draft model, or the model itself."""
 
     def propose(self, requests: list[Request], limit: int) -> list[list[int]]:
-        """Return up to `limit` draft tokens for each request, possibly none; requests are in slot order."""
+        """Return up to `limit` draft tokens for each request, in slot order."""
         raise NotImplementedError
 
     def new_slots(self, model: GenerativeModel, limit: int) -> Slots[Request]:
@@ -44,7 +44,7 @@ class Speculator:
 
 
 class PromptLookup(Speculator):
-    """Prompt lookup: proposes what followed the newest tokens at their last occurrence (Saxena 2023)."""
+    """Prompt lookup: propose the tokens that followed the newest tokens at their last occurrence (Saxena 2023)."""
 
     def propose(self, requests: list[Request], limit: int) -> list[list[int]]:
         return [self._continuation(np.array(request.window), limit) for request in requests]

@@ -52,7 +52,7 @@ class DecodeStep:
 
     @torch.inference_mode()
     def __call__(self, tokens: Int[Tensor, "B 1"]) -> Float[Tensor, "B V"]:
-        """Return the logits after each row's newest token; the next call may overwrite them."""
+        """Return the logits after each row's newest token. The next call may overwrite them."""
         if self.replay is not None and self._result is not None:
             self._tokens.copy_(tokens)
             self.replay(torch.get_num_threads())
@@ -138,7 +138,7 @@ def verify(model: CausalModel, tokens: list[list[int]], state: State) -> Float[T
 
 @torch.inference_mode()
 def prefill(model: GenerativeModel, prompts: list[list[int]], state: State) -> tuple[Tensor, State]:
-    """Prefill sequences of any lengths in chunks; rows of the state may already hold tokens.
+    """Prefill sequences of any lengths in chunks. Rows of the state may already hold tokens.
 
     Returns:
         The logits after each sequence, (rows, V), and the state.

@@ -36,11 +36,11 @@ def names_of_classes(model: Encoder | Decoder, labels: Sequence[str]) -> tuple[s
 def classify_tokens(
     model: Encoder | Decoder, tokenizer: Tokenizer, texts: str | list[str], labels: Sequence[str] = ()
 ) -> list[list[TokenClass]]:
-    """Return the class of each token of each text, without special tokens.
+    """Return the class of each token of each text, except special tokens.
 
     Args:
         model: in evaluation mode.
-        texts: none of them empty.
+        texts: non-empty texts.
         labels: names of the classes (absent: their indices).
 
     Raises:

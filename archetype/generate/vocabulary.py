@@ -16,7 +16,7 @@ class Vocabulary:
         tokenizer: any tokenizer except one of whole words.
 
     Attributes:
-        ends: these tokens; if there are none, an id beyond the vocabulary, which is never generated.
+        ends: the end tokens; without end tokens, an id beyond the vocabulary, which is never generated.
     """
 
     bos_token_id = None

@@ -12,7 +12,7 @@ def keep_freed_memory(limit: int | None = None) -> None:
     """Make this process keep memory that it frees, if its C library is glibc.
 
     By default, glibc returns large blocks to the system, which clears their pages again when the next step allocates
-    them. This affects the whole process, so only programs call it, and no library code.
+    them. This affects the whole process, so call it from programs, not from library code.
 
     Args:
         limit: bytes to keep, in blocks below 32 MiB; None keeps everything.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 @cache
 def cpu_info(*names: str) -> str:
-    """Return the first entry of /proc/cpuinfo with one of these names; empty without such an entry or file."""
+    """Return the first entry of /proc/cpuinfo with one of these names; empty if the entry or the file is missing."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

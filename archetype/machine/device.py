@@ -1,4 +1,4 @@
-"""Devices and data types by name, and the choice of `auto` on this machine."""
+"""Look-up of devices and data types by name, including `auto` for this machine."""
 
 from functools import cache
 from typing import Any, Literal
@@ -48,7 +48,7 @@ def resolve_dtype(dtype: Literal["auto"] | ComputeDtype, device: torch.device) -
 
 @cache
 def has_bfloat16(device: str) -> bool:
-    """Return whether a device has instructions for bfloat16 products; without them, float32 is faster."""
+    """Return whether a device has instructions for bfloat16 products. Without them, float32 is faster."""
     if device == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()

@@ -45,7 +45,7 @@ class Device(NamedTuple):
         return self.flops["bfloat16" if halves else "float32"]
 
     def times(self, count: int) -> "Device":
-        """Return `count` of these devices as one, without communication between them."""
+        """Return `count` of these devices combined into one, ignoring communication between them."""
         if count == 1:
             return self
         flops = {dtype: count * peak for dtype, peak in self.flops.items()}

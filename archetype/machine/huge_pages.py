@@ -17,7 +17,7 @@ POPULATE_READ, POPULATE_WRITE = 22, 23
 
 @torch.no_grad()
 def move_to_huge_pages(model: nn.Module) -> None:
-    """Copy a model's CPU weights into one block of huge pages; do nothing if the system does not have them.
+    """Copy a model's CPU weights into one block of huge pages, if the system has huge pages.
 
     Parameters and buffers remain the same objects. Nothing else may use the model meanwhile.
     """

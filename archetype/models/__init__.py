@@ -1,1 +1,1 @@
-"""Kinds of models, one folder each, and what they share."""
+"""Kinds of models, one folder each, and their shared code."""

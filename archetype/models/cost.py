@@ -44,20 +44,20 @@ class ModelCost(ABC):
 
     @abstractmethod
     def embedding_parameters(self) -> Counts:
-        """Return the parameters of the modules before the stacks."""
+        """Return the number of parameters of each module before the stacks."""
 
     def head_parameters(self) -> Counts:
         return self.head.parameters()
 
     def stack_work(self, work: Work) -> dict[str, Work]:
-        """Return the work of each stack by prefix; stacks that do not run in the phase are left out."""
+        """Return the work of each stack that runs in the phase, keyed by prefix."""
         return {stack.prefix: work._replace(causal=stack.stack.causal) for stack in self.stacks}
 
     def flops(self, work: Work) -> Counts:
         return self.head.flops(work)
 
     def state(self, length: int, source: int | None = None) -> tuple[int, int]:
-        """Return the numbers and the integers in the state of one sequence.
+        """Return how many floating-point values and how many integers the state of one sequence has.
 
         Args:
             length: capacity in tokens.
@@ -107,7 +107,7 @@ def model_cost(model: ModelSpec) -> ModelCost:
     """Return the cost of a model.
 
     Raises:
-        SpecError: its kind has no cost, or a part of an extension is not built as its cost counts it.
+        SpecError: its kind has no cost, or the cost of an extension's part does not match its module.
     """
     if (cost := cost_class(type(model))) is None:
         name = type(model).__name__

@@ -23,7 +23,7 @@ def read(file: Path) -> ModelSpec:
 
 
 def edited(text: str, before: ModelSpec, after: ModelSpec) -> str | None:
-    """Edit a YAML text that describes `before` to describe `after`, keeping its comments; None if no edit does."""
+    """Edit a YAML text that describes `before` to describe `after`, keeping its comments; None if that fails."""
     candidates = []
     for each_layer in (False, True):  # a file may repeat its layers or list each
         old, new = (spec.dump(full=True, each_layer=each_layer) for spec in (before, after))

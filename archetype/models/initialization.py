@@ -1,8 +1,8 @@
 """Initial distributions of weights, with their sources.
 
 Each tensor is drawn from a generator seeded by the model's seed and the tensor's name: adding a part to an architecture
-does not change the numbers of the others. A module with special distributions (a recurrence, a state space model)
-draws them in `init_tensor(name, tensor, generator)` and returns True for tensors that it has drawn.
+does not change the initial weights of the others. A module with special distributions (a recurrence, a state space
+model) draws them in `init_tensor(name, tensor, generator)` and returns True for tensors that it has drawn.
 """
 
 import math

@@ -23,10 +23,10 @@ class Output:
     """Output of a forward pass.
 
     Attributes:
-        logits: of tokens (B, t, V), of classes (B, Y), or of classes of tokens (B, T, Y); None without such a head, or
+        logits: logits of tokens (B, t, V), classes (B, Y), or classes of tokens (B, T, Y); None without such a head, or
             if not requested.
         state: state after the new tokens, if the pass was given a state.
-        aux_loss: sum of losses that parts add in training, such as load balancing of experts; None if there are none.
+        aux_loss: sum of losses that parts add in training, such as load balancing of experts; None without such losses.
         hidden: input vectors of the head, (B, t, D).
         further: input vectors of the head for each further token, (B, T, D) each; only in training with multi-token
             prediction.

@@ -83,7 +83,7 @@ class ModelSpec(Part):
 
     @property
     def input_vocab_size(self) -> int:
-        """Vocabulary size of its input; 0 for images."""
+        """Vocabulary size of the input; 0 for images."""
         return getattr(self, "vocab_size", 0)
 
     @property
@@ -92,27 +92,27 @@ class ModelSpec(Part):
 
     @property
     def image_shape(self) -> tuple[int, int] | None:
-        """Channels and side length in pixels of its input images; None for text."""
+        """Number of channels and side length in pixels of the input images; None for text models."""
         return None
 
     @property
     def continues_text(self) -> bool:
-        """Whether it computes logits of the next token of a text."""
+        """Whether the model computes logits of the next token of a text."""
         return False
 
     @property
     def writes_target(self) -> bool:
-        """Whether it computes logits of the next token of a target, given a source."""
+        """Whether the model computes logits of the next token of a target, given a source."""
         return False
 
     @property
     def fills_masks(self) -> bool:
-        """Whether it computes logits of masked tokens."""
+        """Whether the model computes logits of masked tokens."""
         return False
 
     @property
     def divides_into_stages(self) -> bool:
-        """Whether it supports pipeline parallelism, for which stages must not share modules."""
+        """Whether the model supports pipeline parallelism, for which stages must not share modules."""
         return False
 
     def with_class_head(self, num_classes: int, of_tokens: bool = False) -> Self:
@@ -137,7 +137,7 @@ class ModelSpec(Part):
 
     @property
     def rereads_past(self) -> frozenset[int]:
-        """Lengths beyond which a growing sequence must be prefilled again, as a layer's state no longer applies."""
+        """Lengths beyond which a growing sequence must be prefilled again, since a layer's state becomes invalid."""
         lengths = (block.mixer.rereads_past for stack in self.stacks for block in stack.layers)
         return frozenset(length for length in lengths if length is not None)
 

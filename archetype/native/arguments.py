@@ -1,4 +1,4 @@
-"""Structs of named fields that pass arguments to native operations; operations.py declares them.
+"""Structs of named fields that pass arguments to native operations, which operations.py declares.
 
 A library describes its structs and lists of names, in order. A library whose description differs from `description`
 is not used.
@@ -73,7 +73,7 @@ Gate = Annotated[str, _one_of("Gate", GATES)]
 
 
 class Entry(ctypes.Structure):
-    """An operation in a list, as declared in work.h. It holds only the address of its arguments; keep them alive."""
+    """An operation in a list, as declared in work.h. It holds only the address of its arguments, so keep them alive."""
 
     _fields_ = (
         ("operation", ctypes.c_int32),
@@ -84,7 +84,7 @@ class Entry(ctypes.Structure):
 
 
 class Arguments(ctypes.Structure):
-    """The arguments of an operation; keeps the tensors alive whose addresses it holds.
+    """The arguments of an operation. They keep the tensors alive whose addresses they hold.
 
     Attributes:
         operation: name of the operation.
@@ -133,7 +133,7 @@ class Arguments(ctypes.Structure):
         return tuple(value for value in self._values.values() if isinstance(value, Tensor))
 
     def entry(self, serial: bool) -> Entry:
-        """Return an entry without a barrier; a `serial` entry is computed by one thread."""
+        """Return an entry without a barrier. A `serial` entry is computed by one thread."""
         return Entry(self.number, serial, False, ctypes.addressof(self))
 
 
@@ -143,7 +143,7 @@ A = TypeVar("A", bound=Arguments)
 
 @dataclass_transform(kw_only_default=True)
 def operation(cls: type[A]) -> type[A]:
-    """Declare the arguments of the next operation; its number is the count of operations so far."""
+    """Declare the arguments of the next operation. Operations are numbered in the order of declaration."""
     cls.operation = re.sub("(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
     cls.number = len(OPERATIONS)
     cls.kinds = {name: field.__metadata__[0] for name, field in inspect.get_annotations(cls).items()}

@@ -2,8 +2,8 @@
 
     python archetype/native/compiler.py
 
-builds the libraries that are missing in `built/` or are outdated. It imports only the standard library, since the hook
-of a package build (hatch_build.py) loads it by its path.
+builds the libraries that are missing in `built/` or are outdated. This file imports only the standard library, since
+the hook of a package build (hatch_build.py) loads it by its path.
 """
 
 import contextlib
@@ -66,7 +66,7 @@ VARIANTS = {"x86_64": _X86_64, "AMD64": _X86_64, "aarch64": _ARM64, "arm64": _AR
 
 
 def variants() -> tuple[Variant, ...]:
-    """Return the variants for this kind of machine; none unless it is x86-64 or 64-bit Arm."""
+    """Return the variants for this kind of machine; empty unless it is x86-64 or 64-bit Arm."""
     return VARIANTS.get(platform.machine(), ())
 
 
@@ -84,7 +84,7 @@ def fingerprint() -> str:
 
 
 def built_file(variant: Variant) -> Path:
-    """Return the path of a variant's library for the present sources."""
+    """Return the path of a variant's library for the current sources."""
     return BUILT / f"{variant.name}-{fingerprint()}.so"
 
 
@@ -102,7 +102,7 @@ def find_compiler() -> str:
 
 
 def compile_library(flags: tuple[str, ...], file: Path) -> None:
-    """Compile the kernels into a library; an incomplete file is never visible.
+    """Compile the kernels into a library, which appears under its name only when complete.
 
     Raises:
         OSError: there is no compiler, or the folder cannot be written to.
@@ -118,10 +118,10 @@ def compile_library(flags: tuple[str, ...], file: Path) -> None:
 
 
 def build() -> list[Path]:
-    """Build this machine's missing variants, as many at once as there are cores, and remove outdated libraries.
+    """Build this machine's missing variants in parallel on all cores, and remove outdated libraries.
 
     Returns:
-        All libraries of the present sources.
+        All libraries of the current sources.
 
     Raises:
         OSError: there is no compiler, or the folder cannot be written to.

@@ -36,7 +36,7 @@ ROWS_SUMMED = 128  # rows over which a kernel sums a norm's weight gradient; tor
 def linear(x: Tensor, weight: Tensor | LosslessRows, bias: Tensor | None) -> Tensor | None:
     """Return x weight^T + bias for many vectors; None if torch's product should be used.
 
-    float32 uses oneDNN, since MKL distributes products badly over the threads of other processors than Intel's.
+    float32 uses oneDNN, since MKL distributes products badly over threads on processors not made by Intel.
     bfloat16 uses matrix tiles if no gradient is needed.
     """
     tensors = [x, *(() if isinstance(weight, LosslessRows) else (weight,)), *(() if bias is None else (bias,))]
@@ -101,7 +101,7 @@ def append(kernels: Kernels, new: Tensor, buffer: Tensor, positions: Tensor) -> 
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor | None:
-    """Return RMSNorm of x in the given data type; a training step saves only x for the backward pass."""
+    """Return RMSNorm of x in the given data type. A training step saves only x for the backward pass."""
     if not FUSED.support(x, weight) or dtype not in FLOATS or (distance := _distance(x)) is None:
         return None
     if not torch.is_grad_enabled():
@@ -111,9 +111,9 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tenso
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor | None:
-    """Return softmax(scale q k^T) v in bfloat16, (B, H, T, P), by attention_forward.h and attention_backward.h.
+    """Return softmax(scale q k^T) v in bfloat16, (B, H, T, P), with attention_forward.h and attention_backward.h.
 
-    The result of a query has the same bits whatever other queries there are: its keys are summed from the first one on.
+    A query's result does not depend on the other queries, bit for bit: its keys are always summed from the first key.
 
     Args:
         q: queries, (B, H, T, P).
@@ -135,7 +135,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Te
 
 
 def dropout(x: Tensor, p: float) -> Tensor | None:
-    """Return x / (1 - p), or 0 with probability p (Srivastava 2014); the key is drawn from torch's generator."""
+    """Return x / (1 - p), or 0 with probability p (Srivastava 2014). The random key is drawn from torch's generator."""
     if not FUSED.support(x):
         return None
     y: Tensor = _Dropout.apply(x, p, int(torch.randint(2**63 - 1, ())))  # type: ignore[no-untyped-call]

@@ -22,7 +22,7 @@ FORMS: dict[Any, Callable[..., Any]] = {}
 
 
 class Kernels(ABC):
-    """Computes operations that torch lacks, or has only as several operations; `ForwardContext.kernels`.
+    """Kernels for operations that torch lacks, or needs several operations for (`ForwardContext.kernels`).
 
     Attributes:
         records: whether operations are recorded; attention then reads cache buffers up to each query's position.
@@ -35,14 +35,14 @@ class Kernels(ABC):
 
     @property
     def library(self) -> Library:
-        """The compiled kernels; call only after `support`."""
+        """The compiled kernels. Requires that `support` has returned True."""
         compiled = self._compiled or library()
         assert compiled is not None
         return compiled
 
     @abstractmethod
     def support(self, *tensors: Tensor) -> bool:
-        """Return whether the kernels can compute with these tensors; if not, a module uses torch's operations."""
+        """Return whether the kernels can compute with these tensors. If not, a module uses torch's operations."""
 
     @abstractmethod
     def emit(self, arguments: Arguments, serial: bool = False) -> None:
@@ -79,7 +79,7 @@ def are_alike(*tensors: Tensor) -> bool:
 
 
 def without_context(form: Callable[Concatenate[Kernels, P], R]) -> Callable[P, R]:
-    """Make a function callable without its first argument, the kernels: they are `FUSED`, or a running `Recorder`.
+    """Make a function callable without its first argument, the kernels, which become `FUSED` or a running `Recorder`.
 
     For functions that are called without a forward context, such as a linear map. A recorder intercepts their calls
     like calls of torch's functions, by the protocol of `torch.overrides`.

@@ -133,7 +133,7 @@ def _open(choice: str) -> Library:
 
 
 def runnable() -> list[Variant]:
-    """Return the variants that this processor can run, from the plainest to the newest."""
+    """Return the variants that this processor can run, from the most basic to the newest."""
     return [variant for variant in variants() if variant.needs <= cpu_features()]
 
 

@@ -1,4 +1,4 @@
-"""The arguments of each native operation; the C++ struct of the same name explains the fields.
+"""The arguments of each native operation. The C++ struct of the same name explains the fields.
 
 The order of the classes is the order of `operations` in kernels.cpp.
 """
@@ -114,7 +114,7 @@ class Attend(Arguments):
 
 @operation
 class JoinParts(Arguments):
-    """The results of attention over a cache from those over parts of its places."""
+    """Combine the results of attention over parts of a cache into the result for the whole cache."""
 
     y: Written
     parts: Read
@@ -269,7 +269,7 @@ class UnpackedRows(Arguments):
 
 @operation
 class Topk(Arguments):
-    """The k largest of each row."""
+    """The k largest elements of each row."""
 
     values: Written
     indices: Written
@@ -340,7 +340,7 @@ class Rotate(Arguments):
 
 @operation
 class Dropout(Arguments):
-    """Dropout: each element times a factor, or 0."""
+    """Each element times a factor, or 0 (dropout)."""
 
     y: Written
     x: Read

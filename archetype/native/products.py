@@ -34,7 +34,7 @@ class LosslessRows(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Rows of the matrix, or of the whole stack."""
+        """Number of rows of the matrix, or of the whole stack."""
         return len(self.records) * BLOCK_ROWS if self.size % BLOCK_ROWS == 0 else self.size
 
 
@@ -125,7 +125,7 @@ def quantized_product(
     bias: Tensor | None = None,
     indices: Tensor | None = None,
 ) -> Tensor | None:
-    """Emit y = x weight^T + bias for a weight quantized in groups of 32; other arguments are those of `product`.
+    """Emit y = x weight^T + bias for a weight quantized in groups of 32. Other arguments are as for `product`.
 
     Args:
         kernels: receives the operation.

@@ -2,7 +2,7 @@
 
 A `Recorder` sees every operation that torch dispatches during a step. Views cost nothing, operations with a native
 kernel become entries of the list, and all others are called again at each replay. Tensors keep their addresses, so a
-replay reads the present contents of token ids, lengths and caches. Results that depend only on weights and constants
+replay reads the current contents of token ids, lengths and caches. Results that depend only on weights and constants
 are computed once. A step cannot be recorded if it reads values on the host, or if its shapes depend on values.
 """
 
@@ -42,7 +42,7 @@ MOVING = {
 
 
 class NotRecordable(Exception):
-    """The step cannot be replayed; names the operation that prevents it."""
+    """The step cannot be recorded. The message names the operation that prevents it."""
 
 
 @dataclass
@@ -79,7 +79,7 @@ Call = NativeCall | TorchCall
 
 @dataclass
 class Replay:
-    """A recorded step; calling it recomputes the step in place."""
+    """A recorded step. Calling it recomputes the step in place."""
 
     library: Library
     segments: list["ctypes.Array[Entry] | TorchCall"]
@@ -87,7 +87,7 @@ class Replay:
 
     @property
     def foreign(self) -> list[str]:
-        """Torch operations that compute numbers, whose bits may depend on the number of rows in the step."""
+        """Torch operations that do arithmetic, so their results may depend on the number of rows in the step."""
         calls = [segment for segment in self.segments if isinstance(segment, TorchCall)]
         return [f"{call.function} in {call.module}" for call in calls if call.function not in MOVING]
 
@@ -102,7 +102,7 @@ class Replay:
 
 
 class _Functions(TorchFunctionMode):
-    """Passes its recorder to functions called without a forward context, and refuses reading values on the host."""
+    """Mode that passes a recorder to functions called without a forward context, and refuses host reads of values."""
 
     def __init__(self, recorder: "Recorder") -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class _Functions(TorchFunctionMode):
 
 
 class Recorder(TorchDispatchMode, Kernels):
-    """Records the operations of the code in its `with` block; the kernels of a decode step's forward pass.
+    """Recorder of all operations in its `with` block, which also serves as the kernels of the forward pass.
 
     Args:
         library: the compiled kernels.
@@ -153,7 +153,7 @@ class Recorder(TorchDispatchMode, Kernels):
         self._functions.__exit__(*error)  # type: ignore[no-untyped-call]
 
     def support(self, *tensors: Tensor) -> bool:
-        """Return whether the tensors are alike, and floats on the CPU."""
+        """Return whether all tensors are on the CPU and all float32 or all bfloat16."""
         return are_alike(*tensors)
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -192,7 +192,7 @@ class Recorder(TorchDispatchMode, Kernels):
         return result
 
     def emit(self, arguments: Arguments, serial: bool = False) -> None:
-        """Compute a native operation and record it; `serial` operations run in a single thread."""
+        """Compute a native operation and record it. `serial` operations run in a single thread."""
         if arguments.is_empty:
             return
         entry = arguments.entry(serial)

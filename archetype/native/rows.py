@@ -88,7 +88,7 @@ def emit_rows(
     bias: Tensor | None = None,
     eps: float = 0.0,
 ) -> Tensor:
-    """Emit a function of the rows of x, which are `stride` apart; the rows of y are contiguous."""
+    """Emit a function of the rows of x, which are `stride` apart. The rows of y are contiguous."""
     weight_type, bias_type = (x.dtype if tensor is None else tensor.dtype for tensor in (weight, bias))
     entry = Rows(
         y=y,

@@ -1,6 +1,6 @@
-"""All uses of private names of torch by `native`; a release of torch that moves a name breaks only this file.
+"""All uses of torch's private names in `native`. A torch release that moves such a name breaks only this file.
 
-tests/unit/native/test_torch_hooks.py runs each, with the oldest and the newest release that pyproject.toml admits.
+tests/unit/native/test_torch_hooks.py runs each use, with the oldest and the newest release that pyproject.toml admits.
 """
 
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd  # the implementation
 
 
 def is_watched() -> bool:
-    """Return whether anything but plain autograd watches torch's operations; a native kernel would hide them.
+    """Return whether anything but plain autograd watches torch's operations, which a native kernel would hide.
 
-    That is a compiler, a dispatch mode (which counts or records), a transformation of `torch.func`, the tracer of
+    Watchers are a compiler, a dispatch mode (which counts or records), a transformation of `torch.func`, the tracer of
     `torch.jit`, or forward-mode differentiation.
     """
     return (
@@ -29,7 +29,7 @@ def is_watched() -> bool:
 
 @contextmanager
 def without_onednn() -> Iterator[None]:
-    """Disable oneDNN within the block; torch uses its own kernels.
+    """Disable oneDNN within the block, so that torch uses its own kernels.
 
     `torch.backends.mkldnn.flags` would also reset other flags, such as the precision of products, to their defaults.
     """

@@ -1,4 +1,4 @@
-"""Translations of torch operations to native ones.
+"""Translations of torch operations to native operations.
 
 A translation takes the kernels, the operation and its arguments. It emits native operations and returns their result
 in new memory, or None if the kernels do not support the arguments.
@@ -26,7 +26,7 @@ def translation_of(function: Any) -> Translation | None:
 
 
 def translates(*functions: Any) -> Callable[[Translation], Translation]:
-    """Register a translation of operations."""
+    """Register the decorated translation of these torch operations."""
 
     def register(translation: Translation) -> Translation:
         _translations.update(dict.fromkeys(functions, translation))
@@ -67,7 +67,7 @@ def pointwise(kernels: Kernels, name: str, out: Tensor, *inputs: Tensor | float,
 def collapsed(
     shape: Sequence[int], strides: Sequence[Sequence[int]]
 ) -> tuple[tuple[int, ...], list[tuple[int, ...]]] | None:
-    """Join neighbouring dimensions that all tensors have contiguous; None if more than four dimensions remain.
+    """Join neighbouring dimensions that are contiguous in all tensors; None if more than four dimensions remain.
 
     Returns:
         Four sizes, and for each tensor four strides; missing dimensions are first, with size 1 and stride 0.

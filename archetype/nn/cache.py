@@ -24,7 +24,7 @@ EMPTY_SLOT = 2**40  # position of an empty slot: later than any query, so that t
 
 @dataclass
 class LayerState:
-    """Base class of layer states: a dataclass of tensors with the batch first, or of further layer states."""
+    """Base class of layer states: dataclass of tensors whose first dimension is the batch, or of nested states."""
 
     @property
     def can_shorten(self) -> bool:
@@ -81,7 +81,7 @@ class LayerState:
         return replace(self, **views)
 
     def num_shared(self, length: int) -> int:
-        """Return how many tokens after the first `length` may be processed in one pass by `shared` (>= 1)."""
+        """Return how many tokens after the first `length` can be processed in one pass as `shared` rows (>= 1)."""
         # A state of tensors is limited to 1 unless it can be shortened: a recurrence would overwrite itself.
         inner = [value for _, value in self._values() if isinstance(value, LayerState)]
         if len(inner) < len([*self._values()]):
@@ -89,7 +89,7 @@ class LayerState:
         return min((value.num_shared(length) for value in inner), default=EMPTY_SLOT)
 
     def shared(self: S, count: int) -> S:
-        """Return a view of one row as `count` rows of a batch, in the same memory; each row writes to another slot."""
+        """Return a view of one row as `count` rows, in the same memory. Each row writes to a different slot."""
         views = {
             name: value.shared(count) if isinstance(value, LayerState) else value.expand(count, *value.shape[1:])
             for name, value in self._values()
@@ -184,7 +184,7 @@ class RingKVCache(KVCache):
     def append(
         self, keys: Float[Tensor, "B K T P"], values: Float[Tensor, "B K T Q"], context: ForwardContext
     ) -> tuple[Float[Tensor, "B K S P"], Float[Tensor, "B K S Q"], Int[Tensor, "B S"]]:
-        """Return the window before this pass and the new tokens, with their positions; then store the newest W."""
+        """Return the window before this pass and the new tokens, with their positions. Store the newest W."""
         starts, ends = context.positions[:, 0], context.ends
         if keys.shape[2] == 1:  # the slot of a single token held the position that has just left the window
             kernels, positions = context.kernels, context.positions
@@ -241,7 +241,7 @@ class RingKVCache(KVCache):
 
 @dataclass
 class CrossKVCache(LayerState):
-    """Keys and values of an encoder's output, the first `num_tokens` of each sequence; decoding only reads them."""
+    """Keys and values of an encoder's output, the first `num_tokens` of each sequence. Decoding only reads them."""
 
     keys: Float[Tensor, "B K S P"]
     values: Float[Tensor, "B K S P"]
@@ -308,7 +308,7 @@ class BlockState(LayerState):
         return self._with(states, self.cross and self.cross.rows(start // each, stop // each))
 
     def without_source(self) -> "BlockState":
-        """Return the state without cross-attention; its rows can be copied one by one."""
+        """Return the state without cross-attention. Its rows can be copied individually."""
         return self._with(self._own(), None)
 
     def _with(self, states: Mapping[str, LayerState], cross: CrossKVCache | None) -> "BlockState":
@@ -336,7 +336,7 @@ def with_source(state: LayerState, cross: CrossKVCache, rows_per_source: int = 1
 
 @dataclass
 class State:
-    """State of a batch of sequences: the length of each so far, and one state per layer."""
+    """State of a batch of sequences: the current length of each sequence, and one state per layer."""
 
     lengths: Lengths
     layers: list[LayerState]
@@ -344,7 +344,7 @@ class State:
     whole: "State | None" = None  # the full state, if this is a narrowed view
 
     def select(self, rows: Int[Tensor, "rows"]) -> "State":
-        """Return a copy of the given rows, in that order; a row may be repeated."""
+        """Return a copy of the given rows, in that order. A row may be repeated."""
         return State(self.lengths[rows], [layer.select(rows) for layer in self.layers], self.capacity)
 
     def insert(self, rows: Int[Tensor, "rows"], other: "State") -> None:
@@ -354,7 +354,7 @@ class State:
             layer.insert(rows, source)
 
     def copy_rows(self, sources: Int[Tensor, "B"], starts: Int[Tensor, "B"]) -> None:
-        """Copy the states of rows to others of the same length; same arguments as `LayerState.copy_rows`."""
+        """Copy the states of rows to other rows of the same length. Takes the arguments of `LayerState.copy_rows`."""
         for layer in self.layers:
             layer.copy_rows(sources, starts, self.lengths)
 
@@ -368,22 +368,22 @@ class State:
         return State(self.lengths[start:stop], [layer.rows(start, stop) for layer in self.layers], self.capacity)
 
     def num_shared(self, length: int) -> int:
-        """Return how many tokens after the first `length` may be processed in one pass by `shared` (>= 1)."""
+        """Return how many tokens after the first `length` can be processed in one pass as `shared` rows (>= 1)."""
         return min((layer.num_shared(length) for layer in self.layers), default=EMPTY_SLOT)
 
     def shared(self, count: int) -> "State":
-        """Return a view of one row as `count` rows, for as many new tokens: row n has n more tokens than row 0."""
+        """Return a view of one row as `count` rows, one for each new token: row n is n tokens longer than row 0."""
         lengths = self.lengths + torch.arange(count, device=self.lengths.device)
         return State(lengths, [layer.shared(count) for layer in self.layers], self.capacity)
 
     @property
     def targets(self) -> "State":
-        """The state without cross-attention; its rows can be copied one by one."""
+        """The state without cross-attention. Its rows can be copied individually."""
         layers = [layer.without_source() if isinstance(layer, BlockState) else layer for layer in self.layers]
         return State(self.lengths, layers, self.capacity)
 
     def advance(self, lengths: Lengths) -> "State":
-        """Return the state after a pass, with these new lengths; if this is a narrowed view, the full state."""
+        """Return the state with its lengths set to `lengths`. A narrowed view returns the full state."""
         state = self.whole or self
         return State(lengths, state.layers, state.capacity)
 
@@ -392,7 +392,7 @@ class State:
         return all(layer.can_shorten for layer in self.layers)
 
     def shorten(self, length: int) -> "State":
-        """Return a view of the state after the first `length` tokens of each sequence; only valid if `can_shorten`."""
+        """Return a view of the state after the first `length` tokens of each sequence. Requires `can_shorten`."""
         return State(torch.full_like(self.lengths, length), self.narrow(length).layers, length)
 
     @property

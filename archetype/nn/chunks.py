@@ -1,7 +1,7 @@
 """Chunkwise linear recurrences with matrix states: state space duality (Mamba-2) and the gated delta rule.
 
 Both keep a matrix state S per head, which decays by exp(a_t) and adds an outer product at each position. Within a
-chunk of l positions all pairs are computed at once, as in attention without softmax; only S is passed from chunk to
+chunk of l positions all pairs are computed at once, as in attention without softmax. Only S is passed from chunk to
 chunk. Decays are differences of logarithms and never positive, so none overflows. The H value heads share the keys
 and queries of K heads. A single position takes one step of the recurrence.
 """
@@ -68,8 +68,8 @@ def delta_rule_chunk(
 ) -> tuple[Float[Tensor, "B H T Q"], Float[Tensor, "B H P Q"]]:
     """S_t = exp(a_t) S_{t-1} + b_t k_t (v_t - exp(a_t) S_{t-1}^T k_t)^T, y_t = S_t^T q_t (Yang 2024b, section 3.3).
 
-    Position t writes b_t times the difference between its value and what the state before the chunk and the earlier
-    positions of the chunk already return for its key: one triangular system solves for all differences of the chunk.
+    Position t writes b_t times the difference between its value and the value that the state, including the
+    earlier positions of the chunk, returns for its key. One triangular system solves for all differences of a chunk.
     """
     shared, rate = v.shape[1] // k.shape[1], b[..., None]
     q, k = _repeated(q, shared), _repeated(k, shared)

@@ -22,7 +22,7 @@ Observer = Callable[[nn.Module, str, Tensor], Tensor]  # of a module, the name o
 
 @dataclass
 class EncoderOutput:
-    """Output vectors of an encoder, and the tokens in each sequence, padding excluded (None: no padding)."""
+    """Output vectors of an encoder, and the number of tokens in each sequence, padding excluded (None: no padding)."""
 
     vectors: Float[Tensor, "B S D"]
     num_tokens: Lengths | None
@@ -36,7 +36,7 @@ class ForwardContext:
     its cache entries are beyond the sequence's length, where the mask hides them and later tokens overwrite them.
 
     Attributes:
-        positions: of the new tokens.
+        positions: positions of the new tokens.
         num_tokens: number of tokens in each sequence, padding excluded (None: no padding).
         starts_at_zero: whether every sequence starts at position 0, without cached tokens.
         tokens: ids of the new tokens (None: the inputs are vectors, not tokens).
@@ -47,11 +47,11 @@ class ForwardContext:
         rows: positions of whole sequences, if several processes split each sequence (context parallelism); the other
             fields then contain only the positions of this process.
         aux_losses: scalars that parts add to the training loss.
-        shared: results of `cached`, by key.
+        shared: results of `cached`, keyed by the argument `key`.
         layer: index of the running layer in its stack; with shared weights, not the index of the module.
         sources: layers whose values later layers read by `left_by` (None: possibly all).
-        left: values published by `leave`, by layer index.
-        layer_inputs: per-layer vectors of the token embedding, by layer index.
+        left: values published by `leave`, keyed by layer index.
+        layer_inputs: per-layer vectors of the token embedding, keyed by layer index.
         observer: receives, and may replace, the values that parts pass to `probe`.
         kernels: native operations, computed immediately or recorded (`archetype.native.kernels`).
     """
@@ -83,7 +83,7 @@ class ForwardContext:
         observer: Observer | None = None,
         kernels: Kernels = FUSED,
     ) -> "ForwardContext":
-        """Return the context of `tokens`, (B, T) or (B, T, D), after `lengths` cached ones (None: there are none)."""
+        """Return the context of `tokens`, (B, T) or (B, T, D), after `lengths` cached tokens (None: no cache)."""
         steps = torch.arange(tokens.shape[1], device=tokens.device)
         ids = None if tokens.is_floating_point() else tokens
         if document_ids is not None:
@@ -96,7 +96,7 @@ class ForwardContext:
         return cls(positions, num_tokens, lengths is None, ids, observer=observer, kernels=kernels)
 
     def shared_by(self, shares: PositionShares | None) -> "ForwardContext":
-        """Return the context of the positions of this process; `shares` is None without context parallelism."""
+        """Return the context for the positions of this process; self if `shares` is None (no context parallelism)."""
         if shares is None:
             return self
         ids = self.document_ids
@@ -106,7 +106,7 @@ class ForwardContext:
         return replace(self, positions=own_positions, tokens=own_tokens, document_ids=own_ids, rows=rows)
 
     def own(self, x: Tensor) -> Tensor:
-        """Return the positions of this process of sequences, (B, S, ...); all without context parallelism."""
+        """Select this process's positions of sequences (B, S, ...), or all without context parallelism."""
         return x if self.rows is None else self.rows.shares.own(x)
 
     @property
@@ -116,9 +116,9 @@ class ForwardContext:
         return first + (self.positions.shape[1] if self.num_tokens is None else self.num_tokens)
 
     def is_last_of(self, num_slots: int) -> bool:
-        """Return whether the new tokens of every sequence, without padding, are in the last of `num_slots` slots.
+        """Return whether every sequence's new tokens, ignoring padding, occupy the end of a cache of `num_slots` slots.
 
-        The answer is False if it would need values of `positions` in a decode step or on a GPU.
+        Returns False if the answer depends on values of `positions` in a decode step or on a GPU.
         """
         # With fewer tokens than slots, the answer depends on the positions. Reading them would synchronize a GPU, and a
         # recorded decode step is replayed at other positions.
@@ -132,7 +132,7 @@ class ForwardContext:
 
     @property
     def valid(self) -> Bool[Tensor, "B T"] | None:
-        """False at padding; None if there is no padding."""
+        """Mask that is False at padding; None if there is no padding."""
         if self.num_tokens is None:
             return None
         return torch.arange(self.positions.shape[1], device=self.positions.device) < self.num_tokens[:, None]
@@ -150,7 +150,7 @@ class ForwardContext:
 
     @property
     def aux_loss(self) -> Float[Tensor, ""] | None:
-        """Sum of `aux_losses`; None if there are none."""
+        """Sum of `aux_losses`; None without auxiliary losses."""
         return torch.stack(self.aux_losses).sum() if self.aux_losses else None
 
     def cached(self, key: Hashable, compute: Callable[[], T]) -> T:

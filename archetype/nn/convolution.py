@@ -25,7 +25,7 @@ class MatrixState(ConvolutionState):
 
 
 class CausalConvolution(nn.Conv1d):
-    """Depthwise causal convolution over W + 1 positions; weights start uniform in +- 1 / sqrt(W + 1)."""
+    """Depthwise causal convolution over W + 1 positions, with initial weights uniform in +- 1 / sqrt(W + 1)."""
 
     def __init__(self, channels: int, kernel: int, bias: bool) -> None:
         super().__init__(channels, channels, kernel, groups=channels, bias=bias)

@@ -42,7 +42,7 @@ class AttentionSteps:
 
     @property
     def mixed(self) -> Float[Tensor, "B H T Q"]:
-        """Weighted sums of the values."""
+        """Sums of the values weighted by attention."""
         y = _mixed(self.weights, self.values)
         if self.global_values is not None:
             values, count = self.global_values
@@ -69,7 +69,7 @@ class Routing:
 
     @property
     def gates(self) -> Float[Tensor, "N E"]:
-        """Weight of every expert; 0 for experts that were not chosen."""
+        """Weight of every expert for each token; 0 for experts that the token did not choose."""
         return torch.zeros(len(self.chosen), len(self.load)).scatter(1, self.chosen.cpu(), self.weights.float().cpu())
 
 
@@ -90,7 +90,7 @@ class FrozenNorm(NamedTuple):
 
 @dataclass(frozen=True)
 class Shown:
-    """Functions that compute the views of a kind of part; None for views that it does not have."""
+    """Functions that compute the views of a kind of part (None: the kind does not have this view)."""
 
     attention: Callable[[PartTrace], AttentionSteps] | None = None
     routing: Callable[[PartTrace], Routing] | None = None
@@ -100,7 +100,7 @@ class Shown:
 
 
 def shown_by(part: Part) -> Shown:
-    """Return the functions registered for the kind of a part; all None if there are none."""
+    """Return the functions registered for the kind of a part, or a `Shown` without functions."""
     shown: Shown = provided("inspect", type(part)) or Shown()
     return shown
 

@@ -14,7 +14,7 @@ LONGEST = 200  # characters of a pattern used to look for similar names
 
 
 class NamePattern:
-    """Pattern of whole parameter names; matching takes polynomial time for any pattern.
+    """Pattern of whole parameter names. Matching takes polynomial time for any pattern.
 
     `*` matches any characters, `[20-23]` any of these numbers, `{q,v}` any of these words. The name of a module matches
     all its parameters.
@@ -74,6 +74,6 @@ def names_matching(model: nn.Module, patterns: Sequence[str], field: str) -> set
 
 
 def train_only(model: nn.Module, names: set[str]) -> None:
-    """Freeze all parameters except these; frozen parameters have no gradient and no optimizer state."""
+    """Freeze all parameters except these. Frozen parameters have no gradient and no optimizer state."""
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in names)

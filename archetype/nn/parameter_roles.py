@@ -11,7 +11,7 @@ HEADS, EMBEDDINGS = ("lm_head", "classifier", "pooler", "sentence_head"), ("embe
 
 
 def roles_of(model: nn.Module) -> dict[str, Role]:
-    """Return the role of each parameter, by name.
+    """Return {parameter name: role}.
 
     A module can declare roles in `parameter_roles`. Otherwise the matrices of linear layers, experts and recurrences
     outside embedding and head are `hidden`; all other parameters, such as convolution kernels, are `vector`.

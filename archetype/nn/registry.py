@@ -48,7 +48,7 @@ def module_class(part: Spec) -> type[nn.Module]:
     """Return the module class registered for a part.
 
     Raises:
-        SpecError: none is registered.
+        SpecError: no module is registered for its kind.
     """
     if (module := provided("module", type(part))) is not None:
         return cast(type[nn.Module], module)
@@ -75,7 +75,7 @@ def build_position(position: EmbeddingPosition, context_length: int, d_model: in
 def build_embedding(
     embedding: TokenEmbedding, vocab_size: int, context_length: int, d_model: int, readers: Sequence[int] = ()
 ) -> nn.Module:
-    """Build the token embedding; `readers` are the layers that read per-layer vectors."""
+    """Build the token embedding. `readers` are the layers that read per-layer vectors."""
     further = (readers,) if embedding.layer_features else ()
     return module_class(embedding)(embedding, vocab_size, context_length, d_model, *further)
 

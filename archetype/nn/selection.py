@@ -39,7 +39,7 @@ class KeySelector(nn.Module):
     probes: ClassVar = {"chosen": "b 1 T S"}
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState | None:
-        """Return the state before the first token; None if the selection keeps none."""
+        """Return the state before the first token; None if the selection has no state."""
         return None
 
     def forward(
@@ -61,7 +61,7 @@ class KeySelector(nn.Module):
         raise NotImplementedError
 
     def loss(self, choice: Choice, attended: Float[Tensor, "B T S"], context: ForwardContext) -> Float[Tensor, ""]:
-        """Return the training loss of the selection; called only for a choice with scores.
+        """Return the training loss of the selection. Called only for a choice with scores.
 
         Args:
             attended: attention weights of each query, averaged over heads, without gradient.
@@ -93,7 +93,7 @@ def learn(index: KeySelector, choice: Choice, weights: Callable[[], Tensor], con
 
 
 class Gathered(NamedTuple):
-    """Keys chosen for one query per sequence, with their buffers gathered."""
+    """Keys chosen for one query per sequence, and their entries gathered from the buffers."""
 
     keys: Bool[Tensor, "B 1 1 S"]  # False for keys that were not chosen, in sequences with fewer than S chosen keys
     slots: Int[Tensor, "B S"]  # indices of the gathered keys among all keys
@@ -101,7 +101,7 @@ class Gathered(NamedTuple):
 
 
 def gather_chosen(choice: Choice, *buffers: Tensor) -> Gathered:
-    """Gather the chosen keys of a single query per sequence, so that attention reads nothing else.
+    """Gather the chosen keys of a single query per sequence, so that attention reads only these.
 
     Args:
         buffers: tensors of all keys, (B, K, S, P) each.
@@ -135,7 +135,7 @@ class IndexedKVCache(LayerState):
 
 
 def indexed(cache: KVCache, index: LayerState | None) -> LayerState:
-    """Return `cache`, joined with the state of a key selection if there is one."""
+    """Combine a cache with the state of its key selection, if it has one."""
     return cache if index is None else IndexedKVCache(cache, index)
 
 

@@ -14,19 +14,19 @@ from torch import Tensor
 
 
 class PositionShares(ABC):
-    """The share of this process in the positions of every sequence."""
+    """Positions of each sequence that this process computes."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.size, self.pieces = size, (rank, 2 * size - 1 - rank)
 
     def own(self, x: Tensor) -> Tensor:
-        """Cut whole sequences, (B, S, ...), to the positions of this process."""
+        """Select this process's positions of whole sequences, (B, S, ...)."""
         pieces = x.chunk(2 * self.size, dim=1)
         return torch.cat([pieces[index] for index in self.pieces], dim=1)
 
     @abstractmethod
     def gather(self, x: Tensor) -> Tensor:
-        """Return all positions, in order, of a tensor whose third dimension has the positions of this process."""
+        """Gather all positions, in order, along the third dimension, which holds the positions of this process."""
 
     def in_order(self, x: Tensor) -> Tensor:
         # The third dimension has the two pieces of each process, process by process.

@@ -14,7 +14,7 @@ class Activation(Part):
     It is called `(x) -> y` with a tensor of any shape. A kind without further fields is written as a word: `activation:
     silu`.
 
-    Each element of y depends only on the same element of x and on no parameters, so that experts share one activation.
+    Each element of y depends only on the same element of x and on no parameters, so experts share one activation.
     """
 
     needs: ClassVar[str] = "module"

@@ -1,4 +1,4 @@
-"""Interface for reading a mixer from a checkpoint of an unknown family, by the names and shapes of its tensors.
+"""Interface for reading a mixer from a checkpoint of an unknown family, from the names and shapes of its tensors.
 
 A mixer's folder has a file `infer.py` with a `MixerReader`, registered by `provides("infer", KIND)(READER)`.
 """
@@ -44,7 +44,7 @@ class MixerQuirks:
 
 
 class ConfigKeys(Protocol):
-    """Keys of config.json; a value of the wrong type raises an error that names the key."""
+    """Keys of config.json. A value of the wrong type raises an error that names the key."""
 
     def get(self, key: str, default: Any = None) -> Any: ...
 
@@ -84,7 +84,7 @@ class CheckpointMixer(ABC):
 
     @abstractmethod
     def sides(self, param: str) -> Shape:
-        """Return rows and columns of a required matrix.
+        """Return the numbers of rows and columns of a required matrix.
 
         Raises:
             CheckpointError: the file does not have it, or it is not a matrix.
@@ -92,7 +92,7 @@ class CheckpointMixer(ABC):
 
     @abstractmethod
     def size(self, keys: tuple[str, ...]) -> int | None:
-        """Return the first of these keys that is present, at this layer if it is a list; None if none is."""
+        """Return the value of the first key that is present, for this layer if it is a list; None if all are absent."""
 
     @abstractmethod
     def norm(self, bias: bool, weight: bool = True) -> Norm: ...  # like the model's other norms
@@ -114,18 +114,18 @@ class CheckpointMixer(ABC):
 
     @abstractmethod
     def settle(self, name: str, values: tuple[Any, ...], why: str) -> Any:
-        """Choose among values that neither keys nor tensors distinguish: assume the first and report it."""
+        """Assume the first of the values that neither keys nor tensors distinguish, and report the assumption."""
 
     @abstractmethod
     def assume(self, field: str, value: object, why: str) -> None:
-        """Note an assumed value of a field in the report."""
+        """Report that the value of a field is assumed."""
 
     @abstractmethod
     def missing(self, part: str) -> CheckpointError: ...  # names what is missing at this layer
 
 
 class Joint(NamedTuple):
-    """Parts of ours that the file stores in one tensor, and how often they repeat in it."""
+    """Our tensors that the file stores joined in one tensor, and how often they repeat in it."""
 
     parts: Iterable[str]
     times: int

@@ -1,4 +1,4 @@
-"""The interface shared by mixers and feed-forward parts, the contents of a block."""
+"""Interface shared by mixers and feed-forward parts, the sublayers of a block."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,10 +7,10 @@ from archetype.roles.parallel import InLayout
 
 
 class Content(InLayout):
-    """Base class of the contents of a block."""
+    """Base class of block sublayers: mixers and feed-forward parts."""
 
     def named_parts(self) -> Iterator[tuple[str, Any]]:
-        """Yield (module path, part) for each part; a content that combines several parts overrides this."""
+        """Yield (module path, part) for each part. Sublayers that combine several parts override this method."""
         yield "", self
 
     def each(self) -> Iterator[Any]:
@@ -18,10 +18,10 @@ class Content(InLayout):
 
     @property
     def tokens_read_by(self) -> str | None:
-        """Field that makes it read token ids, which a stack of vectors does not have; None if it reads none."""
+        """Field that makes this sublayer read token ids; None if it reads only vectors."""
         return None
 
     @property
     def layer_features(self) -> int:
-        """Features of the per-layer embedding vectors that it reads; 0 if it reads none."""
+        """Width of the per-layer embedding vectors that this sublayer reads; 0 if it does not read them."""
         return 0

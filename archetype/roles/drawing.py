@@ -27,7 +27,7 @@ QUERIES = "queries"  # input of a key selection: the vectors that queries are co
 
 
 class Cell(NamedTuple):
-    """A box in a part's diagram, on a grid of columns and rows; row 0 is at the bottom.
+    """A box in a part's diagram, on a grid of columns and rows, with row 0 at the bottom.
 
     Attributes:
         name: last part of the box's id; also the module whose cost it shows, unless `rows` names others.
@@ -84,7 +84,7 @@ class Inside(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """How each sublayer connects to the residual stream; a norm is given as the last part of its module's name.
+    """Connection of each sublayer to the residual stream. Norms are given by the last part of their module's name.
 
     Attributes:
         before: norm of the sublayer's input (absent: none).
@@ -104,7 +104,7 @@ class Branch(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A box on a model's stream, or next to it with its output added.
+    """A box on a model's stream, or a box next to the stream whose output is added to it.
 
     Attributes:
         name: id, and the module whose cost it shows.
@@ -247,12 +247,12 @@ def streams_of(*models: type[Part]) -> Callable[[M], M]:
 
 
 def inside(part: Spec, modules: Iterable[str], function: DrawInside | None = None) -> Inside:
-    """Return the cells of a part; modules that its function does not mention are put in rows above the others.
+    """Return the cells of a part. Modules that its function does not mention go in rows above the others.
 
     Args:
         part: the specification.
         modules: modules that its cost counts.
-        function: the function that draws it (absent: the one registered for it).
+        function: the function that draws it (absent: the function registered for its kind).
     """
     names = list(modules)
     function = function or provided("diagram", type(part))
@@ -304,7 +304,7 @@ def _unknown(part: Spec, names: Sequence[str]) -> Inside:
 
 
 def title(part: Part) -> str:
-    """Return the title of a kind; without a title, its `kind` in words."""
+    """Return the title of a kind, or its `kind` in words if it has no title."""
     kind = str(getattr(part, "kind", type(part).__name__))
     own_title = vars(type(part)).get("title", "")  # a derived kind does not inherit the title
     return own_title or kind.replace("_", " ").capitalize()

@@ -25,7 +25,7 @@ class TokenEmbedding(Part):
 
     @property
     def table_width(self) -> int | None:
-        """Features of the table's vectors, if not those of the model."""
+        """Width of the table's vectors; None for the model's width."""
         return None
 
     @property
@@ -35,12 +35,12 @@ class TokenEmbedding(Part):
 
     @property
     def layer_features(self) -> int:
-        """Features of the per-layer vectors that it computes; 0 if it computes none."""
+        """Width of the per-layer vectors that this embedding computes; 0 without per-layer vectors."""
         return 0
 
     @property
     def source_placement(self) -> "TokenEmbedding | None":
-        """Embedding without a table for the source side of a shared table (absent: as on the target side)."""
+        """Embedding of the source around a shared table (None: the source uses the target's embedding)."""
         return None
 
     def check(self, width: int) -> None:

@@ -16,7 +16,7 @@ class FeedForward(Content, Part):
 
     @property
     def separates_documents(self) -> bool:
-        """Whether packed documents are computed independently; a part with a state overrides this with False."""
+        """Whether packed documents are computed independently. A part with a state overrides this with False."""
         return True
 
     @property

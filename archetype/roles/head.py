@@ -1,4 +1,4 @@
-"""The role of heads: what a model computes from its output vectors."""
+"""The role of heads, which compute a model's result from its output vectors."""
 
 from typing import Annotated, ClassVar
 
@@ -13,8 +13,8 @@ class Head(Part):
     Its module is constructed as `Module(spec, vocab_size, features)`. A head over the vocabulary is called
     `(x, table) -> logits` with vectors (B, T, D) and the embedding table (V, D), which it may multiply by, and returns
     (B, T, V). A head that `classifies` has `num_classes` and is called `(x) -> logits` with one vector per sequence
-    (B, D), and returns (B, Y); one that `labels_tokens` is called with vectors (B, T, D) and returns (B, T, Y). A head
-    that `embeds` is called `(x, num_tokens) -> vectors` with vectors (B, T, D) and returns (B, D_s).
+    (B, D), and returns (B, Y); a head that `labels_tokens` is called with vectors (B, T, D) and returns (B, T, Y). A
+    head that `embeds` is called `(x, num_tokens) -> vectors` with vectors (B, T, D) and returns (B, D_s).
     """
 
     needs: ClassVar[str] = "module"
@@ -32,7 +32,7 @@ class Head(Part):
 
     @property
     def table_width(self) -> int | None:
-        """Features of the vectors that are multiplied by the table of logits, if not those of the model."""
+        """Width of the vectors that are multiplied by the output matrix; None for the model's width."""
         return None
 
     @property

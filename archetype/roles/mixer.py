@@ -30,7 +30,7 @@ class Mixer(Content, Part):
 
     @property
     def rereads_past(self) -> int | None:
-        """Length beyond which the cache becomes invalid and a sequence must be prefilled again; None: never."""
+        """Length beyond which the cache becomes invalid and a sequence must be prefilled again (None: never)."""
         return None
 
     @property
@@ -51,11 +51,11 @@ class Mixer(Content, Part):
 
     @property
     def own(self) -> "Mixer":
-        """The same mixer, but reading no other layer."""
+        """Copy of this mixer that does not read another layer."""
         return self
 
     def check_source(self, source: "Mixer", width: int) -> None:
-        """Raise an error by `invalid` if this mixer cannot read what the mixer `source` publishes."""
+        """Call `invalid` if this mixer cannot read the values that the mixer `source` publishes."""
         if not isinstance(source, type(self)) or source.own != source:
             remedy = f"name a layer of {getattr(self, 'kind', 'this mixer')} that reads no other layer"
             invalid("", "the mixer of the layer that it reads publishes nothing for it", remedy)
@@ -67,15 +67,15 @@ class Mixer(Content, Part):
         return NeedsWholeRows("", cause, "use attention, or set parallel.context to 1")
 
     def attention_sizes(self, width: int) -> AttentionSizes | None:
-        """Return the sizes of attention in a model of `width` features; None if it is not attention."""
+        """Return the attention sizes in a model of `width` features; None for mixers without attention."""
         return None
 
     def check(self, width: int, causal: bool) -> None:
-        """Raise an error by `invalid` if this mixer does not fit its stack.
+        """Call `invalid` if this mixer does not fit its stack.
 
         Args:
             width: features of each vector, D.
-            causal: whether no position may depend on a later one.
+            causal: whether no position may depend on later positions.
         """
 
 

@@ -1,4 +1,4 @@
-"""Parallelism plans: how several processes split the parameters of a module, and which sums they need.
+"""Parallelism plans: how several processes split the parameters of a module, and how they combine its outputs.
 
 The plans of a module are registered as capability `parallel` of its class, in the file `parallel.py` of its folder. A
 module without a plan is replicated: every process computes all of it.
@@ -39,7 +39,7 @@ def _keep_sizes(rank: int) -> None:  # for modules that store no sizes
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """How the processes of a group compute one module, each with a share of its parameters."""
+    """Plan by which the processes of a group compute one module, each with a share of its parameters."""
 
     parameters: Parameters  # for every parameter; may contain names that the module does not have
     # total output features, if each process computes some of them (None: the outputs are summed)
@@ -63,11 +63,11 @@ class NeedsWholeRows(NamedTuple):
 
 
 class InLayout:
-    """Properties of a block's contents that limit how processes can split it."""
+    """Properties of a sublayer that limit how processes can split it."""
 
     @property
     def sizes_to_divide(self) -> Mapping[str, Mapping[str, int]]:
-        """{field of a recipe's `parallel`: {field of the part: size, a multiple of the number of processes}}."""
+        """Sizes divisible by the number of processes: {field of a recipe's `parallel`: {field of the part: size}}."""
         return {}
 
     @property
@@ -87,11 +87,11 @@ class Plans(Generic[M]):
         self.module = module
 
     def tensor(self, size: int) -> SplitPlan | TablePlan | None:
-        """Return the plan for tensor parallelism over `size` processes (Shoeybi 2019); None: replicate."""
+        """Return the plan for tensor parallelism over `size` processes (Shoeybi 2019); None to replicate."""
         return None
 
     def expert(self, size: int) -> SplitPlan | None:
-        """Return the plan for expert parallelism over `size` processes (Lepikhin 2020); None: replicate.
+        """Return the plan for expert parallelism over `size` processes (Lepikhin 2020); None to replicate.
 
         The module then stores `num_experts` local experts, computes them by `sorted_by_expert`, and calls its
         `exchange` to send tokens to the processes of their experts.

@@ -5,7 +5,7 @@ The rule of a pattern determines its mask, its computation, its cache length and
 A rule `allows(i, j)` tells whether the query at position i may see the key at position j. It uses only operators that
 work on integers and, elementwise, on tensors.
 
-Pairs are computed in *pieces*. A piece is a list of tiles, each with some queries and all keys that any of them sees.
+Pairs are computed in *pieces*. A piece is a list of tiles, each with some queries and all keys that at least one sees.
 Every allowed pair belongs to one tile of one piece: `Piece.owns` tells which pairs of its tiles belong to it. A piece
 may be empty.
 """
@@ -33,7 +33,7 @@ P = TypeVar("P", bound=Pattern)
 
 
 class Shape(NamedTuple):
-    """Shape of a piece: the number of tiles, and the largest numbers of queries and keys of a tile."""
+    """Number of tiles computed together, and the largest number of queries and of keys in a tile."""
 
     tiles: int
     queries: int
@@ -55,14 +55,14 @@ class MaskContext(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """Some queries and every key that any of them may see, as ranges of positions."""
+    """Ranges of queries and of all keys that at least one of these queries can attend to."""
 
     queries: range
     keys: tuple[range, ...]
 
 
 class Piece(NamedTuple):
-    """Tiles that are computed together, and which of their pairs belong to this piece."""
+    """Tiles that are computed together, and the rule for which of their pairs belong to this piece."""
 
     tiles: tuple[Tile, ...]
     owns: Callable[[Positions, Positions], Any]
@@ -84,7 +84,7 @@ class PatternRule(Generic[P]):
         self.spec = pattern
 
     def rule(self, i: Positions, j: Positions, context: MaskContext) -> Any:
-        """Return whether the pattern contains the pair, before the causal mask."""
+        """Return whether the pattern allows the pair, ignoring the causal mask."""
         raise NotImplementedError
 
     def allows(self, i: Positions, j: Positions, context: MaskContext) -> Any:
@@ -110,7 +110,7 @@ class PatternRule(Generic[P]):
         return sum(tiles * queries * keys for tiles, queries, keys in self.shapes(context))
 
     def cache_length(self, length: int) -> int:
-        """Return how many positions of a sequence of `length` tokens later tokens may still see."""
+        """Return how many of `length` tokens must stay cached because later tokens can attend to them."""
         return length
 
 

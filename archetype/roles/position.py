@@ -14,7 +14,7 @@ class EmbeddingPosition(Part):
     limits_length: ClassVar[bool] = False  # whether positions beyond the context length are impossible, as in a table
 
     def check(self, width: int) -> None:
-        """Raise an error by `invalid` if these positions do not fit a model of `width` features."""
+        """Call `invalid` if these positions do not fit a model of `width` features."""
 
 
 class MixerPosition(Part):

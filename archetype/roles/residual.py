@@ -10,7 +10,7 @@ __all__ = ["Residual", "ResidualSum"]
 class Residual(Part):
     """Base class of residual wirings: how a sublayer reads from the residual stream and writes to it.
 
-    Its module is constructed as `Module(spec, place)`, once for each content of each block, and is derived from
+    Its module is constructed as `Module(spec, place)`, once for each sublayer of each block, and is derived from
     `archetype.nn.residual.ResidualStream`.
     """
 

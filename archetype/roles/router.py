@@ -9,7 +9,7 @@ __all__ = ["Router"]
 
 
 class Router(Part):
-    """Base class of routers: a token is sent to the experts with the largest affinities, which are its weights.
+    """Base class of routers: each token goes to the experts with the largest affinities, weighted by them.
 
     `renormalize` divides the weights of the selected experts by their sum; then they are multiplied by `scale`.
     `expert_bias` adds a bias per expert to the affinities for the selection only, not to the weights (DeepSeek-AI

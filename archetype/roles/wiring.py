@@ -17,7 +17,7 @@ class Wiring(Part):
     adds_to_stream: ClassVar[bool] = False  # every content is added to the residual stream, which nothing else changes
 
     def norm_of(self, content: str, norm: str = "norm") -> Norm:
-        """Return a norm of one content.
+        """Return a norm of one sublayer.
 
         Args:
             content: `mixer`, `cross` or `feedforward`.

@@ -1,1 +1,1 @@
-"""Settings of training and generation with their help texts; command-line options are made from them without torch."""
+"""Settings of training and generation with their help texts, from which command-line options are made without torch."""

@@ -97,7 +97,7 @@ class LogitsRules(Spec):
 
 
 class Sampling(LogitsRules):
-    """Sampling settings of one request; temperature 0 is greedy.
+    """Sampling settings of one request. Temperature 0 is greedy.
 
     Biases and penalties are applied first, then the rules, the temperature, and the filters in the order of the fields.
     `json_schema`, `regex`, `lark` and `choices` allow only tokens with which the whole text can still match.
@@ -177,7 +177,7 @@ class Sampling(LogitsRules):
         return self.temperature == 0
 
     def said_limit(self, num_prompt: int) -> int | None:
-        """Return the limit on generated tokens that the settings of a model contain; None if they contain none.
+        """Return the limit on generated tokens that a model's settings set explicitly; None if they set no limit.
 
         Raises:
             SpecError: `max_length` leaves no token.

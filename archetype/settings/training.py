@@ -120,7 +120,7 @@ class RunSettings(Spec):
 
 
 class Limits(Spec):
-    """Limits of a run; training ends when the first of them is reached."""
+    """Limits of a run. Training ends when the first limit is reached."""
 
     tokens: Annotated[
         Annotated[float, Field(ge=1, le=MAX_FLOAT)] | None,

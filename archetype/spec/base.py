@@ -46,7 +46,7 @@ EACH_LAYER = "each layer"  # write layers one by one, without groups that repeat
 
 
 class Spec(BaseModel):
-    """Frozen, validated data; an unknown key is an error that suggests the nearest valid name."""
+    """Frozen, validated data. An unknown key is an error that suggests the nearest valid name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
@@ -79,7 +79,7 @@ class Spec(BaseModel):
         }
 
     def always_said(self) -> tuple[str, ...]:
-        """Return fields that are written even if they have their default, because absence has another meaning."""
+        """Return fields that are written even with their default value, because absence has a different meaning."""
         return ()
 
     def dump(self, full: bool = False, each_layer: bool = False) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class Spec(BaseModel):
         return self.parse(data)
 
     def replace(self, **fields: Any) -> Self:
-        """Return a validated copy with some fields replaced; other defaults remain defaults."""
+        """Return a validated copy with some fields replaced. Other defaults remain defaults."""
         copy = self.parse({name: getattr(self, name) for name in type(self).model_fields} | fields)
         object.__setattr__(copy, "__pydantic_fields_set__", self.model_fields_set | fields.keys())
         return copy

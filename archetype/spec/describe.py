@@ -1,6 +1,6 @@
 """Descriptions of the fields of specifications, from their metadata or the `Attributes:` of class docstrings.
 
-They are used in the JSON Schema, by `archetype explain`, and on the page of all kinds, docs/kinds.md, which
+The descriptions are used in the JSON Schema, by `archetype explain`, and on the page of all kinds, docs/kinds.md, which
 `python -m archetype.spec.describe` prints.
 """
 
@@ -56,7 +56,7 @@ def add_descriptions(schema: dict[str, Any], cls: type[Spec]) -> None:
 
 
 def kinds() -> Iterator[tuple[str, type[Spec]]]:
-    """Yield (role, class) of everything with a `kind`, models first."""
+    """Yield (role, class) for every class with a `kind`, models first."""
     load_all_kinds()
     roles = filter(_is_own, Part.__subclasses__())
     for role in sorted(roles, key=lambda role: (role.role_name() != "model", role.role_name())):
@@ -68,7 +68,7 @@ def kinds() -> Iterator[tuple[str, type[Spec]]]:
 
 
 def classes_of(kind: str) -> tuple[list[tuple[str, type[Spec]]], str]:
-    """Return (role, class) of everything with this kind, and the name by which it is written (for synonyms).
+    """Return (role, class) for every class of this kind, and how to write the kind (for synonyms).
 
     Raises:
         SpecError: the kind is unknown.
@@ -131,7 +131,7 @@ def entry(role: str, cls: type[Spec], heading: str = "") -> str:
 
 
 def page() -> str:
-    """Return the page of all kinds, and of specifications without a kind."""
+    """Return the reference page (docs/kinds.md) of all kinds and of specifications without a kind."""
     others = (cls for cls in _subclasses(Spec) if "kind" not in cls.model_fields and not issubclass(cls, Part))
     named = (cls for cls in others if _is_own(cls) and cls.model_fields and not cls.__name__.startswith("_"))
     entries = [*kinds(), *(("no kind", cls) for cls in named)]

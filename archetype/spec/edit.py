@@ -67,7 +67,7 @@ def differences(a: Spec, b: Spec) -> list[Change]:
 
 
 def value_at(spec: Spec, target: str) -> Any:
-    """Return the value at a path; of several items, the first."""
+    """Return the value at a path, or the first value if the path names several items."""
     value: Any = spec.dump(full=True, each_layer=True)
     for key in _keys(target):
         if key == "num_layers" and isinstance(value, dict) and "layers" in value:
@@ -96,7 +96,7 @@ def _layers_at(data: Any, keys: Sequence[Key]) -> list[Any] | None:
 def changes_of(
     values: Sequence[Any], place: str = "", within_kinds: bool = False
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yield every path at which dumps with each layer differ, with its value in each dump.
+    """Yield every path at which dumps with `each_layer` differ, and its value in each dump.
 
     Args:
         place: path of the values.

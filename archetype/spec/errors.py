@@ -45,7 +45,7 @@ WORDS = {  # {pydantic error type: (cause, remedy)}
 
 
 def invalid(place: str, cause: str, remedy: str = "") -> NoReturn:
-    """Raise an error in a validator; `explain` converts it to a `SpecError`.
+    """Raise an error in a validator. `explain` converts it to a `SpecError`.
 
     Args:
         place: path of the field, relative to the validated object.
@@ -68,7 +68,7 @@ def inside(place: str) -> Iterator[None]:
 
 
 def explain(error: ValidationError, every: bool = True) -> SpecError:
-    """Convert pydantic errors to place, cause and remedy; an error repeated in several layers is reported once."""
+    """Convert pydantic errors to place, cause and remedy. Report an error repeated in several layers once."""
     # Pydantic reports an error for every member of a union. Only one of them is kept for each place.
     details: list[ErrorDetails] = []
     unions: list[int] = []  # indices into `details` of errors that concern a member of a union
@@ -204,6 +204,6 @@ def in_words(detail: ErrorDetails) -> tuple[str, str]:
 
 
 def cut(value: Any) -> str:
-    """Return a value as shown in messages; long values are shortened in the middle."""
+    """Return a value as shown in messages. Long values are shortened in the middle."""
     shown = repr(value) if isinstance(value, str | int | float | bool | None) else f"a {type(value).__name__}"
     return shorten(shown, MAX_SHOWN)

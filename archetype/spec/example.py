@@ -12,7 +12,7 @@ VALUES = {bool: "true", int: "8", float: "1.0", str: "NAME"}
 
 
 def example_of_kind(kinds: dict[str, type[Part]]) -> str:
-    """Return an example of the most common kind that is not absent, as a word if possible."""
+    """Return an example of the most common kind other than the absent part, as a word if possible."""
     present = {kind: cls for kind, cls in kinds.items() if not cls.is_absent} or kinds
     kind = next((kind for kind in SYNONYMS if kind in present), next(iter(present)))
     return example(present[kind]) if _required(present[kind]) else kind

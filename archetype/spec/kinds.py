@@ -82,7 +82,7 @@ def part(cls: P) -> P:
     """Register a part, so that files can name it by the default of its `kind`.
 
     Raises:
-        SpecError: it has no role or no kind, or another class has this kind.
+        SpecError: the part has no role or no kind, or another class has this kind.
     """
     field = cls.__pydantic_fields__.get("kind")
     if field is None or not isinstance(field.default, str) or not cls.roles():
@@ -99,7 +99,7 @@ def part(cls: P) -> P:
 
 
 def parts_within(value: Any) -> Iterator[Part]:
-    """Yield a part and all parts in its fields, at any depth; nothing for other values."""
+    """Yield a part and all parts in its fields, at any depth. Other values contain no parts."""
     if isinstance(value, Part):
         yield value
     if isinstance(value, Spec):
@@ -116,7 +116,7 @@ def kinds_from_outside(value: Any) -> set[type[Part]]:
 
 
 def registered_kind(name: str) -> type[Part] | None:
-    """Return the class of a kind named as Role.kind; None if it is not registered."""
+    """Return the class of a kind from its name, Role.kind; None if the kind is not registered."""
     load_all_kinds()
     role_name, _, kind = name.partition(".")
     return next((role.kinds.get(kind) for role in Part.__subclasses__() if role.__name__ == role_name), None)
@@ -136,7 +136,7 @@ _being_described: ContextVar[frozenset[str]] = ContextVar("being described", def
 
 
 class ByKind:
-    """Metadata of a field that is parsed as the class that `kind` names; the JSON Schema contains all these classes.
+    """Field metadata: parse the value as the class named by its `kind`. The JSON Schema lists all allowed classes.
 
     Args:
         only: class attributes; a class is allowed if at least one of them is true (absent: all classes are allowed).
@@ -148,7 +148,7 @@ class ByKind:
         self.role, self.only, self.default, self.is_said = role, only, default, is_said
 
     def kinds(self) -> dict[str, type[Part]]:
-        """Return the allowed classes, by name."""
+        """Return the allowed classes, keyed by kind."""
         load_all_kinds()
         if not self.only:
             return self.role.kinds
@@ -233,7 +233,7 @@ def _has_defaults(cls: type[Part]) -> bool:
 
 
 class Named:
-    """Metadata of a union by `kind`: a string is read as the member with that name and all its defaults."""
+    """Field metadata of a union by `kind`: a string is read as the member of that kind with its defaults."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_before_validator_function(as_mapping, handler(source))
@@ -244,5 +244,5 @@ class Named:
 
 
 def as_mapping(value: Any) -> Any:
-    """Return {"kind": value} for a string; other values unchanged."""
+    """Return {"kind": value} for a string, and other values unchanged."""
     return {"kind": value} if isinstance(value, str) else value

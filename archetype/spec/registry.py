@@ -1,4 +1,4 @@
-"""Registry of the kinds' folders and of what their files provide.
+"""Registry of the folders of kinds and of the capabilities that their files provide.
 
 Every kind of part and model has a folder in `archetype/parts` or `archetype/models`. Its `spec.py` declares the kind,
 and each other file is a capability: `module.py` computes it, `cost.py` counts it, and so on. The file of a capability

@@ -25,7 +25,7 @@ def cycle(num_layers: int, *blocks: T) -> tuple[T, ...]:
 def runs(layers: Sequence[H]) -> list[tuple[int, tuple[H, ...]]]:
     """Split a stack into repeated groups, (times, group), from left to right.
 
-    At each index, the group is taken whose repetitions cover the most layers.
+    At each index, the group whose repetitions cover the most layers is taken.
     """
     distinct: dict[H, int] = {}
     codes = [distinct.setdefault(block, len(distinct)) for block in layers]
@@ -42,7 +42,7 @@ def runs(layers: Sequence[H]) -> list[tuple[int, tuple[H, ...]]]:
 
 
 def restacked(layers: Sequence[dict[str, Any]], num_layers: int) -> list[dict[str, Any]] | None:
-    """Truncate a stack's layers (plain data) to a number, or repeat their pattern; return None without a pattern.
+    """Truncate layers (plain data) to `num_layers`, or repeat their pattern. Return None if they have no pattern.
 
     If all later layers reuse the weights of a first group, further layers do so as well. Any other pattern repeats with
     its own weights, and weights shared within it are shared within each repetition.

@@ -11,12 +11,12 @@ __all__ = ["document_schema", "to_json", "to_yaml"]
 
 
 def to_yaml(spec: Spec) -> str:
-    """Return the specification as YAML; parsing it returns an equal specification."""
+    """Return the specification as YAML. Parsing the YAML returns an equal specification."""
     return mapping_to_yaml(spec.dump())
 
 
 def to_json(spec: Spec) -> str:
-    """Return the specification as JSON; parsing it returns an equal specification."""
+    """Return the specification as JSON. Parsing the JSON returns an equal specification."""
     return json.dumps(spec.dump(), indent=2) + "\n"
 
 

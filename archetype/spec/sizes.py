@@ -1,4 +1,4 @@
-"""Types of fields that are proportional to a size of the model; `set --scale` changes them together."""
+"""Types of fields that are proportional to a size of the model, so that `set --scale` changes them together."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -55,16 +55,16 @@ def meant_kind(name: str, kinds: "dict[str, object] | list[str]") -> tuple[str, 
 
 
 def nearest_kind(name: str, kinds: "dict[str, object] | list[str]") -> str:
-    """Return a suggestion for an unknown kind: by synonym, by similarity, or all kinds."""
+    """Return a suggestion for an unknown kind: a synonym's kind, the most similar kind, or all kinds."""
     meant = meant_kind(name, kinds)
     return f"write {meant[1]}" if meant else nearest(name, kinds)
 
 
 def unknown_kind(name: object, kinds: list[str], of: str) -> tuple[str, str]:
-    """Return the cause and the remedy for an unknown kind; one of the two names all kinds.
+    """Return the cause and the remedy for an unknown kind. Either of them may list all kinds.
 
     Args:
-        of: what has these kinds, such as norm.
+        of: role of these kinds, such as norm.
     """
     remedy = nearest_kind(str(name), kinds)
     listed = "" if remedy.startswith("use one of") else f" ({', '.join(kinds)})"

@@ -20,7 +20,7 @@ FEW = 16  # vectors; for fewer, converting the matrix to float32 costs more than
 def project(
     kernels: Kernels, x: Float[Tensor, "... D"], weight: Weight, bias: Tensor | None = None
 ) -> Float[Tensor, "... F"]:
-    """Return x W^T + bias; call it without `kernels`."""
+    """Return x W^T + bias. Callers omit `kernels`."""
     if isinstance(weight, PackedMatrix):
         if (y := weight.product(x, bias, kernels=kernels)) is not None:
             return y
@@ -35,7 +35,7 @@ def project(
 
 @without_context
 def look_up(kernels: Kernels, weight: Weight, ids: Int[Tensor, "*dims"]) -> Float[Tensor, "*dims D"]:
-    """Return rows of a table by index; call it without `kernels`."""
+    """Return rows of a table by index. Callers omit `kernels`."""
     if isinstance(weight, PackedMatrix):
         return weight.embedding(ids, kernels)
     return nn.functional.embedding(ids, weight)
@@ -74,7 +74,7 @@ class Linear(nn.Linear):
 def matrix_of(linear: nn.Module) -> Float[Tensor, "F D"]:
     """Return the matrix of a linear map without a bias, even if another library has wrapped it.
 
-    The `weight` of an adapter lacks what the adapter adds, so the map is applied to an identity matrix.
+    The `weight` of a wrapped layer does not include its adapter, so the layer is applied to an identity matrix.
     """
     if isinstance(linear, Linear):
         return linear.matrix()

@@ -1,4 +1,4 @@
-"""Lossless storage of bfloat16 matrices in 12 bits; trained weights have few distinct exponents.
+"""Lossless 12-bit storage of bfloat16 matrices, which works because trained weights have few distinct exponents.
 
 The low byte of a number (the last bit of the exponent and the mantissa) is stored unchanged. The high byte becomes 4
 bits: the sign, and a code for one of the 8 most frequent values in the matrix. Numbers with another high byte, about
@@ -30,7 +30,7 @@ BUFFERS = ("records", "high_bytes", "starts", "exceptions")
 
 
 class LosslessMatrix(PackedMatrix):
-    """A bfloat16 matrix, or a stack of matrices, in 12 bits; `dtype` is the dtype of the output of `embedding`."""
+    """A bfloat16 matrix, or a stack of matrices, in 12 bits. `dtype` is the dtype of the output of `embedding`."""
 
     unpacked_dtype = torch.bfloat16
     records: Tensor
@@ -155,7 +155,7 @@ def records_shape(rows: int, width: int) -> tuple[int, int, int, int]:
 
 
 def stored_rows(rows: int) -> Tensor:
-    """Return the row stored at each place; the last block repeats rows of the one before to have 32."""
+    """Return the row stored at each index. The last block repeats rows of the previous block to fill 32 rows."""
     blocks = torch.arange(0, rows, BLOCK_ROWS).clamp(max=rows - BLOCK_ROWS)
     return (blocks[:, None] + torch.arange(BLOCK_ROWS)).flatten()
 

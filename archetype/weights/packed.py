@@ -43,7 +43,7 @@ class PackedMatrix(nn.Module, ABC):
         """Return the float matrix, (rows, K)."""
 
     def as_floats(self, dtype: torch.dtype, kernels: Kernels = FUSED) -> Tensor:
-        """Return the float matrix, (rows, K)."""
+        """Return the float matrix, (rows, K), which is kept if no native kernels are available."""
         # Kept if no kernel multiplies packed matrices: unpacking in each step would take longer than the step.
         if not self._is_kept():
             return self.unpacked(dtype, kernels)
@@ -72,13 +72,13 @@ class PackedMatrix(nn.Module, ABC):
     def product(
         self, x: Tensor, bias: Tensor | None = None, indices: Tensor | None = None, kernels: Kernels = FUSED
     ) -> Tensor | None:
-        """Return x W^T + bias from the packed numbers; None if the matrix must be unpacked first.
+        """Return x W^T + bias from the packed weights; None if the matrix must be unpacked first.
 
         Args:
             x: (..., K).
             bias: (N,), or (E, N) for a stack.
             indices: for each vector, the matrices of a stack to multiply by, (number of vectors, k).
-            kernels: compute the product, or record it.
+            kernels: kernels that compute the product or record it.
         """
 
 
@@ -86,7 +86,7 @@ Weight = Tensor | PackedMatrix
 
 
 def matrices(model: nn.Module, multiple: int) -> Iterator[tuple[str, Tensor]]:
-    """Yield the parameters in `packed_parameters` of their modules whose columns are a multiple of `multiple`."""
+    """Yield the parameters in `packed_parameters` whose number of columns is a multiple of `multiple`."""
     for name, parameter in model.named_parameters():
         parent, _, attribute = name.rpartition(".")
         if (
@@ -101,7 +101,7 @@ def is_packed(model: nn.Module) -> bool:
 
 
 def unpack_without_kernels(model: nn.Module) -> None:
-    """Unpack now the matrices that the first pass would unpack."""
+    """Unpack in advance the matrices that the first pass would unpack."""
     for module in model.modules():
         if isinstance(module, PackedMatrix) and module._is_kept():
             module.as_floats(module.dtype)

@@ -16,7 +16,7 @@ def check_type(weights: str) -> None:
     """Raise an error unless `weights` is a type of packed matrices.
 
     Raises:
-        SpecError: there is no such type.
+        SpecError: the type is unknown.
     """
     if weights not in TYPES:
         cause = f"{weights!r} is not a type of packed weights"

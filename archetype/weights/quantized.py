@@ -1,7 +1,7 @@
-"""int8 and int4 matrices: 32 consecutive numbers of a row share a scale, as in llama.cpp's q8_0 and q4_0.
+"""int8 and int4 matrices: 32 consecutive weights of a row share a scale, as in llama.cpp's q8_0 and q4_0.
 
-A number is (q - offset) * scale, with q unsigned and the scale in float16. Vectors that are multiplied with them are
-rounded to 16-bit integers in groups of 32, so nearly all of the error comes from the weights.
+A weight is (q - offset) * scale, with q unsigned and the scale in float16. Vectors are multiplied by these matrices
+after rounding to 16-bit integers in groups of 32, so nearly all of the error comes from the weights.
 """
 
 from copy import copy
@@ -26,7 +26,7 @@ class QuantizedMatrix(PackedMatrix):
     """An int8 or int4 matrix, or a stack of matrices.
 
     Args:
-        quants: uint8, (rows, K) for 8 bits, or (rows, K / 2) for 4 bits, with the first of two numbers in the low half.
+        quants: uint8, (rows, K) for 8 bits, or (rows, K / 2) for 4 bits, with the first of two weights in the low half.
         scales: float16, (rows, K / 32).
         size: rows of one matrix of the stack.
         dtype: dtype of the output of `embedding`.
@@ -48,7 +48,7 @@ class QuantizedMatrix(PackedMatrix):
         self.register_buffer("scales", _packed(scales, self.lanes, 1))
 
     def canonical(self) -> tuple[Tensor, Tensor]:
-        """Return quants and scales in rows, not in blocks whose size depends on the machine."""
+        """Return quants and scales in row order, independent of this machine's block size."""
         return _unpacked(self.quants, self.lanes, 4)[: self.rows], _unpacked(self.scales, self.lanes, 1)[: self.rows]
 
     def unpacked(self, dtype: torch.dtype, kernels: Kernels = FUSED) -> Tensor:
@@ -102,7 +102,7 @@ class QuantizedMatrix(PackedMatrix):
         return quantized_product(kernels, x, self.quants, self.scales, self.size, count, self.bits, bias, indices)
 
     def _fits(self, kernels: Kernels) -> bool:
-        """Return whether it is packed as these kernels read it."""
+        """Return whether the matrix is packed in the layout that these kernels read."""
         return self.lanes == kernels.library.lanes
 
 

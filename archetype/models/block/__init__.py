@@ -1,1 +1,1 @@
-"""Blocks (layers): contents with norms and residual connections."""
+"""Blocks (layers): sublayers with norms and residual connections."""

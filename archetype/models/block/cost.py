@@ -1,4 +1,4 @@
-"""Cost of a block: its contents, norms and residual connections."""
+"""Cost of a block: its sublayers, norms and residual connections."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -20,12 +20,12 @@ from archetype.roles.residual import Residual, ResidualSum
 
 
 class BlockCost:
-    """Cost of one block, by module.
+    """Cost of one block, for each of its modules.
 
     Args:
         d: d_model.
         residual: residual wiring of the stack.
-        vocabulary: vocabulary size V, for contents with tables by token id.
+        vocabulary: vocabulary size V, for sublayers with a table indexed by token id.
     """
 
     def __init__(
@@ -82,12 +82,12 @@ class BlockCost:
 
 @cost_of(ResidualSum)
 class ResidualSumCost(ResidualCost):
-    """Cost of a plain residual sum: nothing."""
+    """Zero cost of a plain residual sum."""
 
 
 @cost_of(spec.NoMixer)
 class NoMixerCost(MixerCost):
-    """Cost of the absent mixer: nothing."""
+    """Zero cost of an absent mixer."""
 
     complexity = Complexity("O(1)", "O(1)", "O(1)")
 
@@ -143,7 +143,7 @@ class ParallelResidualCost(NormedResidualCost):
 
 @cost_of(spec.Plain)
 class PlainCost(WiringCost):
-    """Cost of a wiring without norms: nothing."""
+    """Zero cost of a wiring without norms."""
 
     def parameters(self, content: str) -> tuple[Formula, Formula]:
         return ZERO, ZERO

@@ -1,4 +1,4 @@
-"""Diagrams of blocks: how each wiring connects contents to the stream."""
+"""Diagrams of blocks: how each wiring connects sublayers to the stream."""
 
 from archetype.models.block.spec import Block, OutputNorm, ParallelResidual, Plain, PostNorm, PreNorm, SandwichNorm
 from archetype.parts.attention.diagram import cross_attention

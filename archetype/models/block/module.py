@@ -20,10 +20,10 @@ from archetype.roles.residual import Residual
 
 
 class Block(nn.Module):
-    """The contents of a layer and their norms; each wiring is a subclass with a `forward`.
+    """The sublayers of a block and their norms. Each wiring is a subclass with a `forward`.
 
     Attributes:
-        contents: names of the contents that the block has, in the order of computation.
+        contents: names of the block's sublayers, in the order of computation.
     """
 
     norms: ClassVar[tuple[str, ...]] = ("norm",)  # `mixer_norm`, `cross_norm`, `feedforward_norm`, ...
@@ -60,7 +60,7 @@ class Block(nn.Module):
             self.add_module(f"{name}_residual", module_class(residual)(residual, residual_place))
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState:
-        """Return the state before the first token: the mixer's, or a `BlockState` of all contents with a state.
+        """Return the state before the first token: the mixer's state, or a `BlockState` of all sublayers with a state.
 
         Raises:
             SpecError: the mixer has no state, such as one of an extension that only reads whole sequences.
@@ -85,7 +85,7 @@ class Block(nn.Module):
         return content
 
     def own_state(self, content: str, context: ForwardContext, state: LayerState | None) -> LayerState | None:
-        """Return a content's part of the block's state; without a state, cross-attention reads the encoder's output."""
+        """Return a sublayer's state. Without a state, cross-attention projects the encoder's output."""
         if isinstance(state, BlockState):
             content_state: LayerState | None = getattr(state, content)
         else:
@@ -98,16 +98,16 @@ class Block(nn.Module):
         return content_state
 
     def branch(self, y: Vectors) -> Vectors:
-        """Apply dropout and the residual scale to a content's output before it is added to the stream."""
+        """Apply dropout and the residual scale to a sublayer's output before it is added to the stream."""
         z = dropout(y, self.dropout, self.training)
         return z if self.residual_scale == 1.0 else z * self.residual_scale
 
     def read(self, content: str, x: Tensor, context: ForwardContext) -> Vectors:
-        """Return what a content reads from the residual stream, (B, T, D)."""
+        """Return the vectors that a sublayer reads from the residual stream, (B, T, D)."""
         return x if self.adds_up else self._residual(content).read(x, context)
 
     def write(self, content: str, x: Tensor, y: Vectors, context: ForwardContext) -> Tensor:
-        """Return the residual stream after adding a content's output `y` (B, T, D), with dropout and scale."""
+        """Return the residual stream after adding a sublayer's output `y` (B, T, D), with dropout and scale."""
         z = self.branch(y)
         return x + z if self.adds_up else self._residual(content).write(x, z, context)
 
@@ -175,7 +175,7 @@ class OutputNormBlock(Block):
 
 @module_for(spec.ParallelResidual)
 class ParallelBlock(Block):
-    """x + mixer(norm(x)) + feedforward(norm'(x)); with a shared norm, the second reads the first's."""
+    """x + mixer(norm(x)) + feedforward(norm'(x)). With a shared norm, both read the same vectors."""
 
     added = ""
 
@@ -198,7 +198,7 @@ class ParallelBlock(Block):
 
 @module_for(spec.Plain)
 class PlainBlock(Block):
-    """F(x); the output of cross-attention is added to its query vector (Luong 2015, equation 5)."""
+    """F(x), with the output of cross-attention added to its query vector (Luong 2015, equation 5)."""
 
     norms = ()
 

@@ -1,4 +1,4 @@
-"""Specification of blocks: contents, and wirings of norms and residual connections."""
+"""Specification of blocks: sublayers, and the wirings of their norms and residual connections."""
 
 from typing import ClassVar, Literal
 
@@ -20,7 +20,7 @@ __all__ = ["Block", "NoMixer", "OutputNorm", "ParallelResidual", "Plain", "PostN
 
 
 class NormedWiring(Wiring):
-    """Base class of wirings with a norm for each sublayer; `norm` applies where a sublayer has no separate norm.
+    """Base class of wirings with a norm for each sublayer. `norm` applies where a sublayer has no separate norm.
 
     Attributes:
         norm: norm of every sublayer.
@@ -35,7 +35,7 @@ class NormedWiring(Wiring):
     feedforward_norm: AnyNorm | None = None
 
     def norm_of(self, content: str, norm: str = "norm") -> Norm:
-        """Return the norm of a content, or else the common one."""
+        """Return the norm of a sublayer, or the common norm if it has no separate norm."""
         field = f"{'cross_attention' if content == 'cross' else content}_{norm}"
         content_norm: Norm | None = getattr(self, field, None)
         return self.norm if content_norm is None else content_norm

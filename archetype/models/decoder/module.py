@@ -68,7 +68,7 @@ class Decoder(Stack, CausalModel):
             self.further_tokens = FurtherTokens(decoder.further_tokens, further)
 
     def new_draft_state(self, batch: int, capacity: int) -> State:
-        """Return a state like `new_state`, extended by what multi-token prediction reads and stores."""
+        """Return `new_state` with additional state for multi-token prediction."""
         assert self.further_tokens is not None
         state = self.new_state(batch, capacity)
         state.layers += self.further_tokens.new_layers(batch, state.capacity, self.dtype, self.device)

@@ -9,7 +9,7 @@ from archetype.spec.registry import provides
 
 
 class Stage(nn.Module):
-    """The layers of one pipeline stage; the first includes the embedding, the last the final norm and the head."""
+    """The layers of one pipeline stage. The first stage has the embedding, the last has the final norm and the head."""
 
     def __init__(self, model: Decoder, number: int, num_stages: int) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Stage(nn.Module):
             model.final_norm = model.lm_head = nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the next stage's input, (B, T, D), from tokens or the previous stage; the last returns logits."""
+        """Compute the input of the next stage, (B, T, D), or logits in the last stage, from tokens or vectors."""
         context = ForwardContext.of(x)
         if self.is_first:
             x = self.model.embedding(x, context)
@@ -36,7 +36,7 @@ class Stage(nn.Module):
 
 @provides("parallel", Decoder)
 class DecoderPlans(Plans[Decoder]):
-    """Split plans of decoders."""
+    """Pipeline parallelism plans for decoders."""
 
     def stage(self, index: int, num_stages: int) -> Stage:
         # layers are assigned in order

@@ -27,7 +27,7 @@ class Encoder(Stack, TokenModel):
         self.add_head(encoder.head, encoder.vocab_size, encoder.d_model)
 
     def pooled(self, hidden: Vectors, num_tokens: Lengths | None = None) -> Float[Tensor, "B D"]:
-        """Return the vector of each sequence: its first token's or the mean, through the pooler if there is one."""
+        """Return the vector of each sequence: its first token's vector or the mean, after the pooler, if any."""
         # (B, D)
         vector = hidden[:, 0] if self.spec.pooling == "first" else mean_over_tokens(hidden, num_tokens)
         return vector if self.pooler is None else self.pooler(vector)

@@ -1,4 +1,4 @@
-"""Cost of encoder-decoders; the source is encoded once."""
+"""Cost of encoder-decoders, which encode each source once."""
 
 from archetype.cost.formula import ZERO, Counts, Formula, prefixed, symbol
 from archetype.cost.registry import cost_of

@@ -85,7 +85,7 @@ class EncoderDecoder(TokenModel):
         dtype: torch.dtype | None = None,
         num_beams: int = 1,
     ) -> State:
-        """Return the state of targets for encoded sources; same arguments as `new_state`."""
+        """Return the state of targets for encoded sources. Takes the arguments of `new_state`."""
         capacity = min(capacity or self.spec.context_length, self.spec.context_length)
         batch, dtype = source.vectors.shape[0] * num_beams, dtype or self.dtype  # one row per beam
         if bridge is None:
@@ -104,7 +104,7 @@ class EncoderDecoder(TokenModel):
         return State(torch.zeros(batch, dtype=torch.long, device=self.device), layers, capacity)
 
     def empty_state(self, batch: int, capacity: int, source_length: int, num_beams: int = 1) -> State:
-        """Allocate rows for targets whose sources are not known yet; rows of a `new_state` are inserted later."""
+        """Allocate rows for targets whose sources are not known yet. Rows of a `new_state` are inserted later."""
         num_rows, dtype, device = batch * num_beams, self.dtype, self.device
         layers = self.decoder.new_layers(num_rows, capacity, dtype, device)
         for index, block in enumerate(self.decoder.blocks):

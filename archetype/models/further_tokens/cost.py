@@ -10,7 +10,7 @@ from archetype.parts.head.cost import HeadCost
 
 
 class FurtherTokensCost:
-    """Cost of all further tokens; `head` is the model's, which is applied to each of them."""
+    """Cost of all further tokens. The model's `head` is applied to each of them."""
 
     def __init__(self, further: spec.FurtherTokens, stack: StackView, head: HeadCost) -> None:
         self.count, self.stack, self.head = further.count, StackCost(stack), head

@@ -11,7 +11,7 @@ PLACE = "further_tokens"
 
 
 def further_stream(further: FurtherTokens, cost: FurtherTokensCost, text: Callable[[Formula], str]) -> Stream:
-    """Draw the path from the head's input and the next token's embedding to the head's input for the token after."""
+    """Draw the path from the head's input and the next token's embedding to the head's input for the token after it."""
     norm, d = further.norm, text(cost.stack.d)
 
     def normed(name: str) -> tuple[Step, ...]:

@@ -69,7 +69,7 @@ class FurtherTokens(nn.Module):
     def forward(self, hidden: Vectors, embedded: Vectors, context: ForwardContext) -> tuple[Vectors, ...]:
         """Return the head's inputs for each further token of whole sequences, (B, T, D) each.
 
-        At a row's last positions, whose next tokens lie beyond it, they are meaningless; no other position reads them.
+        At the last positions of a row, whose further tokens are beyond its end, they are undefined and never read.
 
         Args:
             hidden: the head's inputs for the next token.
@@ -88,7 +88,7 @@ class FurtherTokens(nn.Module):
         """Return the head's inputs for one further token, (B, T, D).
 
         Args:
-            hidden: the head's inputs for the token before.
+            hidden: the head's inputs for the previous token.
             embedded: embedding of that token.
             context: positions of `hidden`.
             state: state of the block (absent: whole sequences).

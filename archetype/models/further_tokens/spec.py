@@ -13,7 +13,7 @@ __all__ = ["FurtherTokens"]
 
 
 class FurtherTokens(Spec):
-    """Prediction of `count` tokens after the next one, each by a separate block (DeepSeek-AI 2024b, section 2.2).
+    """Prediction of `count` tokens after the next token, each by a separate block (DeepSeek-AI 2024b, section 2.2).
 
     At each position, block k reads the head's input for the previous token and the embedding of that token, both
     normalized, concatenated and projected to d_model. Embedding and head are shared with the model. Training adds
@@ -32,14 +32,14 @@ class FurtherTokens(Spec):
     loss_weight: NotNegative = 0.3
 
     def stack(self, layers: Sequence[Block], d_model: int) -> StackView:
-        """Return the blocks as a separate stack without a final norm, since each block ends with one."""
+        """Return the blocks as a separate stack without a final norm, since each block ends with a norm."""
         block = self.block or layers[-1].model_copy(update={"mixer": layers[-1].mixer.own})
         blocks = (block.own,) * self.count
         field = "further_tokens.block"
         return StackView("further_tokens.", blocks, NoNorm(), d_model, causal=True, block_field=field)
 
     def check(self, stack: StackView) -> None:
-        """Refuse, in a validator, a block that cannot follow the layers."""
+        """Call `invalid` for a block that cannot follow the layers."""
         if self.block is not None and self.block != self.block.own:
             invalid("further_tokens.block.weights_of", "this block cannot share weights", "leave it out")
         if stack.sources:

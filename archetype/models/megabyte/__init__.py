@@ -1,1 +1,1 @@
-"""MegaByte: a global model over patches, a local one over the bytes of each (Yu 2023)."""
+"""MegaByte: a global model over patches, and a local model over the bytes of each patch (Yu 2023)."""

@@ -30,7 +30,7 @@ from archetype.weights.packed import Weight
 
 @dataclass
 class PatchState(LayerState):
-    """State of a global layer: the first slot holds the start vector, each later one a complete patch."""
+    """State of a global layer: the first slot holds the start vector, each later slot a complete patch."""
 
     layer: LayerState
     patch_size: int
@@ -45,7 +45,7 @@ class PatchState(LayerState):
 
 @dataclass
 class PartialPatch(LayerState):
-    """The current patch of each row: its bytes, undefined beyond those written, and its context."""
+    """The current patch of each row: its bytes, undefined where not yet written, and its context."""
 
     tokens: Int[Tensor, "B J"]
     context: Float[Tensor, "B D_g"]
@@ -69,7 +69,7 @@ class WithStartToken(nn.Module):
 
 
 class GlobalEmbedding(WithStartToken):
-    """Byte vectors plus position vectors; the vectors of a patch's J bytes are concatenated to D_g features."""
+    """Byte vectors plus position vectors. The vectors of a patch's J bytes are concatenated to D_g features."""
 
     def __init__(self, model: MegaByteSpec) -> None:
         super().__init__(model, model.global_model.d_model)
@@ -86,7 +86,7 @@ class GlobalEmbedding(WithStartToken):
 
 
 class LocalEmbedding(WithStartToken):
-    """For each byte the vector of the previous one; for a patch's first byte, the start vector."""
+    """Vector of the previous byte for each byte of a patch, and the start vector for its first byte."""
 
     def __init__(self, model: MegaByteSpec) -> None:
         super().__init__(model, model.local_model.d_model)
@@ -99,7 +99,7 @@ class LocalEmbedding(WithStartToken):
 
 @module_for(MegaByteSpec)
 class MegaByte(CausalModel):
-    """A large model over patches and a small one that generates the bytes of each patch."""
+    """A large model over patches, and a small model that generates the bytes of each patch."""
 
     probes: ClassVar = {"contexts": "B M D_g"}  # context of each patch, from the global to the local model
     spec: MegaByteSpec

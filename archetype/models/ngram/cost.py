@@ -13,7 +13,7 @@ from archetype.parts.head.cost import HeadCost
 
 @cost_of(spec.NGram)
 class NGramCost(ModelCost):
-    """Cost of layers on the vectors of the newest n tokens; only positions with logits are computed."""
+    """Cost of layers on the vectors of the newest n tokens, at positions with logits only."""
 
     def __init__(self, model: spec.NGram) -> None:
         super().__init__(model)

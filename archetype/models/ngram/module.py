@@ -1,4 +1,4 @@
-"""The n-gram model: predicts the next token from the newest n."""
+"""The n-gram model: predicts the next token from the newest n tokens."""
 
 from dataclasses import dataclass
 

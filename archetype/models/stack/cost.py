@@ -1,4 +1,4 @@
-"""Cost of a stack of blocks; equal layers are counted once."""
+"""Cost of a stack of blocks, which counts equal layers once."""
 
 from collections.abc import Hashable, Iterator, Sequence
 from functools import cached_property, partial
@@ -38,7 +38,7 @@ class LayerGroup(NamedTuple):
 
 
 class StatePart(NamedTuple):
-    """State of some equal layers."""
+    """State of a group of equal layers."""
 
     name: str  # layers in short notation, or name of a state outside the layers
     kind: str  # kind of their mixer
@@ -75,7 +75,7 @@ class StackCost:
 
     @cached_property
     def sharing(self) -> dict[str, dict[int, int]]:
-        """Index of the layer whose weights, or whose keys, a layer uses, for the layers that do."""
+        """For each layer that uses another layer's weights or keys, the index of that other layer."""
         layers = list(enumerate(self.stack.layers))
         sources = {
             "weights": {layer: block.weights_of for layer, block in layers},

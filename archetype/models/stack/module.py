@@ -18,7 +18,7 @@ from archetype.nn.residual import enter, leave
 
 
 class Blocks(nn.ModuleList):
-    """The blocks of a stack; only layers that do not share another layer's weights have a module.
+    """The blocks of a stack. Only layers that do not share another layer's weights have a module.
 
     Indexing and iteration cover all layers: a layer that shares weights returns the module of the earlier layer.
     """
@@ -47,10 +47,10 @@ class Blocks(nn.ModuleList):
 
 
 class Stack(nn.Module):
-    """The layers of a specification, as a model or as one of its sides.
+    """The layers of a specification, as a whole model or as one side of a model.
 
     Attributes:
-        num_recomputed: number of first blocks with activation checkpointing in training.
+        num_recomputed: number of blocks, counted from the first, with activation checkpointing in training.
     """
 
     def __init__(self, stack: StackView) -> None:
@@ -76,11 +76,11 @@ class Stack(nn.Module):
     def run(
         self, x: Tensor, context: ForwardContext, state: State | None = None, layers: range | None = None
     ) -> Tensor:
-        """Return the vectors after all layers, (B, T, D), before the final norm; states are updated in place.
+        """Return the vectors after all layers, (B, T, D), before the final norm. States are updated in place.
 
         Args:
             state: state of all layers (absent: whole sequences).
-            layers: compute only these, from one residual stream to the next (pipeline parallelism).
+            layers: compute only these layers, with residual streams as input and output (pipeline parallelism).
         """
         context.position_bias, context.left, context.sources = self.position_bias, {}, self.sources
         stream = enter(self.residual, x) if layers is None else x  # (B, T, D), or several streams

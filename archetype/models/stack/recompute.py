@@ -12,7 +12,7 @@ from archetype.nn.context import ForwardContext, Vectors
 
 
 def recomputed(block: nn.Module, x: Vectors, context: ForwardContext) -> Vectors:
-    """Return the output of a block, saving only its input for backward; recomputation is exact to the bit."""
+    """Return the output of a block, saving only its input for backward. Recomputation is bit-exact."""
     # copies: the context of the pass changes until backward
     shared, left, layer, is_first = dict(context.shared), dict(context.left), context.layer, True
 

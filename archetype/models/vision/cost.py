@@ -10,7 +10,7 @@ from archetype.parts.embedding.cost import EmbeddingCost
 
 @cost_of(spec.VisionEncoder)
 class VisionEncoderCost(EncoderCost):
-    """Cost of an image encoder; all images have the same number of positions."""
+    """Cost of an image encoder, for which all images have the same number of positions."""
 
     reads = "images"
     embedding: EmbeddingCost

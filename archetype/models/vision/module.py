@@ -50,7 +50,7 @@ class PatchEmbedding(nn.Module):
 
 
 def patches(images: Float[Tensor, "B channels height width"], size: int) -> Float[Tensor, "B T pixels"]:
-    """Cut images into size x size patches, row by row; pixels = channels * size * size, by channel, row and column."""
+    """Cut images into size x size patches, row by row. A patch has its pixels in order of channel, row and column."""
     # (B, channels, rows, size, columns, size) to (B, rows, columns, channels, size, size)
     grid: Tensor = images.unflatten(3, (-1, size)).unflatten(2, (-1, size))
     return grid.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
@@ -68,7 +68,7 @@ class VisionEncoder(Stack, BaseModel):
         self.add_head(encoder.head, 0, encoder.d_model)
 
     def pooled(self, hidden: Vectors) -> Float[Tensor, "B D"]:
-        """Return the vector of each image: the class token's or the mean, through the pooler if there is one."""
+        """Return the vector of each image: the class token's vector or the mean, after the pooler, if any."""
         x = hidden[:, 0] if self.spec.class_token else hidden.mean(dim=1)
         return x if self.pooler is None else self.pooler(x)
 

@@ -20,8 +20,8 @@ class LoRALinear(Linear):
     """x W^T + b + (alpha / rank) dropout(x) A^T B^T (Hu 2021, section 4.1).
 
     Args:
-        linear: layer whose weight and bias are kept under their names.
-        adapter: gives rank, alpha and dropout.
+        linear: layer whose weight and bias keep their names.
+        adapter: specification with rank, alpha and dropout.
     """
 
     def __init__(self, linear: Linear, adapter: spec.Adapter) -> None:
@@ -55,7 +55,7 @@ class LoRALinear(Linear):
 
 
 class DoRALinear(LoRALinear):
-    """m (W + s B A) / |W + s B A| row by row; m is learned, and no gradient flows through the norm (Liu 2024, 4.3)."""
+    """m (W + s B A) / |W + s B A| row by row. m is learned, and no gradient flows through the norm (Liu 2024, 4.3)."""
 
     def __init__(self, linear: Linear, adapter: spec.Adapter) -> None:
         super().__init__(linear, adapter)
@@ -100,10 +100,10 @@ def adapter_parameters(model: nn.Module) -> set[str]:
 
 
 def install(model: nn.Module, adapter: spec.Adapter, seed: int = 0) -> None:
-    """Install an adapter around every linear layer that its targets name; outputs do not change at first.
+    """Install an adapter around every linear layer that its targets name. Outputs do not change before training.
 
     Raises:
-        SpecError: a target names no linear layer, or a quantized one.
+        SpecError: a target names no linear layer, or a quantized layer.
     """
     linears = {name: module for name, module in model.named_modules() if isinstance(module, Linear)}
     targets: set[str] = set()

@@ -1,4 +1,4 @@
-"""The table of attention: which strategy computes a pattern with a position, decided when the module is built."""
+"""Choice of the strategy that computes attention for a pattern and a position, when the module is built."""
 
 from archetype.errors import SpecError
 from archetype.nn.place import Place
@@ -16,10 +16,10 @@ from archetype.roles.position import AttentionSizes
 
 
 def build_position(attention: spec.Attention, sizes: AttentionSizes) -> Rotation | ScoreBias | QueryBias | None:
-    """Build the module of a layer's own positions; None for no positions and for those of the stack.
+    """Build the module of a layer's own positions; None if it has no positions or uses the stack's.
 
     Raises:
-        SpecError: the module of an extension is of no class that attention knows.
+        SpecError: the module of an extension has a class that attention does not support.
     """
     position = attention.position
     if position.is_absent or attention.stack_bias is not None:
@@ -45,7 +45,7 @@ def build_pairs(attention: spec.Attention, place: Place, bias: ScoreBias | Query
     An index wraps the strategy in `ChosenPairs`.
 
     Args:
-        bias: its own position bias (None: it has none, or the stack's).
+        bias: position bias of the layer (None: no bias, or the stack's).
     """
     # the rows of the table, the most specific first
     kind: type[MaskedPairs] = TiledPairs

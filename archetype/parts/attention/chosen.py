@@ -13,7 +13,7 @@ from archetype.parts.pattern.scores import ScoreFunction
 
 
 class ChosenPairs(MaskedPairs):
-    """The chosen pairs under a mask, or gathered for a single query; all allowed pairs where nothing was chosen.
+    """Attention to chosen keys under a mask, or gathered for a single query; without a choice, to all allowed keys.
 
     Args:
         learns_bias: whether its position bias has parameters.

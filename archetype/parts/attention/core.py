@@ -34,7 +34,7 @@ def attend(
         score: the score function.
         mask: (b, h, T, S): boolean, False where masked; or numbers added to the scores, -inf where masked.
         causal: the queries are the last T of S positions and see keys up to their own; for T < S a mask is required.
-        kernels: of the forward context.
+        kernels: kernels of the forward context.
     """
     if kernels.records and (y := attend_few(kernels, q, k, v, score, mask, causal)) is not None:
         return y
@@ -69,7 +69,7 @@ def attention_weights(
     mask: Tensor | None = None,
     causal: bool = False,
 ) -> Float[Tensor, "B H T S"]:
-    """Return softmax(scores) before dropout; same arguments as `attend`."""
+    """Return softmax(scores) before dropout. Takes the arguments of `attend`."""
     scores = score.scores(q, k)  # (B, H, T, S)
     if causal and mask is None:
         mask = torch.ones(scores.shape[2:], dtype=torch.bool, device=q.device).tril()
@@ -106,7 +106,7 @@ def attend_tiles(
 ) -> Float[Tensor, "B H T Q"]:
     """Return softmax(scores) v of whole sequences, computed only in the tiles that contain allowed pairs.
 
-    Each piece gives every query a weighted mean of its values and the log-sum-exp of its scores; with several pieces,
+    Each piece computes for every query a mean of its values and the log-sum-exp of its scores. With several pieces,
     the means are combined with weights softmax(log-sum-exps), which is exact.
     """
     if len(pieces) == 1:

@@ -15,7 +15,7 @@ from archetype.roles.pattern import Shape
 
 @cost_of(spec.Attention)
 class AttentionCost(MixerCost):
-    """Cost of four projections and two products over pairs of positions; of an additive score, tanh is not counted."""
+    """Cost of four projections and two products over pairs of positions, without the tanh of additive attention."""
 
     divides_state = True
 

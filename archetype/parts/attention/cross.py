@@ -27,7 +27,7 @@ class CrossAttention(MultiHeadProjection):
         return CrossKVCache.empty(batch, self.sizes.num_kv_heads, length, self.sizes.head_dim, dtype, device)
 
     def forward(self, x: Vectors, context: ForwardContext, source: CrossKVCache) -> Vectors:
-        """Attend from target positions (B beams, T, D) to sources; `beams` consecutive rows of x share each source."""
+        """Attend from target positions (B beams, T, D) to sources. `beams` consecutive rows of x share each source."""
         beams = x.shape[0] // source.keys.shape[0]
         q = context.probe(self, "q", self.queries(x))  # (B beams, H, T, P)
         # beams become positions, so that the keys of a source are not repeated for each beam

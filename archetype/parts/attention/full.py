@@ -1,4 +1,4 @@
-"""Attention of the full pattern without a position bias, for which no mask is computed if none is needed."""
+"""Full attention without a position bias, which computes a mask only if it needs one."""
 
 from torch import nn
 

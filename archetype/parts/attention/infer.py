@@ -114,7 +114,7 @@ def _rows_of_each(tensors: CheckpointMixer, width: int, parts: int) -> int:
 
 
 def num_heads(tensors: CheckpointMixer) -> int:
-    """Return the number of heads from a key; otherwise assume the usual head size, or the largest possible below it."""
+    """Return the number of heads from config.json; if absent, assume the usual head size or the largest that fits."""
     if (count := tensors.size(HEADS)) is not None:
         return count
     output_side = 1 if tensors.transposed else 0

@@ -28,8 +28,8 @@ from archetype.weights.linear import Linear
 class Attention(MultiHeadProjection):
     """o(softmax(scale * q k^T) v) with K key/value heads for H query heads (Vaswani 2017; Ainslie 2023).
 
-    `pairs` is the strategy that the pattern and the position give; `step` the native form of a decode step, if there is
-    one. Both are chosen here; a call only tells whole sequences from cached keys.
+    `pairs` is the strategy for the pattern and the position; `step` is the native decode step, if the kernels support
+    it. Both are chosen at construction. A call only distinguishes whole sequences from cached keys.
     """
 
     probes: ClassVar = {
@@ -65,7 +65,7 @@ class Attention(MultiHeadProjection):
         return indexed(cache, index)
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        """Attend from the new positions, (B, T, D), to themselves and the cache, to which they are appended."""
+        """Attend from the new positions, (B, T, D), to themselves and the cache. Append them to the cache."""
         q = self.rotate(self.queries(x), context, self.q_norm)  # (B, H, T, P)
         q = self.scale_queries(q, context.positions)
         keys = self.keys(x, context, cache)  # k and v (B, K, S, P): of these T positions, or of all slots of a cache
@@ -86,7 +86,7 @@ class Attention(MultiHeadProjection):
         return self.merge_heads(context.probe(self, "heads", self.apply_gate(y, x)))  # (B, T, D)
 
     def keys(self, x: Vectors, context: ForwardContext, cache: LayerState | None) -> Keys:
-        """Return the keys and values to attend to, and leave them for later layers: rotated, and cached if possible."""
+        """Return rotated keys and values to attend to, from the cache if there is one. Publish them to later layers."""
         if (source := self.spec.source(context.layer)) is not None:
             left: Keys = context.left_by(source)  # already rotated, and cached if there is a cache
             return (
@@ -109,7 +109,7 @@ class Attention(MultiHeadProjection):
         return keys
 
     def choose(self, q: Heads, keys: Keys, x: Vectors, context: ForwardContext, cache: LayerState | None) -> Choice:
-        """Return the keys that the index chooses for each query; whole sequences also train the index."""
+        """Return the keys that the index chooses for each query. Whole sequences also train the index."""
         assert self.index is not None
         positions = context.shared_positions if keys.positions is None else keys.positions
         state = None if cache is None else without_index(cache)[1]
@@ -135,7 +135,7 @@ class Attention(MultiHeadProjection):
         return norm(y) if norm is not None and self.spec.qk_norm_after_rope else y
 
     def attend_globally(self, y: Heads, x: Vectors, context: ForwardContext) -> Heads:
-        """Replace the results of global tokens, which attend to all with their own projections (Beltagy 2020, 3.1)."""
+        """Replace the results of global tokens, which attend to all with separate projections (Beltagy 2020, 3.1)."""
         assert isinstance(self.spec.pattern, GlobalWindow)
         assert self.q_global is not None and self.k_global is not None and self.v_global is not None
         g = self.spec.pattern.num_global_tokens  # a short sequence has fewer global tokens

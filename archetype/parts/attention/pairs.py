@@ -1,7 +1,7 @@
-"""Attention over the allowed pairs of queries and keys, under a mask: what every pattern and position can do.
+"""Masked attention over the allowed pairs of queries and keys, which supports every pattern and position.
 
-A strategy is chosen when the module is built (`build.py`) and has no parameters: those of a position bias belong to the
-module, or to the stack, and are given at each call.
+A strategy is chosen when the module is built (`build.py`) and has no parameters. A position bias belongs to the module
+or to the stack, and is passed at each call.
 """
 
 import math
@@ -21,7 +21,7 @@ from archetype.spec.base import fingerprint
 
 
 class MaskedPairs:
-    """Attention to all keys, with a mask of the pairs that the pattern allows, and perhaps a position bias.
+    """Attention to all keys, with a mask of the pairs that the pattern allows, and an optional position bias.
 
     Args:
         learns_bias: whether its position bias has parameters, so that no other layer has the same biases.
@@ -43,7 +43,7 @@ class MaskedPairs:
         Args:
             q: queries (B, H, T, P), rotated.
             keys: keys and values (B, K, S, P).
-            bias: position bias of the scores (None: there is none).
+            bias: position bias of the scores (None: no bias).
         """
         q, mask = self.masked(q, keys, score, bias, context)
         return attend(q, keys.k, keys.v, score, mask, kernels=context.kernels)
@@ -51,10 +51,10 @@ class MaskedPairs:
     def masked(
         self, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext
     ) -> tuple[Heads, Tensor]:
-        """Return the queries that meet the keys, and the mask of `attend`; arguments as for it.
+        """Return the queries and the mask with which `attend` computes. Takes the arguments of `attend`.
 
-        The mask, (b, h, T, S), is False for pairs that are not allowed; with a position bias it has the values of the
-        bias, and minus infinity for those pairs.
+        The mask, (b, h, T, S), is False for pairs that are not allowed. With a position bias it contains the bias, and
+        minus infinity for those pairs.
         """
         positions = context.shared_positions if keys.positions is None else keys.positions
         allowed = self.allowed(context, positions)

@@ -1,4 +1,4 @@
-"""Attention with a position bias that depends on the queries too."""
+"""Attention with a position bias that also depends on the queries."""
 
 import math
 from typing import cast
@@ -14,7 +14,7 @@ from archetype.parts.position.module import QueryBias
 
 
 class QueryBiasedPairs(MaskedPairs):
-    """Attention with a bias that is computed from the queries (`QueryBias`): a mask (B, H, T, S) of numbers."""
+    """Attention with a bias computed from the queries (`QueryBias`): (B, H, T, S) numbers added to the scores."""
 
     def masked(
         self, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext

@@ -32,13 +32,13 @@ class NativeStep:
         bias: nn.Module | None,
         context: ForwardContext,
     ) -> Heads | None:
-        """Record attention to a cache that holds the new positions; None for tensors that the kernel does not know.
+        """Record attention to a cache that holds the new positions; None for tensors that the kernel does not support.
 
         Args:
             q: queries (B, H, T, P).
             keys: the buffers of the cache (B, K, S, P).
             score: the score function.
-            bias: `Alibi`, or the stack's `RelativeBias` (None: there is none).
+            bias: `Alibi`, or the stack's `RelativeBias` (None: no bias).
             context: forward context.
         """
         if keys.is_ring and (bias is not None or q.shape[2] > 1):  # the kernel knows no distances within a ring
@@ -71,13 +71,13 @@ class NativeStep:
 def native_step(attention: spec.Attention, place: Place, bias: ScoreBias | QueryBias | None) -> NativeStep | None:
     """Return the native decode step of a layer; None if the kernel does not compute it.
 
-    The kernel reads every filled slot up to a query's position, or those within a window, and adds slopes or numbers by
-    distance. It knows neither chosen keys nor rotations that change as the sequence grows.
+    The kernel reads every filled slot up to a query's position, or the slots within a window, and adds slopes or biases
+    by distance. It supports neither chosen keys nor rotations that change as the sequence grows.
 
     Args:
         attention: specification of the layer.
         place: its place in the model.
-        bias: its own position bias (None: it has none, or the stack's).
+        bias: position bias of the layer (None: no bias, or the stack's).
     """
     pattern = attention.pattern
     is_known = isinstance(pattern, Full | Window) and (bias is None or (isinstance(bias, Alibi) and not bias.rounded))

@@ -21,10 +21,10 @@ def attend_across_processes(
     """Return softmax(scores + bias) v for the two pieces of each sequence that this process computes.
 
     Args:
-        pairs: the allowed pairs; pairs of chosen keys, or of a bias by queries, need whole sequences.
+        pairs: strategy for the allowed pairs, without key selection or a bias that depends on queries.
         q: queries of this process (B, H, T, P).
         keys: keys and values of all processes (B, K, S, P), in order.
-        bias: position bias of the scores (None: there is none).
+        bias: position bias of the scores (None: no bias).
     """
     shared, outputs = context.rows, []
     assert shared is not None

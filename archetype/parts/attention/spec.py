@@ -96,7 +96,7 @@ class ValueGate(Spec):
 
 
 class ValueEmbedding(Spec):
-    """Table of a value per token id and key/value head, added to the values: v + g * row (nanochat; modded-nanogpt).
+    """Table with a value per token id and key/value head, added to the values: v + g * row (nanochat; modded-nanogpt).
 
     Attributes:
         gate: factor on the row (absent: one learned scalar).

@@ -14,7 +14,7 @@ from archetype.roles.pattern import MaskContext
 
 
 class TiledPairs(MaskedPairs):
-    """Whole sequences in tiles if these have fewer pairs than the full matrix; cached keys under a mask."""
+    """Attention to whole sequences in tiles if that saves pairs, and to cached keys under a mask."""
 
     def attend(
         self, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext
@@ -29,7 +29,7 @@ class TiledPairs(MaskedPairs):
 
 
 class PairsByLength(TiledPairs):
-    """Patterns whose pairs depend on the sequence length: padded batches are computed one length at a time."""
+    """Attention whose pattern depends on the sequence length: padded batches are computed one length at a time."""
 
     def attend(
         self, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext

@@ -12,7 +12,7 @@ from archetype.parts.pattern.spec import Full
 
 @cost_of(spec.RelativeVectors)
 class RelativeVectorsCost(PartCost):
-    """Two vectors per bucket, and their norm."""
+    """Cost of two vectors per bucket, and of their norm."""
 
     part: spec.RelativeVectors
 

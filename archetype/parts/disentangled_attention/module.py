@@ -20,7 +20,7 @@ from archetype.weights.linear import Linear
 
 @module_for(spec.RelativeVectors)
 class RelativeVectors(nn.Module):
-    """One vector per bucket of i - j: S for later keys and S for earlier ones."""
+    """One vector per bucket of i - j: S for later keys and S for earlier keys."""
 
     def __init__(self, vectors: spec.RelativeVectors, num_heads: int, d_model: int, causal: bool) -> None:
         super().__init__()

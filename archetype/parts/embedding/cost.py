@@ -13,7 +13,7 @@ class TokenEmbeddingCost(PartCost):
     """Cost of embedding tokens; by default, the cost of a single table.
 
     Args:
-        vocabulary: V, or V_s.
+        vocabulary: vocabulary size, V or V_s.
         context_length: rows of a table of positions.
         readers: number of layers that read per-layer vectors.
     """
@@ -39,7 +39,7 @@ class TokenEmbeddingCost(PartCost):
 
 @cost_of(spec.Embedding)
 class EmbeddingCost(TokenEmbeddingCost):
-    """Tables of tokens, positions and types, and a norm."""
+    """Cost of tables of tokens, positions and types, and of a norm."""
 
     part: spec.Embedding
 
@@ -84,7 +84,7 @@ class PerLayerCost:
     """Cost of per-layer embeddings: a table, a projection and its norm.
 
     Args:
-        readers: number of layers that read one.
+        readers: number of layers that read per-layer vectors.
     """
 
     def __init__(self, part: spec.PerLayerEmbedding, d: Formula, vocabulary: Formula, readers: int) -> None:

@@ -49,7 +49,7 @@ class Embedding(nn.Module):
         self.dropout = embedding.dropout
 
     def forward(self, tokens: Tokens, context: ForwardContext, types: Tokens | None = None) -> Vectors:
-        """Return vectors (B, T, D); `types` gives each token's type (default: 0)."""
+        """Return vectors (B, T, D). `types` contains each token's type (default: 0)."""
         assert self.token is not None
         x = self.placed(self.token(tokens), context, types)
         if self.per_layer is not None:

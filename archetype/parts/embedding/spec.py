@@ -76,7 +76,7 @@ class Embedding(TokenEmbedding):
 
     @property
     def added_width(self) -> int | None:
-        """Width of what is added to token vectors, and of the norm; None for d_model."""
+        """Width of the vectors added to token vectors, and of the norm; None for d_model."""
         return None if self.project_first else self.width
 
     @property

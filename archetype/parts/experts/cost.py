@@ -1,4 +1,4 @@
-"""Cost of a mixture of experts; per token only the selected experts count."""
+"""Cost of a mixture of experts, which counts only the selected experts of each token."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from archetype.parts.feedforward.cost import MLPCost
 
 @cost_of(spec.MixtureOfExperts)
 class MixtureOfExpertsCost(FeedForwardCost):
-    """Router, routed experts, and optionally a shared expert with a gate."""
+    """Cost of a router, routed experts, and optionally a shared expert with a gate."""
 
     part: spec.MixtureOfExperts
 

@@ -1,4 +1,4 @@
-"""Where a mixture of experts routed each token of a recorded pass, and how evenly."""
+"""Experts of each token in a recorded pass, and how evenly they are used."""
 
 import torch
 

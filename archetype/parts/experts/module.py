@@ -60,7 +60,7 @@ class MixtureOfExperts(nn.Module):
     def forward(
         self, x: Float[Tensor, "... D"], context: ForwardContext, state: LayerState | None = None
     ) -> Float[Tensor, "... D"]:
-        """Mix the outputs of each token's experts; during training the balance loss goes to `context.aux_losses`."""
+        """Mix the outputs of each token's experts. In training, add the balance loss to `context.aux_losses`."""
         tokens = x.flatten(0, -2)  # (N, D)
         logits = context.probe(self, "router_logits", self.router(tokens, context))  # (N, E)
         affinities = self.router.affinities(logits)  # (N, E)
@@ -141,12 +141,12 @@ def load_balancing_loss(
 
 
 class Experts(nn.Module):
-    """E networks of one form with stacked weights.
+    """E networks of the same form with stacked weights.
 
     Tokens are sorted by expert, so that each expert needs one product.
 
     Attributes:
-        exchange: with expert parallelism, returns the outputs of each token's experts, wherever they are, (N, k, D).
+        exchange: with expert parallelism, returns the outputs of each token's experts from all processes, (N, k, D).
     """
 
     packed_parameters: ClassVar = ("gate", "up", "down")
@@ -235,7 +235,7 @@ class Experts(nn.Module):
 def expert_outputs(
     kernels: Kernels, experts: Experts, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"]
 ) -> Float[Tensor, "N k D"] | None:
-    """Record the product of each token with the matrices of its experts, which replays read again."""
+    """Record the product of each token with the matrices of its experts, which may change between replays."""
 
     def project(name: str, rows: Tensor, indices: Tensor) -> Tensor | None:
         weight, bias = getattr(experts, name), getattr(experts, f"{name}_bias")

@@ -1,4 +1,4 @@
-"""Mixtures of experts: how tokens select experts, and what the experts are."""
+"""Mixtures of experts: the selection of experts by tokens, and the form of the experts."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
@@ -36,14 +36,15 @@ class ExpertGroups(Spec):
 
 @part
 class MixtureOfExperts(FeedForward):
-    """Weighted sum of a token's `experts_per_token` best experts, plus the `shared` one (Shazeer 2017; Dai 2024).
+    """Weighted sum of a token's `experts_per_token` best experts, plus the `shared` expert (Shazeer 2017; Dai 2024).
 
     With `shared_gate` the shared expert is multiplied by the sigmoid of a logit (Qwen2-MoE). `balance_loss` weighs the
     auxiliary loss E sum_e f_e p_e, with f_e the fraction of selections of expert e and p_e its mean share of affinities
     (Fedus 2021, equation 4); it is 1 if all experts are selected equally often. Weights multiply the experts' outputs,
     or their inputs with `weighs: inputs` (Llama 4). With `latent_width` the routed experts work in a smaller space,
-    between one projection into it and one out of it (Nemotron 3). The default `router` is a softmax with renormalized
-    weights; for a single expert per token it keeps the affinity, since a renormalized weight would always be 1.
+    between a projection into it and a projection out of it (Nemotron 3). The default `router` is a softmax with
+    renormalized weights. For a single expert per token it keeps the affinity, since a renormalized weight would always
+    be 1.
 
     Attributes:
         num_experts: number of experts, E.

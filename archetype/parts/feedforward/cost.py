@@ -10,7 +10,7 @@ from archetype.parts.feedforward import spec
 
 @cost_of(spec.MLP)
 class MLPCost(FeedForwardCost):
-    """A projection up, an activation and a projection down."""
+    """Cost of an up projection, an activation and a down projection."""
 
     part: spec.MLP | spec.GatedMLP
     inputs: tuple[str, ...] = ("up",)  # projections that read the input
@@ -28,7 +28,7 @@ class MLPCost(FeedForwardCost):
         return dict.fromkeys(self.inputs, (self.d, self.inner)) | {"down": (self.inner, self.d)}
 
     def tensors(self) -> Counts:
-        """Parameters with biases separate, as in a stack of experts."""
+        """Parameters by tensor, with separate biases, as in a stack of experts."""
         names = (*self.inputs, "down")
         sizes = {name: self.d if name == "down" else self.inner for name in names}
         biases = {f"{name}_bias": size for name, size in sizes.items() if self.part.has_bias(name)}
@@ -60,7 +60,7 @@ class MLPCost(FeedForwardCost):
 
 @cost_of(spec.GatedMLP)
 class GatedMLPCost(MLPCost):
-    """The activation of a second projection multiplies the first."""
+    """Cost of a gated MLP: the activation of a second projection multiplies the first."""
 
     inputs = ("gate", "up")
     saved_inner = 3

@@ -19,7 +19,7 @@ def network_width(part: MLP | GatedMLP) -> int:
 
 
 def network_cells(part: MLP | GatedMLP, prefix: str, column: float, row: int) -> list[Cell]:
-    """Return the cells of a network; `prefix` is its modules' prefix, such as `experts.`."""
+    """Return the cells of a network, whose module names start with `prefix`, such as `experts.`."""
     act = title(part.activation)
 
     def cell(name: str, column: float, row: int, inputs: tuple[str, ...]) -> Cell:

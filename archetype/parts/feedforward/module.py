@@ -63,7 +63,7 @@ class GatedMLP(nn.Module):
 
 
 def gated_product(feedforward: spec.GatedMLP) -> Callable[[Kernels, Tensor, Tensor], Tensor]:
-    """Return f(gate) * up; a limit clamps both first, and a unit offset gives f(gate) * (1 + up) (gpt-oss)."""
+    """Return f(gate) * up. A limit clamps both first, and a unit offset changes it to f(gate) * (1 + up) (gpt-oss)."""
     choice, limit, unit_offset = feedforward.activation, feedforward.limit, feedforward.unit_offset
     if choice.gate_kernel and limit is None and not unit_offset:
         return partial(_gated_product, choice.gate_kernel)
@@ -113,7 +113,7 @@ DERIVATIVES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {  # of dy and x
 
 
 class GatedProduct(torch.autograd.Function):
-    """f(gate) * up that saves only its inputs; autograd would save f(gate) as well, d_ff numbers per token."""
+    """f(gate) * up that saves only its inputs. Autograd would save f(gate) as well, d_ff values per token."""
 
     generate_vmap_rule = True
 

@@ -11,7 +11,7 @@ from archetype.parts.gated_delta_net import spec
 
 @cost_of(spec.GatedDeltaNet)
 class GatedDeltaNetCost(MixerCost):
-    """Products over pairs of a chunk and with the memory are counted, the triangular system of a chunk is not."""
+    """Cost of products over pairs of a chunk and with the memory, without the triangular system of a chunk."""
 
     part: spec.GatedDeltaNet
     state_name = "convolution and delta-rule state"

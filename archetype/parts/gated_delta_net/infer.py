@@ -22,7 +22,7 @@ PARTS = ("qkv_per_head", "qkv"), ("qkv", "qkv_per_head")  # orders with a gate, 
 
 
 def read(tensors: CheckpointMixer) -> GatedDeltaNet:
-    """Read sizes from the rates, the norm and the convolution; a key gives the number of key heads."""
+    """Read sizes from the rates, the norm and the convolution, and the number of key heads from config.json."""
     check_activation(tensors)
     (num_heads,), (v_head_dim,) = tensors.shape("A_log"), tensors.shape("norm.weight")
     channels, _, kernel = tensors.shape("conv.weight")

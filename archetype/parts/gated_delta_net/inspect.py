@@ -1,4 +1,4 @@
-"""Mean rate of correction and decay of the memory, by token of a recorded pass."""
+"""Mean rate of correction and decay of the memory for each token of a recorded pass."""
 
 from archetype.nn.inspect import Shown, mean_series
 from archetype.parts.gated_delta_net.spec import GatedDeltaNet

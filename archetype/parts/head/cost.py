@@ -23,7 +23,7 @@ class HeadCost(PartCost):
 
     @property
     def num_weights(self) -> int:
-        """Numbers in the matrix that gives logits, including a tied one."""
+        """Number of weights in the output matrix, even if it is tied."""
         return 0
 
     def parameters(self) -> Counts:
@@ -43,11 +43,11 @@ class HeadCost(PartCost):
 
 @cost_of(spec.NoHead)
 class NoHeadCost(HeadCost):
-    """No head."""
+    """Zero cost of a model without a head."""
 
 
 class TransformCost:
-    """Cost of a dense layer and its norm before the logits; zero if there is none.
+    """Cost of a dense layer and its norm before the logits; zero without this layer.
 
     Args:
         head: name of the head's module.
@@ -78,7 +78,7 @@ class TransformCost:
 
 @cost_of(spec.LanguageModelHead)
 class LanguageModelHeadCost(HeadCost):
-    """Logits over the vocabulary, optionally of transformed vectors; a tied head adds no table."""
+    """Cost of logits over the vocabulary, optionally of transformed vectors. A tied head adds no table."""
 
     part: spec.LanguageModelHead
 
@@ -119,7 +119,7 @@ class MaskedLanguageModelHeadCost(LanguageModelHeadCost):
 
 @cost_of(spec.ClassificationHead, spec.TokenClassificationHead, spec.SpanHead)
 class ClassificationHeadCost(HeadCost):
-    """Logits of classes for each row or token, optionally of transformed vectors."""
+    """Cost of class logits for each row or token, optionally of transformed vectors."""
 
     part: spec.ClassHead
 

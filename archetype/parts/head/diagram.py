@@ -17,7 +17,7 @@ from archetype.spec.registry import provided
 
 
 def head_steps(head: Head, width: str, table: str = "embedding.token") -> tuple[Step, ...]:
-    """Return the boxes of a head; `width` is written in letters, and `table` names the box that a tied head shares."""
+    """Return the boxes of a head. `width` is in letters, and `table` names the box whose table a tied head shares."""
     steps: tuple[Step, ...] = (provided("diagram", type(head)) or unknown_head)(head, width, table)
     return steps
 

@@ -19,7 +19,7 @@ from archetype.weights.packed import Weight
 
 @module_for(spec.LanguageModelHead)
 class LanguageModelHead(nn.Module):
-    """Logits over the vocabulary; a tied head multiplies by the embedding's table."""
+    """Logits over the vocabulary. A tied head multiplies by the embedding's table."""
 
     packed_parameters: ClassVar = ("weight",)
 
@@ -42,7 +42,7 @@ class LanguageModelHead(nn.Module):
         return x if self.spec.scale == 1.0 else x * self.spec.scale
 
     def matrix(self, embedding: Weight) -> Weight:
-        """Return the table for the logits, (V, D): the head's own, or the embedding's."""
+        """Return the output matrix, (V, D): the head's own weight, or the embedding's table."""
         return embedding if self.weight is None else self.weight
 
     def forward(self, x: Vectors, embedding: Weight) -> Float[Tensor, "B T V"]:
@@ -54,7 +54,7 @@ class LanguageModelHead(nn.Module):
 
 @module_for(spec.MaskedLanguageModelHead, spec.MaskedLogitsHead)
 class MaskedLanguageModelHead(LanguageModelHead):
-    """Logits of masked tokens: f(dense(x)), its norm, then the vocabulary (Devlin 2018)."""
+    """Logits of masked tokens: f(dense(x)), a norm, and a projection to the vocabulary (Devlin 2018)."""
 
     def __init__(
         self, head: spec.MaskedLanguageModelHead | spec.MaskedLogitsHead, vocab_size: int, d_model: int

@@ -1,4 +1,4 @@
-"""Heads: what a model computes from its final vectors."""
+"""Heads, which compute a model's result from its final vectors."""
 
 from typing import ClassVar, Literal
 
@@ -41,7 +41,7 @@ class HeadTransform(Spec):
 
 @part
 class LanguageModelHead(Head):
-    """Logits over the vocabulary, optionally of transformed vectors; `tied` uses the embedding's table.
+    """Logits over the vocabulary, optionally of transformed vectors. `tied` uses the embedding's table.
 
     Vectors are first multiplied by `scale` (T5); `softcap` c changes a logit z to c tanh(z / c) (Gemma 2).
 
@@ -150,7 +150,7 @@ class ClassHead(Head):
 
 @part
 class ClassificationHead(ClassHead):
-    """Logits over `num_classes` from the pooled vector of a sequence or image; one class means regression.
+    """Logits over `num_classes` from the pooled vector of a sequence or image. One class means regression.
 
     A decoder pools by the last token, the only token that attends to the whole sequence.
     """

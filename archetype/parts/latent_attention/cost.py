@@ -13,7 +13,7 @@ from archetype.parts.position.cost import PositionCost
 
 @cost_of(spec.LatentAttention)
 class LatentAttentionCost(MixerCost):
-    """Cost of the form with fewer FLOPs: latents expanded to keys and values, or absorbed into the query."""
+    """Cost of latent attention in the form with fewer FLOPs: latents are expanded, or absorbed into the query."""
 
     part: spec.LatentAttention
     state_name = "latent KV cache"

@@ -20,7 +20,7 @@ NAMES: NameTable = (
 
 
 def read(tensors: CheckpointMixer) -> LatentAttention:
-    """Read all sizes but the number of heads from the projections."""
+    """Read all sizes except the number of heads from the projections."""
     # rows: kv_down C + R, kv_up H (P + Q); columns: o H Q
     heads = num_heads(tensors)
     latent_rank = tensors.sides("kv_up.weight")[1]

@@ -71,14 +71,14 @@ class LatentAttention(nn.Module):
         self.index = build_selection(mixer.index, place, mixer.query_features(d_model))
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState:
-        """Return empty latents and rotated keys for `capacity` positions: C + R numbers each."""
+        """Return empty latents and rotated keys for `capacity` positions: C + R values each."""
         sizes = self.spec.kv_lora_rank, self.spec.qk_rope_head_dim
         cache = KVCache.empty(batch, 1, capacity, sizes, dtype, device)
         index = None if self.index is None else self.index.new_state(batch, capacity, dtype, device)
         return indexed(cache, index)
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        """Attend from each new position to the new ones and to those in the cache, which then includes the new ones."""
+        """Attend from the new positions to themselves and the cache. Append them to the cache."""
         inputs = x if self._is_direct else self.q_norm(self.q_down(x))
         queries, latents = self._queries(inputs, context), self._latents(x, context)
         if context.rows is not None:
@@ -93,7 +93,7 @@ class LatentAttention(nn.Module):
     def attend(
         self, queries: Queries, latents: Latents, allowed: Tensor | None, kernels: Kernels
     ) -> Float[Tensor, "B H T Q"]:
-        """Attend in the cheaper form; in training an adapted kv_up is expanded, which applies the adapter's dropout."""
+        """Attend in the cheaper form. In training, expand an adapted kv_up, which applies the adapter's dropout."""
         learns = self.training and type(self.kv_up) is not nn.Linear
         absorbs = not learns and self.spec.absorbs(queries[0].shape[2], latents[0].shape[2])
         if absorbs:
@@ -103,10 +103,10 @@ class LatentAttention(nn.Module):
     def attend_within(
         self, queries: Queries, latents: Latents, x: Vectors, inputs: Tensor, context: ForwardContext
     ) -> Float[Tensor, "B H T Q"]:
-        """Attend within complete sequences, to all visible keys or to the selected ones.
+        """Attend within complete sequences, to all visible keys or to the selected keys.
 
         Args:
-            inputs: from which queries are projected.
+            inputs: vectors from which queries are projected.
         """
         # then the mask is no more than the causal one
         is_complete = (self.causal or context.num_tokens is None) and context.document_ids is None
@@ -127,7 +127,7 @@ class LatentAttention(nn.Module):
     def attend_in_shared_rows(
         self, queries: Queries, latents: Latents, context: ForwardContext, rows: SharedRows
     ) -> Float[Tensor, "B H T Q"]:
-        """Attend from this process's positions to all processes' positions; only the narrow latents are gathered."""
+        """Attend from this process's positions to all processes' positions. Only the narrow latents are gathered."""
         latent, key = map(rows.shares.gather, latents)  # (B, 1, S, C), (B, 1, S, R)
         where, outputs = MaskContext(self.causal, latent.shape[2]), []
         for piece in own_queries(rows, EVERY_PAIR, self.causal):
@@ -140,7 +140,7 @@ class LatentAttention(nn.Module):
     def attend_to_cache(
         self, queries: Queries, latents: Latents, x: Vectors, inputs: Tensor, context: ForwardContext, state: LayerState
     ) -> Float[Tensor, "B H T Q"]:
-        """Append the latents to the cache, and attend to everything in it, or to the selected keys."""
+        """Append the latents to the cache, and attend to all its positions or to the selected keys."""
         cache, index_state = without_index(state)
         choice = EVERY_KEY
         if self.index is not None:

@@ -1,4 +1,4 @@
-"""Tensor parallelism of latent attention: each process holds some heads; latents are replicated."""
+"""Tensor parallelism of latent attention: each process holds some heads, and latents are replicated."""
 
 from archetype.parts.latent_attention.module import LatentAttention
 from archetype.roles.parallel import COLUMN, EACH, ONCE, ROW, Parameters, Plans, SplitPlan

@@ -127,8 +127,8 @@ class LatentAttention(Mixer):
     def absorbs(self, queries: int, keys: int) -> bool:
         """Return whether attending to the latents is cheaper than expanding them to keys and values.
 
-        Both are counted for one sequence. Plain: expand every latent, then the usual products. Absorbed: expand queries
-        and results instead, with products over C + R and C features.
+        Both forms are counted for one sequence. Plain: expand every latent, then the usual products. Absorbed: expand
+        queries and results instead, with products over C + R and C features.
         """
         c, r, nope, v = self.kv_lora_rank, self.qk_rope_head_dim, self.qk_nope_head_dim, self.v_head_dim
         plain = keys * c * (nope + v) + queries * keys * (nope + r + v)

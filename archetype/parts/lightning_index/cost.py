@@ -11,7 +11,7 @@ from archetype.parts.position.cost import PositionCost
 
 @cost_of(spec.LightningIndex)
 class LightningIndexCost(SelectionCost):
-    """Three projections, and a product over all pairs of positions if the sequence is longer than `top_k`.
+    """Cost of three projections, and of a product over all pairs of positions if the sequence exceeds `top_k`.
 
     The FLOPs of its loss, which computes the attention weights again, are not counted.
     """

@@ -102,7 +102,7 @@ class LightningIndex(KeySelector):
 
 
 def best_keys(scores: Float[Tensor, "B T S"], count: int) -> Bool[Tensor, "B T S"]:
-    """Return True for each query's keys with the largest scores; ties go to earlier keys."""
+    """Return True for each query's keys with the largest scores. Ties go to earlier keys."""
     # Many scores tie at zero, for keys that no head finds relevant. Which of these `topk` returns depends on the
     # number of keys, so that results would differ between chunked and whole sequences.
     least = scores.topk(count).values[..., -1:]  # (B, T, 1)

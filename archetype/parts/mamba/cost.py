@@ -11,7 +11,7 @@ from archetype.parts.mamba import spec
 
 @cost_of(spec.Mamba)
 class MambaCost(MixerCost):
-    """Cost of Mamba; of the scan, the contraction of the state with C is counted, the recurrence is not."""
+    """Cost of Mamba. The scan counts the contraction of the state with C, but not the recurrence."""
 
     part: spec.Mamba
     state_name = "convolution and SSM state"

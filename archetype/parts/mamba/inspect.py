@@ -1,4 +1,4 @@
-"""Mean step size by token of a recorded pass."""
+"""Mean step size for each token of a recorded pass."""
 
 from archetype.nn.inspect import Shown, mean_series
 from archetype.parts.mamba.spec import Mamba

@@ -27,7 +27,7 @@ class MambaState(LayerState):
 
 
 class StepProjection(nn.Linear):
-    """Projection from the rank's features to each channel's step size before softplus."""
+    """Projection from `dt_rank` features to each channel's step size before softplus."""
 
     def __init__(self, mixer: spec.Mamba, d_model: int) -> None:
         super().__init__(mixer.rank(d_model), mixer.expand * d_model)

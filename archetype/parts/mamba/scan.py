@@ -1,6 +1,6 @@
 """Recurrence of a selective state space, position by position (Gu 2023, section 3.2).
 
-Each of I channels holds Z numbers h_t = exp(delta_t a) h_(t-1) + v_t b_t, read by y_t = h_t c_t. All states of a
+Each of I channels holds Z values h_t = exp(delta_t a) h_(t-1) + v_t b_t, read by y_t = h_t c_t. All states of a
 sequence, (B, T, I, Z), are too many to store. So the sequence is split into blocks of about sqrt(T) positions: a
 block's decays and inputs are computed at once, then one multiply-add per position turns the inputs into states in
 place. For the gradient only the state before each block is stored, and the backward pass recomputes one block's states
@@ -30,7 +30,7 @@ def scan(
     a: Float[Tensor, "I Z"],
     h: Float[Tensor, "B I Z"],
 ) -> tuple[Float[Tensor, "B T I"], Float[Tensor, "B I Z"]]:
-    """Return the outputs y at every position and the state after the last, from the state `h` before the first."""
+    """Return the outputs y at every position and the state after the last, starting from the state `h`."""
     if symbolic.is_symbolic(delta.shape[1]):
         y, h = symbolic.scan(lambda h, delta, v, b, c: step(delta, v, b, c, a, h), (h,), delta, v, b, c)
         return y, h

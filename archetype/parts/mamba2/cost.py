@@ -9,7 +9,7 @@ from archetype.parts.mamba2 import spec
 
 @cost_of(spec.Mamba2)
 class Mamba2Cost(MixerCost):
-    """Cost of Mamba-2; of the scan, products over the pairs of a chunk and with the memory are counted."""
+    """Cost of Mamba-2. The scan counts products over the pairs of a chunk and with the memory."""
 
     part: spec.Mamba2
     state_name = "convolution and SSM state"

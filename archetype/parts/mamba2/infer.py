@@ -32,7 +32,7 @@ def read(tensors: CheckpointMixer) -> Mamba2:
 
 
 def step_limits(config: ConfigKeys, from_min: bool = False) -> dict[str, float]:
-    """Return the limits of step sizes; with `from_min` the class uses `time_step_min` and ignores `time_step_limit`."""
+    """Return the limits of step sizes: from `time_step_min` if `from_min`, else from `time_step_limit`."""
     limits = config.get("time_step_limit")
     if from_min:
         return {"dt_limit_min": config.positive("time_step_min", 1e-3)}

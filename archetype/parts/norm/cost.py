@@ -8,7 +8,7 @@ from archetype.parts.norm import spec
 
 @cost_of(spec.LayerNorm)
 class LayerNormCost(NormCost):
-    """Mean and variance of each vector are saved; an offset weight is added again."""
+    """Cost of LayerNorm, which saves each vector with its mean and variance, and 1 + weight with a unit offset."""
 
     part: spec.LayerNorm
 
@@ -21,7 +21,7 @@ class LayerNormCost(NormCost):
 
 @cost_of(spec.RMSNorm)
 class RMSNormCost(NormCost):
-    """With a weight, the training kernel saves only its input and computes the rest again."""
+    """Cost of RMSNorm. With a weight, the training kernel saves only its input and recomputes the rest."""
 
     part: spec.RMSNorm
 
@@ -36,7 +36,7 @@ class RMSNormCost(NormCost):
 
 @cost_of(spec.BatchNorm)
 class BatchNormCost(NormCost):
-    """Running statistics are stored but not trained."""
+    """Cost of batch normalization, whose running statistics are stored but not trained."""
 
     part: spec.BatchNorm
 
@@ -50,7 +50,7 @@ class BatchNormCost(NormCost):
 
 @cost_of(spec.NoNorm)
 class NoNormCost(NormCost):
-    """No norm."""
+    """Zero cost of no normalization."""
 
     part: spec.NoNorm
 

@@ -1,4 +1,4 @@
-"""Normalization of vectors before or after the contents of a block."""
+"""Normalization of vectors before or after the sublayers of a block."""
 
 from typing import ClassVar, Literal, TypeVar
 

@@ -23,7 +23,7 @@ def band_tiles(positions: range, behind: int, ahead: int) -> Iterator[Tile]:
 
 
 def band_shape(length: int, behind: int, ahead: int) -> Shape:
-    """Return the shape of `band_tiles`; the run with the most keys is near one that the sequence does not cut off."""
+    """Return the shape of `band_tiles`. The run with the most keys is at an end or near the first or last uncut run."""
     size = _band_run(behind, ahead)
     last = -(-length // size) - 1
     uncut_behind, uncut_ahead = -(-behind // size), (length - ahead) // size - 1  # first and last uncut run

@@ -37,7 +37,7 @@ class ChunkedRule(PatternRule[spec.Chunked]):
 
 @rule_for(spec.Strided)
 class StridedRule(PatternRule[spec.Strided]):
-    """Rule of strided attention: near positions, and every `stride`-th one."""
+    """Rule of strided attention: recent positions, and every `stride`-th position."""
 
     def rule(self, i: Positions, j: Positions, context: MaskContext) -> Any:
         # less than a stride, or a multiple of it, apart
@@ -223,7 +223,7 @@ def _big_bird_row(pattern: spec.BigBird, count: int, layer: int, row: int) -> Se
 
 
 class _Others(Sequence[int]):
-    """Integers below a count, in order, except some: what `random.sample` draws from, without a list of all of them."""
+    """Integers below a count except some, as a sequence for `random.sample` that stores no list of them all."""
 
     def __init__(self, count: int, without: set[int]) -> None:
         self._without, self._length = sorted(without), count - len(without)

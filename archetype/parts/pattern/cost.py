@@ -68,9 +68,9 @@ class PatternCost(PartCost):
 
     @staticmethod
     def chosen_pair_flops(work: Work, most: int) -> Formula:
-        """Return the FLOPs as for `pair_flops` if each query sees at most `most` keys chosen by an index.
+        """Return `pair_flops` for queries that see at most `most` keys, chosen by an index.
 
-        A single query is computed with its own keys, whole sequences with all keys under a mask.
+        A single query reads only its chosen keys. Whole sequences read all keys under a mask.
         """
         T, length = work.length, work.length.value
         if work.phase == "decode":
@@ -85,7 +85,7 @@ class PatternCost(PartCost):
         return self.rule.cache_length(length)
 
     def tile_shapes(self, work: TrainingWork) -> list[Shape]:
-        """Return number, queries and keys of tiles computed together; empty if attention is not tiled."""
+        """Return the shapes of the tiles that are computed together; empty if attention is not tiled."""
         context = MaskContext(work.causal, work.length, work.layer)
         if self.rule.num_computed_pairs(context) >= work.length**2:
             return []

@@ -46,7 +46,7 @@ class ScoreFunction:
         return self.apply_softcap(scores.view(*q.shape[:3], k.shape[2]))
 
     def softmax(self, scores: Float[Tensor, "B H T S"]) -> Float[Tensor, "B H T S"]:
-        """Return the weights of the keys; sinks take their share (Xiao 2023; gpt-oss)."""
+        """Return the attention weights of the keys, less the share of sinks (Xiao 2023; gpt-oss)."""
         if self.sinks is None:
             return scores.softmax(-1)
         sinks = self.sinks.to(scores.dtype).view(-1, 1, 1).expand(*scores.shape[:-1], 1)  # (B, H, T, 1)

@@ -1,4 +1,4 @@
-"""Specifications of attention patterns: which pairs of positions may attend; their rules are in this folder."""
+"""Specifications of attention patterns: which pairs of positions may attend. The patterns' rules are in this folder."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
@@ -105,8 +105,8 @@ class BigBird(Pattern):
     """Block-sparse attention to neighboring, global and random blocks of positions (Zaheer 2020).
 
     The larger half of `global_blocks` is at the start. The random blocks of each block of queries depend on `seed`, the
-    layer and the number of blocks; they are drawn among the blocks that it does not attend to otherwise. A sequence of
-    at most `dense_up_to_blocks` blocks uses full attention.
+    layer and the number of blocks; they are drawn among the blocks that the queries do not attend to otherwise. A
+    sequence of at most `dense_up_to_blocks` blocks uses full attention.
 
     Attributes:
         block: block size in positions.

@@ -22,7 +22,7 @@ class FullRule(PatternRule[spec.Full]):
 
 @rule_for(spec.Window)
 class WindowRule(PatternRule[spec.Window]):
-    """Rule of a sliding window: the newest `size` positions; if bidirectional, size / 2 on each side."""
+    """Rule of a sliding window: the newest `size` positions, or size / 2 on each side if bidirectional."""
 
     def rule(self, i: Positions, j: Positions, context: MaskContext) -> Any:
         behind, ahead = self.reach(context.causal)
@@ -49,7 +49,7 @@ class WindowRule(PatternRule[spec.Window]):
 
 @rule_for(spec.GlobalWindow)
 class GlobalWindowRule(PatternRule[spec.GlobalWindow]):
-    """Rule of a window with tokens at the start that see all and are seen by all."""
+    """Rule of a window with tokens at the start that see all tokens and are seen by all."""
 
     def __init__(self, pattern: spec.GlobalWindow) -> None:
         super().__init__(pattern)

@@ -1,4 +1,4 @@
-"""Cost of per-layer inputs; their table belongs to the embedding."""
+"""Cost of per-layer inputs, without their table, which belongs to the embedding."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from archetype.parts.per_layer_input import spec
 
 @cost_of(spec.PerLayerInput)
 class PerLayerInputCost(FeedForwardCost):
-    """A projection to a gate and one back; it saves what a gated network saves."""
+    """Cost of a gate projection and a down projection, which save the same activations as a gated MLP."""
 
     part: spec.PerLayerInput
 

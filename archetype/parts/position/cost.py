@@ -24,7 +24,7 @@ class PositionCost(PartCost):
         return ZERO
 
     def shared_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> Mapping[Hashable, int]:
-        """Bytes saved once for all layers of a stack, by what is shared."""
+        """Bytes saved once for all layers of a stack, keyed by the shared tensor."""
         return {}
 
     def layer_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> int:
@@ -49,12 +49,12 @@ class PositionCost(PartCost):
 
 @cost_of(spec.NoPosition, spec.Sinusoidal)
 class FixedPositionCost(PositionCost):
-    """Nothing is trained and nothing saved."""
+    """Zero cost of positions that train and save nothing."""
 
 
 @cost_of(spec.Learned)
 class LearnedCost(PositionCost):
-    """Table of learned positions."""
+    """Cost of a table of learned positions."""
 
     part: spec.Learned
     limits_length = True
@@ -66,7 +66,7 @@ class LearnedCost(PositionCost):
 
 @cost_of(spec.Rotary)
 class RotaryCost(PositionCost):
-    """Cosines and sines in the type of the products."""
+    """Cost of saved cosines and sines, in the data type of the products."""
 
     part: spec.Rotary
 
@@ -77,7 +77,7 @@ class RotaryCost(PositionCost):
 
 @cost_of(spec.Alibi)
 class AlibiCost(PositionCost):
-    """A number per head and pair of positions; in bfloat16 each layer saves its own cast."""
+    """Cost of one bias per head and pair of positions. In bfloat16, each layer saves its own cast copy."""
 
     def shared_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> Mapping[Hashable, int]:
         # biases in float32
@@ -90,7 +90,7 @@ class AlibiCost(PositionCost):
 
 @cost_of(spec.RelativeBias)
 class RelativeBiasCost(PositionCost):
-    """Bucket of every pair, and whether the pair is allowed. The stack counts the table."""
+    """Cost of saving each pair's bucket and whether the pair is allowed. The stack counts the table."""
 
     part: spec.RelativeBias
     biases_scores = True
@@ -105,7 +105,7 @@ class RelativeBiasCost(PositionCost):
 
 @cost_of(spec.TransformerXL)
 class TransformerXLCost(PositionCost):
-    """Two vectors per head, and a projection of the sinusoids of every distance."""
+    """Cost of two vectors per head, and of a projection of the sinusoids of every distance."""
 
     biases_scores = True
 

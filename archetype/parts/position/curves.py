@@ -45,7 +45,7 @@ class Place(NamedTuple):
 
 
 def curves(position: EmbeddingPosition | MixerPosition, place: Place) -> Curves | None:
-    """Return the curves of positions; None for a kind without any."""
+    """Return the curves of positions; None for a kind without curves."""
     draw = provided("curves", type(position))
     return None if draw is None else draw(position, place)
 

@@ -1,4 +1,4 @@
-"""Positions as functions of distance, in plain numbers: angles of RoPE, slopes of ALiBi, buckets of T5."""
+"""Positions as functions of distance, in plain Python numbers: angles of RoPE, slopes of ALiBi, buckets of T5."""
 
 import cmath
 import math
@@ -53,11 +53,11 @@ def scaled_frequencies(position: spec.Rotary, dim: int, length: int) -> list[flo
 
 
 def yarn_ramp(theta: float, dim: int, scaling: spec.YarnScaling) -> tuple[float, float]:
-    """Return the pairs between which frequencies change from unscaled to divided: beta_fast and beta_slow turns.
+    """Return the first and last pair of the ramp from unscaled to divided frequencies (beta_fast, beta_slow turns).
 
     Args:
         dim: rotated features of a head, R.
-        scaling: gives both numbers of turns (Peng 2023, equation 23).
+        scaling: specification with both numbers of turns (Peng 2023, equation 23).
     """
 
     def pair_that_turns(times: float) -> float:
@@ -102,7 +102,7 @@ def yarn_score_scale(head_dim: int, scaling: spec.RotaryScaling) -> float | None
 
 
 def rotary_decay(angles: list[float], distances: Iterable[int]) -> list[float]:
-    """Return a bound on the score of two vectors at each distance, relative to that at distance 0.
+    """Return a bound on the score of two vectors at each distance, relative to the bound at distance 0.
 
     The bound is the mean |sum of the first rotations|, with `angles` per pair and position (Su 2021, section 3.4.3).
     """
@@ -121,7 +121,7 @@ def rotary_decay(angles: list[float], distances: Iterable[int]) -> list[float]:
 def alibi_slopes(num_heads: int, scale: float = 1.0) -> list[float]:
     """Return scale * 2^(-8h/H), h = 1..H, if H is a power of two.
 
-    Otherwise the slopes of the next lower power come first, then every other slope of the next higher one.
+    Otherwise the slopes of the next lower power come first, then every other slope of the next higher power.
     """
     power = 2 ** int(math.log2(num_heads))
     slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
@@ -133,7 +133,7 @@ def alibi_slopes(num_heads: int, scale: float = 1.0) -> list[float]:
 def relative_bucket(position: spec.RelativeBias, causal: bool, ahead: int) -> int:
     """Return the bucket of a key that is `ahead` positions after its query (Raffel 2019, section 2.1).
 
-    Without a causal mask both directions share the buckets.
+    Without a causal mask, each direction has half of the buckets.
     """
     count = position.num_buckets if causal else position.num_buckets // 2  # of one direction
     first = count if not causal and ahead > 0 else 0

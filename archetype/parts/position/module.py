@@ -111,7 +111,7 @@ class Rotary(Rotation):
     def tables(
         self, positions: Int[Tensor, "b T"], context: ForwardContext, dtype: torch.dtype
     ) -> tuple[Float[Tensor, "_ 1 T R2"], Float[Tensor, "_ 1 T R2"]]:
-        """Return cos and sin of every pair's angle, cast once for all layers; R2 = R/2 pairs."""
+        """Return cos and sin of the angles of all R2 = R/2 pairs, cast once for all layers."""
         frequencies, factor = rotary_frequencies(self.spec, self.rotary_dim, context.ends)
         angles = positions[:, None, :, None] * frequencies[:, None, None, :]  # (b, 1, T, R/2)
         angles = -angles if self.spec.reversed else angles
@@ -121,7 +121,7 @@ class Rotary(Rotation):
 def rotary_frequencies(position: spec.Rotary, rotary_dim: int, ends: Lengths) -> tuple[Float[Tensor, "b R2"], float]:
     """Return each pair's angle per position after scaling, and the factor on cos and sin.
 
-    Only a scaling that depends on length has a row per request; `ends` gives each request's current length.
+    Only a scaling that depends on length has a row per request. `ends` contains each request's current length.
     """
     return _scaled(position, rotary_dim, ends), attention_factor(position.scaling)
 
@@ -191,7 +191,7 @@ def _longrope(theta: float, dim: int, scaling: spec.LongRopeScaling, ends: Lengt
 
 @module_for(spec.Alibi)
 class Alibi(ScoreBias):
-    """-m_h |i - j| with a fixed slope per head (Press 2021); no parameters."""
+    """-m_h |i - j| with a fixed slope per head, without parameters (Press 2021)."""
 
     def __init__(self, position: spec.Alibi, sizes: AttentionSizes) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ class Alibi(ScoreBias):
 
 @module_for(spec.RelativeBias)
 class RelativeBias(ScoreBias):
-    """Learned number per head and bucket of j - i (Raffel 2019, section 2.1)."""
+    """Learned bias per head and bucket of j - i (Raffel 2019, section 2.1)."""
 
     parameter_roles: ClassVar = {"weight": "bias"}  # a bias of scores
 
@@ -227,7 +227,7 @@ class RelativeBias(ScoreBias):
         return nn.functional.embedding(buckets, self.weight).permute(0, 3, 1, 2)  # (b, T, S, H) to (b, H, T, S)
 
     def buckets(self, ahead: Int[Tensor, "b T S"]) -> Int[Tensor, "b T S"]:
-        """Return the bucket of each distance; both directions share the buckets unless causal."""
+        """Return the bucket of each distance. Unless causal, each direction has half of the buckets."""
         count, first = self.spec.num_buckets, torch.zeros_like(ahead)
         if not self.causal:
             count //= 2
@@ -268,7 +268,7 @@ class TransformerXL(QueryBias):
         keys: Int[Tensor, "b2 S"],
         context: ForwardContext,
     ) -> Float[Tensor, "B H T S"]:
-        """Return the term for keys not later than their queries; entries of later keys are undefined."""
+        """Return the term for keys not later than their queries. Entries of later keys are undefined."""
         distance = (queries[:, :, None] - keys[:, None, :]).clamp(min=0)  # (b, T, S)
         key_heads = q.shape[1] // self.sizes.num_kv_heads
         grouped = (q + self.position_bias[:, None]).unflatten(1, (-1, key_heads))  # (B, K, G, T, P)

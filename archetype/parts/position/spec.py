@@ -43,7 +43,7 @@ class Learned(EmbeddingPosition):
 class Sinusoidal(EmbeddingPosition):
     """sin and cos of i / theta^(2j/D), added to token vectors (Vaswani 2017, section 3.5).
 
-    `interleaved`: alternating, as in the paper; otherwise all sines before all cosines (its authors' tensor2tensor).
+    `interleaved` alternates sines and cosines, as in the paper. Otherwise all sines come first (tensor2tensor).
     Positions start at `offset` (2 in fairseq).
 
     Attributes:
@@ -76,7 +76,7 @@ class Scaling(Spec):
         return None
 
     def check(self, rotary_dim: int) -> None:
-        """Refuse, by `invalid`, a head with this many rotated features."""
+        """Call `invalid` if a head cannot have this many rotated features."""
 
 
 class NoScaling(Scaling):
@@ -116,8 +116,8 @@ class DynamicScaling(Scaling):
 class YarnScaling(Scaling):
     """Interpolate slow frequencies and keep fast ones, with a ramp in between (Peng 2023, YaRN).
 
-    `attention_factor` multiplies cos and sin; by default it is 0.1 ln(factor) + 1, or, if both `mscale` and
-    `mscale_all_dim` are given, the ratio of that with each as a factor of the logarithm (DeepSeek-V2).
+    `attention_factor` multiplies cos and sin; by default it is 0.1 ln(factor) + 1. If both `mscale` and
+    `mscale_all_dim` are given, it is (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1) (DeepSeek-V2).
 
     Attributes:
         factor: factor by which the context is extended.
@@ -143,7 +143,7 @@ class YarnScaling(Scaling):
 
 
 class Llama3Scaling(Scaling):
-    """Wavelengths above a band divided by `factor`, within it blended, below it kept (Llama 3.1).
+    """Divide frequencies below a band by `factor`, keep frequencies above it, and blend within it (Llama 3.1).
 
     Attributes:
         factor: divisor of low frequencies.
@@ -172,7 +172,7 @@ class Llama3Scaling(Scaling):
 
 
 class LongRopeScaling(Scaling):
-    """Divide each frequency by its own factor, from one list up to the original length, another beyond (Ding 2024).
+    """Divide each frequency by its entry in a list: one list up to the original length, another beyond (Ding 2024).
 
     Attributes:
         short_factors: R/2 divisors for sequences up to `original_context_length` tokens.

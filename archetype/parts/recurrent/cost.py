@@ -8,7 +8,7 @@ from archetype.parts.recurrent import spec
 
 @cost_of(spec.RNN)
 class RNNCost(MixerCost):
-    """Each step multiplies the input and the hidden state by the matrices of every gate."""
+    """Cost of an RNN, which multiplies the input and the hidden state by the matrices of every gate at each step."""
 
     part: spec.RNN | spec.GRU | spec.LSTM
     state_name = "recurrent state"
@@ -38,7 +38,7 @@ class RNNCost(MixerCost):
 
 @cost_of(spec.GRU)
 class GRUCost(RNNCost):
-    """Reset, update and new gates."""
+    """Cost of a GRU with reset, update and new gates."""
 
     gates = 3
     saved_vectors = 7
@@ -46,7 +46,7 @@ class GRUCost(RNNCost):
 
 @cost_of(spec.LSTM)
 class LSTMCost(RNNCost):
-    """Input, forget, cell and output gates; the state is a hidden vector and a cell."""
+    """Cost of an LSTM with input, forget, cell and output gates. Its state is a hidden vector and a cell."""
 
     gates = 4
     state_vectors = 2

@@ -1,4 +1,4 @@
-"""Drawing of recurrent mixers: one step, whose result is read by the next."""
+"""Drawing of recurrent mixers: one step, whose result the next step reads."""
 
 from archetype.parts.recurrent.spec import GRU, LSTM, RNN
 from archetype.roles.drawing import Cell, Inside, X, inside_of

@@ -21,7 +21,7 @@ from archetype.parts.recurrent import spec
 
 @dataclass
 class RNNState(LayerState):
-    """Last output; of two directions the forward one's, then the backward one's."""
+    """Last output. A bidirectional RNN concatenates the forward and the backward output."""
 
     hidden: Float[Tensor, "B D"]
 
@@ -73,8 +73,8 @@ CELLS: Mapping[str, Callable[..., Any]] = {  # one step of each kernel, by torch
 class Recurrent(nn.Module):
     """RNN, LSTM or GRU over the positions (Elman 1990; Hochreiter 1997; Cho 2014).
 
-    Two directions have D / 2 features each. The backward one starts at each row's last token that is not padding; its
-    output depends only on the tokens of this pass and is not updated by later ones.
+    Two directions have D / 2 features each. The backward direction starts at each row's last token that is not padding.
+    Its output depends only on the tokens of this pass and is not updated by later tokens.
     """
 
     # torch's kernel exposes nothing; gates are recomputed from its input and output

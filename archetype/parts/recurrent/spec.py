@@ -11,7 +11,7 @@ __all__ = ["GRU", "LSTM", "RNN"]
 
 
 class _Recurrent(Mixer):
-    """`bidirectional`: half of the features read the sequence from its end (Schuster 1997); only for encoders.
+    """Base of recurrent mixers. `bidirectional` reads the sequence in both directions (Schuster 1997; encoders only).
 
     Attributes:
         bidirectional: whether half of the features read the sequence backwards.
@@ -41,7 +41,7 @@ class RNN(_Recurrent):
 
 @part
 class LSTM(_Recurrent):
-    """Long short-term memory with a forget gate (Hochreiter 1997; Gers 2000); gates in torch's order i, f, g, o."""
+    """Long short-term memory with a forget gate (Hochreiter 1997; Gers 2000). Gates are in torch's order i, f, g, o."""
 
     title: ClassVar[str] = "LSTM"
     kind: Literal["lstm"] = "lstm"
@@ -49,7 +49,7 @@ class LSTM(_Recurrent):
 
 @part
 class GRU(_Recurrent):
-    """Gated recurrent unit, the reset gate after the product (Cho 2014); gates in torch's order r, z, n."""
+    """Gated recurrent unit with the reset gate after the product (Cho 2014). Gates are in torch's order r, z, n."""
 
     title: ClassVar[str] = "GRU"
     kind: Literal["gru"] = "gru"

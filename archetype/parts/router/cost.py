@@ -8,7 +8,7 @@ from archetype.parts.router import spec
 
 @cost_of(spec.LinearRouter)
 class LinearRouterCost(RouterCost):
-    """A projection to logits, and the affinities of all experts."""
+    """Cost of a projection to logits, and of the affinities of all experts."""
 
     part: spec.LinearRouter
 
@@ -29,7 +29,7 @@ class LinearRouterCost(RouterCost):
 
 @cost_of(spec.HashRouter)
 class HashRouterCost(RouterCost):
-    """A look-up, and a projection if affinities are learned; the drawn table is not a parameter."""
+    """Cost of a look-up, and of a projection if affinities are learned. The drawn table is not a parameter."""
 
     part: spec.HashRouter
 

@@ -1,4 +1,4 @@
-"""Routers: logits and affinities of all experts; a hash router also selects them."""
+"""Routers: logits and affinities of all experts. A hash router also selects the experts."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
@@ -29,7 +29,7 @@ class Projection(WithMatrix):
 
 
 class LinearRouter(Projection):
-    """Logits by a projection (Shazeer 2017)."""
+    """Router whose logits are a projection of the token vector (Shazeer 2017)."""
 
     def __init__(self, router: spec.LinearRouter, num_experts: int, place: Place) -> None:
         super().__init__(place.d_model, num_experts, bias=router.bias)
@@ -41,7 +41,7 @@ class LinearRouter(Projection):
 
 @module_for(spec.SoftmaxRouter)
 class SoftmaxRouter(LinearRouter):
-    """Affinities sum to 1 over experts (Shazeer 2017)."""
+    """Router whose affinities sum to 1 over the experts (Shazeer 2017)."""
 
     def affinities(self, logits: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
         return logits.softmax(-1)
@@ -49,7 +49,7 @@ class SoftmaxRouter(LinearRouter):
 
 @module_for(spec.SigmoidRouter)
 class SigmoidRouter(LinearRouter):
-    """Each expert's affinity is independent (DeepSeek-AI 2024b, equation 15)."""
+    """Router with an independent affinity for each expert (DeepSeek-AI 2024b, equation 15)."""
 
     def affinities(self, logits: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
         return logits.sigmoid()
@@ -74,10 +74,10 @@ AFFINITIES: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 @module_for(spec.HashRouter)
 class HashRouter(nn.Module):
-    """Look up a token's experts by its id (Roller 2021), optionally weighed by a projection (DeepSeek-V4).
+    """Router that selects experts by token id (Roller 2021), optionally weighted by a projection (DeepSeek-V4).
 
     Args:
-        place: gives the vocabulary size and the number of experts per token.
+        place: place in the model, with its vocabulary size and the number of experts per token.
     """
 
     constant_buffers: ClassVar = ("table",)

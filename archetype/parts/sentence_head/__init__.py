@@ -1,1 +1,1 @@
-"""Head that gives one vector per text (Reimers 2019)."""
+"""Head that returns one vector per text (Reimers 2019)."""

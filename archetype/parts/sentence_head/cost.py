@@ -9,7 +9,7 @@ from archetype.parts.sentence_head import spec
 
 @cost_of(spec.SentenceEmbeddingHead)
 class SentenceEmbeddingHeadCost(HeadCost):
-    """Cost of its dense layers; pooling and normalization have no weights and negligible FLOPs."""
+    """Cost of the head's dense layers. Pooling and normalization have no weights and negligible FLOPs."""
 
     part: spec.SentenceEmbeddingHead
 

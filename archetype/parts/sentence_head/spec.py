@@ -1,4 +1,4 @@
-"""Head that gives one vector per text: token vectors are pooled, and optionally transformed and normalized."""
+"""Head that returns one vector per text: token vectors are pooled, and optionally transformed and normalized."""
 
 from typing import Annotated, Any, ClassVar, Literal
 

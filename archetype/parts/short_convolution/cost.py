@@ -10,7 +10,7 @@ from archetype.parts.short_convolution import spec
 
 @cost_of(spec.ShortConvolution)
 class ShortConvolutionCost(MixerCost):
-    """Two projections around a depthwise convolution."""
+    """Cost of two projections around a depthwise convolution."""
 
     part: spec.ShortConvolution
     state_name = "convolution state"

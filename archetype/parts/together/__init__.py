@@ -1,1 +1,1 @@
-"""Several parts side by side in one place, with their outputs added (Dong 2024, Hymba; Falcon-H1)."""
+"""Several parts on the same input, with their outputs added (Dong 2024, Hymba; Falcon-H1)."""

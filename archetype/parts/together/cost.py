@@ -1,4 +1,4 @@
-"""Cost of parts side by side: the sum of theirs."""
+"""Cost of parts on the same input: the sum of the parts' costs."""
 
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from archetype.parts.together import spec
 
 
 class TogetherCost(ContentCost):
-    """Sum of the parts' costs; their common input is saved once."""
+    """Sum of the parts' costs. Their common input is saved once."""
 
     parts: tuple[Any, ...]
 

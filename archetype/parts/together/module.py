@@ -16,7 +16,7 @@ from archetype.parts.together import spec
 
 @dataclass
 class StatesTogether(LayerState):
-    """States of the parts; None for parts without one."""
+    """States of the parts; None for parts without a state."""
 
     parts: list[LayerState | None]
 

@@ -78,7 +78,7 @@ class MixersTogether(Mixer):
 
 @part
 class FeedForwardsTogether(FeedForward):
-    """sum_i s_i F_i(r_i x): feed-forward parts side by side, such as a dense one and a mixture of experts (Arctic).
+    """sum_i s_i F_i(r_i x): feed-forward parts side by side, such as an MLP and a mixture of experts (Arctic).
 
     Attributes:
         parts: the feed-forward parts, F_i.
