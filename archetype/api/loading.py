@@ -95,7 +95,7 @@ def load(
         raise CheckpointError(str(folder), cause, "check the path")
     if further_tokens and getattr(lm.spec, "further_tokens", None) is None:
         cause = "the model has no multi-token prediction layers that could be loaded"
-        raise SpecError("further_tokens", cause, "leave out --further-tokens, or use a draft model other than self")
+        raise SpecError("further_tokens", cause, "remove --further-tokens, or use a draft model other than self")
     if weights is not None:
         lm.pack(weights)
     if device.type == "cpu":

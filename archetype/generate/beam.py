@@ -84,8 +84,8 @@ def translations(
     sources = [[*tokenizer.encode(text), end] for text in texts]
     for position, source in enumerate(sources):
         if len(source) > model.spec.context_length:
-            cause = f"has {len(source)} tokens and the model's context holds {model.spec.context_length}"
-            raise DataError(f"text {position + 1}", cause, "cut it into sentences")
+            cause = f"has {len(source)} tokens, but the model's context is {model.spec.context_length}"
+            raise DataError(f"text {position + 1}", cause, "split it into sentences")
     indices = [index for index, text in enumerate(texts) if text.strip()]
     start = end if start is None else start
     targets = [Translation()] * len(texts)

@@ -56,4 +56,4 @@ def refuse_changes(folder: Path) -> None:
     """Check that the recorded extensions are loaded and unchanged; raise a CheckpointError otherwise."""
     for extension in read_extensions(folder):
         if change := extension.change():
-            raise CheckpointError(str(folder), change, "restore it, or give --allow-changes")
+            raise CheckpointError(str(folder), change, "restore it, or pass --allow-changes")

@@ -194,8 +194,8 @@ class Sampling(LogitsRules):
             SpecError: no token is left.
         """
         if max_length <= num_prompt:
-            cause = f"{max_length} leaves no token after the {num_prompt} of the prompt"
-            raise SpecError("max_length", cause, "give max_new_tokens instead")
+            cause = f"{max_length} leaves no room after a prompt of {num_prompt} tokens"
+            raise SpecError("max_length", cause, "use max_new_tokens instead")
         return max_length - num_prompt
 
     def named_ids(self) -> Iterator[tuple[str, Sequence[int]]]:

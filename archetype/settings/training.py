@@ -48,7 +48,7 @@ ScoredPairFiles = Annotated[
 ]
 Columns = Annotated[
     tuple[str, ...],
-    described("Column that holds a field of the records, as FIELD=COLUMN, or COLUMN for the first field."),
+    described("Column that contains a field of the records, as FIELD=COLUMN, or COLUMN for the first field."),
 ]
 SkipBad = Annotated[Index, described("Maximum number of bad records (damaged, empty or missing a field) to skip.")]
 

@@ -22,7 +22,7 @@ from archetype.studies.trained_outcome import comparison_data, cost, findings, m
 from archetype.studies.trials import Trials
 from archetype.studies.verdicts import confirmed, verdict_of_arms, whole_verdict
 
-WRITE_ANEW = "give the .json that `archetype compare run --to` wrote"
+WRITE_ANEW = "pass the .json that `archetype compare run --to` wrote"
 
 
 class AnyPart(BaseModel, extra="allow"):

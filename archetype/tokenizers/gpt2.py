@@ -80,7 +80,7 @@ def _check_vocabulary(vocab: Mapping[str, Any], config: Mapping[str, Any]) -> No
     if not all(type(id) is int and 0 <= id < 2**31 for id in vocab.values()):
         raise DataError(VOCAB, "does not map every token to an id", DAMAGED)
     if not byte_of_character().keys() <= vocab.keys() or any(token.endswith("</w>") for token in vocab):
-        raise DataError(VOCAB, "is not a vocabulary of byte-level BPE", remedy)
+        raise DataError(VOCAB, "is not a byte-level BPE vocabulary", remedy)
 
 
 KINDS = (GPT2Tokenizer,)

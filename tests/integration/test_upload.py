@@ -145,7 +145,7 @@ def test_what_the_hub_refuses_is_one_line(
         return done.error
 
     assert here("upload", hybrid, "someone/hybrid").status == 0
-    assert "someone/hybrid: exists and is public; change it on its page, or leave out --private" in refused(
+    assert "someone/hybrid: exists and is public; change it on its page, or remove --private" in refused(
         "someone/hybrid", "--private"
     )
     assert "forbidden/a: the token may not write there (You are not of it.); use a token" in refused("forbidden/a")

@@ -187,7 +187,7 @@ def test_what_the_user_sets_is_compared_and_refused_where_it_differs(tmp_path: P
     with pytest.raises(CheckpointError) as caught:
         load(folder, overrides=["fused_order=qkv"])
     assert "differs from transformers" in str(caught.value) and "blocks.0.mixer" in str(caught.value)
-    assert str(caught.value).endswith("leave out --set fused_order=qkv")
+    assert str(caught.value).endswith("remove --set fused_order=qkv")
     assert distance(logits(load(folder, overrides=["fused_order=qkv_per_head"]).model), expected) < EXACT
     with pytest.raises(SpecError, match="is not a possible layout of this model; use qkv_per_head, qkv or"):
         load(folder, overrides=["fused_order=kqv"])

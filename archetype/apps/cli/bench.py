@@ -70,7 +70,7 @@ def bench(
     if peer and resolve_device(device).type != "cpu":
         raise SpecError("--peer", "the comparison runs on the CPU only", "add --device cpu")
     if deterministic and job in ("train", "embed"):
-        raise SpecError("--deterministic", f"has no effect on {job}, which generates no text", "leave it out")
+        raise SpecError("--deterministic", f"has no effect on {job}, which generates no text", "remove it")
     if threads is not None:
         torch.set_num_threads(threads)
     if job == "train":

@@ -72,7 +72,7 @@ def chat(
     if template is not None:
         lm.use_template(template)
     if lm.template is None:
-        remedy = "give one with --chat-template, or fine-tune with `archetype train --chat`"
+        remedy = "pass a template with --chat-template, or fine-tune with `archetype train --chat`"
         raise DataError(str(model), "has no chat template, so it is not a chat model", remedy)
     talk = Conversation(lm, Engine(lm, slots=1), settings, system)  # one slot: one conversation
     print_device(lm.model.device)

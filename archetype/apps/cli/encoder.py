@@ -49,7 +49,8 @@ def embed(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Name of the model's prompt to put before each text, such as query.  [default: its own]",
+            help="Name of the model's prompt to put before each text, such as query.  "
+            "[default: the model's default prompt]",
         ),
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Do not normalize the vectors.")] = False,

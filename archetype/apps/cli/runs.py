@@ -172,7 +172,7 @@ def _curves(run: "Run", axis: "Axis") -> "Curves":
     from archetype.training.step_flops import step_flops
 
     if not run.exists:
-        remedy = "give run directories, as `archetype runs FOLDER` lists them"
+        remedy = "pass run directories, as `archetype runs FOLDER` lists them"
         raise DataError(str(run.folder), "is not a run directory", remedy)
     lines, flops = metrics.read(run.metrics_file), 0.0
     if axis == "flops":

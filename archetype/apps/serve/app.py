@@ -151,7 +151,7 @@ class App:
             sent = headers.get(b"authorization", b"").removeprefix(b"Bearer ").strip() or headers.get(b"api-key", b"")
             if sum(hmac.compare_digest(sent, key) for key in self._keys) == 0:  # compares every key, in constant time
                 # litellm recognizes a wrong key by these first words
-                message = "Incorrect API key provided, or none; send it as `Authorization: Bearer KEY`"
+                message = "Incorrect API key provided, or no key at all; send it as `Authorization: Bearer KEY`"
                 raise ApiError("invalid_api_key", message)
         if self.stopping and scope["path"] not in KEYLESS:
             raise ApiError(

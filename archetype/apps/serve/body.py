@@ -43,7 +43,7 @@ class Fields(BaseModel):
         """
         for name, values in self.neutral.items():
             if (value := getattr(self, name)) is not None and value not in values:
-                raise unsupported(f"{path}{name}", self.instead.get(name, "leave it out"))
+                raise unsupported(f"{path}{name}", self.instead.get(name, "remove it"))
         for name, index, inner in self._inner():
             inner.check(f"{path}{name}{index}.")
 

@@ -145,7 +145,7 @@ def _check_inputs(inputs: list[Any]) -> list[Any]:
     if len(inputs) > MAX_INPUTS:
         raise ApiError("invalid_value", f"input: has {len(inputs)} items; send at most {MAX_INPUTS}", "input")
     if not inputs or not all(isinstance(item, ImagePart) or item for item in inputs):
-        raise ApiError("invalid_value", "input: is empty; give some text", "input")
+        raise ApiError("invalid_value", "input: is empty; send some text", "input")
     return inputs
 
 

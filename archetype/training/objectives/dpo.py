@@ -176,8 +176,8 @@ class DPOObjective(Objective):
             marks = [False] * len(before) + row.is_answer + [True] * len(after)
             return Row(before + row.ids + after, marks, row.text)
         if self.inputs.template is None or not isinstance(prompt, list) or not isinstance(completion, list):
-            cause = f"{str(prompt)[:40]!r} and its completions are neither texts nor messages for a chat template"
-            raise DataError("data.examples", cause, "give texts, or messages to a model with a chat template")
+            cause = f"prompt {str(prompt)[:40]!r} and its completions must all be text, or all be messages"
+            raise DataError("data.examples", cause, "use text, or use messages with a model that has a chat template")
         asked, answered = prompt_and_answer(prompt, completion, self.inputs.template)
         row.extend(asked, False, tokenizer)
         row.extend(answered, True, tokenizer)

@@ -53,7 +53,7 @@ def test_files_of_different_length_are_refused(source: str, target: str, num_tok
     with pytest.raises(DataError) as caught:
         read_lines(source, target, PLACE)
     cause = f"the source has {num_tokens[0]} lines and the target {num_tokens[1]}"
-    assert str(caught.value) == f"{PLACE}: {cause}; give parallel files, line by line"
+    assert str(caught.value) == f"{PLACE}: {cause}; line i of the target must translate line i of the source"
 
 
 def test_a_source_ends_with_the_mark_and_a_target_has_it_at_both_ends() -> None:

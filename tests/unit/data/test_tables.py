@@ -80,7 +80,7 @@ def test_bad_records_are_left_out_with_a_count_and_no_more(name: str, tmp_path: 
     for limit in range(len(bad)):
         with skipping(limit), pytest.raises(DataError) as caught:
             read_counting(lambda: read_records(file, TEXT_AND_LABEL))
-        assert str(caught.value).endswith(f", or leave out all bad records: --skip-bad {len(bad)}")
+        assert str(caught.value).endswith(f", or skip all bad records: --skip-bad {len(bad)}")
         assert limit or caught.value.place == f"{file}: {first}"
     with pytest.raises(DataError) as caught:  # where nobody can ask for it, nobody is told to
         read_records(file, TEXT_AND_LABEL)

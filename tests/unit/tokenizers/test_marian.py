@@ -61,7 +61,7 @@ def test_a_damaged_model_is_named(folder: Path, name: str, data: bytes) -> None:
         ("[" * 10**5, "is not JSON"),
         ("{}", "does not map every piece to an id"),
         ('{"</s>": 0, "a": 1}', "has no '<unk>' for unknown pieces"),
-        ('{"</s>": 0, "<unk>": 1, "\\ud800": 2}', "holds a piece with half of a surrogate pair"),
+        ('{"</s>": 0, "<unk>": 1, "\\ud800": 2}', "contains a piece with an unpaired surrogate"),
     ],
 )
 def test_a_damaged_table_is_named(folder: Path, text: str, expected: str) -> None:

@@ -161,7 +161,7 @@ def test_packed_conversations_are_computed_as_each_alone(files: dict[str, Path],
             assert (targets[number, first - 1 :] < 0).all()
     assert is_mixed
     for spec in (decoder(mixer={"kind": "gru"}), megabyte()):
-        with pytest.raises(ArchetypeError, match=r"leave objective.packed out"):
+        with pytest.raises(ArchetypeError, match=r"remove objective.packed"):
             start(tmp_path / "gru", recipe.replace(spec=spec), CPU)
 
 

@@ -142,7 +142,7 @@ def test_pictures_that_the_model_does_not_take_are_named(all_recipes: dict[str, 
         "change either, as by --set spec.head.num_classes=3"
     )
     assert refusal(images.replace(data=ImageData()), tmp_path) == (
-        "data.file: no file is given; name a file with --images or in the recipe"
+        "data.file: no file was passed; name a file with --images or in the recipe"
     )
 
 
@@ -154,7 +154,7 @@ def test_a_side_that_is_missing_is_named(all_recipes: dict[str, Recipe], tmp_pat
 
 def test_pairs_that_all_are_too_long_are_told(all_recipes: dict[str, Recipe], tmp_path: Path) -> None:
     assert refusal(all_recipes["pairs"].replace(sequence_length=1), tmp_path) == (
-        "data: only 0 training and 0 validation pairs fit into 1 tokens; give more pairs, or a longer sequence_length"
+        "data: only 0 training and 0 validation pairs fit into 1 tokens; use more pairs, or a longer sequence_length"
     )
 
 
@@ -211,4 +211,4 @@ def test_other_data_are_refused_on_resuming(
         resume(tmp_path / "run", CPU)
     message = str(caught.value).replace(str(tmp_path), "")
     cause = "the data have changed since this run began"
-    assert message == f"/{files}: {cause}; restore them, or give --allow-changes"
+    assert message == f"/{files}: {cause}; restore them, or pass --allow-changes"
