@@ -276,7 +276,7 @@ def evaluate(
         ArchetypeError: the model cannot be evaluated this way, or the data are invalid.
     """
     if [text, data, tasks].count(None) != 2:
-        raise SpecError("evaluate", "takes one kind of data", "pass exactly one of text, data and tasks")
+        raise SpecError("evaluate", "accepts exactly one kind of data", "pass exactly one of text, data and tasks")
     from archetype.api.causal_lm import CausalLM
     from archetype.api.image_encoder import ImageEncoder
     from archetype.api.seq2seq_lm import Seq2SeqLM

@@ -130,7 +130,7 @@ def open_pretrained(folder: Path) -> Pretrained:
     lm = load(folder, mapped=True)
     if is_packed(lm.model):
         cause = "has packed matrices, which cannot be trained"
-        raise CheckpointError(str(folder), cause, "start from the model that it was made from")
+        raise CheckpointError(str(folder), cause, "start from the unpacked model")
 
     def save(
         to: Path, model: Model, tokenizer: Tokenizer | None, labels: tuple[str, ...], pictures: dict[str, Any] | None

@@ -102,7 +102,7 @@ def _check_size(shape: tuple[int, ...], num_channels: int, size: int, place: str
     expected = (num_channels, size, size)
     if shape != expected:
         actual, taken = (" x ".join(map(str, sizes)) for sizes in (shape, expected))
-        raise OtherSize(place, f"its images are {actual} and the model takes {taken}", "change either")
+        raise OtherSize(place, f"the images are {actual}, but the model takes {taken}", "change one of them")
 
 
 def read_images(file: Path, processor: ImageProcessor | None = None) -> Images:
@@ -131,11 +131,11 @@ def read_image_folder(folder: Path, num_channels: int, size: int, processor: Ima
         if file.suffix.lower() in IMAGE_SUFFIXES
     ]
     if not files:
-        cause = f"its {len(classes)} subfolders contain no images ({', '.join(IMAGE_SUFFIXES)})"
+        cause = f"the {len(classes)} subfolders contain no images ({', '.join(IMAGE_SUFFIXES)})"
         raise DataError(str(folder), cause, "add a subfolder for each class")
     # refused before any image is decoded; 4 bytes: float32
     if len(files) * num_channels * size**2 * 4 > MAX_ARRAY_BYTES:
-        cause = f"its {len(files):,} images take more than {MAX_ARRAY_BYTES >> 20:,} MiB"
+        cause = f"the {len(files):,} images take more than {MAX_ARRAY_BYTES >> 20:,} MiB"
         raise DataError(str(folder), cause, "use fewer images, or use a model with a smaller input")
     images, labels = np.empty((len(files), num_channels, size, size), dtype=np.float32), list[int]()
     for file, label in files:
@@ -205,7 +205,7 @@ def _array(file: Path, name: str) -> npt.NDArray[Any]:
     except FileNotFoundError:
         raise DataError(str(file), "there is no such file", "check the path") from None
     except KeyError:
-        raise DataError(str(file), f"contains no array named {name}", f"save it with {name}") from None
+        raise DataError(str(file), f"contains no array named {name}", f"save the file with an array {name}") from None
     except (OSError, ValueError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error):
         raise DataError(str(file), "is not an .npz file of plain numbers", "write it with numpy.savez") from None
 

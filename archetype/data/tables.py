@@ -183,7 +183,7 @@ def _rows_of_list(file: BinaryIO, name: str) -> Iterator[Row]:
         try:
             value, position = decoder.raw_decode(text, position)
         except (ValueError, RecursionError) as error:
-            raise DataError(location, f"is not JSON: {getattr(error, 'msg', error)}", "is it the whole file?") from None
+            raise DataError(location, f"is not JSON: {getattr(error, 'msg', error)}", "is the file complete?") from None
         try:
             if not isinstance(value, dict):
                 raise DataError(location, "is not a JSON object", "fix or remove it")
@@ -235,7 +235,7 @@ def parquet(source: str) -> Any:
         return parquet_library.ParquetFile(source)
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
         cause = f"is not a Parquet file: {one_line(str(error), 120)}"
-        raise DataError(source, cause, "is it the whole file?") from None
+        raise DataError(source, cause, "is the file complete?") from None
 
 
 def parquet_rows(
@@ -254,7 +254,7 @@ def parquet_rows(
                 values = batch.to_pylist()
             except (OSError, ValueError) as error:  # damaged groups, and texts that are not UTF-8
                 cause = f"cannot be read: {one_line(str(error), 120)}"
-                raise DataError(source, cause, "is it the whole file?") from None
+                raise DataError(source, cause, "is the file complete?") from None
             for row in values:
                 index += 1
                 yield Row(f"{source}: row {index}", row)

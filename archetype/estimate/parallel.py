@@ -348,7 +348,7 @@ def best_steps(planner: Planner, sizes: Mapping[str, int] | None = None) -> list
     fitting = sorted((step for step in steps if planner.fits(step)), key=lambda step: step.seconds)
     if not fitting:
         least = min(steps, key=lambda step: step.memory, default=None)
-        needs = "" if least is None else f"; the least is {size(least.memory)} a device, by {least.layout}"
+        needs = "" if least is None else f"; the smallest needs {size(least.memory)} per device ({least.layout})"
         cause = f"no layout of {planner.cluster.devices} x {planner.cluster.device.name} fits{needs}"
         raise SpecError("--plan", cause, "use more devices, a smaller batch or shorter sequences")
     return fitting

@@ -117,7 +117,7 @@ class Search:
     def __init__(self, model: EncoderDecoder, sources: list[list[int]], start: int, end: int, settings: Beam) -> None:
         if model.is_deterministic:
             cause = "beam search batches its sources, so results may depend on other sources"
-            raise SpecError("deterministic", cause, "load the model without it, or write without beams")
+            raise SpecError("deterministic", cause, "load the model without deterministic, or generate without beams")
         self.model, self.sources, self.settings = model, sources, settings
         self.waiting = sorted(range(len(sources)), key=lambda index: len(sources[index]))  # the longest is taken first
         most_rows = max_rows(model.dtype) if is_native(model) else BATCH_SIZE * settings.num_beams

@@ -49,7 +49,7 @@ def fill(model: Encoder | Decoder, tokenizer: Tokenizer, text: str, top: int = 5
         cause = f"a head of kind {model.spec.head.kind} does not predict masked tokens"
         raise SpecError("head", cause, "use a model with head masked_language_model")
     if top < 1:
-        raise DataError("top", f"{top} is below 1", "ask for at least one prediction")
+        raise DataError("top", f"{top} is below 1", "request at least one prediction")
     if MASK not in text:
         raise DataError("text", f"has no {MASK}", f"write {MASK} in place of each token to predict")
     mask = mask_id(tokenizer)

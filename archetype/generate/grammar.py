@@ -149,7 +149,7 @@ class GrammarCompiler:
         """
         (kind, value), *others = [(kind, value) for kind in KINDS if (value := getattr(sampling, kind)) is not None]
         if others:
-            raise SpecError(others[0][0], f"and {kind} cannot both constrain a text", "use exactly one of them")
+            raise SpecError(others[0][0], f"cannot be combined with {kind}", "use exactly one of them")
         source = alternatives(value) if kind == "choices" else value
         if len(source) > MAX_SOURCE:
             raise SpecError(kind, f"has {len(source):,} characters, more than {MAX_SOURCE:,}", "use a smaller grammar")
@@ -187,14 +187,16 @@ class GrammarCompiler:
         except ConfinedError as error:
             if error.kind == "Late":
                 raise SpecError(kind, str(error), "use a smaller grammar, or try again") from None
-            return Refused((kind, str(error), "fix it" if error.kind == "ValueError" else "use a smaller grammar"))
+            return Refused(
+                (kind, str(error), "fix the grammar" if error.kind == "ValueError" else "use a smaller grammar")
+            )
         if fault is not None:
-            return Refused((kind, fault, "fix it"))
+            return Refused((kind, fault, "fix the grammar"))
         if nbytes > MAX_BYTES:
             return Refused((kind, f"takes {nbytes >> 20} MiB, more than {MAX_BYTES >> 20}", "use a smaller grammar"))
         text = text_of(language, source, whitespace)
         matcher = self._library.LLMatcher(self._tokenizer, text, log_level=0, limits=limits())
-        fault, remedy = fault_of(matcher), "fix it"
+        fault, remedy = fault_of(matcher), "fix the grammar"
         if fault is None and _is_slow(matcher.deep_copy()):
             fault, remedy = SLOW, FEWER_WAYS
         return Compiled(kind, matcher, nbytes) if fault is None else Refused((kind, fault, remedy))

@@ -94,7 +94,7 @@ def unread_set(folder: Path) -> str | None:
     others = [name for name in NAMES[:2] if name != file.name and (folder / name).is_file()]
     if not others:
         return None
-    return f"{others[0]} is another set of weights, which is not read; {file.name} is, as in transformers"
+    return f"{others[0]} is another set of weights, which is not read; only {file.name} is, as in transformers"
 
 
 def is_index(file: Path) -> bool:

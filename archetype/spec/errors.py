@@ -29,7 +29,7 @@ MAPPING = ("{} is not a mapping", "write it as {{key: value, ...}}")
 LIST = ("{} is not a list", "write it as [item, ...]")
 WORDS = {  # {pydantic error type: (cause, remedy)}
     "missing": ("is missing", "set a value"),
-    "union_tag_not_found": ("its kind is missing", "start it with kind: NAME"),
+    "union_tag_not_found": ("kind is missing", "add kind: NAME"),
     "greater_than": ("{} is too small", "use more than {gt}"),
     "greater_than_equal": ("{} is too small", "use at least {ge}"),
     "less_than": ("{} is too large", "use less than {lt}"),

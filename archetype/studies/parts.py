@@ -105,7 +105,7 @@ class TrainedPart(Spec):
     @model_validator(mode="after")
     def _check(self) -> "TrainedPart":
         if len(self.arms) < 2:
-            invalid("arms", "there is only one arm", "add another, as NAME: {PATH: VALUE}")
+            invalid("arms", "there is only one arm", "add a second arm, as NAME: {PATH: VALUE}")
         check_recipe(self.recipe, *(["steps"] if self.modes.full.tokens else []))
         free = self.match.free if isinstance(self.match.free, dict) else {}
         for field, names in (("between", self.between or ()), ("match.free", free)):

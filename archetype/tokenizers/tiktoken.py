@@ -233,7 +233,7 @@ def companion_format(data: Mapping[str, Any]) -> Format:
     format = validated(Format, data, COMPANION)
     special = format.special_tokens
     if len(set(special.values())) != len(special):
-        raise DataError(f"{COMPANION}: special_tokens", "two have the same id", "use a unique id for each")
+        raise DataError(f"{COMPANION}: special_tokens", "two tokens have the same id", "use a unique id for each")
     if not {*([] if format.bos is None else [format.bos]), *(format.eos or [])} <= special.keys():
         raise DataError(f"{COMPANION}: bos, eos", "are not names of special tokens", 'write "bos": NAME, "eos": [NAME]')
     return format

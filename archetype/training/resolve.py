@@ -232,7 +232,7 @@ def resolve_spec(recipe: Recipe, tokenizer: Tokenizer | None) -> ModelSpec:
         size = getattr(spec, field, None)
         if size is not None and size < num_ids:
             cause = f"{size} is too small for the {num_ids} tokens of the tokenizer and the objective"
-            raise SpecError(field, cause, f"use a smaller tokenizer, or raise it: --set spec.{field}={num_ids}")
+            raise SpecError(field, cause, f"use a smaller tokenizer, or raise the size: --set spec.{field}={num_ids}")
     return spec
 
 

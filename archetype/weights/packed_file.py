@@ -13,7 +13,7 @@ from archetype.weights.lossless import BUFFERS, CODES, LosslessMatrix, records_s
 from archetype.weights.packed import PackedMatrix, replace
 from archetype.weights.quantized import BITS, GROUP, QuantizedMatrix
 
-REMEDY = "take the run's own weights"
+REMEDY = "use the weights of the run"
 PARTS = {"quants": ("quants", "scales"), "records": BUFFERS}  # {first tensor of a matrix: all its tensors}
 
 

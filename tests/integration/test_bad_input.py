@@ -80,7 +80,7 @@ def test_a_model_larger_than_memory(archetype: Command, text_file: Path, tmp_pat
                       "--sequence-length", "32", "--to", tmp_path / "run")  # fmt: skip
     assert message.startswith("batch_size: a step with 16 sequences of 32 tokens needs ")
     remedy = "use a smaller model or shorter sequences, or --force"
-    assert message.endswith(f"are free, too little for one sequence; {remedy}")
+    assert message.endswith(f"is free, too little for one sequence; {remedy}")
     assert not (tmp_path / "run").exists()
 
 

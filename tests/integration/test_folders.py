@@ -123,7 +123,7 @@ def test_what_nothing_proves_is_refused_with_what_is_assumed(archetype: Command,
     assert refused.returncode == 2 and refused.stdout == ""
     notice, error = refused.stderr.splitlines()
     assert "assumed: parallel=false (or true; " in notice and "interleaved=false (or true; " in notice
-    assert "the reading of mystery cannot be verified: transformers 5." in error
+    assert "cannot verify how mystery was imported: transformers 5." in error
     assert error.endswith("correct them with --set NAME=VALUE, and import with --accept-unproved")
     accepted = archetype("generate", unknown, *prompt, "--accept-unproved")
     assert accepted.stdout == archetype("generate", exported, *prompt).stdout

@@ -121,7 +121,7 @@ def test_images_are_learned_and_a_run_of_them_goes_on(archetype: Command, folder
     assert [line.split()[0] for line in told] == [str(row["class"]) for row in rows]
     np.savez(folder / "large.npz", images=np.zeros((2, 9, 9)))
     assert refused(archetype, "classify", folder / "vision", folder / "large.npz") == (
-        f"{folder / 'large.npz'}: its images are 1 x 9 x 9 and the model takes 1 x 8 x 8; change either"
+        f"{folder / 'large.npz'}: the images are 1 x 9 x 9, but the model takes 1 x 8 x 8; change one of them"
     )
     assert refused(archetype, "embed", folder / "vision", "a") == (
         "model: a model of kind vision_encoder with head classification cannot do this; it can classify images"

@@ -100,7 +100,7 @@ def test_usage_errors_name_the_verbs_own_help(material: Path) -> None:
 def test_a_file_is_evaluated_without_an_option(material: Path) -> None:
     assert said("evaluate run text.txt", material) == said("evaluate run --text text.txt", material)
     assert said("evaluate run text.txt source.txt", material).count("source.txt") == 1
-    assert "takes one kind of data; pass FILE, " in refused("evaluate run text.txt --text text.txt", material)
+    assert "accepts exactly one kind of data; pass FILE, " in refused("evaluate run text.txt --text text.txt", material)
     assert "nope.txt" in refused("evaluate run nope.txt", material)
 
 

@@ -89,7 +89,7 @@ class Workload:
         if new is None:
             new = min(sizes.new, context - prompt * shared)
         if prompt < 1 or new < least or max(prompt, prompt * shared + new) > context:
-            cause = f"{prompt} prompt tokens and {new} new ones do not fit into the context of {context}"
+            cause = f"{prompt} prompt tokens and {new} new tokens do not fit into the context of {context}"
             raise SpecError("--prompt, --new", cause, f"use at least 1 and {least}, and fewer in total")
         batch_size = sizes.batch if batch is None else batch
         prompts, news = [prompt] * batch_size, [new] * batch_size

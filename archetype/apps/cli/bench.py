@@ -43,7 +43,7 @@ def bench(
     ] = False,
     peer_python: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="Python interpreter in which they are installed.  [default: this one]"),
+        typer.Option(metavar="PATH", help="Python interpreter for --peer.  [default: the one that runs archetype]"),
     ] = None,
     device: Device = "auto",
     as_json: Json = False,

@@ -31,7 +31,7 @@ SECTIONS = {
 }
 COMMANDS = {
     "/reset": "clear the conversation and keep the system message",
-    "/system TEXT": "restart the conversation with this system message (or none)",
+    "/system TEXT": "restart the conversation with this system message, or without one",
     "/save FILE": "write the conversation to a new file for train --chat",
     "/help": "list these commands",
 }

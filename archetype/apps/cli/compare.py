@@ -345,7 +345,7 @@ def _check_mode(files: Sequence[Path], mode: str) -> None:
     from archetype.studies.experiment import read_experiment
 
     if not any(read_experiment(file).has(mode) for file in files):
-        raise SpecError(f"--{mode}", "no part defines this mode", f"add modes.{mode} to one, or use --full")
+        raise SpecError(f"--{mode}", "no part defines this mode", f"add modes.{mode} to a part, or use --full")
 
 
 def _study(

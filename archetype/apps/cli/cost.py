@@ -26,7 +26,8 @@ def cost(
         str | None,
         typer.Option(
             metavar="INTEGER,...",
-            help="Sequence length; several, separated by commas, are compared.  [default: the (shortest) context]",
+            help="Sequence length, or several separated by commas to compare them.  "
+            "[default: the shortest context of the models]",
         ),
     ] = None,
     source_length: Annotated[

@@ -43,7 +43,9 @@ def embed(
     texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="One or more texts.")],
     pooling: Annotated[
         Literal["mean", "max", "first", "last"] | None,
-        typer.Option(help="Pooling of the token vectors.  [default: modules.json's; else mean, last for a decoder]"),
+        typer.Option(
+            help="Pooling of the token vectors.  [default: that of modules.json, otherwise mean, or last for a decoder]"
+        ),
     ] = None,
     prompt: Annotated[
         str | None,

@@ -85,7 +85,7 @@ def evaluate(
         int | None, typer.Option(help="Number of tokens per window.  [default: the model's context]")
     ] = None,
     num_fewshot: Annotated[
-        int | None, typer.Option(min=0, help="Number of few-shot examples.  [default: the task's]")
+        int | None, typer.Option(min=0, help="Number of few-shot examples.  [default: the task's own number]")
     ] = None,
     recall_at: Annotated[
         list[int] | None, typer.Option(min=1, help="k of recall@k; may be repeated.  [default: 1, 10 and 100]")
@@ -114,7 +114,7 @@ def evaluate(
 
     if sum(bool(source_of_data) for source_of_data in (files, text, data, source, tasks, retrieval, correlation)) != 1:
         remedy = "pass FILE, --text, --data, --source with --target, --retrieval, --correlation, or --tasks"
-        raise SpecError("evaluate", "takes one kind of data", remedy)
+        raise SpecError("evaluate", "accepts exactly one kind of data", remedy)
     beam = values_of(BEAM, options)
     Beam.parse(beam)  # invalid settings fail before a large model is loaded
     # a missing file fails before a large model is loaded, too; what FILE means only the model's kind tells

@@ -42,7 +42,7 @@ def runs(
     if not rows and problems:
         raise DataError(str(folder), f"contains no readable run: {problems[0]}{others}", "")
     if not rows:
-        raise DataError(str(folder), "contains no run directories", "name the folder that has them")
+        raise DataError(str(folder), "contains no run directories", "name the folder that contains the runs")
     if problems:
         warnings.warn(f"skipped unreadable runs: {problems[0]}{others}", Notice, stacklevel=1)
     _warn_of_texts([row.pop("texts") for row in rows])

@@ -137,7 +137,9 @@ class App:
 
     def _check_head(self, scope: Scope) -> None:
         if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADER_BYTES:
-            raise ApiError("headers_too_large", f"the headers have more than {HEADER_BYTES:,} bytes; send fewer")
+            raise ApiError(
+                "headers_too_large", f"the headers have more than {HEADER_BYTES:,} bytes; send fewer headers"
+            )
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1")
         if not self._is_known(host):

@@ -124,7 +124,7 @@ def _refusal(error: ValidationError, cls: type[Body]) -> ApiError:
     if not keys:
         if detail["type"] == "json_invalid":
             return ApiError("invalid_json", f"the body is not JSON: {detail['ctx']['error']}; send a JSON object")
-        return ApiError("invalid_json", 'the body is not a JSON object; send one, such as {"prompt": "Once"}')
+        return ApiError("invalid_json", 'the body is not a JSON object; send an object such as {"prompt": "Once"}')
     name = str(keys[0])
     if detail["type"] == "value_error":
         return ApiError("invalid_value", f"{name}: {detail['ctx']['error']}", name)

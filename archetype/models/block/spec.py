@@ -189,7 +189,9 @@ class Block(Spec):
     @model_validator(mode="after")
     def _contents_fit_the_wiring(self) -> "Block":
         if not self.contents:
-            invalid("mixer", "the block has no content", "add a mixer or a feed-forward part")
+            invalid(
+                "mixer", "the block has neither a mixer nor a feed-forward part", "add a mixer or a feed-forward part"
+            )
         if isinstance(self.wiring, ParallelResidual):
             if self.feedforward.is_absent:
                 invalid(

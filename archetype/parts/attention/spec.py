@@ -245,7 +245,7 @@ class Attention(Mixer):
             invalid("value_embedding", "keys_from reads the values of another layer", "remove it or keys_from")
         if self.index is not None or self.projects_globally:
             name = "pattern.global_projections" if self.index is None else "index"
-            cause = "it needs its own keys, and keys_from reads those of another layer"
+            cause = "needs its own keys, but keys_from reads the keys of another layer"
             invalid(name, cause, f"remove {name} or keys_from")
         return self
 

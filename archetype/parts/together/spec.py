@@ -39,7 +39,7 @@ class MixersTogether(Mixer):
         _check(self.parts, self.scales, self.input_scales)
         for index, mixer in enumerate(self.parts):
             if mixer.own != mixer:
-                cause = "it reads another layer, which mixers side by side cannot do"
+                cause = "reads another layer, which mixers side by side cannot do"
                 invalid(f"parts[{index}]", cause, "use a mixer that reads no other layer")
         return self
 

@@ -97,7 +97,9 @@ def _images(data: ImageData, spec: ModelSpec) -> Images:
         return open_images(Path(data.file), *spec.image_shape, data.image_processor)
     except OtherSize as error:
         num_channels, side, _ = shape_of_images(Path(data.file)) or (*spec.image_shape, 0)
-        remedy = f"change either, as by --set spec.num_channels={num_channels} --set spec.image_size={side}"
+        remedy = (
+            f"change one of them, for example with --set spec.num_channels={num_channels} --set spec.image_size={side}"
+        )
         raise DataError(error.place, error.cause, remedy) from None
 
 
@@ -106,7 +108,9 @@ def _check_classes(images: Images, file: str, spec: ModelSpec) -> None:
         cause = (
             f"contains class {images.labels.max()}, but the model has {spec.head.num_classes} classes, numbered from 0"
         )
-        raise DataError(file, cause, f"change either, as by --set spec.head.num_classes={images.labels.max() + 1}")
+        raise DataError(
+            file, cause, f"change one of them, for example with --set spec.head.num_classes={images.labels.max() + 1}"
+        )
 
 
 def _tensors(images: Images) -> Batch:

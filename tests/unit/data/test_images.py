@@ -71,7 +71,7 @@ def test_a_lone_array_and_a_folder_are_refused(tmp_path: Path) -> None:
 def test_a_missing_array_is_named(tmp_path: Path, name: str) -> None:
     arrays = {"images": np.zeros((2, 2, 2)), "labels": np.array([0, 1])}
     arrays.pop(name)
-    assert refusal(saved(tmp_path, **arrays)) == f"contains no array named {name}; save it with {name}"
+    assert refusal(saved(tmp_path, **arrays)) == f"contains no array named {name}; save the file with an array {name}"
 
 
 def test_a_damaged_file_is_refused_wherever_the_damage_is(tmp_path: Path) -> None:

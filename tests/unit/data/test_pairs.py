@@ -52,7 +52,7 @@ def test_only_line_ends_end_lines() -> None:
 def test_files_of_different_length_are_refused(source: str, target: str, num_tokens: tuple[int, int]) -> None:
     with pytest.raises(DataError) as caught:
         read_lines(source, target, PLACE)
-    cause = f"the source has {num_tokens[0]} lines and the target {num_tokens[1]}"
+    cause = f"the source has {num_tokens[0]} lines, but the target has {num_tokens[1]}"
     assert str(caught.value) == f"{PLACE}: {cause}; line i of the target must translate line i of the source"
 
 

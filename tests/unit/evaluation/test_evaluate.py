@@ -145,10 +145,11 @@ def test_what_cannot_be_evaluated_is_said(tmp_path: Path, monkeypatch: pytest.Mo
     ):
         archetype.evaluate(lm, data=tmp_path / "texts.csv")
     for arguments, message in (
-        (["--text", "a", "--data", "b"], "evaluate: takes one kind of data; pass FILE, --text, --data"),
+        (["--text", "a", "--data", "b"], "evaluate: accepts exactly one kind of data; pass FILE, --text, --data"),
         (["--data", "a", "--stride", "4"], "--stride: has no effect without --text or FILE; add --text or"),
         (["--text", "a", "--num-beams", "4"], "--num-beams: has no effect without --source or --data"),
-        ([], "evaluate: takes one kind of data"), (["--source", "a"], "--source: has no effect without --target"),
+        ([], "evaluate: accepts exactly one kind of data"),
+        (["--source", "a"], "--source: has no effect without --target"),
         (["--data", "b", "--num-beams", "0"], "num_beams: 0 is too small"),
     ):  # fmt: skip
         with pytest.raises(ArchetypeError, match=message):

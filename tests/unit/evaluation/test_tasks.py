@@ -89,7 +89,7 @@ def test_continuations_are_scored_as_one_by_one() -> None:
     for pair, cause in (
         (([], [1]), "has an empty context; add a context"),
         (([1], []), "has no token; add some text"),
-        (([1], [1] * 13), "has 13 tokens, and the model's context holds 12; shorten it"),
+        (([1], [1] * 13), "has 13 tokens, but the model's context is 12; shorten it"),
     ):
         with pytest.raises(DataError, match=f"^continuation 1: {cause}"):
             score_continuations(lm.model, [pair])  # type: ignore[arg-type]
@@ -215,7 +215,7 @@ def alone_equal_settings(tmp_path: Path) -> None:
     assert len(set(again)) > 50 and ask(ours, one | {"max_gen_toks": 6}, 64) == again
     for wrong, message in (
         ({"do_sample": True}, "do_sample: is True and the temperature is 0; set a temperature above 0"),
-        ({"until": ["a", ""]}, "until: holds an empty text"),
+        ({"until": ["a", ""]}, "until: contains an empty string"),
         ({"num_beams": 4}, "num_beams: 4 is not supported; remove it"),
         ({"seed": 4}, "seed: 4 is not supported"),
         ({"max_length": 40}, "max_length: 40 is not supported"),

@@ -119,7 +119,7 @@ def test_bytes_of_tokens_are_those_of_the_text(kind: str) -> None:
     [
         ({"regex": "[0-9"}, "regex: at 1(8): invalid regex"),
         ({"lark": "start: nothing"}, "lark: "),
-        ({"json_schema": {"type": "nope"}}, "json_schema: Invalid type: nope; fix it"),
+        ({"json_schema": {"type": "nope"}}, "json_schema: Invalid type: nope; fix the grammar"),
         ({"json_schema": {"properties": {"a": {"type": "nope"}}}}, "json_schema: properties.a: Invalid type: nope;"),
         (
             {"json_schema": {"anyOf": [{}, {"items": {"enum": 3}}]}},
@@ -127,7 +127,7 @@ def test_bytes_of_tokens_are_those_of_the_text(kind: str) -> None:
         ),
         ({"json_schema": "[" * 9000 + "]" * 9000}, "json_schema: "),
         ({"json_schema": "{"}, "json_schema: "),
-        ({"regex": "a", "lark": "b"}, "lark: and regex cannot both constrain a text; use exactly one of them"),
+        ({"regex": "a", "lark": "b"}, "lark: cannot be combined with regex; use exactly one of them"),
     ],
 )
 def test_a_wrong_grammar_is_refused_at_once(options: dict[str, Any], message: str) -> None:

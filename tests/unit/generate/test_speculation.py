@@ -133,7 +133,7 @@ def test_guesses_need_a_state_that_can_go_back() -> None:
             with pytest.raises(SpecError, match=f"{place}: its state cannot be rolled back after a rejected draft"):
                 Engine(lm, **options)  # type: ignore[arg-type]
     small = Decoder.parse(SPECS["draft"].dump() | {"vocab_size": 12})
-    with pytest.raises(SpecError, match="draft: does not generate with the model's 13 tokens"):
+    with pytest.raises(SpecError, match="draft: does not have the model's vocabulary of 13 tokens"):
         Engine(loaded("rotary"), draft=LanguageModel(small, build(small)))
     with pytest.raises(SpecError, match="lookup: cannot be combined with a draft model"):
         Engine(loaded("rotary"), draft=loaded("draft"), lookup=True)

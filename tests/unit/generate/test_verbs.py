@@ -227,7 +227,7 @@ def test_without_a_tokenizer_no_text_goes_in(lm: object, verb: str) -> None:
     whole = lm()  # type: ignore[operator]
     bare = archetype.LanguageModel(whole.spec, whole.model)
     assert refusal(verb, bare, *CALLS[verb]) == (
-        "tokenizer: the model's folder has none; add its tokenizer.json or tokenizer.model"
+        "tokenizer: the model's folder has no tokenizer; add its tokenizer.json or tokenizer.model"
     )
 
 
@@ -244,7 +244,7 @@ def test_a_decoder_embeds_a_text_as_its_last_token() -> None:
         torch.testing.assert_close(mean, hidden.mean(0))
     with pytest.raises(ArchetypeError, match="a decoder's first token sees no other token"):
         lm.embed(texts, "first")
-    with pytest.raises(ArchetypeError, match="pooling: 'median' is not a pooling; did you mean mean"):
+    with pytest.raises(ArchetypeError, match="pooling: 'median' is not a pooling method; did you mean mean"):
         lm.embed(texts, "median")  # type: ignore[arg-type]
 
 

@@ -287,7 +287,7 @@ def test_rotations_that_do_not_fit_are_refused(fields: dict[str, Any], cause: st
 
 
 def test_cross_attention_sees_the_whole_source() -> None:
-    with pytest.raises(SpecError, match=r"cross_attention\.index: cross-attention sees the whole source; leave"):
+    with pytest.raises(SpecError, match=r"cross_attention\.index: cross-attention sees the whole source; remove"):
         spec.Block.parse(
             {"wiring": {"kind": "plain"}, "mixer": {"kind": "lstm"},
              "cross_attention": {"kind": "attention", "num_heads": 4, "index": INDEX}}

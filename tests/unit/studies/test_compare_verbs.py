@@ -104,7 +104,7 @@ def test_a_plan_that_the_memory_does_not_hold_says_what_the_file_can_say(
     monkeypatch.setattr(memory, "free_memory", lambda device: 2**18)
     with pytest.raises(ArchetypeError) as error:
         planned()
-    said = r"arms\.a: recipe: batch_size: a step with 64 sequences of 8 tokens needs .* are free; use at most \d+"
+    said = r"arms\.a: recipe: batch_size: a step with 64 sequences of 8 tokens needs .* is free; use at most \d+"
     offer = re.fullmatch(
         rf"{said}, or micro_batch_size (\d+), which accumulates gradients over the batch", str(error.value)
     )

@@ -93,7 +93,7 @@ def test_two_tables_that_end_texts_differently_are_refused(folder: Path) -> None
     change(folder, "tokenizer_config.json", separate_vocabs=True)
     assert "target_vocab.json: there is no such file" in refusal(folder)
     (folder / "target_vocab.json").write_text('{"</s>": 1, "<unk>": 0}')
-    assert "target_vocab.json: has another id for '</s>' than vocab.json" in refusal(folder)
+    assert "target_vocab.json: has a different id for '</s>' than vocab.json" in refusal(folder)
 
 
 def test_characters_that_spell_a_special_token_are_unknown_text(folder: Path) -> None:

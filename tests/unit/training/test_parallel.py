@@ -325,9 +325,9 @@ def test_what_context_parallelism_refuses(recipe: Recipe) -> None:
             recipe,
             layout,
         ),
-        "parallel.context: supports next_token and masked_token of decoders": (pair(), recipe, layout),
+        "parallel.context: supports only next_token and masked_token on decoders": (pair(), recipe, layout),
         "parallel.context: cannot be combined with pipeline": (attending(), recipe, bigger),
-        "sequence_length: 18 tokens do not split into 4 equal": (
+        "sequence_length: 18 is not divisible by 4, twice parallel.context": (
             attending(),
             recipe.replace(sequence_length=18),
             layout,

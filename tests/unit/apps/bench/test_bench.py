@@ -278,7 +278,7 @@ REFUSED = {
     ("decode", "llama-tiny", "--dtype", "float8"): "dtype: unknown dtype 'float8'; use one of float32, bfloat16",
     ("train", "llama-tiny", "--dtype", "float16"): "dtype: ",
     ("decode", "llama-tiny", "--prompt", "100", "--new", "29"):
-        "--prompt, --new: 100 prompt tokens and 29 new ones do not fit into the context of 128; use at least 1",
+        "--prompt, --new: 100 prompt tokens and 29 new tokens do not fit into the context of 128; use at least 1",
     ("train", "llama-tiny", "--deterministic"):
         "--deterministic: has no effect on train, which generates no text; remove it",
     ("decode", "lstm-tiny", "--deterministic"): "deterministic: a step of this model contains aten.mkldnn_rnn_layer",
@@ -351,7 +351,7 @@ def test_a_peer_that_ends_is_told_with_its_last_words(tmp_path: Path) -> None:
     assert refusal("decode", "llama-tiny", *sizes, stand_in(tmp_path, dies_at=2)) == message
     result = bench("decode", "llama-tiny", *sizes, stand_in(tmp_path, dies_at=0))  # at once: it is left out
     assert result["peers_left_out"]["transformers"] == message and "peers" not in result
-    with pytest.raises(DataError, match=r"--peer-python: .*no-python is not a program; give the path"):
+    with pytest.raises(DataError, match=r"--peer-python: .*no-python is not a program; pass the path"):
         peers.Peer("transformers", str(tmp_path / "no-python"), 1, tmp_path)
 
 

@@ -50,7 +50,7 @@ def test_what_a_recipe_says_of_the_layout_is_obeyed_or_refused() -> None:
         (("--micro-batch-size", "2"), "micro_batch_size: is chosen by a plan for a cluster; remove it"),
         (("--set", "recompute=blocks"), "recompute: is chosen by a plan for a cluster; remove it"),
         (("--adapter", "lora"), "adapter: a plan for a cluster needs all parameters trained; remove it"),
-        (("--train", "lm_head.*"), "trainable: a plan for a cluster needs all parameters trained; leave it "),
+        (("--train", "lm_head.*"), "trainable: a plan for a cluster needs all parameters trained; remove it"),
     ]:
         with pytest.raises(SpecError, match=f"^{message}"):
             planned(*arguments, *options)
