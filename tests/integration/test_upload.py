@@ -80,7 +80,7 @@ def test_a_dry_run_writes_the_folder_and_says_what_would_be_sent(
     said = json.loads(again.output)
     assert said["files"] == {file.name: file.stat().st_size for file in (tmp_path / "other").iterdir()}
     assert not [path for path, *_ in archetype.diff(tmp_path / "tiny", run_directory) if path != "name"]
-    assert "tiny: exists" in here("upload", run_directory, "me/tiny", "--dry-run").error  # and nothing is lost
+    assert "tiny: already exists" in here("upload", run_directory, "me/tiny", "--dry-run").error  # and nothing is lost
 
 
 def test_the_card_says_what_the_model_is_and_export_writes_the_same(

@@ -36,7 +36,7 @@ IMPOSSIBLE = [
     ({"arms": {"a": {}, "b": {"d_mdoel": 4}}}, "arms.b: d_mdoel: is not a known key; did you mean d_model?"),
     ({"arms": {"a": {}, "b": {"recipe.seed": 4}}}, "arms.b: recipe.seed: is the same for all arms"),
     ({"arms": {"a": {}, "b": {"recipe.batch_siz": 4}}}, "batch_siz: is not a known key; did you mean batch_size?"),
-    ({"match": {"params": "0.5%"}}, "arms.wide: non_embedding are"),
+    ({"match": {"params": "0.5%"}}, "arms.wide: non_embedding is"),
     ({"data": "nowhere"}, "nowhere: there is no such corpus"),
     ({"data": {"kind": "images", "file": "x"}}, "data of kind images cannot be used in studies"),
     ({"tune": {"grid": {"optimiser.learning_rate": [0.1]}}}, "is not a recipe field; did you mean optimizer?"),

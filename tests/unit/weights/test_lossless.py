@@ -177,7 +177,7 @@ def test_what_cannot_be_is_said_in_a_line(tmp_path: Path) -> None:
     in_no_row = "exceptions outside its rows"
     damaged = [
         ("have the shapes", {f"{key}.records": tensors[f"{key}.records"][..., :-4].contiguous()}),
-        ("have the dtypes torch.int32", {f"{key}.records": tensors[f"{key}.records"].int()}),
+        ("unexpected dtypes: torch.int32", {f"{key}.records": tensors[f"{key}.records"].int()}),
         (in_no_row, {f"{key}.exceptions": exceptions.new_tensor([2**30] * len(exceptions))}),
         (in_no_row, {f"{key}.starts": starts}),
     ]
