@@ -228,7 +228,9 @@ def _base_of(adapter: Path) -> Path:
         # adapters that name each other would never end
         if any(base.exists() and base.samefile(folder) for folder in folders):
             field = f"{folders[-1] / ADAPTER_CONFIG}: base_model_name_or_path"
-            raise CheckpointError(field, "names its own adapter as the base", "name the model that it was trained on")
+            raise CheckpointError(
+                field, "names the adapter itself as the base", "name the model that it was trained on"
+            )
         folders.append(base)
     return folders[1]
 

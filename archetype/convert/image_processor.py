@@ -133,7 +133,7 @@ class ImageProcessor(Spec):
                 mean, std = (self._by_channel(name, len(pixels)) for name in ("image_mean", "image_std"))
                 values = (values - mean) / std
         if not np.isfinite(values).all():
-            raise SpecError(FILE, "its values produce infinite or NaN pixels", "check that the file is this model's")
+            raise SpecError(FILE, "the values produce infinite or NaN pixels", "check that the file is this model's")
         return values
 
     def _by_channel(self, name: str, num_channels: int) -> Numbers:

@@ -186,7 +186,7 @@ def check_can_shorten(model: GenerativeModel, place: str) -> None:
 
 def _check_can_shorten(layers: list[LayerState], place: str) -> None:
     if not layers or not all(layer.can_shorten for layer in layers):
-        cause = "its state cannot be rolled back after a rejected draft token"
+        cause = "the state cannot be rolled back after a rejected draft token"
         raise SpecError(place, cause, "generate without speculation")
 
 

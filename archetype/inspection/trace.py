@@ -307,7 +307,7 @@ class Tracer:
                 continue
             axis = next((axis for axis, letter in enumerate(letters) if letter in names), None)
             if axis is None:
-                raise SpecError(name, f"its shape ({' '.join(letters)}) has no {kind}", f"remove {kind}")
+                raise SpecError(name, f"the shape ({' '.join(letters)}) has no {kind}", f"remove {kind}")
             # axis N joins the positions of all rows, so every row has the indices, shifted
             rows = len(next(iter(self.inputs.arguments.values()))) if letters[axis] == "N" else 1
             size = x.shape[axis] // rows

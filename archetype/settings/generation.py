@@ -169,7 +169,8 @@ class Sampling(LogitsRules):
     regex: Annotated[str | None, described("Regular expression that the whole text must match.")] = None
     lark: Annotated[str | None, described("Lark grammar that the text must match.")] = None
     choices: Annotated[
-        Annotated[tuple[str, ...], Field(min_length=1)] | None, described("The text is one of these.")
+        Annotated[tuple[str, ...], Field(min_length=1)] | None,
+        described("Texts to choose from; the output is one of them."),
     ] = None
 
     @property

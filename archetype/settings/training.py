@@ -92,7 +92,7 @@ class RunSettings(Spec):
     max_grad_norm: Annotated[Positive, described("Gradient norm above which gradients are clipped.")] = 1.0
     ema_decay: Annotated[
         Probability | None,
-        described("Decay per step of a moving average of the weights, which is what is evaluated and saved."),
+        described("Decay per step of the moving average of the weights; the averaged weights are evaluated and saved."),
     ] = None
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16"],

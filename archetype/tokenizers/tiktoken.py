@@ -194,7 +194,7 @@ def _encoding(ranks: dict[bytes, int], format: Format) -> "Encoding":
     except ImportError:
         cause = "needs the package tiktoken, which is not installed"
         raise DataError(FILE, cause, install_command("tiktoken")) from None
-    with library_errors(COMPANION, "its pattern cannot be used", "check the regular expression"):
+    with library_errors(COMPANION, "the pattern cannot be used", "check the regular expression"):
         return Encoding("ranks", pat_str=format.pattern, mergeable_ranks=ranks, special_tokens=format.special_tokens)
 
 

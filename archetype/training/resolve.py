@@ -92,7 +92,7 @@ def _resolved(
     # Python represents bytes of a path that are not UTF-8 by surrogates, which YAML cannot store
     for path in (str(folder), *recipe.data.files()):
         if any("\ud800" <= character <= "\udfff" for character in path):
-            raise DataError(path, "its name is not UTF-8", "rename the file")
+            raise DataError(path, "the name is not UTF-8", "rename the file")
     data = recipe.data.with_absolute_paths() if text is None else recipe.data.replace(text=(TEXT_FILE,))
     recipe = recipe.replace(dtype=resolve_dtype(recipe.dtype, device), data=data)
     texts = read_counting(lambda: data.read_texts(folder)) if text is None else {"text": text}
@@ -139,7 +139,7 @@ def _resolved(
         notes = (*notes, f"the model has no chat template; using a plain one ({how}): --set data.template=FILE")
     objective = build_objective(recipe, spec, tokenizer, texts, template)
     if objective.compares_rows and recipe.micro_batch_size == 1:
-        cause = "the loss compares the rows of a micro-batch, so it needs at least two"
+        cause = "the loss compares the rows of a micro-batch, so a micro-batch needs at least two rows"
         raise SpecError("micro_batch_size", cause, "raise micro_batch_size, or remove it")
     if processes.is_alone and not force:
         check_memory(recipe, spec, objective, device)

@@ -225,6 +225,6 @@ class Block(Spec):
             if self.cross_attention.index is not None:
                 invalid("cross_attention.index", "cross-attention sees the whole source", "remove it")
             if self.cross_attention.value_embedding is not None:
-                cause = "its values are source vectors, and its tokens belong to the target"
+                cause = "the values are source vectors, but the token ids belong to the target"
                 invalid("cross_attention.value_embedding", cause, "remove it")
         return self

@@ -262,11 +262,11 @@ class Attention(Mixer):
             super().check_source(source, width)
             assert isinstance(source, Attention)
             if source.index is not None:
-                invalid("", "the layer that it reads selects keys with an index", "name a layer without an index")
+                invalid("", "the referenced layer selects keys with an index", "name a layer without an index")
             # with defaults resolved: an absent head_dim may equal a given one
             ours, theirs = (dict(mixer) | mixer.sizes(width)._asdict() for mixer in (self, source))
             if differing := [name for name in OF_KEYS if ours[name] != theirs[name]]:
-                invalid("", f"{', '.join(differing)} differs from the layer that it reads", "make them equal")
+                invalid("", f"{', '.join(differing)} differs from the referenced layer", "make them equal")
 
     def _rotation_fits(self, head_dim: int) -> None:
         if not isinstance(self.position, Rotary):
@@ -297,7 +297,7 @@ class Attention(Mixer):
             if width % 2:  # relative positions are sinusoids of d_model features, projected to keys
                 invalid("position", f"{width} features cannot be paired for sinusoids", "use an even d_model")
         if causal and isinstance(self.pattern, BigBird):
-            cause = "bigbird's random and last blocks look ahead, and a decoder must not"
+            cause = "bigbird's random and last blocks look ahead, which a decoder must not"
             invalid("pattern", cause, "use strided, fixed or window, or an encoder")
         if causal and self.projects_globally:
             cause = "in a decoder the first tokens see no distant ones"

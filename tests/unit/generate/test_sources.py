@@ -167,7 +167,7 @@ def test_what_needs_a_decoder_is_refused() -> None:
     lm = loaded("transformer")
     with pytest.raises(ArchetypeError, match="model: an encoder-decoder cannot score a text without its"):
         Engine(lm).score([[1]])
-    with pytest.raises(ArchetypeError, match="model: its state cannot be rolled back after a rejected draft"):
+    with pytest.raises(ArchetypeError, match="model: the state cannot be rolled back after a rejected draft"):
         Engine(lm, lookup=True)
     with pytest.raises(ArchetypeError, match="tokenizer: the model's folder has no tokenizer"):
         Engine(LanguageModel(lm.spec, lm.model)).submit([1])

@@ -205,7 +205,7 @@ DISAGREEING = [
      "layers[3].mixer.position.scaling: scaling by sequence length does not support global projections; "
      "use another scaling"),
     (MIXER, attention(pattern={"kind": "bigbird"}),
-     "layers[3].mixer.pattern: bigbird's random and last blocks look ahead, and a decoder must not; "
+     "layers[3].mixer.pattern: bigbird's random and last blocks look ahead, which a decoder must not; "
      "use strided, fixed or window, or an encoder"),
     (MIXER, attention(pattern=GLOBAL | {"global_projections": True}),
      "layers[3].mixer.pattern.global_projections: in a decoder the first tokens see no distant ones; "
@@ -348,7 +348,7 @@ IN_MODELS = [
      "encoder.layers[0].mixer.num_heads: 7 does not divide d_model 48; use 4, 6, 8 or set head_dim"),
     ({"kind": "encoder_decoder",
       "decoder": side(BLOCK | {"cross_attention": ATTENTION, "mixer": attention(pattern={"kind": "bigbird"})})},
-     "decoder.layers[0].mixer.pattern: bigbird's random and last blocks look ahead, and a decoder must not; "
+     "decoder.layers[0].mixer.pattern: bigbird's random and last blocks look ahead, which a decoder must not; "
      "use strided, fixed or window, or an encoder"),
     ({"kind": "encoder_decoder",
       "encoder": side(*(BLOCK | {"mixer": attention(position=RELATIVE, num_heads=h)} for h in (8, 4)))},
