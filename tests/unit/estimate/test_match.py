@@ -39,7 +39,7 @@ def test_a_field_that_ends_short_of_the_target_is_refused() -> None:
         SpecError, match=r"^layers\[\*\].feedforward.d_ff: reaches .* parameters, but .* has .*; solve"
     ):
         match(large, small, "parameters")
-    with pytest.raises(SpecError, match=r"^num_layers: gives .* to .* of parameters"):
+    with pytest.raises(SpecError, match=r"^num_layers: reaches .* to .* parameters"):
         match(small, large, "parameters", "num_layers")
     with pytest.raises(SpecError, match=r"^vocab_size: gives [\d,]+ of state, and gpt2-tiny has"):
         match(small, GPT2, "state", "vocab_size")
