@@ -41,7 +41,7 @@ def test_a_field_that_ends_short_of_the_target_is_refused() -> None:
         match(large, small, "parameters")
     with pytest.raises(SpecError, match=r"^num_layers: reaches .* to .* parameters"):
         match(small, large, "parameters", "num_layers")
-    with pytest.raises(SpecError, match=r"^vocab_size: gives [\d,]+ of state, and gpt2-tiny has"):
+    with pytest.raises(SpecError, match=r"^vocab_size: reaches [\d,]+ state, but gpt2-tiny has"):
         match(small, GPT2, "state", "vocab_size")
     assert match(small, small, "state", "vocab_size").amount == amount(small, "state", small.context_length)
 
