@@ -65,18 +65,18 @@ def export(
     if type is not None and format != "gguf":
         raise CheckpointError("--type", "applies to GGUF files only", "add --format gguf, or use --dtype")
     if with_code and format != "archetype-hf":
-        raise CheckpointError("--with-code", "applies to archetype-hf only", "leave it out")
+        raise CheckpointError("--with-code", "applies to archetype-hf only", "remove it")
     if family is not None and family not in published():
         raise CheckpointError("family", f"{family!r} is not a published format", f"use one of {', '.join(designs())}")
     if family is not None and _takes_all(format):
-        raise CheckpointError("family", f"cannot be combined with format {format}", "leave out one of them")
+        raise CheckpointError("family", f"cannot be combined with format {format}", "remove one of them")
     if shard_bytes is not None and is_program(format):
-        raise CheckpointError("shard_bytes", f"a program of {format} is one file", "leave it out")
+        raise CheckpointError("shard_bytes", f"a program of {format} is one file", "remove it")
     chosen = _family(lm, family, format)
     # GGUF has quantized types; the other formats store floats
     if format != "gguf" and is_packed(lm.model):
-        cause = "its matrices are packed, which the format cannot store"
-        raise CheckpointError("model", cause, "export the model that it was made from, or use --format gguf")
+        cause = "the format cannot store packed matrices"
+        raise CheckpointError("model", cause, "export the unpacked model, or use --format gguf")
     if format != "gguf":
         chosen.format.config_for(lm.spec)  # refuses before anything is written
     # tensors of the original folder that this model does not use only fit its original format
@@ -145,10 +145,10 @@ def export_adapter(folder: Path, to: str | Path, family: str | None = None) -> F
         CheckpointError: the run does not exist or has no adapter, or the format cannot express the adapter.
     """
     if not folder.is_dir():
-        raise CheckpointError(str(folder), "there is no such folder", "give a run directory with an adapter")
+        raise CheckpointError(str(folder), "there is no such folder", "pass a run directory with an adapter")
     run = Run(folder)
     if (file := read_adapter(run)) is None:
-        raise CheckpointError(str(folder), "has no adapter", "leave out --adapter-only, which exports the model")
+        raise CheckpointError(str(folder), "has no adapter", "remove --adapter-only, which exports the model")
     # not merged: the adapter's tensors are needed
     model, adapter = read_run_model(run, merged=False), file.adapter
     chosen = published()[family] if family else read_origin(folder).open_family() or family_for(model.spec)

@@ -78,13 +78,13 @@ def load_extension(file: Path) -> None:
     """
     name = f"{PREFIX}{file.stem}"
     if not file.is_file():
-        raise SpecError(str(file), "there is no such file", "give the path of a Python file to --extension")
+        raise SpecError(str(file), "there is no such file", "pass the path of a Python file to --extension")
     other = getattr(sys.modules.get(name), "__file__", None)
     if other and Path(other).resolve() != file.resolve():  # a file of the same name in another folder
         name = f"{name}_{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:8]}"
     module_spec = importlib.util.spec_from_file_location(name, file)
     if module_spec is None or module_spec.loader is None:
-        raise SpecError(str(file), "is not a Python file", "give a file that ends in .py")
+        raise SpecError(str(file), "is not a Python file", "pass a file that ends in .py")
     module = importlib.util.module_from_spec(module_spec)
     # before the code runs: dataclasses and pickle look a class's module up by name
     sys.modules[name] = module

@@ -277,7 +277,7 @@ def evaluate(
         ArchetypeError: the model cannot be evaluated this way, or the data are invalid.
     """
     if [text, data, tasks].count(None) != 2:
-        raise SpecError("evaluate", "takes one kind of data", "give text, data or tasks")
+        raise SpecError("evaluate", "accepts exactly one kind of data", "pass exactly one of text, data and tasks")
     from archetype.api.causal_lm import CausalLM
     from archetype.api.image_encoder import ImageEncoder
     from archetype.api.seq2seq_lm import Seq2SeqLM
@@ -292,10 +292,10 @@ def evaluate(
     if isinstance(lm, Seq2SeqLM):
         return lm.evaluate(data, **settings)
     if isinstance(data, tuple) or settings:
-        raise SpecError("data", "pairs and beam search need an encoder-decoder", "give one file, and no beam settings")
+        raise SpecError("data", "pairs and beam search need an encoder-decoder", "pass one file, without beam settings")
     if isinstance(lm, TextClassifier | ImageEncoder):
         return lm.evaluate(data)
-    raise SpecError("data", "the model has no classes, values or targets", "give a text that it is to predict")
+    raise SpecError("data", "the model has no classes, values or targets", "evaluate the model on plain text")
 
 
 def train(

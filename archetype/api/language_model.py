@@ -249,7 +249,9 @@ class LanguageModel:
 
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
-            raise DataError("tokenizer", "the model's folder has none", "add its tokenizer.json or tokenizer.model")
+            raise DataError(
+                "tokenizer", "the model's folder has no tokenizer", "add its tokenizer.json or tokenizer.model"
+            )
         return self.tokenizer
 
     def _summary(self) -> dict[str, str]:

@@ -95,7 +95,7 @@ def load(
         raise CheckpointError(str(folder), cause, "check the path")
     if further_tokens and getattr(lm.spec, "further_tokens", None) is None:
         cause = "the model has no multi-token prediction layers that could be loaded"
-        raise SpecError("further_tokens", cause, "leave out --further-tokens, or use a draft model other than self")
+        raise SpecError("further_tokens", cause, "remove --further-tokens, or use a draft model other than self")
     if weights is not None:
         lm.pack(weights)
     if device.type == "cpu":
@@ -130,7 +130,7 @@ def open_pretrained(folder: Path) -> Pretrained:
     lm = load(folder, mapped=True)
     if is_packed(lm.model):
         cause = "has packed matrices, which cannot be trained"
-        raise CheckpointError(str(folder), cause, "start from the model that it was made from")
+        raise CheckpointError(str(folder), cause, "start from the unpacked model")
 
     def save(
         to: Path, model: Model, tokenizer: Tokenizer | None, labels: tuple[str, ...], pictures: dict[str, Any] | None
@@ -228,7 +228,9 @@ def _base_of(adapter: Path) -> Path:
         # adapters that name each other would never end
         if any(base.exists() and base.samefile(folder) for folder in folders):
             field = f"{folders[-1] / ADAPTER_CONFIG}: base_model_name_or_path"
-            raise CheckpointError(field, "names its own adapter as the base", "name the model that it was trained on")
+            raise CheckpointError(
+                field, "names the adapter itself as the base", "name the model that it was trained on"
+            )
         folders.append(base)
     return folders[1]
 

@@ -40,5 +40,5 @@ class TextClassifier(LanguageModel):
             ArchetypeError: the head has no classes, or the data are invalid.
         """
         if not self.spec.head.classifies:
-            raise SpecError("data", "the model has no classes, values or targets", "give a text that it is to predict")
+            raise SpecError("data", "the model has no classes, values or targets", "evaluate the model on plain text")
         return evaluation.evaluate_texts(self.model, self._tokenizer(), Path(data), self.labels, self.target_start)

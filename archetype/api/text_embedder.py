@@ -81,11 +81,11 @@ class TextEmbedder(LanguageModel):
         self, texts: str | Sequence[str | list[int]], pooling: Pooling | None, prompt: str | None
     ) -> tuple[list[list[int]], ExampleCounts]:
         if pooling is not None and prompt is not None:
-            raise SpecError("prompt", "cannot be combined with pooling", "leave out one of them")
+            raise SpecError("prompt", "cannot be combined with pooling", "remove one of them")
         # prompts and truncation belong to the head, which an explicit pooling bypasses
         settings = None if pooling is not None else self.sentence_settings
         if settings is None and prompt is not None:
-            raise SpecError("prompt", "the model has no sentence embedding head, and so no prompts", "leave it out")
+            raise SpecError("prompt", "the model has no sentence embedding head, and so no prompts", "remove it")
         return generate.embedding_tokens(self.model, self._tokenizer(), texts, settings, prompt)
 
     @property

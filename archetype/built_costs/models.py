@@ -58,8 +58,10 @@ class ModelsAsBuilt:
             built[_location(name, counted)] += parameter.numel()
         for module in counted:
             if counted[module] != built[module]:
-                cause = f"its cost counts {counted[module]:,} parameters, and its module has {built[module]:,}"
-                raise SpecError(module, cause, "correct its cost, or register none so that its module is counted")
+                cause = f"its cost formula counts {counted[module]:,} parameters, but its module has {built[module]:,}"
+                raise SpecError(
+                    module, cause, "correct the cost formula, or remove it so that the module itself is counted"
+                )
 
 
 def _location(name: str, counted: Container[str]) -> str:

@@ -43,7 +43,7 @@ class Sides(Spec):
     def _is_one_of_two(self) -> "Sides":
         sides = [name for name in ("height", "width", "shortest_edge") if getattr(self, name) is not None]
         if sides not in (["height", "width"], ["shortest_edge"]):
-            invalid("", f"has {' and '.join(sides) or 'nothing'}", "give height and width, or shortest_edge")
+            invalid("", f"has {' and '.join(sides) or 'nothing'}", "set height and width, or shortest_edge")
         return self
 
     def of(self, height: int, width: int) -> tuple[int, int]:
@@ -133,14 +133,14 @@ class ImageProcessor(Spec):
                 mean, std = (self._by_channel(name, len(pixels)) for name in ("image_mean", "image_std"))
                 values = (values - mean) / std
         if not np.isfinite(values).all():
-            raise SpecError(FILE, "its values produce infinite or NaN pixels", "check that the file is this model's")
+            raise SpecError(FILE, "the values produce infinite or NaN pixels", "check that the file is this model's")
         return values
 
     def _by_channel(self, name: str, num_channels: int) -> Numbers:
         values = getattr(self, name)
         if len(values) not in (1, num_channels):
             cause = f"has {len(values)} numbers for images of {num_channels} channels"
-            raise SpecError(f"{FILE}: {name}", cause, "give one number per channel")
+            raise SpecError(f"{FILE}: {name}", cause, "use one number per channel")
         return np.array(values, dtype=np.float32)[:, None, None]
 
     def contents(self) -> dict[str, Any]:

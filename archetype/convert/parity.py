@@ -338,7 +338,7 @@ def _encode(folder: Path, text: str) -> list[int]:
         tokenizer = open_tokenizer(folder)
     except DataError as error:
         if error.place == str(folder):
-            raise DataError("tokenizer", "the model's folder has none", "omit --text") from None
+            raise DataError("tokenizer", "the model's folder has no tokenizer", "omit --text") from None
         raise
     return tokenizer.add_special_tokens(tokenizer.encode(text))
 

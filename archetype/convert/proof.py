@@ -83,11 +83,11 @@ def check_proved(folder: Path, overrides: Sequence[str] = (), accept: bool = Fal
             return
         warnings.warn(UnknownFamily(f"{folder}: {family.reading.summary(family.name)}"), stacklevel=2)
         remedy = "check the assumptions, correct them with --set NAME=VALUE, and import with --accept-unproved"
-        raise CheckpointError(field, f"the reading of {family.name} cannot be verified: {reason}", remedy) from None
+        raise CheckpointError(field, f"cannot verify how {family.name} was imported: {reason}", remedy) from None
     if proof.fault:
         options = ", ".join(f"{name}={str(value).lower()}" for name, value in settings.items())
-        remedy = f"leave out --set {options}" if options else "no known layout agrees: see docs/adding_a_family.md"
-        raise CheckpointError(field, f"{family.name} as read here differs from {proof.by}: {proof.fault}", remedy)
+        remedy = f"remove --set {options}" if options else "no known layout agrees: see docs/adding_a_family.md"
+        raise CheckpointError(field, f"{family.name}, as imported, does not match {proof.by}: {proof.fault}", remedy)
 
 
 @torch.inference_mode()

@@ -119,7 +119,7 @@ def without_weights(source: str | Path) -> CheckpointError:
         remedy = f"train it: archetype train TEXT --spec {source} --to RUN, and use RUN"
         return CheckpointError(str(source), f"is {kind}, which has no weights", remedy)
     cause = "is neither a folder nor a GGUF file" if Path(source).is_file() else "there is no such folder"
-    return CheckpointError(str(source), cause, "give a run directory, a Hugging Face folder or a GGUF file")
+    return CheckpointError(str(source), cause, "pass a run directory, a Hugging Face folder or a GGUF file")
 
 
 def read_hf_spec(
@@ -159,7 +159,7 @@ def read_config(
     tensors = config.shapes() if family is None else {}
     if family is not None and settings:
         cause = f"is a layout of families that are not registered, but {family.name} is registered"
-        raise SpecError(next(iter(settings)), cause, "leave it out")
+        raise SpecError(next(iter(settings)), cause, "remove it")
     try:
         if warn:
             warn_of_releases(values, place, family is not None)

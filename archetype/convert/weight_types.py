@@ -55,8 +55,8 @@ def _published(model: ModelSpec, source: Any) -> WeightTypes:
         return _of_gguf(path)
     elif path != Path() and (config := find_config(path)) is not None:
         return _of_header(config, _header(config, path))
-    cause = f"it is not known in which types {model.name or 'the model'} was published"
-    raise SpecError("dtype", cause, "name a folder with its safetensors, or owner/name, or a type such as bfloat16")
+    cause = f"the dtypes in which {model.name or 'the model'} was published are unknown"
+    raise SpecError("dtype", cause, "pass a folder with its safetensors, owner/name, or a dtype such as bfloat16")
 
 
 def _by_module(model: ModelSpec, weights: Mapping[str, str]) -> WeightTypes:

@@ -30,7 +30,7 @@ class Batches:
         self.windows = (len(tokens) - 1) // length - 1  # one fewer than fit: the offset differs between epochs
         if self.windows < 1:
             cause = f"has {len(tokens)} tokens, fewer than the {2 * length + 1} needed for one row"
-            raise DataError("text", cause, "give a longer text or a smaller length")
+            raise DataError("text", cause, "use a longer text or a smaller length")
         # the order of one epoch, kept only to save time: batch n depends on the seed and n, so a resumed run gets the
         # same batches
         self._epoch: tuple[int, npt.NDArray[np.int64]] | None = None

@@ -146,7 +146,7 @@ def _check(messages: Sequence[Message], place: str) -> None:
         remedy = 'write {"messages": [{"role": "user", "content": ...}, ...]}'
         raise DataError(place, "is not a list of messages with a role and a content", remedy)
     if any(message.get("weight", 1) not in (0, 1) for message in messages):
-        raise DataError(place, "has a weight other than 0 and 1", "set it to 0 or 1, or leave it out")
+        raise DataError(place, "has a weight other than 0 and 1", "set it to 0 or 1, or remove it")
     if all(message["role"] != "assistant" for message in messages):
         raise DataError(
             place, "has no message of role assistant", "add an assistant message, or remove the conversation"

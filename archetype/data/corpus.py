@@ -53,7 +53,7 @@ def corpus(text: str, tokenizer: Tokenizer, validation: float, where: Split) -> 
     training, held_out = split(text, validation, where)
     tokens, held_out_tokens = encode(tokenizer, training), encode(tokenizer, held_out)
     if len(held_out_tokens) < 2:
-        raise DataError("text", "its validation part has fewer than two tokens", "give a longer text")
+        raise DataError("text", "the validation part has fewer than two tokens", "use a longer text")
     digest = hashlib.sha256(text.encode())
     digest.update(tokens.tobytes() + held_out_tokens.tobytes())
     return Corpus(tokens, held_out_tokens, len(held_out.encode()), digest.hexdigest())

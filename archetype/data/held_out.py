@@ -24,7 +24,7 @@ def split(text: str, fraction: float, where: Split) -> tuple[str, str]:
         done = last
     sides = "".join([*training, text[done:]]), "".join(held_out)
     if not all(sides):
-        raise DataError("text", f"has {len(text)} characters, too few for a validation part", "give a longer text")
+        raise DataError("text", f"has {len(text)} characters, too few for a validation part", "use a longer text")
     return sides
 
 

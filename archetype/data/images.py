@@ -50,7 +50,7 @@ class Images:
         order = np.random.Generator(np.random.Philox(key=[seed, 2**40])).permutation(len(self))
         cut = round(len(self) * (1 - validation_fraction))
         if not 0 < cut < len(self):
-            raise DataError("images", f"{len(self)} are too few for training and validation", "give more images")
+            raise DataError("images", f"{len(self)} are too few for training and validation", "add more images")
         return self.select(order[:cut]), self.select(order[cut:])
 
     @property
@@ -92,7 +92,7 @@ def picture_numbers(
     """Decode the bytes of an image file to model inputs, (C, H, W). Other arguments are those of `open_images`."""
     if processor is None:
         cause = "the model has no image processor"
-        raise DataError(place, cause, "add its preprocessor_config.json, or give an .npz file of model inputs")
+        raise DataError(place, cause, "add its preprocessor_config.json, or use an .npz file of model inputs")
     pixels = processor.numbers(decode_picture(data, num_channels, place, on_white=processor.do_convert_rgb))
     _check_size(pixels.shape, num_channels, size, place)
     return pixels
@@ -102,7 +102,7 @@ def _check_size(shape: tuple[int, ...], num_channels: int, size: int, place: str
     expected = (num_channels, size, size)
     if shape != expected:
         actual, taken = (" x ".join(map(str, sizes)) for sizes in (shape, expected))
-        raise OtherSize(place, f"its images are {actual} and the model takes {taken}", "change either")
+        raise OtherSize(place, f"the images are {actual}, but the model takes {taken}", "change one of them")
 
 
 def read_images(file: Path, processor: ImageProcessor | None = None) -> Images:
@@ -110,10 +110,10 @@ def read_images(file: Path, processor: ImageProcessor | None = None) -> Images:
     images, labels = read_pictures(file, processor), _array(file, "labels")
     if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]:
         cause = f"has {len(images)} images and labels of {labels.shape} {labels.dtype}"
-        raise DataError(str(file), cause, "give integer labels of shape (N,)")
+        raise DataError(str(file), cause, "use integer labels of shape (N,)")
     labels = labels.astype(np.int64)
     if labels.min() < 0:
-        raise DataError(str(file), "holds a label below 0", "fix the file")
+        raise DataError(str(file), "contains a negative label", "fix the file")
     return Images(images, labels)
 
 
@@ -131,12 +131,12 @@ def read_image_folder(folder: Path, num_channels: int, size: int, processor: Ima
         if file.suffix.lower() in IMAGE_SUFFIXES
     ]
     if not files:
-        cause = f"its {len(classes)} subfolders contain no images ({', '.join(IMAGE_SUFFIXES)})"
-        raise DataError(str(folder), cause, "give a subfolder for each class")
+        cause = f"the {len(classes)} subfolders contain no images ({', '.join(IMAGE_SUFFIXES)})"
+        raise DataError(str(folder), cause, "add a subfolder for each class")
     # refused before any image is decoded; 4 bytes: float32
     if len(files) * num_channels * size**2 * 4 > MAX_ARRAY_BYTES:
-        cause = f"its {len(files):,} images take more than {MAX_ARRAY_BYTES >> 20:,} MiB"
-        raise DataError(str(folder), cause, "give fewer images, or use a model with a smaller input")
+        cause = f"the {len(files):,} images take more than {MAX_ARRAY_BYTES >> 20:,} MiB"
+        raise DataError(str(folder), cause, "use fewer images, or use a model with a smaller input")
     images, labels = np.empty((len(files), num_channels, size, size), dtype=np.float32), list[int]()
     for file, label in files:
         try:
@@ -160,13 +160,13 @@ def read_pictures(file: Path, processor: ImageProcessor | None = None) -> Number
     images = _array(file, "images")
     images = images[:, None] if images.ndim == 3 else images
     if images.dtype.kind not in "biuf" or images.ndim != 4 or not images.size:
-        raise DataError(str(file), f"has images of {images.shape} {images.dtype}", "give (N, C, H, W) numbers")
+        raise DataError(str(file), f"has images of {images.shape} {images.dtype}", "use an array of shape (N, C, H, W)")
     if images.dtype == np.uint8 and processor is not None:
         return np.stack([processor.numbers(pixels) for pixels in images])
     with np.errstate(over="ignore"):  # overflow gives inf, which is refused below
         images = images.astype(np.float32, copy=False)
     if not np.isfinite(images).all():
-        raise DataError(str(file), "holds a number that is not finite", "fix the file")
+        raise DataError(str(file), "contains a number that is not finite", "fix the file")
     return images
 
 
@@ -199,13 +199,13 @@ def _array(file: Path, name: str) -> npt.NDArray[Any]:
         with zipfile.ZipFile(file) as arrays, arrays.open(f"{name}.npy") as stored:
             if arrays.getinfo(f"{name}.npy").file_size > MAX_ARRAY_BYTES:
                 cause = f"{name} has more than {MAX_ARRAY_BYTES >> 20:,} MiB unpacked"
-                raise DataError(str(file), cause, "give fewer or smaller images")
+                raise DataError(str(file), cause, "use fewer or smaller images")
             array: npt.NDArray[Any] = np.lib.format.read_array(stored, allow_pickle=False)
             return array
     except FileNotFoundError:
         raise DataError(str(file), "there is no such file", "check the path") from None
     except KeyError:
-        raise DataError(str(file), f"contains no array named {name}", f"save it with {name}") from None
+        raise DataError(str(file), f"contains no array named {name}", f"save the file with an array {name}") from None
     except (OSError, ValueError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error):
         raise DataError(str(file), "is not an .npz file of plain numbers", "write it with numpy.savez") from None
 

@@ -20,7 +20,7 @@ def wrong_words(record: Mapping[str, Any]) -> str:
     """Return the fault of a record; empty for a valid record."""
     words = record["tokens"]
     if not all(words) or not words:
-        return "tokens has no words, or an empty one"
+        return "tokens has no words, or contains an empty word"
     return "" if len(record["labels"]) == len(words) else f"has {len(words)} tokens and {len(record['labels'])} labels"
 
 

@@ -22,7 +22,7 @@ def library_text() -> str:
     for file in source_files(root):
         passages |= dict.fromkeys(_passages(file))
     if not passages:
-        raise DataError(str(root), "this Python lacks the sources of its standard library", "give a text with --text")
+        raise DataError(str(root), "this Python lacks the sources of its standard library", "pass a text with --text")
     return "\n\n".join(passages) + "\n"
 
 

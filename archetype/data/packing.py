@@ -93,7 +93,7 @@ class Documents:
         for index, (source, *sides) in enumerate(zip(sources, self.training, self.held_out, strict=True)):
             if not all(side.num_tokens for side in sides):
                 counts = " and ".join(f"{side.num_documents:,}" for side in sides)
-                cause = f"its {source.num_documents:,} documents split into {counts} for training and validation"
+                cause = f"the {source.num_documents:,} documents split into {counts} for training and validation"
                 remedy = "add documents, change validation_fraction, set the document separator, or use kind: corpus"
                 raise DataError(place if len(sources) == 1 else f"{place}.parts[{index}]", cause, remedy)
         # fractions, so that in a cycle of rows (the common denominator) each source has exactly its share

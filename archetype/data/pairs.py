@@ -60,8 +60,8 @@ def read_lines(source: str, target: str, place: str) -> tuple[list[str], list[st
     """Split two parallel texts into lines. Refuse different numbers of lines; the error names `place`."""
     sources, targets = lines_of(source), lines_of(target)
     if len(sources) != len(targets):
-        cause = f"the source has {len(sources)} lines and the target {len(targets)}"
-        raise DataError(place, cause, "give parallel files, line by line")
+        cause = f"the source has {len(sources)} lines, but the target has {len(targets)}"
+        raise DataError(place, cause, "line i of the target must translate line i of the source")
     return sources, targets
 
 
@@ -82,7 +82,7 @@ def read_pairs(data: str | Path | tuple[str | Path, str | Path]) -> tuple[list[s
     """
     if isinstance(data, tuple):
         source, target = map(Path, data)
-        remedy = "give a file of records with --data, or two text files"
+        remedy = "pass a file of records with --data, or two text files"
         files = f"{source}, {target}"
         sources, targets = read_lines(read_lines_text(source, remedy), read_lines_text(target, remedy), files)
         return sources, targets, [f"{files}: line {line}" for line in range(1, len(sources) + 1)]

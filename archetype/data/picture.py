@@ -36,7 +36,7 @@ def decode_picture(
     from PIL import Image, ImageOps
 
     if num_channels not in MODES:
-        raise DataError(place, f"image files have no {num_channels} channels", "use a model with 1 or 3")
+        raise DataError(place, f"image files have no {num_channels} channels", "use a model with 1 or 3 channels")
     try:
         with Image.open(io.BytesIO(data)) as opened:
             picture = _with_8_bits(ImageOps.exif_transpose(opened), place)

@@ -133,7 +133,7 @@ def _checked(
     for field, form in fields.items():
         if record[field] is None or record[field] == "":
             example = ", ".join(f'"{field}": ...' for field in fields)
-            raise DataError(place, f"has no {field}", f"give it {form.name}: {{{example}}}")
+            raise DataError(place, f"has no {field}", f"add {form.name}: {{{example}}}")
         if not form.holds(record[field]):
             raise DataError(f"{place}: {field}", f"{record[field]!r:.80} is not {form.name}", "fix the record")
     record = {field: record[field] for field in (*fields, *optional) if record.get(field) is not None}

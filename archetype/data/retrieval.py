@@ -56,7 +56,7 @@ def _of_folder(folder: Path) -> RetrievalData:
         if float(record["score"]) > 0:
             relevant.setdefault(query, {})[indices[document]] = float(record["score"])
     if not relevant:
-        raise DataError(str(file), "no query has a relevant document", "give relevant documents a score above 0")
+        raise DataError(str(file), "no query has a relevant document", "use a score above 0 for relevant documents")
     return RetrievalData([queries[name] for name in relevant], [*documents.values()], [*relevant.values()])
 
 
@@ -64,7 +64,7 @@ def _by_id(records: list[dict[str, Any]], file: Path) -> dict[str, str]:
     # BEIR puts the title, if any, before the text
     by_id = {record["_id"]: f"{record.get('title') or ''} {record['text']}".strip() for record in records}
     if len(by_id) < len(records):
-        raise DataError(str(file), "has several texts with the same _id", "give each text a unique _id")
+        raise DataError(str(file), "has several texts with the same _id", "use a unique _id for each text")
     return by_id
 
 

@@ -95,7 +95,7 @@ def read_counting(read: Callable[[], T]) -> T:
                 read()
             except DataError:
                 raise error from None
-        remedy = f"{error.remedy}, or leave out all bad records: {OPTION} {skipped.count}"
+        remedy = f"{error.remedy}, or skip all bad records: {OPTION} {skipped.count}"
         raise DataError(error.place, error.cause, remedy) from None
 
 

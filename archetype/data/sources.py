@@ -217,7 +217,7 @@ def _separated(file: BinaryIO, part: Part, separator: bytes) -> Iterator[tuple[i
             size += len(line)
             if size > MAX_LINE:
                 cause = f"has a document of more than {MAX_LINE >> 20} MiB at byte {first}"
-                raise DataError(part.source, cause, "give another separator")
+                raise DataError(part.source, cause, "use another separator")
         elif offset >= part.stop:
             return
     if lines:

@@ -52,7 +52,7 @@ class Opened:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self.file.close()
         if isinstance(error, gzip.BadGzipFile | EOFError | zlib.error):
-            raise DataError(self.name, "is not a whole gzip file", "download it again") from None
+            raise DataError(self.name, "is truncated, or not a gzip file", "download it again") from None
         if isinstance(error, OSError):
             raise DataError(self.name, f"cannot be read: {error.strerror or error}", "check the path") from None
 
@@ -108,7 +108,7 @@ def _delimited_rows(file: BinaryIO, name: str) -> Iterator[Row]:
         try:
             row = _next(reader)
         except csv.Error as error:
-            remedy = "put fields that hold quotes in quotes, and double the quotes within"
+            remedy = "put fields that contain quotes in quotes, and double the quotes inside"
             broken = DataError(f"{name}: line {reader.line_num}", f"is not CSV: {error}", remedy)
             if not names or "unexpected end" in str(error):  # an unclosed quote may hide the rest of the file
                 raise broken from None
@@ -120,11 +120,11 @@ def _delimited_rows(file: BinaryIO, name: str) -> Iterator[Row]:
         if row and not names:
             names = [column.strip() for column in row]
             if twice := [column for column in names if column and names.count(column) > 1]:
-                raise DataError(location, f"has two columns named {twice[0]}", "give each column its own name")
+                raise DataError(location, f"has two columns named {twice[0]}", "use a different name for each column")
         elif len(row) not in (0, len(names)):
             count = f"{len(row)} field{'s' * (len(row) > 1)}"
             separators = {",": "commas", "\t": "tabs"}.get(delimiter, repr(delimiter))
-            remedy = f"put fields that hold {separators} in quotes" if len(row) > len(names) else "add the others"
+            remedy = f"put fields that contain {separators} in quotes" if len(row) > len(names) else "add the others"
             skip(DataError(location, f"has {count}, but the header has {len(names)}", remedy))
         elif any("\udc80" <= sign <= "\udcff" for text in row for sign in text):
             skip(DataError(location, *NOT_UTF8))
@@ -159,9 +159,9 @@ def json_object_of_line(line: bytes, location: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         detail = f": {getattr(error, 'msg', error)}" if line.lstrip().startswith(b"{") else ""
         cause = f"is not a JSON object{detail}"
-        raise DataError(location, cause, "write one object per line, or give a .csv file") from None
+        raise DataError(location, cause, "write one object per line, or use a .csv file") from None
     if not isinstance(value, dict):
-        raise DataError(location, "is not a JSON object", "write one object per line, or give a .csv file")
+        raise DataError(location, "is not a JSON object", "write one object per line, or use a .csv file")
     # only an escape can give half of a surrogate pair, since the line was valid UTF-8
     if b"\\u" in line:
         check_characters(value, location)
@@ -183,7 +183,7 @@ def _rows_of_list(file: BinaryIO, name: str) -> Iterator[Row]:
         try:
             value, position = decoder.raw_decode(text, position)
         except (ValueError, RecursionError) as error:
-            raise DataError(location, f"is not JSON: {getattr(error, 'msg', error)}", "is it the whole file?") from None
+            raise DataError(location, f"is not JSON: {getattr(error, 'msg', error)}", "is the file complete?") from None
         try:
             if not isinstance(value, dict):
                 raise DataError(location, "is not a JSON object", "fix or remove it")
@@ -213,8 +213,8 @@ def check_characters(value: Any, location: str) -> None:
     except UnicodeEncodeError as error:
         if "\udc80" <= text[error.start] <= "\udcff":
             raise DataError(location, *NOT_UTF8) from None
-        cause = f"holds half of a surrogate pair (U+{ord(text[error.start]):04X}), which is not a character"
-        raise DataError(location, cause, "write the whole character, or remove it") from None
+        cause = f"contains an unpaired surrogate (U+{ord(text[error.start]):04X}), which is not a character"
+        raise DataError(location, cause, "replace or remove it") from None
 
 
 def library(name: str, source: str) -> Any:
@@ -235,7 +235,7 @@ def parquet(source: str) -> Any:
         return parquet_library.ParquetFile(source)
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
         cause = f"is not a Parquet file: {one_line(str(error), 120)}"
-        raise DataError(source, cause, "is it the whole file?") from None
+        raise DataError(source, cause, "is the file complete?") from None
 
 
 def parquet_rows(
@@ -254,7 +254,7 @@ def parquet_rows(
                 values = batch.to_pylist()
             except (OSError, ValueError) as error:  # damaged groups, and texts that are not UTF-8
                 cause = f"cannot be read: {one_line(str(error), 120)}"
-                raise DataError(source, cause, "is it the whole file?") from None
+                raise DataError(source, cause, "is the file complete?") from None
             for row in values:
                 index += 1
                 yield Row(f"{source}: row {index}", row)

@@ -16,7 +16,7 @@ def read_texts(file: Path, column: str | None = None) -> list[str]:
     """
     if not holds_records(file):
         if column is not None:
-            raise DataError(f"--column {column}", f"{file} is plain text", "leave it out, or give a file of records")
+            raise DataError(f"--column {column}", f"{file} is plain text", "remove it, or use a file of records")
         return [read_text(file)]
     if not file.is_file():
         read_text(file)  # raises the error for a missing file or a folder

@@ -64,7 +64,7 @@ def match(model: ModelSpec, other: ModelSpec | int, measure: str, path: str | No
     if not least <= target <= most and abs(amount_at(after) - target) > MISS * target:
         reach = f"{least:,}" if least == most else f"{least:,} to {most:,}"
         whose = "the budget is" if isinstance(other, int) else f"{other.name or 'the other'} has"
-        cause = f"gives {reach} of {measure}, and {whose} {target:,}"
+        cause = f"reaches {reach} {measure}, but {whose} {target:,}"
         raise SpecError(path, cause, "solve another size (--solve PATH), or change others first")
     return Match(assign(model, [f"{path}={after}"]), path, before, after, amount_at(after), target)
 

@@ -106,7 +106,7 @@ class Cluster(NamedTuple):
         """
         nodes, _, devices = text.lower().partition("x")
         if not nodes.isdecimal() or not devices.isdecimal() or not 0 < int(nodes) * int(devices) <= MAX_DEVICES:
-            cause = f"{text!r} does not give machines and devices per machine, at most {MAX_DEVICES:,} devices in total"
+            cause = f"{text!r} is not MACHINESxDEVICES with at most {MAX_DEVICES:,} devices in total"
             raise SpecError("--plan", cause, "write it as 2x8")
         return cls(device, int(nodes), int(devices))
 
@@ -344,11 +344,11 @@ def best_steps(planner: Planner, sizes: Mapping[str, int] | None = None) -> list
         if not steps:
             required = ", ".join(f"{name} {size}" for name, size in sizes.items())
             cause = f"no layout of {planner.cluster.devices} devices for this model and batch has {required}"
-            raise SpecError("parallel", cause, "leave a size out, and the plan chooses it")
+            raise SpecError("parallel", cause, "remove one of the sizes so that the planner chooses it")
     fitting = sorted((step for step in steps if planner.fits(step)), key=lambda step: step.seconds)
     if not fitting:
         least = min(steps, key=lambda step: step.memory, default=None)
-        needs = "" if least is None else f"; the least is {size(least.memory)} a device, by {least.layout}"
+        needs = "" if least is None else f"; the smallest needs {size(least.memory)} per device ({least.layout})"
         cause = f"no layout of {planner.cluster.devices} x {planner.cluster.device.name} fits{needs}"
         raise SpecError("--plan", cause, "use more devices, a smaller batch or shorter sequences")
     return fitting

@@ -319,12 +319,12 @@ def cost_report(
         if count < 1:
             raise SpecError(name, f"{count} is too small", "use at least 1")
     if source_length is not None and not model.reads_source:
-        raise SpecError("source_length", f"{model.name or 'the model'} reads no source", "leave it out, or give length")
+        raise SpecError("source_length", f"{model.name or 'the model'} reads no source", "remove it, or set length")
     cost = model_cost(model)
     memory = MemoryCost(cost, dtype, state_dtype)
     if cost.reads == "images" and length != model.context_length:
         cause = f"an image has {model.context_length:,} positions in {model.name or 'this model'}, not {length:,}"
-        raise SpecError("length", cause, "leave it out, or change image_size or patch_size")
+        raise SpecError("length", cause, "remove it, or change image_size or patch_size")
     for name, count in lengths.items():
         if count > (most := cost.max_length or count):
             cause = f"{count:,} tokens are more than the {most:,} positions that {model.name or 'the model'} has"

@@ -119,5 +119,5 @@ def _number(label: str, file: Path) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise DataError(str(file), f"the label {label!r:.40} is not a number", "give numbers: the model is a regressor")
+        raise DataError(str(file), f"the label {label!r:.40} is not a number", "use numbers: the model is a regressor")
     return value

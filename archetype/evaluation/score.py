@@ -86,7 +86,7 @@ def score(
     ids = tokenizer.encode(text)
     ids = ids if tokenizer.bos is None else [tokenizer.bos, *ids]
     if len(ids) < 2:
-        raise DataError("text", "has fewer than two tokens, and nothing to predict", "give more text")
+        raise DataError("text", "has fewer than two tokens, and nothing to predict", "use a longer text")
     losses, is_right, scored = list[Tensor](), list[Tensor](), 0  # targets before `scored` are done
     for start in prepared(range(0, len(ids) - 1, stride)):
         tokens = torch.tensor([ids[start : start + length]], device=model.device)
@@ -114,11 +114,11 @@ def score_continuations(model: CausalModel, pairs: list[tuple[list[int], list[in
     for index, (before, continuation) in enumerate(pairs):
         location = f"continuation {index + 1}"
         if not before:
-            raise DataError(location, "has an empty context", "give it a context")
+            raise DataError(location, "has an empty context", "add a context")
         if not continuation:
-            raise DataError(location, "has no token", "give it some text")
+            raise DataError(location, "has no token", "add some text")
         if len(continuation) > context:
-            cause = f"has {len(continuation)} tokens, and the model's context holds {context}"
+            cause = f"has {len(continuation)} tokens, but the model's context is {context}"
             raise DataError(location, cause, "shorten it")
         # the last token is predicted but not read: rows that differ only there are computed once
         pairs_of_row.setdefault(tuple([*before, *continuation][-(context + 1) : -1]), []).append(index)

@@ -90,7 +90,7 @@ def evaluate_tasks(
     names = [task for task in tasks if not Path(task).exists()]
     manager = Tasks(include_path=folders, include_defaults=bool(names))
     if missing := [name for name in names if name not in manager.all_tasks]:
-        raise DataError("tasks", f"unknown task {missing[0]!r:.60}", "see `lm-eval ls tasks`, or give a file")
+        raise DataError("tasks", f"unknown task {missing[0]!r:.60}", "see `lm-eval ls tasks`, or pass a file")
     for folder in folders:
         in_folder = TaskManager(include_path=folder, include_defaults=False).all_subtasks
         if not in_folder:
@@ -139,7 +139,9 @@ def adapter(lm: Scored) -> Any:
             """Id of the token that replaces an empty context: `bos_token`, or else `eos_token`."""
             if prefix is None:
                 cause = "has neither bos nor eos to precede a question without a context"
-                raise DataError("tokenizer", cause, "choose tasks with contexts, or use a tokenizer that has one")
+                raise DataError(
+                    "tokenizer", cause, "choose tasks with contexts, or use a tokenizer that has bos or eos"
+                )
             return prefix
 
         def tok_encode(self, string: str, add_special_tokens: bool | None = None, **options: Any) -> list[int]:
@@ -152,8 +154,8 @@ def adapter(lm: Scored) -> Any:
         def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
             for context, continuation in (request.args for request in requests):
                 if not continuation.strip() and not self.tok_encode(continuation, add_special_tokens=False):
-                    cause = f"has no token after {context[-40:]!r}"
-                    raise DataError(f"answer {continuation!r:.40}", cause, "give each answer of the task some text")
+                    cause = f"adds no tokens to the context {context[-40:]!r}"
+                    raise DataError(f"answer {continuation!r:.40}", cause, "every answer of a task must contain text")
             answers: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm)
             return answers
 
@@ -217,10 +219,10 @@ def sampling_of(options: Mapping[str, Any], lm: Scored) -> dict[str, Any]:
     temperature = float(options.get("temperature", 0.0)) if options["do_sample"] else 0.0
     if options["do_sample"] and temperature <= 0:
         cause = f"is {options['do_sample']!r:.40} and the temperature is {temperature:g}"
-        raise DataError("generation_kwargs: do_sample", cause, "give a temperature above 0, or leave out do_sample")
+        raise DataError("generation_kwargs: do_sample", cause, "set a temperature above 0, or remove do_sample")
     if "" in options["until"]:
-        cause = "holds an empty text, at which lm-eval's own adapter stops after one token"
-        raise DataError("generation_kwargs: until", cause, "leave it out")
+        cause = "contains an empty string, at which lm-eval's own adapter stops after one token"
+        raise DataError("generation_kwargs: until", cause, "remove it")
     # transformers receives a task's limit as `max_length`, which the model's own `max_new_tokens` overrides
     limit, stop = lm.generation.get("max_new_tokens") or options["max_gen_toks"], tuple(options["until"])
     settings: dict[str, Any] = {"temperature": temperature, "max_new_tokens": limit, "stop": stop}
@@ -231,5 +233,5 @@ def sampling_of(options: Mapping[str, Any], lm: Scored) -> dict[str, Any]:
         if key in OBEYED:
             settings[READ[key]] = value or None if key == "top_k" else value
         elif key in READ or is_unobeyed(key, value, options):
-            raise DataError(f"generation_kwargs: {key}", f"{value!r:.40} is not supported", "leave it out")
+            raise DataError(f"generation_kwargs: {key}", f"{value!r:.40} is not supported", "remove it")
     return settings

@@ -88,7 +88,7 @@ def translation_score(
     places = [place for place, *texts in zip(places, sources, targets, strict=True) if all(map(str.strip, texts))]
     sources, targets = without_empty(sources, targets)
     if not sources:
-        raise DataError("data", "contains no pairs", "give at least one source with its target")
+        raise DataError("data", "contains no pairs", "provide at least one source with its target")
     loss, accuracy, num_tokens = target_loss(model, tokenizer, sources, targets, places, start)
     translations = translate(model, tokenizer, sources, settings, start)
     bleu = BLEU()
@@ -114,8 +114,8 @@ def target_loss(
     ]
     for place, (ids, target_ids) in zip(places, pairs, strict=True):
         if (longest := max(len(ids), len(target_ids) - 1)) > context:
-            cause = f"has a side of {longest} tokens and the model's context holds {context}"
-            raise DataError(place, cause, "cut it into sentences")
+            cause = f"has a source or target of {longest} tokens, but the model's context is {context}"
+            raise DataError(place, cause, "split it into sentences")
     # similar lengths together; the order of pairs does not matter for a mean
     pairs.sort(key=lambda pair: max(map(len, pair)))
     total, correct, num_tokens, first = 0.0, 0, 0, 0

@@ -203,8 +203,8 @@ class Format:
             return {}, misfits
         has_classes = isinstance(body, Decoder) and body.head.has_classes
         if has_classes and self._class_names(body) is None:
-            cause = f"the {self.model_type} format has no classification head of this kind"
-            return {}, [CheckpointError("head", cause, "keep the run directory")]
+            cause = f"the {self.model_type} format has no such classification head"
+            return {}, [CheckpointError("head", cause, "use the run directory, which needs no export")]
         if isinstance(body, Decoder) and not body.head.predicts_next:  # keys of other heads are not read back
             body = body.replace(head=LanguageModelHead(tied=has_classes))
         try:

@@ -34,7 +34,7 @@ def _read_activation(config: Config, values: Values) -> Values:
     # early files say "gelu" but mean the approximation
     activation = GELUTanh() if activation == GELU() else activation
     if config.get("hidden_activation") is not None and config.activation("hidden_activation", "") != activation:
-        raise config.error("hidden_activation", "contradicts hidden_act", "remove the wrong one")
+        raise config.error("hidden_activation", "contradicts hidden_act", "remove the wrong key")
     return {"activation": activation}
 
 

@@ -75,7 +75,7 @@ def register_family(family: Family) -> Family:
         raise SpecError(family.name, "a family of this name is already registered", "choose another name")
     if family.published is not None and family.published.model_type != family.name:
         cause = f"its format has the model_type {family.published.model_type}"
-        raise SpecError(family.name, cause, "give both the same name")
+        raise SpecError(family.name, cause, "use the same name for both")
     if taken := sorted(family.presets.keys() & preset_facts().keys()):
         raise SpecError(taken[0], "a preset of this name is already registered", "choose another name")
     _from_outside[family.name] = family

@@ -84,8 +84,8 @@ def translations(
     sources = [[*tokenizer.encode(text), end] for text in texts]
     for position, source in enumerate(sources):
         if len(source) > model.spec.context_length:
-            cause = f"has {len(source)} tokens and the model's context holds {model.spec.context_length}"
-            raise DataError(f"text {position + 1}", cause, "cut it into sentences")
+            cause = f"has {len(source)} tokens, but the model's context is {model.spec.context_length}"
+            raise DataError(f"text {position + 1}", cause, "split it into sentences")
     indices = [index for index, text in enumerate(texts) if text.strip()]
     start = end if start is None else start
     targets = [Translation()] * len(texts)
@@ -117,7 +117,7 @@ class Search:
     def __init__(self, model: EncoderDecoder, sources: list[list[int]], start: int, end: int, settings: Beam) -> None:
         if model.is_deterministic:
             cause = "beam search batches its sources, so results may depend on other sources"
-            raise SpecError("deterministic", cause, "load the model without it, or write without beams")
+            raise SpecError("deterministic", cause, "load the model without deterministic, or generate without beams")
         self.model, self.sources, self.settings = model, sources, settings
         self.waiting = sorted(range(len(sources)), key=lambda index: len(sources[index]))  # the longest is taken first
         most_rows = max_rows(model.dtype) if is_native(model) else BATCH_SIZE * settings.num_beams

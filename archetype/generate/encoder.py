@@ -49,7 +49,7 @@ def fill(model: Encoder | Decoder, tokenizer: Tokenizer, text: str, top: int = 5
         cause = f"a head of kind {model.spec.head.kind} does not predict masked tokens"
         raise SpecError("head", cause, "use a model with head masked_language_model")
     if top < 1:
-        raise DataError("top", f"{top} is below 1", "ask for at least one prediction")
+        raise DataError("top", f"{top} is below 1", "request at least one prediction")
     if MASK not in text:
         raise DataError("text", f"has no {MASK}", f"write {MASK} in place of each token to predict")
     mask = mask_id(tokenizer)
@@ -118,7 +118,7 @@ def embed(
     elif pooling is None:
         pooling = "last" if isinstance(model, Decoder) else "mean"
     elif pooling not in get_args(Pooling):
-        raise SpecError("pooling", f"{pooling!r:.40} is not a pooling", nearest(str(pooling), get_args(Pooling)))
+        raise SpecError("pooling", f"{pooling!r:.40} is not a pooling method", nearest(str(pooling), get_args(Pooling)))
     if pooling == "first" and isinstance(model, Decoder):
         raise SpecError("pooling", "a decoder's first token sees no other token", "use last or mean")
 
@@ -266,11 +266,11 @@ def check_lengths(model: Encoder | Decoder | EncoderDecoder, sequences: list[lis
         DataError: there are no sequences, or one is empty or longer than the context.
     """
     if not sequences:
-        raise DataError("texts", "is empty", "give at least one")
+        raise DataError("texts", "is empty", "pass at least one text")
     for index, ids in enumerate(sequences, start=1):
         if not 0 < len(ids) <= model.spec.context_length:
-            cause = f"has {len(ids)} tokens and the model's context holds 1 to {model.spec.context_length}"
-            raise DataError(f"text {index}" if len(sequences) > 1 else "text", cause, "give some text, or shorten it")
+            cause = f"has {len(ids)} tokens, but the model accepts 1 to {model.spec.context_length}"
+            raise DataError(f"text {index}" if len(sequences) > 1 else "text", cause, "use a text of that length")
 
 
 def _with_masks(tokenizer: Tokenizer, text: str, mask: int) -> list[int]:

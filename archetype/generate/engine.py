@@ -143,7 +143,7 @@ class Engine:
         window = self.prompts.target(target)
         settings = self.sampling.replace(**sampling)
         if settings.stop and self.tokenizer is None:
-            raise DataError("stop", "strings need a tokenizer, and the model's folder has none", "use stop_ids")
+            raise DataError("stop", "strings need a tokenizer, and the model's folder has no tokenizer", "use stop_ids")
         if logprobs is not None and not 0 <= logprobs <= MAX_LOGPROBS:
             raise SpecError(
                 "logprobs", f"{logprobs} is not between 0 and {MAX_LOGPROBS}", "choose a number in this range"
@@ -192,7 +192,7 @@ class Engine:
         if not (kinds := [kind for kind in KINDS if getattr(settings, kind) is not None]):
             return None
         if self.tokenizer is None:
-            cause = "needs a tokenizer, and the model's folder has none"
+            cause = "needs a tokenizer, and the model's folder has no tokenizer"
             raise DataError(kinds[0], cause, "add its tokenizer.json or tokenizer.model")
         with self._compiler:
             self._grammars = self._grammars or GrammarCompiler(self.tokenizer, self.ends)

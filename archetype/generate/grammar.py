@@ -26,7 +26,7 @@ MAX_KEPT = 2**28  # bytes of all cached grammars
 MAX_SECONDS = 2.0  # CPU time to compile a grammar and try it out
 TEXT_SECONDS, TOKEN_SECONDS = 0.25, 0.001  # CPU time for a whole sequence, and for each of its tokens
 SLOW = f"takes more than {TEXT_SECONDS:g} s and {1e3 * TOKEN_SECONDS:g} ms for each token of a text"
-FEWER_WAYS = "use a less ambiguous one"
+FEWER_WAYS = "use a less ambiguous grammar"
 TRIED = 32  # tokens generated to try out a compiled grammar
 LANES = 2  # grammars compiled concurrently, so that a large one does not block the next
 _free = LifoQueue[Confined]()  # last in, first out: the process used last is already running
@@ -149,10 +149,10 @@ class GrammarCompiler:
         """
         (kind, value), *others = [(kind, value) for kind in KINDS if (value := getattr(sampling, kind)) is not None]
         if others:
-            raise SpecError(others[0][0], f"and {kind} cannot both constrain a text", "give one of them")
+            raise SpecError(others[0][0], f"cannot be combined with {kind}", "use exactly one of them")
         source = alternatives(value) if kind == "choices" else value
         if len(source) > MAX_SOURCE:
-            raise SpecError(kind, f"has {len(source):,} characters, more than {MAX_SOURCE:,}", "give a smaller one")
+            raise SpecError(kind, f"has {len(source):,} characters, more than {MAX_SOURCE:,}", "use a smaller grammar")
         whitespace = BOUNDED_WHITESPACE if sampling.json_whitespace == "bounded" else None
         key = sha256(f"{kind} {whitespace} {source}".encode(errors="surrogatepass")).digest()
         compiled = self._kept.get(key)
@@ -186,15 +186,17 @@ class GrammarCompiler:
             )
         except ConfinedError as error:
             if error.kind == "Late":
-                raise SpecError(kind, str(error), "give a smaller one, or try again") from None
-            return Refused((kind, str(error), "fix it" if error.kind == "ValueError" else "give a smaller one"))
+                raise SpecError(kind, str(error), "use a smaller grammar, or try again") from None
+            return Refused(
+                (kind, str(error), "fix the grammar" if error.kind == "ValueError" else "use a smaller grammar")
+            )
         if fault is not None:
-            return Refused((kind, fault, "fix it"))
+            return Refused((kind, fault, "fix the grammar"))
         if nbytes > MAX_BYTES:
-            return Refused((kind, f"takes {nbytes >> 20} MiB, more than {MAX_BYTES >> 20}", "give a smaller one"))
+            return Refused((kind, f"takes {nbytes >> 20} MiB, more than {MAX_BYTES >> 20}", "use a smaller grammar"))
         text = text_of(language, source, whitespace)
         matcher = self._library.LLMatcher(self._tokenizer, text, log_level=0, limits=limits())
-        fault, remedy = fault_of(matcher), "fix it"
+        fault, remedy = fault_of(matcher), "fix the grammar"
         if fault is None and _is_slow(matcher.deep_copy()):
             fault, remedy = SLOW, FEWER_WAYS
         return Compiled(kind, matcher, nbytes) if fault is None else Refused((kind, fault, remedy))

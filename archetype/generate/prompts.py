@@ -29,7 +29,9 @@ class PromptEncoder:
             DataError: the model has no tokenizer, so prompts must be token ids.
         """
         if self._tokenizer is None:
-            raise DataError("tokenizer", "the model's folder has none", "add its tokenizer.json or tokenizer.model")
+            raise DataError(
+                "tokenizer", "the model's folder has no tokenizer", "add its tokenizer.json or tokenizer.model"
+            )
         return self._tokenizer
 
     def encode(self, prompt: str | list[int], place: str = "prompt") -> list[int]:
@@ -49,7 +51,7 @@ class PromptEncoder:
         else:
             ids = self._with_eos(prompt) if self._has_source else self.tokenizer.encode_prompt(prompt)
         if not ids:  # an empty text, and no bos token
-            raise SpecError(place, "is empty, and the tokenizer has no start token", "give some text")
+            raise SpecError(place, "is empty, and the tokenizer has no start token", "provide some text")
         self._check(ids, self._input_vocab_size, place)
         return list(ids)
 
@@ -61,7 +63,7 @@ class PromptEncoder:
         """
         if not self._has_source:
             if target:
-                raise SpecError("target", "needs an encoder-decoder", "leave it out")
+                raise SpecError("target", "needs an encoder-decoder", "remove it")
             return []
         ids = target if isinstance(target, list) else self.tokenizer.encode_target(target) if target else []
         start = end_of_text(self.tokenizer) if self._start is None else self._start
@@ -70,7 +72,7 @@ class PromptEncoder:
 
     def _check(self, ids: list[int], vocab_size: int, place: str) -> None:
         if len(ids) > self._context_length:
-            cause = f"has {len(ids)} tokens and the model's context holds {self._context_length}"
+            cause = f"has {len(ids)} tokens, but the model's context is {self._context_length}"
             raise SpecError(place, cause, "shorten it")
         if not 0 <= min(ids) <= max(ids) < vocab_size:
             cause = f"contains a token id outside the vocabulary of {vocab_size}"

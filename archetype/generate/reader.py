@@ -104,7 +104,7 @@ def make_deterministic(model: GenerativeModel) -> None:
     """
     if not is_native(model):
         cause = f"there are no native kernels for {str(model.dtype).removeprefix('torch.')} on {model.device.type} here"
-        remedy = "use float32 or bfloat16 on a processor with its kernels, or leave it out"
+        remedy = "use float32 or bfloat16 on a processor with its kernels, or remove it"
         raise SpecError("deterministic", cause, remedy)
     model.is_deterministic = True
     try:

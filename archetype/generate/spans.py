@@ -39,13 +39,13 @@ def answer(
     """
     if not model.spec.head.marks_spans:
         cause = f"a head of kind {model.spec.head.kind} does not mark answer spans"
-        raise SpecError("head", cause, "use a model with head span, such as a *ForQuestionAnswering")
+        raise SpecError("head", cause, "use a model with a span head, such as a *ForQuestionAnswering checkpoint")
     pair = tokenizer.encode_pair(question, text)
     if len(pair.ids) > model.spec.context_length:
-        cause = f"{len(pair.ids)} tokens with the question, and the model's context holds {model.spec.context_length}"
+        cause = f"{len(pair.ids)} tokens with the question, but the model's context is {model.spec.context_length}"
         raise DataError("text", cause, "shorten it")
     if not pair.places:
-        raise DataError("text", "has no token", "give a text that has the answer")
+        raise DataError("text", "has no token", "pass a text that contains the answer")
     tokens, types = (torch.tensor([row], device=model.device) for row in (pair.ids, pair.types))
     has_types = isinstance(model, Encoder) and getattr(model.spec.embedding, "num_token_types", 0) > 1
     logits = model(tokens, **({"token_types": types} if has_types else {})).logits[0].float()

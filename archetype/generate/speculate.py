@@ -186,7 +186,7 @@ def check_can_shorten(model: GenerativeModel, place: str) -> None:
 
 def _check_can_shorten(layers: list[LayerState], place: str) -> None:
     if not layers or not all(layer.can_shorten for layer in layers):
-        cause = "its state cannot be rolled back after a rejected draft token"
+        cause = "the state cannot be rolled back after a rejected draft token"
         raise SpecError(place, cause, "generate without speculation")
 
 
@@ -200,13 +200,13 @@ def speculator(
     if draft is None:
         return PromptLookup()
     if lookup:
-        raise SpecError("lookup", "cannot be combined with a draft model", "choose one of them")
+        raise SpecError("lookup", "cannot be combined with a draft model", "use exactly one of them")
     if draft == "self":
         if not isinstance(model, Decoder) or model.further_tokens is None:
             cause = "the model has no further_tokens"
             raise SpecError("draft", cause, "name a smaller model with the same tokenizer, or use lookup")
         return OwnDraft(model)
     if not isinstance(draft, CausalModel) or draft.spec.vocab_size != model.spec.vocab_size:
-        cause = f"does not generate with the model's {model.spec.vocab_size:,} tokens"
+        cause = f"does not have the model's vocabulary of {model.spec.vocab_size:,} tokens"
         raise SpecError("draft", cause, "use a smaller model with the same tokenizer")
     return DraftModel(draft, slots)

@@ -108,7 +108,7 @@ class DecodeStep:
 
 def _not_deterministic(operation: str) -> SpecError:
     cause = f"a step of this model contains {operation}, so results may depend on other rows"
-    return SpecError("deterministic", cause, "load the model without it")
+    return SpecError("deterministic", cause, "load the model without deterministic")
 
 
 def is_native(model: GenerativeModel) -> bool:

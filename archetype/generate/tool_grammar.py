@@ -96,7 +96,7 @@ class _Rules:
             return
         if limits := [name for name in UNWRITTEN if name in property_schema]:
             cause = f"is not supported: this model writes {key!r} without quotes, where {limits[0]} is not checked"
-            raise SpecError("tool_choice", cause, "leave that out of the schema, or use auto")
+            raise SpecError("tool_choice", cause, f"remove {limits[0]} from the schema, or use auto")
         yield f"{rule}[suffix={shared}]: /(.|\\n)*/"
 
     def _end(self, after: str, next_name: str | None) -> str:

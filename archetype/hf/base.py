@@ -106,7 +106,7 @@ def refuse(arguments: dict[str, Any]) -> None:
     """Refuse the first argument that is set and that only other transformers models support."""
     for name, value in arguments.items():
         if name not in HARMLESS and value is not None and value is not False:
-            raise SpecError(name, "is not an argument of models of type archetype", "leave it out")
+            raise SpecError(name, "is not an argument of models of type archetype", "remove it")
 
 
 def check_kind(model: ArchetypePreTrainedModel, fits: bool, does: str) -> None:

@@ -128,7 +128,7 @@ class ArchetypeCache(Cache):
 def cache_by_either_name(cache: Any, older: Any) -> Any:
     """Return the cache passed as `cache`, or under its name before transformers 5.24. Refuse both at once."""
     if cache is not None and older is not None:
-        raise SpecError(OLDER, "and cache are two names of the same argument", f"pass only {NAME}")
+        raise SpecError(OLDER, "is another name of the argument cache", f"pass only {NAME}")
     return older if cache is None else cache
 
 

@@ -18,7 +18,7 @@ OF_LOSS = ("num_items_in_batch", "shift_labels", "ignore_index")  # arguments of
 class ArchetypeForCausalLM(Generating, ArchetypePreTrainedModel, GenerationMixin):
     def __init__(self, config: ArchetypeConfig) -> None:
         super().__init__(config)
-        check_kind(self, config.architecture.continues_text, "continue a text")
+        check_kind(self, config.architecture.continues_text, "generate text")
         self.model = ArchetypeModel(config, keeps_head=True)
         self.lm_head: Any = self.model.take_head()
         self.post_init()

@@ -145,7 +145,9 @@ class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixi
         start = getattr(self.config, "decoder_start_token_id", None)
         if labels is None or start is None:
             missing = "decoder_input_ids" if labels is None else "config.decoder_start_token_id"
-            raise SpecError(missing, "is missing", "pass decoder_input_ids, or labels and that token")
+            raise SpecError(
+                missing, "is missing", "pass decoder_input_ids, or set decoder_start_token_id and pass labels"
+            )
         before = labels.masked_fill(labels == -100, self.config.pad_token_id or 0)[:, :-1]  # -100 is not a token
         return nn.functional.pad(before, (1, 0), value=start)
 

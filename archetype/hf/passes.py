@@ -70,7 +70,7 @@ def read_on(
 ) -> Pass:
     """Run a causal model on new tokens after a cache, on complete sequences, or on sequences of several documents."""
     if types is not None and bool(types.any()):
-        raise SpecError("token_type_ids", "are not supported by causal models", "leave them out")
+        raise SpecError("token_type_ids", "are not supported by causal models", "remove them")
     rows, (batch, length) = Rows.of(mask, tokens.shape[1]), tokens.shape
     moved = rows.moved(tokens)
     if past is None and rows.num_tokens is None and (documents := documents_of(position_ids)) is not None:
@@ -103,7 +103,7 @@ def check_positions(position_ids: Tensor, rows: Rows, lengths: Lengths | None) -
     if rows.num_tokens is not None:  # padding may have any position
         differs &= rows.restored(steps < rows.num_tokens[:, None])
     if bool(differs.any()):
-        raise SpecError("position_ids", "differ from the indices of tokens in their sequences", "leave them out")
+        raise SpecError("position_ids", "differ from the indices of tokens in their sequences", "remove them")
 
 
 @contextmanager

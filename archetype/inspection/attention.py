@@ -233,7 +233,7 @@ def attention_view(trace: Trace, layer: int | str | None = None, head: int | Non
         SpecError: the layer or head does not exist.
     """
     if head is not None and layer is None:
-        raise SpecError("head", "needs a layer", "give the layer as well")
+        raise SpecError("head", "needs a layer", "pass the layer as well")
     paths = attention_paths(trace) if layer is None else [attention_path(trace, layer)]
     if not paths:
         raise SpecError("attention", "this model has no attention", "choose another view")

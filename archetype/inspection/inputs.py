@@ -54,7 +54,7 @@ def inputs_of(
     if isinstance(model, VisionEncoder):
         return _image(model, text)
     if target is not None and not model.spec.reads_source:
-        raise DataError("target", "applies to encoder-decoders only", "leave it out")
+        raise DataError("target", "applies to encoder-decoders only", "remove it")
     ids = _ids(model, tokenizer, text, "text")
     if not isinstance(model, EncoderDecoder):
         return Inputs({"tokens": ids}, _names(tokenizer, ids), ids=ids)
@@ -91,8 +91,8 @@ def _ids(model: Model, tokenizer: Tokenizer | None, text: Text, field: str) -> T
     ids = ids[None] if ids.dim() == 1 else ids
     if ids.dim() != 2 or not 0 < ids.shape[1] <= model.spec.context_length:
         count = ids.shape[-1] if ids.dim() else 0
-        cause = f"has {count} tokens and the model's context holds 1 to {model.spec.context_length}"
-        raise DataError(field, cause, "give some text, or shorten it")
+        cause = f"has {count} tokens, but the model accepts 1 to {model.spec.context_length}"
+        raise DataError(field, cause, "use a text of that length")
     assert not isinstance(model, VisionEncoder)
     size = model.spec.input_vocab_size if field == "text" else model.spec.vocab_size
     if int(ids.min()) < 0 or int(ids.max()) >= size:
@@ -102,7 +102,7 @@ def _ids(model: Model, tokenizer: Tokenizer | None, text: Text, field: str) -> T
 
 def _image(model: VisionEncoder, image: Text) -> Inputs:
     if not isinstance(image, Tensor):
-        raise DataError("text", "a vision encoder reads images", "give a tensor (channels, height, width)")
+        raise DataError("text", "a vision encoder reads images", "pass a tensor (channels, height, width)")
     images = (image[None] if image.dim() == 3 else image).to(model.device)
     patches_per_side = model.spec.image_size // model.spec.patch_size
     patches = [f"{row},{column}" for row in range(patches_per_side) for column in range(patches_per_side)]
@@ -120,5 +120,5 @@ def token_name(tokenizer: Tokenizer | None, id: int) -> str:
 
 def _needed(tokenizer: Tokenizer | None) -> Tokenizer:
     if tokenizer is None:
-        raise DataError("tokenizer", "the model's folder has no tokenizer", "give token ids instead of a text")
+        raise DataError("tokenizer", "the model's folder has no tokenizer", "pass token ids instead of text")
     return tokenizer

@@ -85,7 +85,7 @@ class Inspection(View):
         if head is not None and name != "attention":
             raise SpecError("head", f"the view {name} has no heads", "use the view attention")
         if layer is not None and name in ("summary", "lens", "residual"):
-            raise SpecError("layer", f"the view {name} always shows all layers", "leave it out")
+            raise SpecError("layer", f"the view {name} always shows all layers", "remove it")
         match name:
             case "summary":
                 return self
@@ -206,7 +206,7 @@ class Inspection(View):
             return token
         ids = [] if self.tokenizer is None else self.tokenizer.encode(token)
         if len(ids) != 1:
-            raise SpecError("token", f"{token!r} is {len(ids)} tokens", "give one token, or its id")
+            raise SpecError("token", f"{token!r} is {len(ids)} tokens", "pass a single token, or its id")
         return ids[0]
 
 

@@ -91,12 +91,12 @@ def patching_view(clean: Trace, corrupt: Inputs, name: Any, part: str = "out") -
         raise SpecError("patching", "needs a model that predicts tokens", "use lm.trace(...).set(...)")
     if len(corrupt.tokens) != len(clean.inputs.tokens) or len(corrupt.source_tokens) != len(clean.inputs.source_tokens):
         cause = f"has {len(corrupt.tokens)} tokens, but the clean text has {len(clean.inputs.tokens)}"
-        raise SpecError("corrupt", cause, "give a text with as many tokens")
+        raise SpecError("corrupt", cause, "pass a text with as many tokens")
     corrupt_logits = Tracer(model, corrupt).run().logits
     assert corrupt_logits is not None
     answers = int(clean.logits[0, -1].argmax()), int(corrupt_logits[0, -1].argmax())
     if answers[0] == answers[1]:
-        raise SpecError("corrupt", f"both texts have the answer {name(answers[0])}", "give a text with another answer")
+        raise SpecError("corrupt", f"both texts have the answer {name(answers[0])}", "pass a text with another answer")
 
     def difference(logits: Tensor) -> Tensor:
         return (logits[:, -1, answers[0]] - logits[:, -1, answers[1]]).float()

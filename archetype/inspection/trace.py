@@ -191,9 +191,9 @@ class Tracer:
                 when keys and queries are read from the cache and patches have other positions.
         """
         if self._loaded is None or not isinstance(self.model, GenerativeModel) or self.inputs.ids is None:
-            raise SpecError("generate", "this model does not continue texts", "use run()")
+            raise SpecError("generate", "this model does not generate text", "use run()")
         if self._has_positions and isinstance(self.model, MegaByte):
-            raise SpecError("positions", "differ between patches and text", "leave out positions")
+            raise SpecError("positions", "differ between patches and text", "remove positions")
         ids = {name: x[0].tolist() for name, x in self.inputs.arguments.items()}
         prompt, target = ids.get("source") or ids["tokens"], ids.get("target", [])[1:]
         calls, called = Counter[str](), self._naming()
@@ -307,7 +307,7 @@ class Tracer:
                 continue
             axis = next((axis for axis, letter in enumerate(letters) if letter in names), None)
             if axis is None:
-                raise SpecError(name, f"its shape ({' '.join(letters)}) has no {kind}", f"leave out {kind}")
+                raise SpecError(name, f"the shape ({' '.join(letters)}) has no {kind}", f"remove {kind}")
             # axis N joins the positions of all rows, so every row has the indices, shifted
             rows = len(next(iter(self.inputs.arguments.values()))) if letters[axis] == "N" else 1
             size = x.shape[axis] // rows
@@ -353,7 +353,7 @@ def _replaced(name: str, x: Tensor, value: Tensor | float | Change, indices: dic
         y[index] = torch.as_tensor(new, device=x.device).to(x.dtype).expand(selected.shape)
     except RuntimeError as error:
         cause = f"has shape {tuple(x.shape)}, which does not fit this value: {str(error).splitlines()[0]}"
-        raise SpecError(name, cause, "give a value that broadcasts to it") from None
+        raise SpecError(name, cause, "use a value that broadcasts to it") from None
     return y
 
 

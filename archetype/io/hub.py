@@ -58,8 +58,8 @@ def download(name: str, patterns: list[str]) -> Path:
             snapshot_download(repository, revision=revision, allow_patterns=patterns, ignore_patterns=[FURTHER_FOLDERS])
         )
     except GatedRepoError:
-        cause = "needs its owner's permission"
-        raise CheckpointError(name, cause, "request it on its page, and set HF_TOKEN") from None
+        cause = "requires permission from its owner"
+        raise CheckpointError(name, cause, "request access on its page, and set HF_TOKEN") from None
     except RepositoryNotFoundError:
         cause = "is neither a local folder nor a model on huggingface.co that you may read"
         raise CheckpointError(name, cause, "check the name; a private model needs HF_TOKEN") from None

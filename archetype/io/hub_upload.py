@@ -63,8 +63,8 @@ def check_account() -> None:
         cause = "HF_HUB_OFFLINE forbids network access"
         raise CheckpointError("upload", cause, "unset it, or add --dry-run, which sends nothing")
     if get_token() is None:
-        remedy = "set HF_TOKEN to a token with write access, or run `hf auth login`; --dry-run needs none"
-        raise CheckpointError("upload", "huggingface.co requires a token, and none is set", remedy)
+        remedy = "set HF_TOKEN to a token with write access, or run `hf auth login`; --dry-run works without a token"
+        raise CheckpointError("upload", "huggingface.co requires a token, but no token is set", remedy)
     with _hub_errors("upload"):
         HfApi().whoami()
 
@@ -103,7 +103,7 @@ def _check_privacy(api: "HfApi", to: Destination) -> None:
     if to.private is None or (is_private := bool(api.model_info(to.repository).private)) == to.private:
         return
     cause = f"exists and is {'private' if is_private else 'public'}"
-    remedy = f"change it on its page, or leave out --{'private' if to.private else 'public'}"
+    remedy = f"change it on its page, or remove --{'private' if to.private else 'public'}"
     raise CheckpointError(to.repository, cause, remedy)
 
 
@@ -127,4 +127,4 @@ def _hub_errors(target: str) -> Iterator[None]:
         raise CheckpointError(target, f"{cause}{f' ({detail})' if detail else ''}", remedy) from None
     except Exception as error:  # including those of huggingface_hub's network library, which has changed twice
         cause = f"{constants.ENDPOINT} cannot be reached: {one_line(str(error), 80)}"
-        raise CheckpointError(target, cause, "check the network; --dry-run needs none") from None
+        raise CheckpointError(target, cause, "check the network; --dry-run works offline") from None

@@ -94,7 +94,7 @@ def unread_set(folder: Path) -> str | None:
     others = [name for name in NAMES[:2] if name != file.name and (folder / name).is_file()]
     if not others:
         return None
-    return f"{others[0]} is another set of weights, which is not read; {file.name} is, as in transformers"
+    return f"{others[0]} is another set of weights, which is not read; only {file.name} is, as in transformers"
 
 
 def is_index(file: Path) -> bool:
@@ -105,7 +105,9 @@ def weight_map(index: Path) -> dict[str, str]:
     """Return {tensor: file name} from an index. Refuse paths outside its folder."""
     names = read_json(index, MAX_INDEX_BYTES, CheckpointError).get("weight_map")
     if not isinstance(names, dict) or not all(isinstance(shard, str) for shard in names.values()):
-        raise CheckpointError(str(index), "its weight_map is not a mapping of names", "download it again")
+        raise CheckpointError(
+            str(index), "weight_map does not map tensor names to file names", "download the file again"
+        )
     for name, shard in names.items():
         # "\\" is a separator on Windows only, but an index is read on every system
         if shard in ("", "..") or PurePosixPath(shard).name != shard or "\\" in shard:

@@ -40,7 +40,7 @@ class Device(NamedTuple):
             SpecError: the maker publishes no peak.
         """
         if not self.flops:
-            raise SpecError("device", f"the maker publishes no peak of FLOPs for {self.name}", "name another device")
+            raise SpecError("device", f"the vendor publishes no peak FLOPs for {self.name}", "name another device")
         halves = bytes_of(dtype) == 2 and "bfloat16" in self.flops
         return self.flops["bfloat16" if halves else "float32"]
 

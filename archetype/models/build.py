@@ -63,5 +63,5 @@ def check_fits_memory(model: nn.Module, name: str) -> None:
     needed = sum(parameter.nbytes for parameter in model.parameters())
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > available:
-        cause = f"its weights take {needed / 2**30:,.1f} GiB and this machine has {available / 2**30:,.1f} GiB"
+        cause = f"the weights take {needed / 2**30:,.1f} GiB, but this machine has {available / 2**30:,.1f} GiB"
         raise SpecError(name, cause, "use a smaller model, or device='meta' to count parameters")

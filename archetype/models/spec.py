@@ -60,16 +60,16 @@ class ModelSpec(Part):
         if (embedding := getattr(self, "embedding", None)) is not None:
             embedding.check(getattr(self, "d_model"))  # noqa: B009
             if embedding.layer_features and not any(stack.layer_features for stack in self.stacks):
-                cause = "only a model with a single stack of tokens, such as a decoder, reads it"
-                invalid("embedding.per_layer", cause, "leave it out")
+                cause = "is supported only by models with a single token stack, such as decoders"
+                invalid("embedding.per_layer", cause, "remove it")
             if self.head.shares_table and not embedding.is_table:
                 cause = f"an embedding of kind {embedding.kind} has no table of the model's width"
                 invalid("head.tied", cause, "use tied: false")
             width = getattr(self, "d_model")  # noqa: B009
             ours, theirs = self.head.table_width or width, embedding.table_width or width
             if self.head.shares_table and ours != theirs:
-                cause = f"the embedding's table has {theirs} features and the head's vectors have {ours}"
-                invalid("head.tied", cause, "give both the same width, or use tied: false")
+                cause = f"the embedding's table has {theirs} features, but the head's vectors have {ours}"
+                invalid("head.tied", cause, "set both to the same width, or use tied: false")
         return self
 
     @property

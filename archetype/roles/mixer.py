@@ -58,7 +58,7 @@ class Mixer(Content, Part):
         """Call `invalid` if this mixer cannot read the values that the mixer `source` publishes."""
         if not isinstance(source, type(self)) or source.own != source:
             remedy = f"name a layer of {getattr(self, 'kind', 'this mixer')} that reads no other layer"
-            invalid("", "the mixer of the layer that it reads publishes nothing for it", remedy)
+            invalid("", "the mixer of the referenced layer publishes nothing to read", remedy)
 
     @property
     def needs_whole_rows(self) -> NeedsWholeRows | None:

@@ -24,7 +24,7 @@ class KeySelection(Part):
     @property
     def needs_whole_rows(self) -> NeedsWholeRows:
         cause = "selects among the keys of a whole sequence, and parallel.context splits it"
-        return NeedsWholeRows("index", cause, "leave it out, or set parallel.context to 1")
+        return NeedsWholeRows("index", cause, "remove it, or set parallel.context to 1")
 
 
 AnyKeySelection = Annotated[KeySelection, ByKind(KeySelection)]

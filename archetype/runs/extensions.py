@@ -56,4 +56,4 @@ def refuse_changes(folder: Path) -> None:
     """Raise a CheckpointError unless all recorded extensions are loaded and unchanged."""
     for extension in read_extensions(folder):
         if change := extension.change():
-            raise CheckpointError(str(folder), change, "restore it, or give --allow-changes")
+            raise CheckpointError(str(folder), change, "restore it, or pass --allow-changes")

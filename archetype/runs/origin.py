@@ -54,7 +54,7 @@ class Origin(BaseModel):
         if self.config is None or self.spec is None or self.reading is None:
             if (family := FAMILIES.get(self.family)) is None:
                 cause = f"this model was imported as {self.family}, a family that is not registered"
-                warnings.warn(UnknownFamily(f"{cause}; give --extension FILE to write its format"), stacklevel=2)
+                warnings.warn(UnknownFamily(f"{cause}; pass --extension FILE to write its format"), stacklevel=2)
             return family
         return family_as_read(self.family, self.config, parse(self.spec), self.rules, self.reading)
 

@@ -169,7 +169,8 @@ class Sampling(LogitsRules):
     regex: Annotated[str | None, described("Regular expression that the whole text must match.")] = None
     lark: Annotated[str | None, described("Lark grammar that the text must match.")] = None
     choices: Annotated[
-        Annotated[tuple[str, ...], Field(min_length=1)] | None, described("The text is one of these.")
+        Annotated[tuple[str, ...], Field(min_length=1)] | None,
+        described("Texts to choose from; the output is one of them."),
     ] = None
 
     @property
@@ -194,8 +195,8 @@ class Sampling(LogitsRules):
             SpecError: no token is left.
         """
         if max_length <= num_prompt:
-            cause = f"{max_length} leaves no token after the {num_prompt} of the prompt"
-            raise SpecError("max_length", cause, "give max_new_tokens instead")
+            cause = f"{max_length} leaves no room after a prompt of {num_prompt} tokens"
+            raise SpecError("max_length", cause, "use max_new_tokens instead")
         return max_length - num_prompt
 
     def named_ids(self) -> Iterator[tuple[str, Sequence[int]]]:

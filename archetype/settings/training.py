@@ -48,7 +48,7 @@ ScoredPairFiles = Annotated[
 ]
 Columns = Annotated[
     tuple[str, ...],
-    described("Column that holds a field of the records, as FIELD=COLUMN, or COLUMN for the first field."),
+    described("Column that contains a field of the records, as FIELD=COLUMN, or COLUMN for the first field."),
 ]
 SkipBad = Annotated[Index, described("Maximum number of bad records (damaged, empty or missing a field) to skip.")]
 
@@ -92,7 +92,7 @@ class RunSettings(Spec):
     max_grad_norm: Annotated[Positive, described("Gradient norm above which gradients are clipped.")] = 1.0
     ema_decay: Annotated[
         Probability | None,
-        described("Decay per step of a moving average of the weights, which is what is evaluated and saved."),
+        described("Decay per step of the moving average of the weights; the averaged weights are evaluated and saved."),
     ] = None
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16"],

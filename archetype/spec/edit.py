@@ -204,7 +204,7 @@ def _items(key: slice | tuple[int, ...], items: Any, target: str) -> list[int]:
             raise SpecError(target, f"there is no item {missing}", f"use 0 to {count - 1}, or * for all")
         return [index % count for index in key]
     if key.step == 0 or not (indices := list(range(count))[key]):
-        raise SpecError(target, f"selects none of {count} items", "write [0], [-1], [0,2], [::4] or [*]")
+        raise SpecError(target, f"selects no item of {count}", "write [0], [-1], [0,2], [::4] or [*]")
     return indices
 
 

@@ -23,19 +23,19 @@ TAGS_LIKE_FIELDS = {
 }
 MAX_SHOWN = 60  # characters of a value in a message
 MAX_MISTAKES = 20  # per file, one line each
-WHOLE, FINITE = ("{} is not a whole number", "give a whole number"), ("{} is not a finite number", "give a number")
+WHOLE, FINITE = ("{} is not a whole number", "use a whole number"), ("{} is not a finite number", "use a number")
 BOOLEAN = ("{} is neither true nor false", "use true or false")
 MAPPING = ("{} is not a mapping", "write it as {{key: value, ...}}")
 LIST = ("{} is not a list", "write it as [item, ...]")
 WORDS = {  # {pydantic error type: (cause, remedy)}
-    "missing": ("is missing", "give it a value"),
-    "union_tag_not_found": ("its kind is missing", "start it with kind: NAME"),
+    "missing": ("is missing", "set a value"),
+    "union_tag_not_found": ("kind is missing", "add kind: NAME"),
     "greater_than": ("{} is too small", "use more than {gt}"),
     "greater_than_equal": ("{} is too small", "use at least {ge}"),
     "less_than": ("{} is too large", "use less than {lt}"),
     "less_than_equal": ("{} is too large", "use at most {le}"),
-    "string_type": ("{} is not text", "give text"),
-    "too_short": ("is empty", "give it at least one item"),
+    "string_type": ("{} is not text", "use text"),
+    "too_short": ("is empty", "add at least one item"),
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), WHOLE),
     **dict.fromkeys(("float_type", "float_parsing", "finite_number"), FINITE),
     **dict.fromkeys(("bool_type", "bool_parsing"), BOOLEAN),

@@ -164,7 +164,7 @@ class ByKind:
         if "kind" not in value and self.default is not None:
             value = {"kind": self.default, **value}
         if "kind" not in value:
-            invalid("", "its kind is missing", "start it with kind: NAME")
+            invalid("", "kind is missing", "add kind: NAME")
         cls = kinds.get(str(value["kind"]))
         if cls is None:
             name, role = str(value["kind"]), self.role.role_name()

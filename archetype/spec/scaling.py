@@ -85,7 +85,7 @@ def _sized(name: str, text: str, size: int) -> int:
 
 def _check_present(name: str, sizes: Mapping[str, int]) -> None:
     if not sizes:
-        raise SpecError(f"--scale {name}", "the specification has no such size", "leave it out")
+        raise SpecError(f"--scale {name}", "the specification has no such size", "remove it")
 
 
 class _Node(NamedTuple):
@@ -118,7 +118,7 @@ def _walk(part: Spec, data: Any = None, path: str = "", above: _Node | None = No
 def _with_width(spec: S, text: str) -> S:
     widths = [node.part.d_model for node in _walk(spec) if hasattr(node.part, "d_model")]
     if not widths:
-        raise SpecError("--scale width", "the specification has no d_model", "leave it out")
+        raise SpecError("--scale width", "the specification has no d_model", "remove it")
     factor = Fraction(_sized("width", text, widths[0]), widths[0])
     data = spec.dump(full=True, each_layer=True)
     shares: dict[str, Fraction] = {}  # by path: new head size / old head size

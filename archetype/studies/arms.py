@@ -122,7 +122,7 @@ def _arm(
             prefix = next(prefix for prefix in parts if path.startswith(prefix))
             parts[prefix][path.removeprefix(prefix)] = value
     if clash := [path for path in parts["recipe."] if path.partition(".")[0] in NOT_OURS]:
-        raise SpecError(f"recipe.{clash[0]}", "is the same for all arms", "leave it out")
+        raise SpecError(f"recipe.{clash[0]}", "is the same for all arms", "remove it")
     spec = assign(open_spec(others["spec"]), _assignments(parts[""]))
     # deep copy: `put` changes nested mappings, which all arms share
     values: dict[str, Any] = json.loads(json.dumps(dict(recipe)))
@@ -152,12 +152,12 @@ def _arm(
 def _check_metric(metric: Metric, is_text: bool) -> None:
     of_windows = [name for name in ("length", "positions", "skip") if getattr(metric, name)]
     if not is_text and of_windows:
-        raise SpecError(f"metric.{of_windows[0]}", "needs text, but the data are generated examples", "leave it out")
+        raise SpecError(f"metric.{of_windows[0]}", "needs text, but the data are generated examples", "remove it")
     if is_text and metric.data:
-        raise SpecError("metric.data", "needs generated examples, but the data are text", "leave it out")
+        raise SpecError("metric.data", "needs generated examples, but the data are text", "remove it")
     if of_windows == ["skip"]:
         raise SpecError(
-            "metric.skip", "has no effect without positions or length", "add positions or length, or leave skip out"
+            "metric.skip", "has no effect without positions or length", "add positions or length, or remove skip"
         )
 
 
@@ -222,7 +222,7 @@ def check_grid(arm: Arm, grid: Mapping[str, Sequence[Any]]) -> None:
         if field not in Recipe.model_fields:
             raise SpecError(f"tune.grid.{path}", "is not a recipe field", nearest(field, Recipe.model_fields))
         if field in NOT_OURS and not path.startswith(("spec.", "data.")):
-            raise SpecError(f"tune.grid.{path}", "is the same for all trials", "leave it out")
+            raise SpecError(f"tune.grid.{path}", "is the same for all trials", "remove it")
         for value in values:
             try:
                 arm.changed({path: value})

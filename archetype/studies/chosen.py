@@ -65,7 +65,7 @@ def choose_experiment(
     """
     specs = {name: _comparable(source) for name, source in zip(_names(sources), sources, strict=True)}
     if len(specs) < 2:
-        raise SpecError("MODEL...", "names only one model", "name another model to compare it with")
+        raise SpecError("MODEL...", "names only one model", "name a second model")
     data = str(Path(data).absolute()) if Path(data).exists() else data
     # one step of tokens for now; the number is chosen below, from the measured speed of these arms
     study = TrainedStudy(_part(specs, data, TOKENS_PER_STEP), "full", data_folder, store)

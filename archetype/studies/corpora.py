@@ -137,7 +137,7 @@ def _read(name: str, folder: Path) -> str:
     candidates = [folder / name, *(folder / f"{name}{ending}" for ending in (".txt", ".txt.gz"))]
     file = next((path for path in candidates if path.exists()), None)
     if file is None:
-        remedy = f"name the folder that holds {name} or {name}.txt with --data-dir, or set {SETTING}"
+        remedy = f"name the folder that contains {name} or {name}.txt with --data-dir, or set {SETTING}"
         raise DataError(name, f"there is no such corpus in {folder}", remedy)
     files = [file] if file.is_file() else sorted(path for path in file.iterdir() if ".txt" in path.suffixes)
     if not files:

@@ -62,13 +62,13 @@ class Experiment(Spec):
             if not NAME.fullmatch(name):
                 invalid(f"parts[{index}].id", f"{cut(name)} is not a valid id", "use a-z, 0-9, - and _")
             if name in ids[:index]:
-                invalid(f"parts[{index}].id", f"{name} occurs twice", "give each part its own id")
+                invalid(f"parts[{index}].id", f"{name} occurs twice", "use a different id for each part")
         return self
 
     @model_validator(mode="after")
     def _check_split(self) -> "Experiment":
         if self.split == "end" and not self.reads_text:
-            invalid("split", "applies to text data, and no part has any", "leave it out")
+            invalid("split", "applies to text data, and no part has any", "remove it")
         return self
 
     @property

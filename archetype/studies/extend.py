@@ -22,7 +22,7 @@ from archetype.studies.trained_outcome import comparison_data, cost, findings, m
 from archetype.studies.trials import Trials
 from archetype.studies.verdicts import confirmed, verdict_of_arms, whole_verdict
 
-WRITE_ANEW = "give the .json that `archetype compare run --to` wrote"
+WRITE_ANEW = "pass the .json that `archetype compare run --to` wrote"
 
 
 class AnyPart(BaseModel, extra="allow"):
@@ -157,7 +157,7 @@ class ReportExtension:
                     cause = f"the trials of {part.id} do not match its arms"
                     raise DataError(str(file), cause, WRITE_ANEW)
         if not self.studies:
-            raise DataError(str(file), "its parts name no further corpus or size", "name a corpus with --corpus")
+            raise DataError(str(file), "the parts name no further corpus or size", "name a corpus with --corpus")
 
     def needed(self) -> list[RunRequest]:
         return [
@@ -237,7 +237,7 @@ def _trained_parts(file: Path, data: Mapping[str, Any]) -> tuple[Experiment, lis
     experiment = Experiment.parse(report.experiment)
     # an edited report, or one of another version of the file format
     if experiment.hash != report.hash:
-        cause = f"its experiment has the hash {experiment.hash}, not {report.hash}"
+        cause = f"the experiment has the hash {experiment.hash}, not {report.hash}"
         raise DataError(str(file), cause, "make the report again with `archetype compare run`")
     reported = {part.id: part for part in were_run}
     trained = [part for part in experiment.parts if isinstance(part, TrainedPart)]

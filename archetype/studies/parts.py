@@ -26,13 +26,13 @@ from archetype.studies.settings import (
 
 def check_no_effect(expect: "Expectation") -> None:
     if expect.effect:
-        invalid("expect.effect", "applies to trained parts only", "leave it out")
+        invalid("expect.effect", "applies to trained parts only", "remove it")
 
 
 def check_recipe(recipe: Source, *others: str) -> None:
     for key in ("spec", "data", "seed", *others):
         if isinstance(recipe, dict) and key in recipe:
-            invalid(f"recipe.{key}", "is set by other keys of the part", "leave it out")
+            invalid(f"recipe.{key}", "is set by other keys of the part", "remove it")
 
 
 class CheckPart(Spec):
@@ -105,7 +105,7 @@ class TrainedPart(Spec):
     @model_validator(mode="after")
     def _check(self) -> "TrainedPart":
         if len(self.arms) < 2:
-            invalid("arms", "there is only one arm", "add another, as NAME: {PATH: VALUE}")
+            invalid("arms", "there is only one arm", "add a second arm, as NAME: {PATH: VALUE}")
         check_recipe(self.recipe, *(["steps"] if self.modes.full.tokens else []))
         free = self.match.free if isinstance(self.match.free, dict) else {}
         for field, names in (("between", self.between or ()), ("match.free", free)):
@@ -175,9 +175,9 @@ class ScalingLawPart(Spec):
         if len(self.data) != 1:
             invalid("data", "must be a single corpus", "keep the corpus that the law is fitted on")
         if self.tune and "extend" in self.tune.model_fields_set:
-            invalid("tune.extend", "applies to trained parts only; the grid of a law is not extended", "leave it out")
+            invalid("tune.extend", "applies to trained parts only; the grid of a law is not extended", "remove it")
         if (len(self.sizes) - 1) * len(self.tokens) < 5:
-            invalid("sizes", "give fewer than 5 runs, but the law has 5 coefficients", "add sizes or tokens")
+            invalid("sizes", "a law with 5 coefficients needs at least 5 runs", "add sizes or tokens")
         values = map(len, self.tune.grid.values()) if self.tune else ()
         seeds = self.seeds + (len(self.tune.seeds) if self.tune else 0)
         check_number_of_runs("sizes", len(self.sizes), len(self.tokens), seeds, *values)

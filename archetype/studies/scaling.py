@@ -190,7 +190,9 @@ class ScalingLawStudy:
                 values, loss = quantities(arm), result.values[fingerprint(arm.metric)]
                 if not math.isfinite(loss):
                     cause = f"the run of {size} with {values['tokens']:,.0f} tokens diverged, so it has no loss to fit"
-                    raise DataError(f"parts.{self.part.id}", cause, "lower its learning rate, or leave the size out")
+                    raise DataError(
+                        f"parts.{self.part.id}", cause, "lower the learning rate of this run, or remove the size"
+                    )
                 points.append(
                     {
                         "size": size,

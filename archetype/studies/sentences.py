@@ -106,7 +106,7 @@ def _ratio(name: str, value: float, other: float) -> str:
     # equal, or solved to be almost equal
     if abs(value - other) <= EQUAL * other:
         return f"the same {name}"
-    return f"{value / other:.3g} times the {name}" if other else f"{quantity(value).strip()} {name} where that has none"
+    return f"{value / other:.3g} times the {name}" if other else f"{quantity(value).strip()} {name} instead of none"
 
 
 def _slopes(part: Mapping[str, Any]) -> Iterator[str]:

@@ -52,7 +52,7 @@ def is_text(source: Source) -> bool:
 def check_number_of_runs(field: str, *factors: int, most: int = MAX_RUNS) -> None:
     """Refuse settings that give too many runs, before a plan lists the runs."""
     if math.prod(factors) > most:
-        invalid(field, f"give more than {most:,} runs", "reduce the number of runs")
+        invalid(field, f"the plan would have more than {most:,} runs", "reduce the number of runs")
 
 
 class Match(Spec):
@@ -77,7 +77,7 @@ class Match(Spec):
     @model_validator(mode="after")
     def _check(self) -> "Match":
         if "solve" in self.model_fields_set and self.free is None:
-            invalid("solve", "has no effect without free", "set free to the size to solve for, or leave it out")
+            invalid("solve", "has no effect without free", "set free to the size to solve for, or remove it")
         return self
 
 

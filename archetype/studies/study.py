@@ -30,7 +30,7 @@ from archetype.studies.trained_outcome import trained_outcome
 from archetype.studies.verdicts import announced, study_verdicts, whole_verdict
 
 NEEDS_CALIBRATION = (
-    "no verdicts will be given, since this machine is not calibrated; "
+    "there will be no verdicts, since this machine is not calibrated; "
     "run `archetype compare calibrate` once, before or after"
 )
 USUAL_DEVIATION = 0.01  # assumed deviation of paired differences relative to the mean, before a calibration

@@ -212,5 +212,5 @@ def _package(name: str, extra: str) -> Any:
     try:
         return import_module(name)
     except ImportError:
-        remedy = f"{install_command(extra)}, or leave --engine out"
+        remedy = f"{install_command(extra)}, or remove --engine"
         raise SpecError("--engine", f"{name} is not installed", remedy) from None

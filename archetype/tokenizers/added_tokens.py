@@ -30,7 +30,7 @@ def add_tokens(tokenizer: Tokenizer, names: Sequence[str]) -> HuggingFaceTokeniz
     for index, name in enumerate(names):
         if not check_utf8(name) or name in known or name in names[:index]:
             cause = f"{name!r:.40} is already a token" if name else "a name is empty"
-            raise DataError("add_tokens", cause, "leave it out")
+            raise DataError("add_tokens", cause, "remove it")
     definition["added_tokens"] = [*(definition.get("added_tokens") or []), *(
         {"id": first + index, "content": name, "single_word": False, "lstrip": False, "rstrip": False,
          "normalized": False, "special": name[0] + name[-1] in ("<>", "[]")} for index, name in enumerate(names)

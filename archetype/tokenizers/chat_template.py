@@ -129,7 +129,7 @@ class ChatTemplate:
         """
         last = messages[-1].get("content")
         if not isinstance(last, str):
-            raise DataError(f"messages[{len(messages) - 1}].content", "is not a text to continue", "give it some text")
+            raise DataError(f"messages[{len(messages) - 1}].content", "is not text to continue", "add some text")
         text = self.render([*messages[:-1], {**messages[-1], "content": last + CONTINUED}], False, tools)
         # the last match, since a message may quote the tag
         end = text.rfind(CONTINUED.strip())
@@ -167,7 +167,7 @@ class ChatTemplate:
         ]
         for key_path, key in [*keys, *([("tools", "tools")] if tools else [])]:
             if not self.reads(key):
-                raise DataError(key_path, "is not used by the model's chat template", "leave it out")
+                raise DataError(key_path, "is not used by the model's chat template", "remove it")
 
 
 @dataclass(frozen=True)

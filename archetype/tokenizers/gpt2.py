@@ -74,13 +74,13 @@ def read_merges(data: bytes) -> list[tuple[str, str]]:
 
 def _check_vocabulary(vocab: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     named = config.get("tokenizer_class")
-    remedy = "save the tokenizer as tokenizer.json, with transformers for example"
+    remedy = "save the tokenizer as tokenizer.json, for example with transformers"
     if isinstance(named, str) and named.removesuffix("Fast") not in CLASSES:
         raise DataError(VOCAB, f"is for {named}, which pre-tokenizes differently from GPT-2", remedy)
     if not all(type(id) is int and 0 <= id < 2**31 for id in vocab.values()):
         raise DataError(VOCAB, "does not map every token to an id", DAMAGED)
     if not byte_of_character().keys() <= vocab.keys() or any(token.endswith("</w>") for token in vocab):
-        raise DataError(VOCAB, "is not a vocabulary of byte-level BPE", remedy)
+        raise DataError(VOCAB, "is not a byte-level BPE vocabulary", remedy)
 
 
 KINDS = (GPT2Tokenizer,)

@@ -80,10 +80,14 @@ class MarianTokenizer(Tokenizer):
         end = _name(self._config, "eos_token")
         for ids, file in ((self._ids, VOCAB), (self._target_ids, TARGET_VOCAB)):
             if self._unknown not in ids:
-                raise DataError(file, f"has no {self._unknown!r} for unknown pieces", "do the files belong together?")
+                raise DataError(
+                    file, f"has no {self._unknown!r} for unknown pieces", "are these files from the same model?"
+                )
             # one id ends sources and targets
             if ids.get(end) != self._ids.get(end):
-                raise DataError(file, f"has another id for {end!r} than {VOCAB}", "do the files belong together?")
+                raise DataError(
+                    file, f"has a different id for {end!r} than {VOCAB}", "are these files from the same model?"
+                )
 
     @property
     def vocab_size(self) -> int:
@@ -140,7 +144,7 @@ def _table(data: bytes, place: str) -> dict[str, int]:
         # JSON may escape half of a surrogate pair, which no text contains
         "".join(ids).encode()
     except UnicodeEncodeError:
-        raise DataError(place, "holds a piece with half of a surrogate pair", DAMAGED) from None
+        raise DataError(place, "contains a piece with an unpaired surrogate", DAMAGED) from None
     return ids
 
 

@@ -43,7 +43,7 @@ def register_tokenizer(cls: T) -> T:
         DataError: the class has no kind, or the kind is used by another class.
     """
     if not cls.kind:
-        raise DataError(cls.__name__, "has no kind", 'give the class a name for recipes: kind = "..."')
+        raise DataError(cls.__name__, "has no kind", 'set a name for recipes: kind = "..."')
     other = _classes().get(cls.kind)
     # the same class again, as when an extension is loaded twice, is no conflict
     if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
@@ -68,7 +68,7 @@ def tokenizer_class(kind: object, kinds: Collection[str] | None = None) -> type[
         return classes[kind]
     trained, remedy = " that can be trained", f"use one of {', '.join(trainable_kinds())}"
     if kinds is None:
-        trained, remedy = "", f"give the file that registers it by --extension, or {remedy}"
+        trained, remedy = "", f"pass the file that registers it with --extension, or {remedy}"
     raise DataError("kind", f"{kind!r:.80} is not a kind of tokenizer{trained}", remedy)
 
 
@@ -95,14 +95,14 @@ def train_tokenizer(
         raise DataError("lowercase", f"a tokenizer of kind {kind} keeps the case", f"use {able}")
     texts = [check_utf8(text) for text in ([texts] if isinstance(texts, str) else texts) if text]
     if cls.needs_text and not texts:
-        raise DataError("text", "is empty", "give some text to train on")
+        raise DataError("text", "is empty", "provide some text to train on")
     tokenizer = cls.train(texts, vocab_size, lowercase)
     if vocab_size is not None and vocab_size < tokenizer.vocab_size:
         cause = f"{vocab_size} is too small for {kind}"
         raise DataError("vocab_size", cause, f"use at least {tokenizer.vocab_size}")
     if vocab_size not in (None, tokenizer.vocab_size) and not cls.learns_vocabulary:
         cause = f"a tokenizer of kind {kind} always has {tokenizer.vocab_size} tokens here"
-        raise DataError("vocab_size", cause, "leave it out")
+        raise DataError("vocab_size", cause, "remove it")
     return tokenizer
 
 
@@ -124,7 +124,7 @@ def open_tokenizer(source: Path) -> Tokenizer:
         return _open_file(_class_of(source), source)
     folder = hub.local(source, patterns=hub.TOKENIZER_PATTERNS)
     if not folder.is_dir():
-        remedy = "name the folder that holds the tokenizer's files, or one of them"
+        remedy = "name the folder that contains the tokenizer's files, or one of them"
         raise DataError(str(source), "there is no such folder or file", remedy)
     if (folder / SUBFOLDER).is_dir():
         folder = folder / SUBFOLDER

@@ -105,7 +105,9 @@ def apply_config(tokenizer: Tokenizer, config: Mapping[str, Any], id_of: Callabl
         name = getattr(parsed, key)
         id = None if name is None else id_of(check_utf8(name))
         if name is not None and id is None:
-            raise DataError(f"{CONFIG}: {key}", f"{name!r} is not in the vocabulary", "do the files belong together?")
+            raise DataError(
+                f"{CONFIG}: {key}", f"{name!r} is not in the vocabulary", "are these files from the same model?"
+            )
         if key in ("cls_token", "bos_token"):
             tokenizer.bos = id
         else:

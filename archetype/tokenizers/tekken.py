@@ -20,7 +20,7 @@ UNSAID = (
     "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]",
     "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]",
 )  # fmt: skip
-VERSIONS = ("v1", "v2", "v3", "v7")  # versions that may leave them out
+VERSIONS = ("v1", "v2", "v3", "v7")  # versions that may omit them
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**24, description="a count")]
 
 

@@ -94,7 +94,7 @@ class TiktokenTokenizer(Tokenizer):
         self._names = {id: name for name, id in self._format.special_tokens.items()}
         taken = sorted(self._names[id] for id in self._names.keys() & self._bytes.keys())
         if taken:
-            raise DataError(f"{COMPANION}: special_tokens", f"{taken[0]!r} has the id of a rank", "give it a free id")
+            raise DataError(f"{COMPANION}: special_tokens", f"{taken[0]!r} has the id of a rank", "use a free id")
         self.encoding = _encoding(ranks, self._format)
         self._set_special(config or {})
 
@@ -194,7 +194,7 @@ def _encoding(ranks: dict[bytes, int], format: Format) -> "Encoding":
     except ImportError:
         cause = "needs the package tiktoken, which is not installed"
         raise DataError(FILE, cause, install_command("tiktoken")) from None
-    with library_errors(COMPANION, "its pattern cannot be used", "check the regular expression"):
+    with library_errors(COMPANION, "the pattern cannot be used", "check the regular expression"):
         return Encoding("ranks", pat_str=format.pattern, mergeable_ranks=ranks, special_tokens=format.special_tokens)
 
 
@@ -233,7 +233,7 @@ def companion_format(data: Mapping[str, Any]) -> Format:
     format = validated(Format, data, COMPANION)
     special = format.special_tokens
     if len(set(special.values())) != len(special):
-        raise DataError(f"{COMPANION}: special_tokens", "two have the same id", "give each a unique id")
+        raise DataError(f"{COMPANION}: special_tokens", "two tokens have the same id", "use a unique id for each")
     if not {*([] if format.bos is None else [format.bos]), *(format.eos or [])} <= special.keys():
         raise DataError(f"{COMPANION}: bos, eos", "are not names of special tokens", 'write "bos": NAME, "eos": [NAME]')
     return format

@@ -43,7 +43,7 @@ def _tool_form(source: str, tokens: tuple[tuple[str, str], ...]) -> ToolForm:
     for key in ("tools", "tool_calls"):
         if not template.reads(key):
             cause = f"the model's chat template does not read {key}"
-            raise DataError("tools", cause, "leave them out, or use a model that was trained to call tools")
+            raise DataError("tools", cause, "remove them, or use a model that was trained to call tools")
     cause = "the format in which the model's chat template writes calls cannot be inferred"
     for takes_text in (False, True):
         try:
@@ -51,7 +51,7 @@ def _tool_form(source: str, tokens: tuple[tuple[str, str], ...]) -> ToolForm:
                 return form
         except DataError as error:
             cause = cause if takes_text else f"the model's chat template refuses a call: {error.cause}"
-    raise DataError("tools", cause, "leave them out")
+    raise DataError("tools", cause, "remove them")
 
 
 class _Renderings:

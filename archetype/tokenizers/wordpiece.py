@@ -27,7 +27,7 @@ CLASSES = (
     "SqueezeBertTokenizer",
     "RetriBertTokenizer",
 )
-OTHERS = "save the tokenizer as tokenizer.json, with transformers for example"
+OTHERS = "save the tokenizer as tokenizer.json, for example with transformers"
 
 
 class WordPieceTokenizer(HuggingFaceTokenizer):

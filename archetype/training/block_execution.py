@@ -50,7 +50,9 @@ def compile_blocks(model: nn.Module) -> None:
     """
     compiler = os.environ.get("CXX", "g++")
     if next(model.parameters()).device.type in ("cpu", "meta") and shutil.which(compiler) is None:
-        raise SpecError("compile", f"{compiler} is not installed", "install it, name another in CXX, or do not compile")
+        raise SpecError(
+            "compile", f"{compiler} is not installed", "install it, name another compiler in CXX, or do not compile"
+        )
     # where the CUDA toolkit is installed, torch would only report a missing GPU
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     for block in dict.fromkeys(blocks_of(model)):  # a block shared by several layers is compiled once

@@ -44,7 +44,7 @@ class Budget(Limits):
         if self.epochs is not None:
             if objective.steps_per_epoch is None:
                 raise SpecError(
-                    "--epochs", f"data of kind {recipe.data.kind} have no epochs", "give --steps or --tokens"
+                    "--epochs", f"data of kind {recipe.data.kind} have no epochs", "pass --steps or --tokens"
                 )
             limits.append(self.epochs * objective.steps_per_epoch)
         steps = max(1, math.floor(min(limits)))

@@ -201,7 +201,7 @@ class DocumentData(PackedDocuments):
 
     def parts_and_weights(self) -> tuple[list[Sources], list[Fraction]]:
         if not self.text:
-            raise SpecError("data.text", "no text is given", "name a file with --text, or in the recipe")
+            raise SpecError("data.text", "no text was passed", "name a file with --text, or in the recipe")
         return [Sources(expand(self.text, SUFFIXES), self.field, self.separator)], [Fraction(1)]
 
     def with_absolute_paths(self) -> Self:
@@ -243,7 +243,7 @@ class MixtureData(PackedDocuments):
 
     def parts_and_weights(self) -> tuple[list[Sources], list[Fraction]]:
         if not self.parts:
-            raise SpecError("data.parts", "no part is given", "name a part: {text: [FILE], weight: 1}")
+            raise SpecError("data.parts", "no part was passed", "name a part: {text: [FILE], weight: 1}")
         sources = [Sources(expand(part.text, SUFFIXES), part.field, part.separator) for part in self.parts]
         # exact: the schedule of a mixture must not depend on rounding
         return sources, [Fraction(str(part.weight)) for part in self.parts]
@@ -273,13 +273,13 @@ class PairData(TokenizedData):
         """Read sources and targets, one per line. Line breaks within a record's text become spaces."""
         if tables := [file for file in (*self.source, *self.target) if file.endswith(RECORD_SUFFIXES)]:
             if self.target or len(tables) < len(self.source):
-                cause = "is a file of records, which holds both sides"
-                raise SpecError(f"data: {tables[0]}", cause, "leave out --target, or give two text files")
+                cause = "is a file of records, which contains both sides"
+                raise SpecError(f"data: {tables[0]}", cause, "remove --target, or pass two text files")
             columns = columns_by_field(self.columns, PAIR)
             records = [record for file in tables for record in read_records(folder / file, PAIR, columns=columns)]
             return {side: "".join(f"{' '.join(pair[side].splitlines())}\n" for pair in records) for side in PAIR}
         if self.columns:
-            raise SpecError("data.columns", "text files have no columns", "leave it out, or give a file of records")
+            raise SpecError("data.columns", "text files have no columns", "remove it, or use a file of records")
         sides = {field: _read(getattr(self, field), folder, field) for field in self.path_fields}
         return {  # the last line of a file must not join the first line of the next
             field: "".join(content if content.endswith("\n") else f"{content}\n" for content in contents)
@@ -326,8 +326,8 @@ class ImageData(FileData):
             return self  # the error is raised when the data are read
         if not has_pixels(path):
             if self.image_processor is not None:
-                cause = f"{path.name} holds model inputs, not pixels"
-                raise SpecError("data.image_processor", cause, "leave it out, or give image files")
+                cause = f"{path.name} contains model inputs, not pixels"
+                raise SpecError("data.image_processor", cause, "remove it, or use image files")
             return self
         image_processor = self.image_processor or processor()
         if image_processor is None and path.is_dir():
@@ -347,7 +347,7 @@ def _anchored(name: str) -> str:
 
 def _read(files: tuple[str, ...], folder: Path, field: str) -> list[str]:
     if not files:
-        raise SpecError(f"data.{field}", f"no {field} is given", f"name a file with --{field}, or in the recipe")
+        raise SpecError(f"data.{field}", f"no {field} was passed", f"name a file with --{field}, or in the recipe")
     if not skipping_limit():
         return [read_text(folder / file) for file in files]
     # `read_text` removes a byte order mark itself

@@ -100,7 +100,7 @@ def _take_from(pretrained: Pretrained, data: dict[str, Any], of_spec: Sequence[s
         ]
         examples["tokenizer"] = pretrained.source
     if conflicts:
-        raise SpecError(conflicts[0], f"{pretrained.source} already determines it", "leave out one of them")
+        raise SpecError(conflicts[0], f"{pretrained.source} already determines it", "remove one of them")
     data["spec"] = spec.dump()
 
 
@@ -232,7 +232,7 @@ def _choose_kind(data: dict[str, Any]) -> list[str]:
     columns = examples.get("columns", ())
     if text_files and columns:
         if examples.get("kind") != "documents":
-            raise SpecError("--column", "plain text has no columns", "leave it out, or give a file of records")
+            raise SpecError("--column", "plain text has no columns", "remove it, or use a file of records")
         examples["field"] = columns_by_field(examples.pop("columns"), ("text",))["text"]
     if examples.get("kind") == "documents" and text_files and "field" not in examples:
         files = [Path(name) for name in expand(text_files, SUFFIXES) if name.endswith(RECORD_SUFFIXES)]
@@ -257,7 +257,7 @@ def _check_is_text(name: str) -> None:
     if name.endswith(RECORD_SUFFIXES) and not any(letter in name for letter in "*?[") and not path.exists():
         raise DataError(name, "there is no such file", "check the path")
     if name.endswith((".npz", *IMAGE_SUFFIXES)) or (path.is_dir() and has_pictures(path)):
-        raise DataError(name, "holds images, not text", f"pass it with --images {name}")
+        raise DataError(name, "contains images, not text", f"pass it with --images {name}")
 
 
 def _are_documents(names: Sequence[str]) -> bool:

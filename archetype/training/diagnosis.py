@@ -43,4 +43,4 @@ class Diagnosis:
         worse = "is worse than guessing" if beaten == self.guess else "is above the first loss"
         cause = f"the loss of {len(self.losses)} steps, {mean:.2f}, {worse}, {beaten:.2f}"
         effect = f"a learning rate of {self.state.recipe.optimizer.learning_rate:.2g} is too high"
-        yield Notice(event.step, f"{cause}: {effect}; stop, and start again with a lower one")
+        yield Notice(event.step, f"{cause}: {effect}; stop, and start again with a lower learning rate")

@@ -40,7 +40,7 @@ class RecordData(TokenizedData):
     def read_texts(self, folder: Path) -> dict[str, str]:
         """Read all records as JSON lines."""
         if not self.examples:
-            raise SpecError("data.examples", "no file is given", f"name a file with {self.option} or in the recipe")
+            raise SpecError("data.examples", "no file was passed", f"name a file with {self.option} or in the recipe")
         known = (*self.record_fields, *self.optional_fields, *self.other_fields)
         columns = columns_by_field(self.columns, known)
         reading = (self.record_fields, self.optional_fields, self.fault, columns, self.convert)
@@ -51,7 +51,9 @@ class RecordData(TokenizedData):
         """Return the training and the validation records."""
         lines = texts["examples"].split("\n")
         if len(lines) < 2:
-            raise DataError(self.examples[0], "holds one record", "give at least two: training and validation")
+            raise DataError(
+                self.examples[0], "has only one record", "provide at least two: one for training and one for validation"
+            )
         is_held_out = held_out(lines, self.validation_fraction)
         records = [(json.loads(line), out) for line, out in zip(lines, is_held_out.tolist(), strict=True)]
         return [record for record, out in records if not out], [record for record, out in records if out]

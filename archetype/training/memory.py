@@ -186,7 +186,7 @@ def check_memory(
     most_at_once = largest(lambda count: peak(count, True) <= free, micro_batch)
     tokens = f" of {num_tokens:,} tokens" if length else ""
     field = "batch_size" if micro_batch == batch else "micro_batch_size"
-    cause = f"a step with {micro_batch:,} sequences{tokens} needs {size(needed)}, but {size(free)} are free"
+    cause = f"a step with {micro_batch:,} sequences{tokens} needs {size(needed)}, but only {size(free)} is free"
     otherwise = f", or {override}" if override else ""
     if not (most if micro_batch == batch else most_at_once):
         raise SpecError(

@@ -45,7 +45,7 @@ class Processes:
     def check(self, recipe: "Recipe", spec: ModelSpec) -> None:
         """Raise a SpecError if the `parallel` sizes do not fit the number of processes or the model."""
         if (size := recipe.parallel.num_processes) > 1:
-            cause = f"its sizes need {size} processes, but only one is running"
+            cause = f"the sizes need {size} processes, but only one process is running"
             remedy = f"start it with torchrun --nproc-per-node {size} -m archetype train, or set them to 1"
             raise SpecError("parallel", cause, remedy)
 

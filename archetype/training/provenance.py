@@ -20,7 +20,7 @@ from archetype.training.objectives.base import Objective
 from archetype.training.recipe import Recipe
 
 MAX_SHOWN = 60  # characters of a value in a message
-ALLOW = "or give --allow-changes"
+ALLOW = "or pass --allow-changes"
 
 
 class Provenance(BaseModel, frozen=True):

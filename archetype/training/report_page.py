@@ -45,7 +45,7 @@ svg { width: 100%; height: auto; }
 def write_report(run: Run) -> Path:
     """Write report.html into a run directory. The run may be finished, interrupted, or still training."""
     if not run.exists or not run.recipe_file.is_file():
-        raise DataError(str(run.folder), "is not a trained run", "give the folder that `archetype train` made")
+        raise DataError(str(run.folder), "is not a trained run", "pass the folder that `archetype train` made")
     atomic.write_bytes(run.report_file, _page(run).encode())
     return run.report_file
 

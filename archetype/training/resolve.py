@@ -92,7 +92,7 @@ def _resolved(
     # Python represents bytes of a path that are not UTF-8 by surrogates, which YAML cannot store
     for path in (str(folder), *recipe.data.files()):
         if any("\ud800" <= character <= "\udfff" for character in path):
-            raise DataError(path, "its name is not UTF-8", "rename the file")
+            raise DataError(path, "the name is not UTF-8", "rename the file")
     data = recipe.data.with_absolute_paths() if text is None else recipe.data.replace(text=(TEXT_FILE,))
     recipe = recipe.replace(dtype=resolve_dtype(recipe.dtype, device), data=data)
     texts = read_counting(lambda: data.read_texts(folder)) if text is None else {"text": text}
@@ -108,7 +108,7 @@ def _resolved(
     tokenizer = tokenizer or fitting_tokenizer(recipe, texts)
     if recipe.add_tokens:
         if tokenizer is None:
-            raise SpecError("add_tokens", "the model has no tokenizer to add tokens to", "leave it out")
+            raise SpecError("add_tokens", "the model has no tokenizer to add tokens to", "remove it")
         tokenizer = add_tokens(tokenizer, recipe.add_tokens)
         if pretrained is not None:
             recipe = recipe.replace(spec=with_room_for(tokenizer, pretrained.model.spec).dump())
@@ -123,7 +123,7 @@ def _resolved(
         cause = f"{config.kind} adds ids after the tokenizer's, and the pretrained model already uses these ids"
         raise SpecError("add_tokens", cause, "use a pretrained model whose tokenizer has the new tokens")
     if spec.reads_images and recipe.sequence_length is not None:
-        raise SpecError("sequence_length", "image size and patch size determine it", "leave it out")
+        raise SpecError("sequence_length", "image size and patch size determine it", "remove it")
     if isinstance(data, TokenizedData):
         longest = spec.context_length
         if pretrained is not None and pretrained.sentence is not None and spec.head.embeds:
@@ -139,8 +139,8 @@ def _resolved(
         notes = (*notes, f"the model has no chat template; using a plain one ({how}): --set data.template=FILE")
     objective = build_objective(recipe, spec, tokenizer, texts, template)
     if objective.compares_rows and recipe.micro_batch_size == 1:
-        cause = "the loss compares the rows of a micro-batch, so it needs more than one"
-        raise SpecError("micro_batch_size", cause, "raise micro_batch_size, or leave it out")
+        cause = "the loss compares the rows of a micro-batch, so a micro-batch needs at least two rows"
+        raise SpecError("micro_batch_size", cause, "raise micro_batch_size, or remove it")
     if processes.is_alone and not force:
         check_memory(recipe, spec, objective, device)
     # last, because it counts targets of batches and may time steps
@@ -201,7 +201,7 @@ def build_tokenizer(data: Data, texts: dict[str, str], room: int | None = None) 
     if data.tokenizer not in trainable_kinds():
         for field in ("vocab_size", "lowercase"):
             if getattr(data, field):
-                raise SpecError(f"data.{field}", f"{data.tokenizer} is already trained", "leave it out")
+                raise SpecError(f"data.{field}", f"{data.tokenizer} is already trained", "remove it")
         return open_tokenizer(Path(data.tokenizer))
     training = data.training_texts(texts)
     if data.tokenizer == "characters":
@@ -232,7 +232,7 @@ def resolve_spec(recipe: Recipe, tokenizer: Tokenizer | None) -> ModelSpec:
         size = getattr(spec, field, None)
         if size is not None and size < num_ids:
             cause = f"{size} is too small for the {num_ids} tokens of the tokenizer and the objective"
-            raise SpecError(field, cause, f"use a smaller tokenizer, or raise it: --set spec.{field}={num_ids}")
+            raise SpecError(field, cause, f"use a smaller tokenizer, or raise the size: --set spec.{field}={num_ids}")
     return spec
 
 

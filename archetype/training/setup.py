@@ -131,7 +131,7 @@ def resume(
     """
     run = Run(folder)
     if not run.exists:
-        raise CheckpointError(str(folder), "is not a run directory", "give the folder that `archetype train` made")
+        raise CheckpointError(str(folder), "is not a run directory", "pass the folder that `archetype train` made")
     if processes.is_main:
         with locked(folder):
             pass  # refuse a second process now, before reading the data

@@ -57,7 +57,7 @@ class Tracker(Part):
         try:
             return import_module(self.kind)
         except ImportError:
-            remedy = f"{install_command(self.kind)}, or leave it out of the recipe's trackers"
+            remedy = f"{install_command(self.kind)}, or remove it from the recipe's trackers"
             raise SpecError("trackers", f"{self.kind} is not installed", remedy) from None
 
 

@@ -47,7 +47,7 @@ def verdict(lines: Sequence[dict[str, Any]], guess: float | None, peak: float) -
     if not learns and has_diverged(end, first, guess):
         worse = f"worse than guessing ({guess:.2f})" if is_worse else f"and started at {first:.2f}"
         cause = f"ends at a validation loss of {validation:.2f}, {worse}: a learning rate of {peak:.2g} is too high"
-        return Verdict(f"{cause}; start again with a lower one, as --find-rate suggests", True)
+        return Verdict(f"{cause}; start again with a lower learning rate, as --find-rate suggests", True)
     if not is_worse:
         return None
     ends = f"ends at a validation loss of {validation:.4g}, worse than guessing ({guess:.4g})"

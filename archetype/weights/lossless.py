@@ -102,7 +102,7 @@ def compress_model(model: nn.Module) -> None:
         if parameter.dtype != torch.bfloat16 or parameter.device.type != "cpu":
             dtype = str(parameter.dtype).removeprefix("torch.")
             cause = f"lossless weights need bfloat16 on cpu; the model has {dtype} on {parameter.device.type}"
-            raise SpecError("weights", cause, "load the model with dtype bfloat16 on device cpu, or leave weights out")
+            raise SpecError("weights", cause, "load the model with dtype bfloat16 on device cpu, or remove weights")
         stored = compress(parameter.detach())  # one matrix at a time, so that two copies of a model never exist
         if stored is not None:
             replace(model, name, LosslessMatrix(stored, parameter.dtype))

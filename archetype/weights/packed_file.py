@@ -13,7 +13,7 @@ from archetype.weights.lossless import BUFFERS, CODES, LosslessMatrix, records_s
 from archetype.weights.packed import PackedMatrix, replace
 from archetype.weights.quantized import BITS, GROUP, QuantizedMatrix
 
-REMEDY = "take the run's own weights"
+REMEDY = "use the weights of the run"
 PARTS = {"quants": ("quants", "scales"), "records": BUFFERS}  # {first tensor of a matrix: all its tensors}
 
 
@@ -70,9 +70,9 @@ def _lossless(parts: list[Tensor], rows: int, size: int, width: int, dtype: torc
     shapes = [records_there, (CODES,), (records_there[0] + 1,), (num_exceptions,)]
     if [tuple(part.shape) for part in parts] != shapes:
         shapes_there = ", ".join(str(tuple(part.shape)) for part in parts)
-        raise ValueError(f"its parts have the shapes {shapes_there}, which do not fit {rows} x {width}")
+        raise ValueError(f"the parts have the shapes {shapes_there}, which do not fit {rows} x {width}")
     if [part.dtype for part in parts] != [torch.uint8, torch.uint8, torch.int32, torch.int32]:
-        raise ValueError(f"its parts have unexpected dtypes: {', '.join(str(part.dtype) for part in parts)}")
+        raise ValueError(f"the parts have unexpected dtypes: {', '.join(str(part.dtype) for part in parts)}")
     columns = exceptions >> 13
     # Kernels use these numbers as indices without a check.
     is_in_order = starts[0] == 0 and starts[-1] == num_exceptions and (starts.diff() >= 0).all()

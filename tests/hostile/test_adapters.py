@@ -172,7 +172,7 @@ def test_what_an_adapter_says_and_what_it_holds_must_agree(adapters: Path) -> No
         ({"rank_pattern": {"a{99999999999}": 3}}, sound, "rank_pattern: 'a{99999999999}' is not a regular expression"),
         ({"alpha_pattern": {"(?i)Q_PROJ": 3}}, sound, "alpha_pattern: '(?i)Q_PROJ' is not a regular expression"),
         ({"modules_to_save": [3]}, sound, "modules_to_save: 3 is neither a name nor"),
-        ({"base_model_name_or_path": "../case"}, sound, "names its own adapter as the base"),
+        ({"base_model_name_or_path": "../case"}, sound, "names the adapter itself as the base"),
         ({"lora_alpha": float("nan")}, sound, "lora_alpha: nan is not a factor"),
         ({"r": 10**400}, sound, "is not a rank"),
     ):  # fmt: skip

@@ -113,7 +113,7 @@ def test_a_long_field_and_half_a_pair(tmp_path: Path) -> None:
     )
     with pytest.raises(DataError) as caught:
         read_records(tmp_path / "a.jsonl", fields)
-    cause = "holds half of a surrogate pair (U+D83D), which is not a character; write the whole character, or remove it"
+    cause = "contains an unpaired surrogate (U+D83D), which is not a character; replace or remove it"
     assert str(caught.value) == f"{tmp_path / 'a.jsonl'}: line 2: {cause}"
     for text, cause in {
         'text,label\n"a,1\n': "line 2: is not CSV: unexpected end of data",

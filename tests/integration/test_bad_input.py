@@ -80,7 +80,7 @@ def test_a_model_larger_than_memory(archetype: Command, text_file: Path, tmp_pat
                       "--sequence-length", "32", "--to", tmp_path / "run")  # fmt: skip
     assert message.startswith("batch_size: a step with 16 sequences of 32 tokens needs ")
     remedy = "use a smaller model or shorter sequences, or --force"
-    assert message.endswith(f"are free, too little for one sequence; {remedy}")
+    assert message.endswith(f"is free, too little for one sequence; {remedy}")
     assert not (tmp_path / "run").exists()
 
 
@@ -142,20 +142,20 @@ def test_invalid_utf8(archetype: Command, tmp_path: Path) -> None:
 
 def test_a_prompt_longer_than_the_context(archetype: Command, run_directory: Path) -> None:
     assert refused(archetype, "generate", run_directory, "a" * 129) == (
-        "prompt: has 129 tokens and the model's context holds 128; shorten it"
+        "prompt: has 129 tokens, but the model's context is 128; shorten it"
     )
 
 
 def test_an_empty_prompt_without_a_token_that_starts_a_text(archetype: Command, run_directory: Path) -> None:
     message = refused(archetype, "generate", run_directory)
-    assert message == "prompt: is empty, and the tokenizer has no start token; give some text"
+    assert message == "prompt: is empty, and the tokenizer has no start token; provide some text"
 
 
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
         ("--temperature", "-1", "temperature: -1.0 is too small; use at least 0.0"),
-        ("--temperature", "nan", "--temperature: nan is not a finite number; give a number"),
+        ("--temperature", "nan", "--temperature: nan is not a finite number; use a number"),
         ("--top-p", "0", "top_p: 0.0 is too small; use more than 0.0"),
         ("--top-k", "0", "top_k: 0 is too small; use at least 1"),
         ("--max-new-tokens", "0", "max_new_tokens: 0 is too small; use at least 1"),

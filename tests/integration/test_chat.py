@@ -75,8 +75,8 @@ def test_wrong_lines_and_models_are_refused_in_one_line(archetype: Any, folder: 
     bare.save(tmp_path / "bare")
     done = archetype("chat", tmp_path / "bare", input="Hi")
     assert done.returncode == 2 and done.stderr == (
-        f"archetype: {tmp_path / 'bare'}: has no chat template, so it is not a chat model; give "
-        "one with --chat-template, or fine-tune with `archetype train --chat`\n"
+        f"archetype: {tmp_path / 'bare'}: has no chat template, so it is not a chat model; pass "
+        "a template with --chat-template, or fine-tune with `archetype train --chat`\n"
     )
 
 

@@ -78,7 +78,7 @@ def test_an_experiment_is_planned_run_and_reported(run: Run, file: Path) -> None
     run("plot", *runs, "--to", file.parent / "losses.svg")
     assert (file.parent / "losses.svg").read_text().count("/run<") == 4
     refused = run("plot", store, "--to", "no.svg", status=2)[1]
-    assert "is not a run directory; give run directories, as `archetype runs FOLDER` lists them" in refused
+    assert "is not a run directory; pass run directories, as `archetype runs FOLDER` lists them" in refused
 
 
 @pytest.mark.parametrize("right", WRONG)

@@ -18,9 +18,9 @@ def test_models_are_evaluated(run: Run, run_directory: Path, text_file: Path, tm
 
     (short := tmp_path / "short.txt").write_text("a")
     refused = run("evaluate", run_directory, text, short, status=2)[1]
-    assert f"{short}: text: has fewer than two tokens, and nothing to predict; give more text" in refused
+    assert f"{short}: text: has fewer than two tokens, and nothing to predict; use a longer text" in refused
     for words, message in (
-        ((), "evaluate: takes one kind of data; give FILE, --text, --data, "),
+        ((), "evaluate: accepts exactly one kind of data; pass FILE, --text, --data, "),
         ((tmp_path / "none.txt",), "none.txt: there is no such file; check the path"),
         ((text, "--stride", "9999"), "stride: 9999 is not between 1 and "),
         (("--data", text), "data: the model has no classes, values or targets"),

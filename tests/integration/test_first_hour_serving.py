@@ -86,11 +86,14 @@ def refusal(call: Callable[..., Any], **fields: Any) -> str:
 def test_what_cannot_be_served_is_one_line(run: Run, run_directory: Path, text_file: Path, tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(run("set", "llama-tiny", "name=own")[0])
     for words, message in (
-        ((tmp_path / "none",), "there is no such folder; give a run directory, a Hugging Face folder or a GGUF file"),
-        ((text_file,), "is neither a folder nor a GGUF file; give a run directory"),
+        ((tmp_path / "none",), "there is no such folder; pass a run directory, a Hugging Face folder or a GGUF file"),
+        ((text_file,), "is neither a folder nor a GGUF file; pass a run directory"),
         ((tmp_path / "spec.yaml",), "is a specification, which has no weights; train it: archetype train TEXT --spec"),
         (("llama-tiny",), "is a preset, which has no weights"),
-        ((run_directory, "--api-key", ""), "--api-key: is empty; give a key, or leave it out to serve without one"),
+        (
+            (run_directory, "--api-key", ""),
+            "--api-key: is empty; pass a key, or remove --api-key to serve without authentication",
+        ),
         ((run_directory, "--alias", "a=b"), "--alias: no served model is named 'b'; use the name of a MODEL"),
         ((run_directory, run_directory), "MODEL: two models have the same name"),
         ((run_directory, "--chat-template", "nope"), "nope: is neither a file nor a known chat template; use one of"),

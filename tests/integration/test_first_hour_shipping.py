@@ -35,4 +35,4 @@ def test_a_model_is_tuned_and_shipped(run: Run, shared: Path, tmp_path: Path) ->
     assert run("generate", tmp_path / "gguf" / "model.gguf", *greedy)[0] == run("generate", model, *greedy)[0]
     assert "no-run: " in run("export", "no-run", "--to", tmp_path / "no", status=2)[1]
     refused = run("export", "no-run", "--to", tmp_path / "no", "--adapter-only", status=2)[1]
-    assert "no-run: there is no such folder; give a run directory" in refused
+    assert "no-run: there is no such folder; pass a run directory" in refused

@@ -62,11 +62,10 @@ def test_a_model_that_was_made_to_answer_does(archetype: Command, exported: Path
 
 def test_a_base_model_is_told_to_be_one(archetype: Command, exported: Path) -> None:
     assert refused(archetype, "generate", exported, "Hello", "--chat") == (
-        "chat template: the folder has none: this is a base model, not trained to chat; "
-        "generate without chat"
+        "chat template: the folder has no chat template (a base model, not trained to chat); generate without chat"
     )
     assert refused(archetype, "generate", exported, "Hello", "--system", "x") == (
-        "--system: has no effect without --chat; add --chat, or leave --system out"
+        "--system: has no effect without --chat; add --chat, or remove --system"
     )
 
 
@@ -124,7 +123,7 @@ def test_what_nothing_proves_is_refused_with_what_is_assumed(archetype: Command,
     assert refused.returncode == 2 and refused.stdout == ""
     notice, error = refused.stderr.splitlines()
     assert "assumed: parallel=false (or true; " in notice and "interleaved=false (or true; " in notice
-    assert "the reading of mystery cannot be verified: transformers 5." in error
+    assert "cannot verify how mystery was imported: transformers 5." in error
     assert error.endswith("correct them with --set NAME=VALUE, and import with --accept-unproved")
     accepted = archetype("generate", unknown, *prompt, "--accept-unproved")
     assert accepted.stdout == archetype("generate", exported, *prompt).stdout

@@ -226,7 +226,7 @@ def test_texts_of_one_row_do_not_see_each_other_where_positions_begin_anew() -> 
         ({"token_type_ids": torch.tensor([[0, 1, 1]])}, "token_type_ids: are not supported by causal models"),
         ({"attention_mask": torch.ones(1, 2)}, "attention_mask: has shape"),
         ({OLDER: transformers.DynamicCache()}, f"{NAME}: is a DynamicCache"),
-        ({OLDER: ArchetypeCache(), "cache": ArchetypeCache()}, f"{OLDER}: and cache are two names"),
+        ({OLDER: ArchetypeCache(), "cache": ArchetypeCache()}, f"{OLDER}: is another name of"),
     ],
 )
 def test_what_cannot_be_obeyed_is_refused(argument: dict[str, Any], cause: str) -> None:

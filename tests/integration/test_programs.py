@@ -127,7 +127,7 @@ def test_another_program_is_noticed_and_nothing_is_left(tmp_path: Path, monkeypa
     lm = preset("bigram-tiny")
     other = trace.trace(preset("bigram-tiny", seed=1).model)
     monkeypatch.setattr(files, "trace", lambda model: other)
-    with pytest.raises(CheckpointError, match=r"^model.pt2: gives other outputs than the model for 1 sequences of 1"):
+    with pytest.raises(CheckpointError, match=r"^model.pt2: has different outputs than the model for 1 sequences of 1"):
         export(lm, tmp_path / "program", format="torch-export")
     assert not (tmp_path / "program").exists()
 
@@ -135,8 +135,8 @@ def test_another_program_is_noticed_and_nothing_is_left(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"family": "llama"}, "family: cannot be combined with format onnx; leave out one of them"),
-        ({"shard_bytes": 2**20}, "shard_bytes: a program of onnx is one file; leave it out"),
+        ({"family": "llama"}, "family: cannot be combined with format onnx; remove one of them"),
+        ({"shard_bytes": 2**20}, "shard_bytes: a program of onnx is one file; remove it"),
         ({"type": "q8_0"}, "--type: applies to GGUF files only; add --format gguf, or use --dtype"),
     ],
 )

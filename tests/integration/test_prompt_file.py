@@ -78,16 +78,16 @@ def test_kills_lose_and_double_nothing(archetype: Command, run_directory: Path, 
     [
         ("{", "is not JSON: Expecting property name enclosed in double quotes; write one JSON object, such as"),
         ("[1]", "is not a JSON object; write one JSON object, such as"),
-        ('{"id": 3}', "has neither a prompt nor messages; give one of them"),
-        ('{"prompt": "a", "messages": []}', "has both a prompt and messages; give one of them"),
+        ('{"id": 3}', "has neither a prompt nor messages; use exactly one of them"),
+        ('{"prompt": "a", "messages": []}', "has both a prompt and messages; use exactly one of them"),
         ('{"prompt": 7}', "prompt: 7 is not a string; write it as a JSON string"),
         ('{"prompt": "a", "id": 1.5}', "id: 1.5 is neither a number nor a string; use a number or a string"),
-        ('{"prompt": "a", "id": 1}', "id: 1 is also the id of line 1; give each line its own"),
+        ('{"prompt": "a", "id": 1}', "id: 1 is also the id of line 1; use a unique id on each line"),
         ('{"messages": [{"role": "user"}]}', "messages: are not objects with a role and a content; write"),
         ('{"prompt": "a", "top_k": 0}', "top_k: 0 is too small; use at least 1"),
         ('{"prompt": "a", "topk": 1}', "topk: is not a known key; did you mean top_k?"),
-        ('{"prompt": ""}', "prompt: is empty, and the tokenizer has no start token; give some text"),
-        ('{"messages": [{"role": "user", "content": "a"}]}', "chat template: the folder has none"),
+        ('{"prompt": ""}', "prompt: is empty, and the tokenizer has no start token; provide some text"),
+        ('{"messages": [{"role": "user", "content": "a"}]}', "chat template: the folder has no chat template"),
     ],
 )
 def test_a_wrong_line_is_named_before_anything_runs(
@@ -116,7 +116,7 @@ def test_an_output_of_another_input_is_left_alone(
         )  # fmt: skip
         assert output.read_text() == text
     for options, message in (
-        (["--input", prompts], "--input: has no effect without --output; add --output, or leave --input out"),
+        (["--input", prompts], "--input: has no effect without --output; add --output, or remove --input"),
         (
             ["--input", prompts, "--output", output, "text"],
             "PROMPT: cannot be combined with --input",

@@ -245,7 +245,7 @@ def test_the_models_own_limit_of_tokens_counts_where_a_body_says_none(server: Se
     assert count("five tokens", **chat) == 5
     assert count("five tokens", prompt=PROMPT, max_tokens=7) == count("24 tokens", prompt=PROMPT, max_tokens=7) == 7
     refused = server.call("/v1/completions", {"model": "24 tokens", "prompt": PROMPT * 2})
-    assert refused.status == 400 and "max_length: 24 leaves no token after the 32" in refused.error["message"]
+    assert refused.status == 400 and "max_length: 24 leaves no room after a prompt of 32" in refused.error["message"]
 
 
 def test_texts_and_images_are_classified(server: Served) -> None:

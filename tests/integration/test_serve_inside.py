@@ -228,14 +228,14 @@ def test_what_is_generated_is_inspected_too(server: Served) -> None:
 
 def test_what_cannot_be_inspected_says_why(server: Served) -> None:
     cases: dict[str, tuple[dict[str, Any], str]] = {
-        "nothing": ({}, "text: give exactly one of ids, text, messages, source or image"),
+        "nothing": ({}, "text: send exactly one of ids, text, messages, source or image"),
         "two": ({"text": "a", "ids": [1]}, "ids, text, messages, source or image"),
         "an image": (
             {"image": "data:image/png;base64,AA"},
             "image: llama is of kind decoder and does not read this input",
         ),
         "a text to an image model": ({"model": "vit", "text": "a"}, "text: vit is of kind vision"),
-        "a long text": ({"text": "a" * 400}, "has 400 tokens and the model's context holds"),
+        "a long text": ({"text": "a" * 400}, "has 400 tokens, but the model accepts"),
         "an id": ({"ids": [999]}, "outside the vocabulary of 257"),
         "a target": ({"text": "a", "target": "b"}, "llama is not an encoder-decoder"),
         "an encoder that writes": ({"model": "bert", "text": "a", "generate": 3}, "does not support completions"),

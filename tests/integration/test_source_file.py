@@ -77,8 +77,8 @@ def test_a_wrong_line_is_named_before_anything_runs(archetype: Command, model: P
         ("a.jsonl", "[1]", "is not a JSON object; write one JSON object, such as"),
         ("a.jsonl", '{"source": 1}', "source: 1 is not a string; write it as a JSON string"),
         ("a.jsonl", '{"source": "a", "num_beams": 2}', "num_beams: is not a known key; use source, and optionally id"),
-        ("a.jsonl", '{"source": "a", "id": 1}', "id: 1 is also the id of line 1; give each line its own"),
-        ("a.txt", "z" * 40, "has 41 tokens, more than the model's context of 30; cut it into sentences"),
+        ("a.jsonl", '{"source": "a", "id": 1}', "id: 1 is also the id of line 1; use a unique id on each line"),
+        ("a.txt", "z" * 40, "has 41 tokens, more than the model's context of 30; split it into sentences"),
     ):
         file, output = tmp_path / name, tmp_path / "b.txt"
         file.write_text(f'{{"source": "a"}}\n\n{line}\n' if name == "a.jsonl" else f"a\n\n{line}\n")
@@ -87,8 +87,11 @@ def test_a_wrong_line_is_named_before_anything_runs(archetype: Command, model: P
         assert done.stderr.startswith(f"archetype: {file}: line 3: {message}"), done.stderr
     output.write_text("other\n")
     for arguments, message in (
-        (["--input", file], "--input: has no effect without --output; add --output, or leave --input out"),
-        (["a text", "--input", file, "--output", output], "TEXT: cannot be combined with --input; give one of them"),
+        (["--input", file], "--input: has no effect without --output; add --output, or remove --input"),
+        (
+            ["a text", "--input", file, "--output", output],
+            "TEXT: cannot be combined with --input; use exactly one of them",
+        ),
         (
             ["--input", file, "--output", output],
             f"{output}: does not contain translations of this input; choose another",

@@ -72,7 +72,7 @@ def test_translate_refuses_in_one_line(archetype: Command, translator: Path, enc
         == "num_beams: 0 is too small; use at least 1"
     )
     message = refused(archetype, "translate", translator, "one", "two " * 200)
-    assert message.startswith("text 2: has ") and message.endswith("; cut it into sentences")
+    assert message.startswith("text 2: has ") and message.endswith("; split it into sentences")
     assert refused(archetype, "translate", encoder, "one") == (
         "model: a model of kind encoder with head masked_language_model cannot do this; it can fill or embed texts"
     )
@@ -102,7 +102,7 @@ def test_fill_and_embed_refuse_in_one_line(archetype: Command, encoder: Path) ->
     expected = "text: has no [MASK]; write [MASK] in place of each token to predict"
     assert refused(archetype, "fill", encoder, "nothing hidden") == expected
     message = refused(archetype, "embed", encoder, "one", "")
-    assert message.startswith("text 2: has 0 tokens and the model's context holds 1 to ")
+    assert message.startswith("text 2: has 0 tokens, but the model accepts 1 to ")
     assert refused(archetype, "generate", encoder, "a") == (
         "model: a model of kind encoder with head masked_language_model cannot do this; it can fill or embed texts"
     )
@@ -121,7 +121,7 @@ def test_images_are_learned_and_a_run_of_them_goes_on(archetype: Command, folder
     assert [line.split()[0] for line in told] == [str(row["class"]) for row in rows]
     np.savez(folder / "large.npz", images=np.zeros((2, 9, 9)))
     assert refused(archetype, "classify", folder / "vision", folder / "large.npz") == (
-        f"{folder / 'large.npz'}: its images are 1 x 9 x 9 and the model takes 1 x 8 x 8; change either"
+        f"{folder / 'large.npz'}: the images are 1 x 9 x 9, but the model takes 1 x 8 x 8; change one of them"
     )
     assert refused(archetype, "embed", folder / "vision", "a") == (
         "model: a model of kind vision_encoder with head classification cannot do this; it can classify images"
@@ -134,7 +134,8 @@ def test_data_that_do_not_fit_are_one_line_and_leave_nothing(archetype: Command,
     to = ("--to", tmp_path / "run")
     pairs = ("--source", folder / "a.txt", "--target")
     assert refused(archetype, "train", "--spec", "transformer-tiny", *pairs, tmp_path / "short.txt", *to) == (
-        "data.source, data.target: the source has 60 lines and the target 1; give parallel files, line by line"
+        "data.source, data.target: the source has 60 lines, but the target has 1; "
+        "line i of the target must translate line i of the source"
     )
     assert refused(archetype, "train", "--spec", "vit-tiny", "--images", tmp_path / "bad.npz", *to) == (
         f"{tmp_path / 'bad.npz'}: is not an .npz file of plain numbers; write it with numpy.savez"
@@ -144,5 +145,5 @@ def test_data_that_do_not_fit_are_one_line_and_leave_nothing(archetype: Command,
         "use a model that reads data of kind images, such as --spec vit-tiny, or other data"
     )
     message = refused(archetype, "train", *pairs, folder / "b.txt", "--text", folder / "a.txt", *to)
-    assert message == "--source: cannot be combined with --text; give one of them"
+    assert message == "--source: cannot be combined with --text; use exactly one of them"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.npz", "short.txt"]

@@ -180,7 +180,7 @@ def test_what_reads_lines_refuses_records(name: str, place: Path) -> None:
         done = call(words, place)
         assert done.status == 2 and name in done.error and done.error.count("\n") == 1, done.error
         assert not (place / words[-1]).exists()
-    with pytest.raises(ArchetypeError, match="is a file of records; give a file of records with --data"):
+    with pytest.raises(ArchetypeError, match="is a file of records; pass a file of records with --data"):
         read_pairs((place / name, place / "a.txt"))
 
 

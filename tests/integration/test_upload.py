@@ -145,7 +145,7 @@ def test_what_the_hub_refuses_is_one_line(
         return done.error
 
     assert here("upload", hybrid, "someone/hybrid").status == 0
-    assert "someone/hybrid: exists and is public; change it on its page, or leave out --private" in refused(
+    assert "someone/hybrid: exists and is public; change it on its page, or remove --private" in refused(
         "someone/hybrid", "--private"
     )
     assert "forbidden/a: the token may not write there (You are not of it.); use a token" in refused("forbidden/a")
@@ -163,7 +163,7 @@ def test_what_the_hub_refuses_is_one_line(
     monkeypatch.setattr(HfApi, "whoami", unreachable)
     assert f"upload: {hub.url} cannot be reached: Name or service not known; check the network" in refused("a/b")
     monkeypatch.delenv("HF_TOKEN")
-    assert "none is set; set HF_TOKEN to a token with write access, or run `hf auth login`" in refused("a/b")
+    assert "no token is set; set HF_TOKEN to a token with write access, or run `hf auth login`" in refused("a/b")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert "upload: HF_HUB_OFFLINE forbids network access; unset it, or add --dry-run" in refused("a/b")
 

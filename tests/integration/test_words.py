@@ -68,7 +68,7 @@ def test_epochs_are_a_budget(material: Path) -> None:
     assert [steps(f"{text} --epochs {count}") for count in (1, 2.5)] == [windows // 4, int(2.5 * windows / 4)]
     pairs = "--source source.txt --target target.txt --spec t5-tiny --set spec.vocab_size=400 --batch-size 8"
     assert steps(f"{pairs} --epochs 3") == 3 * (72 // 8)
-    assert "have no epochs; give --steps or --tokens" in refused(
+    assert "have no epochs; pass --steps or --tokens" in refused(
         "train --spec llama-tiny --set data.kind=recall --epochs 1 --to a", material
     )
     assert "--epochs: cannot be combined with --steps" in refused(f"train {text} --epochs 1 --steps 2 --to a", material)
@@ -100,7 +100,7 @@ def test_usage_errors_name_the_verbs_own_help(material: Path) -> None:
 def test_a_file_is_evaluated_without_an_option(material: Path) -> None:
     assert said("evaluate run text.txt", material) == said("evaluate run --text text.txt", material)
     assert said("evaluate run text.txt source.txt", material).count("source.txt") == 1
-    assert "takes one kind of data; give FILE, " in refused("evaluate run text.txt --text text.txt", material)
+    assert "accepts exactly one kind of data; pass FILE, " in refused("evaluate run text.txt --text text.txt", material)
     assert "nope.txt" in refused("evaluate run nope.txt", material)
 
 

@@ -358,10 +358,10 @@ def test_channel_mixing_is_that_of_the_paper() -> None:
 @pytest.mark.parametrize(
     ("layers", "cause"),
     [
-        ([TIME_MIXING, TIME_MIXING | {"values_from": 1}], "it reads layer 1, which is not before layer 1"),
-        ([{"kind": "attention", "num_heads": 3}, TIME_MIXING | {"values_from": 0}], "publishes nothing for it"),
-        ([TIME_MIXING, *2 * [TIME_MIXING | {"values_from": 1}]], "it reads layer 1, which is not before layer 1"),
-        ([TIME_MIXING, TIME_MIXING | {"values_from": 0}, TIME_MIXING | {"values_from": 1}], "publishes nothing for it"),
+        ([TIME_MIXING, TIME_MIXING | {"values_from": 1}], "reads layer 1, which is not before layer 1"),
+        ([{"kind": "attention", "num_heads": 3}, TIME_MIXING | {"values_from": 0}], "publishes nothing"),
+        ([TIME_MIXING, *2 * [TIME_MIXING | {"values_from": 1}]], "reads layer 1, which is not before layer 1"),
+        ([TIME_MIXING, TIME_MIXING | {"values_from": 0}, TIME_MIXING | {"values_from": 1}], "publishes nothing"),
     ],
 )
 def test_values_are_read_of_an_earlier_layer_that_leaves_some(layers: list[dict[str, Any]], cause: str) -> None:

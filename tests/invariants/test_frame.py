@@ -330,7 +330,7 @@ def test_the_prefix_cache_holds_the_state_of_every_content() -> None:
 @pytest.mark.usefixtures("outside")
 def test_guesses_are_refused_where_a_content_cannot_go_back() -> None:
     model = randomize(build(shifting()).double()).eval()
-    with pytest.raises(SpecError, match="model: its state cannot be rolled back after a rejected draft"):
+    with pytest.raises(SpecError, match="model: the state cannot be rolled back after a rejected draft"):
         written(model, [[1, 2, 3]], lookup=True)
 
 

@@ -180,7 +180,7 @@ def test_what_a_template_does_not_read_is_refused_by_its_place(key: str, value: 
     message = {"role": "user", "content": "2+2"}
     with pytest.raises(DataError) as caught:
         template.render([message, message | {key: value}])
-    assert str(caught.value) == f"messages[1].{key}: is not used by the model's chat template; leave it out"
+    assert str(caught.value) == f"messages[1].{key}: is not used by the model's chat template; remove it"
     plain = template.render([message])
     assert template.render([message | {key: None, "tool_call_id": "1"}]) == plain
     reading = ChatTemplate(THINKING + "{{ messages[0]." + key + " }}", TOKENS)

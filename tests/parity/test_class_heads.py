@@ -55,7 +55,7 @@ def test_a_format_without_such_a_head_is_refused() -> None:
     from archetype.families import FAMILIES
 
     mamba: Any = archetype.load_spec("mamba-130m")
-    with pytest.raises(CheckpointError, match="head: the mamba format has no classification head of this kind"):
+    with pytest.raises(CheckpointError, match="head: the mamba format has no such classification head"):
         FAMILIES["mamba"].format.config_for(mamba.replace(head=spec.ClassificationHead(num_classes=2, bias=False)))
 
 

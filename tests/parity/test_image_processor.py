@@ -151,7 +151,7 @@ def test_the_classes_of_models_are_those_of_transformers() -> None:
         ({"do_pad": True}, "do_pad: True is not supported"),
         ({"data_format": "channels_last"}, "data_format: 'channels_last' is not supported"),
         ({"size": {"longest_edge": 9}}, "size.longest_edge: is not a known key"),
-        ({"size": {"height": 9}}, "size: has height; give height and width, or shortest_edge"),
+        ({"size": {"height": 9}}, "size: has height; set height and width, or shortest_edge"),
         ({"size": "9"}, "size: '9' is not a mapping"),
         ({"do_resize": "false"}, "do_resize: 'false' is neither true nor false"),
         ({"do_center_crop": True}, "crop_size: has no height and width"),
@@ -265,6 +265,6 @@ def test_files_are_refused_where_nothing_says_how_they_become_numbers(tmp_path: 
         lm.images(tmp_path / "a.png")
     assert lm.images(tmp_path / "numbers.npz").shape == (30, 1, 8, 8)  # which that class may have made
     assert lm.evaluate(tmp_path / "numbers.npz")
-    with pytest.raises(ArchetypeError, match=r"data.image_processor: numbers.npz holds model inputs, not pixels"):
+    with pytest.raises(ArchetypeError, match=r"data.image_processor: numbers.npz contains model inputs, not pixels"):
         command("train", "--spec", "vit-tiny", "--images", tmp_path / "numbers.npz", "--steps", 1, "--to",
                 tmp_path / "run", "--set", "data.image_processor={do_resize: false}")  # fmt: skip

@@ -89,7 +89,7 @@ def test_a_published_type_whose_habits_nobody_knows_is_read_rightly_or_refused(
         model = load(tmp_path / "model").model
     except CheckpointError as error:
         message = str(error)
-        assert "differs from transformers" in message or "cannot be verified" in message or "missing" in message
+        assert "does not match transformers" in message or "cannot verify" in message or "missing" in message
         return
     assert distance(logits(model), expected) < EXACT
 
@@ -186,8 +186,8 @@ def test_what_the_user_sets_is_compared_and_refused_where_it_differs(tmp_path: P
     expected = small("gpt_neox", folder := tmp_path / "model")
     with pytest.raises(CheckpointError) as caught:
         load(folder, overrides=["fused_order=qkv"])
-    assert "differs from transformers" in str(caught.value) and "blocks.0.mixer" in str(caught.value)
-    assert str(caught.value).endswith("leave out --set fused_order=qkv")
+    assert "does not match transformers" in str(caught.value) and "blocks.0.mixer" in str(caught.value)
+    assert str(caught.value).endswith("remove --set fused_order=qkv")
     assert distance(logits(load(folder, overrides=["fused_order=qkv_per_head"]).model), expected) < EXACT
     with pytest.raises(SpecError, match="is not a possible layout of this model; use qkv_per_head, qkv or"):
         load(folder, overrides=["fused_order=kqv"])
@@ -208,7 +208,7 @@ def test_a_change_of_the_specification_may_be_what_agrees_and_is_not_kept(
     monkeypatch.setattr(proof, "TRIALS", 0)
     neighbours = ["layers[*].mixer.position.interleaved=true"]
     assert distance(logits(load(folder, overrides=neighbours).model), expected) < EXACT
-    with pytest.raises(CheckpointError, match=r"differs from transformers .* differs by .*; no known layout agrees"):
+    with pytest.raises(CheckpointError, match=r"does not match transformers .* differs by .*; no known layout agrees"):
         load(folder, accept_unproved=True)
 
 
@@ -236,7 +236,7 @@ def test_what_nothing_can_prove_is_refused_with_all_that_it_assumes_unless_that_
     folder = named(tmp_path / "model", "bailing_moe", "BailingMoeForCausalLM")
     with pytest.warns(UnknownFamily) as told, pytest.raises(CheckpointError) as caught:
         archetype.load(folder)
-    assert "the reading of bailing_moe cannot be verified: transformers 5." in str(caught.value)
+    assert "cannot verify how bailing_moe was imported: transformers 5." in str(caught.value)
     assert str(caught.value).endswith("and import with --accept-unproved")
     (line,) = [str(one.message) for one in told]
     for assumed in ("fused_order=qkv_per_head (or qkv, qvk_per_quarter", "interleaved=false (or true", "unit_offset="):
@@ -256,7 +256,9 @@ def test_without_transformers_proved_types_are_read_and_others_are_refused(
 ) -> None:
     expected = small("gpt_neox", folder := tmp_path / "model")
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(CheckpointError, match="gpt_neox cannot be verified: transformers: is not installed"):
+    with pytest.raises(
+        CheckpointError, match="cannot verify how gpt_neox was imported: transformers: is not installed"
+    ):
         load(folder)
     monkeypatch.setattr(proofs, "proved_types", lambda: {"5.23.0": {"causal": ["gpt_neox"]}})
     with pytest.warns(UnknownFamily, match="agrees with transformers 5.23.0 in the tests"):

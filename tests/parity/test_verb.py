@@ -124,5 +124,5 @@ def test_bfloat16_is_compared_in_its_own_type(tmp_path: Path) -> None:
 
 
 def test_a_text_needs_a_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(archetype.errors.DataError, match="tokenizer: the model's folder has none; omit --text"):
+    with pytest.raises(archetype.errors.DataError, match="tokenizer: the model's folder has no tokenizer; omit --text"):
         parity.compare(written("llama", tmp_path), text="a")

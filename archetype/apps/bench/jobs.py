@@ -80,7 +80,7 @@ class Workload:
             raise SpecError(f"bench {job}", f"does not support a model of kind {spec.kind}", remedy)
         context, sizes, least = spec.context_length, SIZES[job], min(SIZES[job].new, 2)
         if new is not None and sizes.new < 2:
-            raise SpecError("--new", f"{job} generates no more than the first token", "leave it out, or use decode")
+            raise SpecError("--new", f"{job} generates no more than the first token", "remove it, or use decode")
         # prompt and new tokens share the context; a source and its target do not
         shared = sizes.new > 0 and not spec.reads_source
         if prompt is None:
@@ -89,7 +89,7 @@ class Workload:
         if new is None:
             new = min(sizes.new, context - prompt * shared)
         if prompt < 1 or new < least or max(prompt, prompt * shared + new) > context:
-            cause = f"{prompt} prompt tokens and {new} new ones do not fit into the context of {context}"
+            cause = f"{prompt} prompt tokens and {new} new tokens do not fit into the context of {context}"
             raise SpecError("--prompt, --new", cause, f"use at least 1 and {least}, and fewer in total")
         batch_size = sizes.batch if batch is None else batch
         prompts, news = [prompt] * batch_size, [new] * batch_size

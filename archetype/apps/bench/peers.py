@@ -69,7 +69,7 @@ class Peer:
         environment |= KINDS[name].environment
         source = Path(peer_program.__file__).read_text(encoding="utf-8")
         if (program := shutil.which(python)) is None:
-            raise DataError("--peer-python", f"{python} is not a program", "give the path of a Python interpreter")
+            raise DataError("--peer-python", f"{python} is not a program", "pass the path of a Python interpreter")
         with self.messages.open("wb") as messages:
             # the program's text is passed, so that the other interpreter needs no file or package of ours
             self.process = subprocess.Popen(
@@ -86,7 +86,7 @@ class Peer:
         self.version = answer.get("version", "")
         if package := answer.get("missing"):
             self.close()
-            raise DataError(package, f"is not installed in {python}", "install it, or give --peer-python")
+            raise DataError(package, f"is not installed in {python}", "install it, or pass --peer-python")
 
     def load(self, **request: Any) -> None:
         self._ask(json.dumps(request))  # answered when the weights are loaded

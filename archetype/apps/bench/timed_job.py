@@ -66,7 +66,7 @@ def open_model(source: str, job: str, dtype: str | None, weights: str | None, de
     if weights is not None:
         check_type(weights)
         if job == "train":
-            raise SpecError("--weights", "quantized weights cannot be trained", "leave it out")
+            raise SpecError("--weights", "quantized weights cannot be trained", "remove it")
     stored = dtype_of("float32" if job == "train" else dtype)
     return load(source, stored, device) if names_weights(source) else build_untrained(source, dtype=stored).to(device)
 

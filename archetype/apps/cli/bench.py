@@ -43,7 +43,7 @@ def bench(
     ] = False,
     peer_python: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="Python interpreter in which they are installed.  [default: this one]"),
+        typer.Option(metavar="PATH", help="Python interpreter for --peer.  [default: the one that runs archetype]"),
     ] = None,
     device: Device = "auto",
     as_json: Json = False,
@@ -70,7 +70,7 @@ def bench(
     if peer and resolve_device(device).type != "cpu":
         raise SpecError("--peer", "the comparison runs on the CPU only", "add --device cpu")
     if deterministic and job in ("train", "embed"):
-        raise SpecError("--deterministic", f"has no effect on {job}, which generates no text", "leave it out")
+        raise SpecError("--deterministic", f"has no effect on {job}, which generates no text", "remove it")
     if threads is not None:
         torch.set_num_threads(threads)
     if job == "train":

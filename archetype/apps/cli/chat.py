@@ -31,7 +31,7 @@ SECTIONS = {
 }
 COMMANDS = {
     "/reset": "clear the conversation and keep the system message",
-    "/system TEXT": "restart the conversation with this system message (or none)",
+    "/system TEXT": "restart the conversation with this system message, or without one",
     "/save FILE": "write the conversation to a new file for train --chat",
     "/help": "list these commands",
 }
@@ -72,7 +72,7 @@ def chat(
     if template is not None:
         lm.use_template(template)
     if lm.template is None:
-        remedy = "give one with --chat-template, or fine-tune with `archetype train --chat`"
+        remedy = "pass a template with --chat-template, or fine-tune with `archetype train --chat`"
         raise DataError(str(model), "has no chat template, so it is not a chat model", remedy)
     talk = Conversation(lm, Engine(lm, slots=1), settings, system)  # one slot: one conversation
     print_device(lm.model.device)

@@ -96,7 +96,7 @@ def _fields(assignments: list[str], kinds: "list[Kind]") -> dict[str, Any]:
         if not is_given:
             raise SpecError(f"--set {assignment}", "has no value", "write FIELD=VALUE, such as num_heads=2")
         if name not in known:
-            remedy = nearest(name, sorted(known)) if known else "leave it out"
+            remedy = nearest(name, sorted(known)) if known else "remove it"
             raise SpecError(f"--set {name}", "the part has no such field", remedy)
         fields[name] = yaml_value(value, f"--set {name}")
     return fields

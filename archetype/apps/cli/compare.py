@@ -55,7 +55,7 @@ File = Annotated[str, typer.Argument(metavar="FILE", help="Experiment file, or t
 Quick = Annotated[bool, typer.Option("--quick", help="Run for up to a minute; trained parts get no verdict.")]
 Full = Annotated[bool, typer.Option("--full", help="Run everything that a verdict needs (default).")]
 Extended = Annotated[bool, typer.Option("--extended", help="Like --full, with further corpora and sizes.")]
-Gpu = Annotated[bool, typer.Option("--gpu", help="Larger experiments, on a GPU.")]
+Gpu = Annotated[bool, typer.Option("--gpu", help="Run larger experiments that need a GPU.")]
 StoreFolder = Annotated[
     Path | None, typer.Option("--store", help="Folder of all runs.  [default: $ARCHETYPE_STUDIES, or the cache]")
 ]
@@ -345,7 +345,7 @@ def _check_mode(files: Sequence[Path], mode: str) -> None:
     from archetype.studies.experiment import read_experiment
 
     if not any(read_experiment(file).has(mode) for file in files):
-        raise SpecError(f"--{mode}", "no part defines this mode", f"add modes.{mode} to one, or use --full")
+        raise SpecError(f"--{mode}", "no part defines this mode", f"add modes.{mode} to a part, or use --full")
 
 
 def _study(

@@ -116,7 +116,7 @@ def export(
         return
     trained = names_weights(model)
     if trained and seed is not None:
-        raise SpecError("--seed", f"{model} has trained weights, so no seed is needed", "leave it out")
+        raise SpecError("--seed", f"{model} has trained weights, so no seed is needed", "remove it")
     if not trained and (overrides or accept_unproved):
         option = "--set" if overrides else "--accept-unproved"
         raise SpecError(option, f"{model} is a specification without weights", "change it with `archetype set`")

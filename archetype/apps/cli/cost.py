@@ -26,7 +26,8 @@ def cost(
         str | None,
         typer.Option(
             metavar="INTEGER,...",
-            help="Sequence length; several, separated by commas, are compared.  [default: the (shortest) context]",
+            help="Sequence length, or several separated by commas to compare them.  "
+            "[default: the shortest context of the models]",
         ),
     ] = None,
     source_length: Annotated[
@@ -76,7 +77,7 @@ def cost(
     dtypes = list(dict.fromkeys(dtype.split(",")))
     # SPEC... takes several only for --compare
     if len(sources) > 1 and not compare:
-        raise SpecError("cost", f"{len(sources)} specifications are given", "compare them with --compare")
+        raise SpecError("cost", f"{len(sources)} specifications were passed", "compare them with --compare")
     memory = None if fit is None else devices * parse_size(fit)  # bytes of all devices together
     memory_name = fit if devices == 1 else f"{devices} x {fit}"
     pairs = cast("AttentionPairs", attention)  # `cost_report` refuses other values
@@ -123,7 +124,7 @@ def _lengths(text: str) -> list[int]:
     lengths = text.split(",")
     if wrong := [length for length in lengths if not re.fullmatch(r"0*[1-9][0-9]{0,14}", length.strip())]:
         cause = f"{wrong[0]!r} is not a number of tokens"
-        raise SpecError("--length", cause, "give positive integers separated by commas, such as 1024,4096")
+        raise SpecError("--length", cause, "use positive integers separated by commas, such as 1024,4096")
     return list(dict.fromkeys(map(int, lengths)))
 
 

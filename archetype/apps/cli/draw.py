@@ -21,7 +21,7 @@ def draw(
     ] = "parameters",
     batch: Annotated[int, typer.Option(min=1, help="Batch size, for FLOPs.")] = 1,
     length: Annotated[
-        int | None, typer.Option(min=1, help="Sequence length.  [default: the (shorter) context]")
+        int | None, typer.Option(min=1, help="Sequence length.  [default: the shortest context of the models]")
     ] = None,
     dtype: Annotated[str, typer.Option(help="Data type of the weights, for bytes.")] = "bfloat16",
     aspect: Annotated[

@@ -43,13 +43,16 @@ def embed(
     texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="One or more texts.")],
     pooling: Annotated[
         Literal["mean", "max", "first", "last"] | None,
-        typer.Option(help="Pooling of the token vectors.  [default: modules.json's; else mean, last for a decoder]"),
+        typer.Option(
+            help="Pooling of the token vectors.  [default: that of modules.json, otherwise mean, or last for a decoder]"
+        ),
     ] = None,
     prompt: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Name of the model's prompt to put before each text, such as query.  [default: its own]",
+            help="Name of the model's prompt to put before each text, such as query.  "
+            "[default: the model's default prompt]",
         ),
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Do not normalize the vectors.")] = False,

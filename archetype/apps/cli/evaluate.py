@@ -61,7 +61,9 @@ def evaluate(
     model: Model,
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILE...", help="Files as for --text if the model continues text, else as for --data."),
+        typer.Argument(
+            metavar="FILE...", help="Text (see --text) if the model generates text, else records (see --data)."
+        ),
     ] = None,
     text: Annotated[list[Path] | None, typer.Option(help=f"{TEXT_HELP}; may be repeated.")] = None,
     column: Column = None,
@@ -76,13 +78,14 @@ def evaluate(
         str | None, typer.Option(metavar="A,B", help="lm-eval tasks, task YAML files, or folders of them.")
     ] = None,
     stride: Annotated[
-        int | None, typer.Option(help="Number of tokens between windows.  [default: half a window]")
+        int | None,
+        typer.Option(help="Number of tokens from the start of one window to the next.  [default: half a window]"),
     ] = None,
     length: Annotated[
         int | None, typer.Option(help="Number of tokens per window.  [default: the model's context]")
     ] = None,
     num_fewshot: Annotated[
-        int | None, typer.Option(min=0, help="Number of few-shot examples.  [default: the task's]")
+        int | None, typer.Option(min=0, help="Number of few-shot examples.  [default: the task's own number]")
     ] = None,
     recall_at: Annotated[
         list[int] | None, typer.Option(min=1, help="k of recall@k; may be repeated.  [default: 1, 10 and 100]")
@@ -110,8 +113,8 @@ def evaluate(
     from archetype.evaluation import RECALL_AT
 
     if sum(bool(source_of_data) for source_of_data in (files, text, data, source, tasks, retrieval, correlation)) != 1:
-        remedy = "give FILE, --text, --data, --source with --target, --retrieval, --correlation, or --tasks"
-        raise SpecError("evaluate", "takes one kind of data", remedy)
+        remedy = "pass FILE, --text, --data, --source with --target, --retrieval, --correlation, or --tasks"
+        raise SpecError("evaluate", "accepts exactly one kind of data", remedy)
     beam = values_of(BEAM, options)
     Beam.parse(beam)  # invalid settings fail before a large model is loaded
     # a missing file fails before a large model is loaded, too; what FILE means only the model's kind tells
@@ -120,7 +123,7 @@ def evaluate(
     if files and lm.spec.continues_text:
         text, documents = files, {str(file): read_texts(file, column) for file in files}
     elif files and column is not None:
-        raise SpecError("--column", f"a model of kind {lm.spec.kind} reads no plain text files", "leave it out")
+        raise SpecError("--column", f"a model of kind {lm.spec.kind} reads no plain text files", "remove it")
     elif files:
         if len(files) > 1:
             raise SpecError(

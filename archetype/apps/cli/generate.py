@@ -176,7 +176,7 @@ def translate(
     model: Model,
     texts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TEXT...", help="One or more texts; without any, the lines of standard input."),
+        typer.Argument(metavar="TEXT...", help="One or more texts.  [default: the lines of standard input]"),
     ] = None,
     input: Annotated[
         Path | None,

@@ -71,7 +71,7 @@ def inspect(
         option = "--position" if token is None else "--token"
         raise SpecError(option, "applies to attributions only", "add --view attribution")
     if view == "attribution" and head is not None:
-        raise SpecError("--head", "cannot be combined with --view attribution, which shows all heads", "leave it out")
+        raise SpecError("--head", "cannot be combined with --view attribution, which shows all heads", "remove it")
     lm = load(model, dtype, device)
     inspection = lm.inspect(lm.images(text)[0] if isinstance(lm, ImageEncoder) else text, target)
     shown: View

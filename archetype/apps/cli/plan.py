@@ -37,16 +37,16 @@ def print_plan(recipe: Recipe, cluster: str, gpu: str, budget: Budget, as_json: 
             budget is in minutes or epochs.
     """
     if budget.minutes is not None:
-        raise SpecError("--minutes", "is measured on this machine, not on a cluster", "give --tokens or --flops")
+        raise SpecError("--minutes", "is measured on this machine, not on a cluster", "pass --tokens or --flops")
     if budget.epochs is not None:
-        raise SpecError("--epochs", "a plan for a cluster reads no data", "give --tokens or --flops")
+        raise SpecError("--epochs", "a plan for a cluster reads no data", "pass --tokens or --flops")
     # the plan looks for the best values of these itself
     if recipe.micro_batch_size is not None or recipe.recompute != "none":
         name = "recompute" if recipe.micro_batch_size is None else "micro_batch_size"
-        raise SpecError(name, "is chosen by a plan for a cluster", "leave it out")
+        raise SpecError(name, "is chosen by a plan for a cluster", "remove it")
     for name in ("adapter", "trainable"):
         if getattr(recipe, name) is not None:
-            raise SpecError(name, "a plan for a cluster needs all parameters trained", "leave it out")
+            raise SpecError(name, "a plan for a cluster needs all parameters trained", "remove it")
     source = recipe.spec
     if leaves_vocabulary_open(source):
         raise SpecError("spec.vocab_size", "is missing, and a plan reads no text", "add --set spec.vocab_size=N")

@@ -58,7 +58,7 @@ def _prompt(data: dict[str, Any], id: int | str, location: str) -> Prompt:
     text, messages = data.get("prompt"), data.get("messages")
     if (text is None) == (messages is None):
         cause = "has neither a prompt nor messages" if text is None else "has both a prompt and messages"
-        raise DataError(location, cause, "give one of them")
+        raise DataError(location, cause, "use exactly one of them")
     if text is not None and not isinstance(text, str):
         raise DataError(f"{location}: prompt", f"{text!r:.80} is not a string", "write it as a JSON string")
     if messages is not None and not _is_conversation(messages):

@@ -63,7 +63,7 @@ def read_records_with_ids(file: Path, parse: Callable[[dict[str, Any], int | str
             line = parse(data, id, location)
             if (other := lines.setdefault(id, line)) is not line:
                 cause = f"{id!r:.80} is also the id of {other.place.rpartition(': ')[2]}"
-                raise DataError(f"{location}: id", cause, "give each line its own")
+                raise DataError(f"{location}: id", cause, "use a unique id on each line")
     if not lines:
         raise DataError(str(file), f"contains no {next(iter(json.loads(example)))}", f"write lines such as {example}")
     return [*lines.values()]

@@ -42,7 +42,7 @@ def runs(
     if not rows and problems:
         raise DataError(str(folder), f"contains no readable run: {problems[0]}{others}", "")
     if not rows:
-        raise DataError(str(folder), "contains no run directories", "name the folder that has them")
+        raise DataError(str(folder), "contains no run directories", "name the folder that contains the runs")
     if problems:
         warnings.warn(f"skipped unreadable runs: {problems[0]}{others}", Notice, stacklevel=1)
     _warn_of_texts([row.pop("texts") for row in rows])
@@ -172,7 +172,7 @@ def _curves(run: "Run", axis: "Axis") -> "Curves":
     from archetype.training.step_flops import step_flops
 
     if not run.exists:
-        remedy = "give run directories, as `archetype runs FOLDER` lists them"
+        remedy = "pass run directories, as `archetype runs FOLDER` lists them"
         raise DataError(str(run.folder), "is not a run directory", remedy)
     lines, flops = metrics.read(run.metrics_file), 0.0
     if axis == "flops":

@@ -81,7 +81,7 @@ def serve(
     chat_template: Annotated[Path | None, typer.Option(help=TEMPLATE_HELP)] = None,
     generation_config: Annotated[
         Literal["model", "none"],
-        typer.Option(help="Default sampling settings: the model's generation_config.json, or none."),
+        typer.Option(help="Default sampling settings: the model's generation_config.json, if present."),
     ] = "model",
     runs: Annotated[Path, typer.Option(help="Folder of training runs shown in the web UI.")] = Path("runs"),
     reports: Annotated[
@@ -123,7 +123,7 @@ def serve(
 
     # an unset shell variable would otherwise serve without a key: --api-key "$KEY"
     if "" in (api_key or ()):
-        raise SpecError("--api-key", "is empty", "give a key, or leave it out to serve without one")
+        raise SpecError("--api-key", "is empty", "pass a key, or remove --api-key to serve without authentication")
     if in_browser and not page.is_built():
         raise SpecError("--open", "the web UI is not built", page.HOW_TO_BUILD)
     options = ModelOptions(

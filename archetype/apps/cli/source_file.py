@@ -117,5 +117,5 @@ def _length(lm: Seq2SeqLM, source: Source) -> int:
     length = len(lm.tokenizer.encode(source.text)) + 1  # and the end of the text
     if length > lm.spec.context_length:
         cause = f"has {length} tokens, more than the model's context of {lm.spec.context_length}"
-        raise DataError(source.place, cause, "cut it into sentences")
+        raise DataError(source.place, cause, "split it into sentences")
     return length

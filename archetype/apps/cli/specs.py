@@ -64,7 +64,7 @@ def _explain(folder: Path, as_json: bool) -> None:
     from archetype.errors import SpecError
 
     if (config := find_config(folder)) is None:
-        raise SpecError(str(folder), "is not a model folder with a config.json", "leave out --explain")
+        raise SpecError(str(folder), "is not a model folder with a config.json", "remove --explain")
     family, _ = read_config(config, warn=False)
     if as_json:
         print_json({"family": family.name, "reading": family.reading and asdict(family.reading)})
@@ -123,8 +123,8 @@ def set_(
         tuple[str, str] | None,
         typer.Option(
             metavar="B MEASURE",
-            help="Adjust one size to match the parameters, active, flops or state of another specification, or an "
-            "amount such as 3M.",
+            help="Adjust one size until the parameters, active parameters, FLOPs or state match another "
+            "specification or an amount such as 3M.",
         ),
     ] = None,
     solve: Annotated[
@@ -142,7 +142,7 @@ def set_(
     from archetype.spec.serialize import to_json, to_yaml
 
     if not assignments and match is None and scale is None:
-        raise SpecError("set", "no change is given", "give PATH=VALUE, --scale or --match B MEASURE")
+        raise SpecError("set", "no change was passed", "pass PATH=VALUE, --scale or --match B MEASURE")
     original = open_spec(source)
     spec = assign(scaled(original, scale.split(",") if scale else []), assignments or [])
     for sentence in dict.fromkeys(unusual_ratios(original, spec)):

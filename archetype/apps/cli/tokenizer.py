@@ -33,7 +33,7 @@ def train(
     kind: Annotated[str, typer.Option(help="Kind: bytes, characters, words, bpe or byte_bpe.")] = "byte_bpe",
     vocab_size: Annotated[int | None, typer.Option(help="Maximum vocabulary size; required for BPE.")] = None,
     growing: Annotated[
-        bool, typer.Option("--growing", help="Kind words only: assign new ids to unknown words.")
+        bool, typer.Option("--growing", help="Assign new ids to unknown words (only with --kind words).")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -70,7 +70,7 @@ def show(
 
     tokenizer = open_tokenizer(folder)
     if merges is not None and not isinstance(tokenizer, HuggingFaceTokenizer):
-        raise DataError("--merges", f"a tokenizer of kind {tokenizer.kind} has no merges", "leave it out")
+        raise DataError("--merges", f"a tokenizer of kind {tokenizer.kind} has no merges", "remove it")
     sample = None if text is None else read_texts(text, column)
     rows = _merges(tokenizer, SHOWN_MERGES if merges is None else merges, sample)
     facts: dict[str, Any] = {

@@ -60,7 +60,7 @@ def train(
         return pretrained, *assemble(recipe, fields, assignments or [], budget, pretrained)
 
     if plan == opts.HERE and gpu is not None:
-        raise SpecError("--gpu", "needs a cluster, and --plan has no size", "add its size: --plan 1x8")
+        raise SpecError("--gpu", "needs the size of a cluster in --plan", "add the size, such as --plan 1x8")
     if plan is not None or find_rate:
         here, (pretrained, chosen, reasons) = resolve_device(device), assembled()
         if plan not in (None, opts.HERE):

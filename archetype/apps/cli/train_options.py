@@ -163,7 +163,7 @@ def recipe_fields(options: dict[str, Any], text_files: list[str] | None, new_tok
         # two options may name the same kind, such as --source and --target
         if options.get(option) and fields.setdefault("data.kind", kind) != kind:
             cause = f"cannot be combined with data of kind {fields['data.kind']}"
-            raise SpecError(f"--{option}", cause, "give data of one kind")
+            raise SpecError(f"--{option}", cause, "use data of one kind")
     return fields if new_tokens is None else fields | {"add_tokens": _names(new_tokens)}
 
 

@@ -63,7 +63,7 @@ class Verb(TyperCommand):
             value = ctx.params.get(parameter.name)
             for item in value if isinstance(value, list | tuple) else (value,):
                 if isinstance(item, float) and not math.isfinite(item):
-                    cause, remedy = f"{item} is not a finite number", "give a number"
+                    cause, remedy = f"{item} is not a finite number", "use a number"
                 elif isinstance(item, int | float) and abs(item) > (limit := LARGEST[type(item)]):
                     side = ("large", f"most {limit}") if item > 0 else ("small", f"least {-limit}")
                     cause, remedy = f"{item:.9g} is too {side[0]}", f"use at {side[1]}"
@@ -79,12 +79,12 @@ class Verb(TyperCommand):
             partners = [partner for partner in self.needs.get(name, ()) if partner in written]
             if partners and not any(partner in chosen for partner in partners):
                 needed = enumeration((written[partner] for partner in partners), "or")
-                remedy = f"add {needed}, or leave {written[name]} out"
+                remedy = f"add {needed}, or remove {written[name]}"
                 raise SpecError(written[name], f"has no effect without {needed}", remedy)
             for other in self.excludes.get(name, ()):
                 if other in chosen:
                     cause = f"cannot be combined with {written[name]}"
-                    raise SpecError(written[other], cause, "give one of them")
+                    raise SpecError(written[other], cause, "use exactly one of them")
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return `[OPTIONS]` and the arguments, with optional arguments in brackets."""

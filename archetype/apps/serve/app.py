@@ -137,7 +137,9 @@ class App:
 
     def _check_head(self, scope: Scope) -> None:
         if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADER_BYTES:
-            raise ApiError("headers_too_large", f"the headers have more than {HEADER_BYTES:,} bytes; send fewer")
+            raise ApiError(
+                "headers_too_large", f"the headers have more than {HEADER_BYTES:,} bytes; send fewer headers"
+            )
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1")
         if not self._is_known(host):
@@ -151,7 +153,7 @@ class App:
             sent = headers.get(b"authorization", b"").removeprefix(b"Bearer ").strip() or headers.get(b"api-key", b"")
             if sum(hmac.compare_digest(sent, key) for key in self._keys) == 0:  # compares every key, in constant time
                 # litellm recognizes a wrong key by these first words
-                message = "Incorrect API key provided, or none; send it as `Authorization: Bearer KEY`"
+                message = "Incorrect API key provided, or no key at all; send it as `Authorization: Bearer KEY`"
                 raise ApiError("invalid_api_key", message)
         if self.stopping and scope["path"] not in KEYLESS:
             raise ApiError(

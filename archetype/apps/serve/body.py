@@ -43,7 +43,7 @@ class Fields(BaseModel):
         """
         for name, values in self.neutral.items():
             if (value := getattr(self, name)) is not None and value not in values:
-                raise unsupported(f"{path}{name}", self.instead.get(name, "leave it out"))
+                raise unsupported(f"{path}{name}", self.instead.get(name, "remove it"))
         for name, index, inner in self._inner():
             inner.check(f"{path}{name}{index}.")
 
@@ -124,7 +124,7 @@ def _refusal(error: ValidationError, cls: type[Body]) -> ApiError:
     if not keys:
         if detail["type"] == "json_invalid":
             return ApiError("invalid_json", f"the body is not JSON: {detail['ctx']['error']}; send a JSON object")
-        return ApiError("invalid_json", 'the body is not a JSON object; send one, such as {"prompt": "Once"}')
+        return ApiError("invalid_json", 'the body is not a JSON object; send an object such as {"prompt": "Once"}')
     name = str(keys[0])
     if detail["type"] == "value_error":
         return ApiError("invalid_value", f"{name}: {detail['ctx']['error']}", name)

@@ -89,7 +89,7 @@ async def _use_of_tools(model: ServedModel, body: ChatRequest) -> ToolUse | None
     use = await model.worker.text(lambda: tool_use(model, body.tools, body.tool_choice, body.parallel_tool_calls))
     if use is not None and body.grammar():
         cause = "cannot be combined with a response format or grammar"
-        raise ApiError("invalid_value", f"tools: {cause}; leave one out, or set tool_choice to none", "tools")
+        raise ApiError("invalid_value", f"tools: {cause}; remove one of them, or set tool_choice to none", "tools")
     return use
 
 

@@ -54,7 +54,7 @@ async def completions(exchange: Exchange, body: CompletionRequest) -> Completion
         if body.use_beam_search:
             return await _translate(model, body, exchange)
         if model.translates and body.echo:
-            raise unsupported("echo", "an encoder-decoder reads the prompt as its source; leave it out")
+            raise unsupported("echo", "an encoder-decoder reads the prompt as its source; remove it")
         prompt_texts = body.prompts()
         envelope = Envelope(model, "cmpl", "text_completion")
         choices = await begin(
@@ -216,7 +216,7 @@ def index_of(step: Event) -> int:
 async def _translate(model: ServedModel, body: CompletionRequest, exchange: Exchange) -> Completion | None:
     lm = model.lm
     if not isinstance(lm, Seq2SeqLM):
-        raise unsupported("use_beam_search", "only encoder-decoders support beam search; leave it out")
+        raise unsupported("use_beam_search", "only encoder-decoders support beam search; remove it")
     sources = [source for source in body.prompts() if isinstance(source, str)]
     if len(sources) < len(body.prompts()):
         raise ApiError("invalid_value", "prompt: beam search reads text, not token ids; send a text", "prompt")
@@ -224,7 +224,7 @@ async def _translate(model: ServedModel, body: CompletionRequest, exchange: Exch
     set_fields = (name for name in body.model_fields_set - body.ignored if getattr(body, name) not in (None, False))
     for name in sorted(set_fields):
         if name not in OF_BEAMS and not (name in NEUTRAL and getattr(body, name) == NEUTRAL[name]):
-            raise unsupported(name, "beam search returns only the likeliest target; leave it out")
+            raise unsupported(name, "beam search returns only the likeliest target; remove it")
     limit, envelope = body.most_tokens(), Envelope(model, "cmpl", "text_completion")
     beam = {} if limit is None else {"max_new_tokens": limit}
     targets = [Translation(is_cut=True) for _ in sources]

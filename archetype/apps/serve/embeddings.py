@@ -145,7 +145,7 @@ def _check_inputs(inputs: list[Any]) -> list[Any]:
     if len(inputs) > MAX_INPUTS:
         raise ApiError("invalid_value", f"input: has {len(inputs)} items; send at most {MAX_INPUTS}", "input")
     if not inputs or not all(isinstance(item, ImagePart) or item for item in inputs):
-        raise ApiError("invalid_value", "input: is empty; give some text", "input")
+        raise ApiError("invalid_value", "input: is empty; send some text", "input")
     return inputs
 
 
@@ -189,13 +189,15 @@ def picture(model: ServedModel, url: str) -> Tensor:
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise ApiError("invalid_value", "input: the image is not base64; encode its file", "input") from None
+        raise ApiError(
+            "invalid_value", "input: the image is not base64; encode the image file as base64", "input"
+        ) from None
     try:
         # from the header: a small file may decode to gigabytes
         width, height = picture_size(data)
         if width * height > PICTURE_PIXELS:
             cause = f"an image of {width:,} x {height:,} has more than {PICTURE_PIXELS:,} pixels"
-            raise ApiError("invalid_value", f"input: {cause}; make it smaller", "input")
+            raise ApiError("invalid_value", f"input: {cause}; send a smaller image", "input")
         with model.memory.hold(width * height * BYTES_OF_PIXEL, f"an image of {width:,} x {height:,}", "input"):
             return model.lm.expect(ImageEncoder).image(data)
     except ArchetypeError as error:  # in the image, or in the model's preprocessor_config.json

@@ -20,9 +20,9 @@ Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 def _check_stop(stop: str | list[str] | None) -> str | list[str] | None:
     strings = [stop] if isinstance(stop, str) else stop or []
     if len(strings) > 16:
-        raise ValueError(f"has {len(strings)} strings; give at most 16")
+        raise ValueError(f"has {len(strings)} strings; use at most 16")
     if not all(strings):
-        raise ValueError("holds an empty string; leave it out")
+        raise ValueError("contains an empty string; remove it")
     return stop
 
 
@@ -173,7 +173,7 @@ class GenerationRequest(Body):
         """
         if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
             cause = f"{self.max_tokens} and max_completion_tokens {self.max_completion_tokens} differ"
-            raise ApiError("invalid_value", f"max_tokens: {cause}; give one of them", "max_tokens")
+            raise ApiError("invalid_value", f"max_tokens: {cause}; use exactly one of them", "max_tokens")
         return self.max_completion_tokens if self.max_tokens is None else self.max_tokens
 
     @property
@@ -212,7 +212,7 @@ class GenerationRequest(Body):
         """
         rules = list(self._rules())
         if len(rules) > 1:
-            message = f"{rules[1][0]}: cannot be combined with {rules[0][0]}; give one of them"
+            message = f"{rules[1][0]}: cannot be combined with {rules[0][0]}; use exactly one of them"
             raise ApiError("invalid_value", message, rules[1][0])
         return {kind: value for _, kind, value in rules}
 
@@ -222,7 +222,7 @@ class GenerationRequest(Body):
             yield "response_format", "json_schema", '{"type": "object"}'
         if self.response_format is not None and self.response_format.type == "json_schema":
             if self.response_format.json_schema is None:
-                message = "response_format.json_schema: is missing; give it a schema"
+                message = "response_format.json_schema: is missing; add a schema"
                 raise ApiError("invalid_value", message, "response_format")
             yield "response_format", "json_schema", json.dumps(self.response_format.json_schema.schema_)
         guided = {
@@ -255,5 +255,5 @@ class GenerationRequest(Body):
                     yield field, "lark", str(value)
                 case _:
                     if not value:
-                        raise ApiError("invalid_value", f"{name}: is empty; give it a text to choose", field)
+                        raise ApiError("invalid_value", f"{name}: is empty; add at least one choice", field)
                     yield field, "choices", tuple(value)

@@ -71,7 +71,7 @@ async def inspect(exchange: Exchange, body: InspectRequest) -> Inspected:
                 tracer = await model.worker.run(lambda: model.lm.trace(text, target))
                 length = max(len(tracer.inputs.tokens), len(tracer.inputs.source_tokens))
                 if length > MAX_INSPECTED_TOKENS:
-                    cause = f"the text has more than {MAX_INSPECTED_TOKENS} tokens; inspect a shorter one"
+                    cause = f"the text has more than {MAX_INSPECTED_TOKENS} tokens; inspect a shorter text"
                     raise ApiError("context_length_exceeded", cause)
                 with model.memory.hold(bytes_of_trace(model, length), f"an inspection of {length:,} tokens"):
                     trace = await model.worker.run(tracer.run)
@@ -190,7 +190,7 @@ async def _text_of(model: ServedModel, metrics: Metrics, body: InspectRequest) -
     # the input of the pass, and the target of an encoder-decoder
     named = [name for name in ("ids", "text", "messages", "source", "image") if getattr(body, name) is not None]
     if len(named) != 1:
-        message = "text: give exactly one of ids, text, messages, source or image"
+        message = "text: send exactly one of ids, text, messages, source or image"
         raise ApiError("invalid_value", message, named[1] if named else "text")
     field, worker = named[0], model.worker
     if (field == "image") != model.lm.spec.reads_images:
@@ -206,7 +206,7 @@ async def _text_of(model: ServedModel, metrics: Metrics, body: InspectRequest) -
         ids = await worker.text(lambda: encode(model, text))
     if not model.lm.spec.reads_source:
         if body.target is not None:
-            raise ApiError("invalid_value", f"target: {model.name} is not an encoder-decoder; leave it out", "target")
+            raise ApiError("invalid_value", f"target: {model.name} is not an encoder-decoder; remove it", "target")
         return ids + (await _continuation(model, metrics, ids, body.generate) if body.generate else []), None
     tokenizer, target = model.tokenizer, body.target
     if isinstance(target, str):

@@ -91,9 +91,7 @@ class Memory:
         alone, limit = nbytes if alone is None else alone, self.for_work
         needs = f"{what} takes {max(alone, COUNTED_BYTES) >> 20:,} MiB of memory"
         if alone > limit:
-            message = (
-                f"{needs}, more than the {limit >> 20:,} MiB for requests; ask for less, or start with more --memory"
-            )
+            message = f"{needs}, more than the {limit >> 20:,} MiB for requests; request less, or raise --memory"
             raise ApiError("invalid_value", message if param is None else f"{param}: {message}", param)
         if nbytes + self.used > limit:
             message = f"{needs}, and other requests use {self.used >> 20:,} of {limit >> 20:,} MiB; try again later"

@@ -68,7 +68,7 @@ def plain_messages(messages: list[Message], template: ChatTemplate) -> list[dict
         more = message.model_extra or {}
         calls = more.get("tool_calls") or []
         if not isinstance(calls, list):
-            raise ApiError("invalid_value", f"messages[{position}].tool_calls: is not a list; send one", "messages")
+            raise ApiError("invalid_value", f"messages[{position}].tool_calls: is not a list; send a list", "messages")
         for index, call in enumerate(calls):
             _check_call(call, f"messages[{position}].tool_calls[{index}]", template)
         calls = [_with_arguments(call, template) for call in calls]

@@ -49,7 +49,7 @@ def check_choices(prompts: list[str | Ids], n: int, param: str) -> list[str | Id
     """Return the prompts after a check of their number."""
     # an empty text may still have a begin token; an empty list of ids has nothing to continue
     if not prompts or not all(prompt or isinstance(prompt, str) for prompt in prompts):
-        raise ApiError("invalid_value", f"{param}: is empty; give some text", param)
+        raise ApiError("invalid_value", f"{param}: is empty; send some text", param)
     if len(prompts) * n > MAX_CHOICES:
         cause = f"{len(prompts)} prompts x n {n} are {len(prompts) * n} choices; ask for at most {MAX_CHOICES} at once"
         raise ApiError("invalid_value", f"{param}: {cause}", param)

@@ -57,7 +57,7 @@ class InputItem(Fields):
         if self.model_extra:
             raise unknown(f"{path}{(key := next(iter(self.model_extra)))}", key, InputItem.model_fields)
         if self.role is None or self.content is None:
-            raise ApiError("invalid_value", f"{path[:-1]}: has no role or no content; give it both", "input")
+            raise ApiError("invalid_value", f"{path[:-1]}: has no role or no content; add both", "input")
         super().check(path)
 
     def message(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class TextFormat(Fields):
 
     def check(self, path: str = "") -> None:
         if self.type == "json_schema" and self.schema_ is None:
-            raise ApiError("invalid_value", f"{path}schema: is missing; give it a schema", "text")
+            raise ApiError("invalid_value", f"{path}schema: is missing; add a schema", "text")
 
     def without_effect(self) -> list[str]:
         if self.type == "json_schema":

@@ -175,7 +175,7 @@ def read(models: Models, origin: Origin | SpecRequest) -> ModelSpec:
         # a model that is not loaded is not loaded for this: its specification is enough
         model = next((loaded for loaded in models.loaded if loaded.name == source.name), None)
         return open_spec(source.place) if model is None else model.lm.spec
-    raise SpecError("source", "no specification is named", "give source, preset or model")
+    raise SpecError("source", "no specification is named", "send source, preset or model")
 
 
 def fitting(report: CostReport) -> list[dict[str, Any]]:

@@ -36,7 +36,7 @@ class TokenizerInfo(TypedDict):
 async def tokenize(exchange: Exchange, body: TokenizeRequest) -> Tokens:
     """Respond with the token ids of a text or a conversation."""
     if (body.prompt is None) == (body.messages is None):
-        raise ApiError("invalid_value", "prompt: give either prompt or messages", "prompt")
+        raise ApiError("invalid_value", "prompt: send either prompt or messages", "prompt")
     async with exchange.app.models.use(body.model) as model:
         tokenizer, text = model.tokenizer, body.prompt
         if body.messages is not None:

@@ -119,11 +119,13 @@ def tool_use(model: ServedModel, tools: list[Any] | None, choice: Any, parallel:
     name = choice.function.name if isinstance(choice, NamedTool) else None
     if not tools or choice == "none":
         if name is not None or choice == "required":
-            raise ApiError("invalid_value", "tool_choice: needs tools; give them, or leave it out", "tool_choice")
+            raise ApiError(
+                "invalid_value", "tool_choice: requires tools; send tools, or remove tool_choice", "tool_choice"
+            )
         return None
     functions = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}
     if len(functions) < len(tools):
-        raise ApiError("invalid_value", "tools: two functions have the same name; rename one", "tools")
+        raise ApiError("invalid_value", "tools: two functions have the same name; rename one of them", "tools")
     if name is not None and name not in functions:
         message = f"tool_choice: {name!r:.80} is not one of the tools; {nearest(name, functions)}"
         raise ApiError("invalid_value", message, "tool_choice")

@@ -130,7 +130,7 @@ class Worker:
             async with asyncio.timeout(TEXT_SECONDS):  # wait_for of Python 3.11 can swallow a cancellation
                 return await asyncio.wrap_future(future)
         except TimeoutError:
-            message = f"reading the text takes more than {TEXT_SECONDS:g} s; give a shorter one"
+            message = f"reading the text takes more than {TEXT_SECONDS:g} s; send a shorter text"
             raise ApiError("request_timeout", message) from None
 
     @property

@@ -39,7 +39,7 @@ def decoder_check(
         decoder = expect_kind(Decoder, model, "kind")
         head = expect_kind(LanguageModelHead, decoder.head, "head")
         if decoder.further_tokens is not None:
-            raise unsupported("further_tokens", "multi-token prediction", "leave it out, or keep the run directory")
+            raise unsupported("further_tokens", "multi-token prediction", "remove it, or keep the run directory")
         if tied and not head.tied:
             raise unsupported("head.tied", "an untied head here")
         if activation is not None:

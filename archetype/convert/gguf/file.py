@@ -63,7 +63,9 @@ def write_gguf(
     keys = target.metadata(spec, shapes, lambda name: frequency_factors(spec) or [])
     type = type or own_type(model)
     if not type:
-        raise CheckpointError("dtype", "of the model is not in GGUF", "use --dtype float32, float16 or bfloat16")
+        raise CheckpointError(
+            "dtype", "GGUF cannot store the model's dtype", "use --dtype float32, float16 or bfloat16"
+        )
     check_file_type(type)
     writer = library.GGUFWriter(file, target.architecture)
     for name, value in keys.items():

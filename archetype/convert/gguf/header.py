@@ -109,7 +109,9 @@ def read_header(path: Path) -> Header:
         entries |= header.entries
     expected = headers[0].metadata.get(PART_TENSORS, len(entries))
     if expected != len(entries):
-        raise CheckpointError(str(files[0]), f"all parts have {len(entries)} tensors instead of {expected}", AGAIN)
+        raise CheckpointError(
+            str(files[0]), f"the parts have {len(entries)} tensors in total instead of {expected}", AGAIN
+        )
     return Header(str(files[0]), headers[0].metadata, entries)
 
 

@@ -83,9 +83,9 @@ def _tokens(read: Contents, text: str | None) -> list[int]:
         length = min(LENGTH, spec.context_length)
         return torch.randint(min(5, spec.vocab_size - 1), spec.vocab_size, (length,), generator=generator).tolist()
     if read.tokenizer is None:
-        raise DataError("tokenizer", "the GGUF file has none", "omit --text")
+        raise DataError("tokenizer", "the GGUF file has no tokenizer", "omit --text")
     if not (tokens := read.tokenizer.add_special_tokens(read.tokenizer.encode(text))):
-        raise DataError("--text", "is empty", "give some text")
+        raise DataError("--text", "is empty", "provide some text")
     return tokens
 
 

@@ -114,5 +114,5 @@ def _of_factors(config: FileKeys, factors: list[float], theta: float, dim: int) 
         pairs = zip(factors, _factors(scaling, theta, dim), strict=True)
         if all(math.isclose(stored, computed, rel_tol=2e-7) for stored, computed in pairs):
             return scaling
-    cause = "holds divisors of frequencies that are not Llama 3's scaling"
+    cause = "contains frequency divisors that are not Llama 3's scaling"
     raise CheckpointError(f"{config.place}: {FACTORS}", cause, "this model is not supported")

@@ -227,7 +227,9 @@ def _wordpiece(vocabulary: Vocabulary) -> Tokenizer:
     # "seperator" is spelled so in GGUF
     ids = (special.get("unknown"), special.get("bos", special.get("cls")), special.get("seperator"))
     if any(id is None or id not in used for id in ids):
-        raise DataError("tokenizer.ggml", "names no unknown, first or last token", "convert it again")
+        raise DataError(
+            "tokenizer.ggml", "has no unk, bos (or cls) or separator token", "convert the model to GGUF again"
+        )
     unknown, first, last = (used[id][0] for id in ids if id is not None)
     lower = vocabulary.flags.get("normalizer.lowercase", True)
     normalizer = {

@@ -186,7 +186,7 @@ def sentencepiece(tokenizer: SentencePieceTokenizer, vocab_size: int) -> Vocabul
     flags, special = {"add_space_prefix": settings.adds_prefix}, {"unknown": tokenizer.processor.unk_id()}
     if settings.kind == BPE:
         if settings.joins_spaces or settings.charsmap:
-            raise no_form("its file normalizes texts, which llama.cpp only does for Unigram")
+            raise no_form("the tokenizer file normalizes text, which llama.cpp only does for Unigram")
         padded_tokens = padded(tokens, types, vocab_size)
         return Vocabulary("llama", "default", *padded_tokens, scores=scores, special=special, flags=flags)
     return Vocabulary(

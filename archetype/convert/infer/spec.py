@@ -76,7 +76,7 @@ def read_unknown(
     # no reader asked for it, so it would silently change nothing
     if unasked := sorted(settings.keys() - info.asked):
         cause = f"does not affect this {info.type} model"
-        raise SpecError(unasked[0], cause, f"leave it out; these affect it: {', '.join(sorted(info.asked))}")
+        raise SpecError(unasked[0], cause, f"remove it; these affect it: {', '.join(sorted(info.asked))}")
     rules = partial(inferred_rules, info, tensors, wirings)
     return family_as_read(info.type, values, model, rules, _report(info, tensors, model))
 

@@ -124,7 +124,7 @@ def compare(model: Model, format: ProgramFormat, folder: Path) -> None:
             expected, result = expected[is_token], result[is_token]
         difference = (result - expected).abs().max() if result.shape == expected.shape else torch.tensor(torch.inf)
         if not difference <= tolerance * expected.abs().max():  # NaN is refused, too
-            cause = f"gives other outputs than the model for {batch_size} sequences of {length} tokens"
+            cause = f"has different outputs than the model for {batch_size} sequences of {length} tokens"
             raise CheckpointError(FILES[format], cause, "use --format archetype-hf, and report this model")
 
 

@@ -46,7 +46,7 @@ class SentenceSettings:
         name = self.default_prompt if prompt is None else prompt
         if prompt is not None and prompt not in self.prompts:
             cause = f"the model has no prompt named {prompt!r:.40}"
-            remedy = nearest(prompt, list(self.prompts)) if self.prompts else "leave it out"
+            remedy = nearest(prompt, list(self.prompts)) if self.prompts else "remove it"
             raise SpecError("prompt", cause, remedy)
         before = self.prompts.get(name, "") if name is not None else ""
         if before and not self.pools_prompt:

@@ -54,5 +54,7 @@ def _in_order(words: Tensor) -> Tensor:
 def awq(settings: Mapping[str, Any]) -> Sequence[Scheme]:
     version, bits = str(settings.get("version", "gemm")).lower(), settings.get("bits", BITS)
     if version != "gemm" or bits != BITS:
-        raise CheckpointError("version", f"{version!r} with {bits} bits is not supported", "only gemm with 4 bits is")
+        raise CheckpointError(
+            "version", f"{version!r} with {bits} bits is not supported", "use a checkpoint in gemm with 4 bits"
+        )
     return (Gemm(),)

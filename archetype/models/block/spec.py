@@ -119,7 +119,7 @@ class ParallelResidual(NormedWiring):
             invalid(
                 "feedforward_norm",
                 "shared_norm uses the mixer's norm for both",
-                "leave it out, or use shared_norm: false",
+                "remove it, or use shared_norm: false",
             )
         return self
 
@@ -189,7 +189,9 @@ class Block(Spec):
     @model_validator(mode="after")
     def _contents_fit_the_wiring(self) -> "Block":
         if not self.contents:
-            invalid("mixer", "the block has no content", "give it a mixer or a feed-forward part")
+            invalid(
+                "mixer", "the block has neither a mixer nor a feed-forward part", "add a mixer or a feed-forward part"
+            )
         if isinstance(self.wiring, ParallelResidual):
             if self.feedforward.is_absent:
                 invalid(
@@ -204,7 +206,7 @@ class Block(Spec):
     @model_validator(mode="after")
     def _reinjects_into_a_repetition(self) -> "Block":
         if self.reinject and self.weights_of is None:
-            invalid("reinject", "only a layer with weights_of can read its input again", "give weights_of")
+            invalid("reinject", "only a layer with weights_of can read its input again", "set weights_of")
         return self
 
     @model_validator(mode="after")
@@ -212,17 +214,17 @@ class Block(Spec):
         if self.cross_attention is not None:
             if not isinstance(self.cross_attention.position, NoPosition):
                 cause = "target and source positions have no distance"
-                invalid("cross_attention.position", cause, "leave it out")
+                invalid("cross_attention.position", cause, "remove it")
             if self.cross_attention.query_scale is not None:
                 cause = "target and source positions have no distance"
-                invalid("cross_attention.query_scale", cause, "leave it out")
+                invalid("cross_attention.query_scale", cause, "remove it")
             if self.cross_attention.keys_from is not None:
-                invalid("cross_attention.keys_from", "cross-attention reads the keys of the source", "leave it out")
+                invalid("cross_attention.keys_from", "cross-attention reads the keys of the source", "remove it")
             if not isinstance(self.cross_attention.pattern, Full):
-                invalid("cross_attention.pattern", "cross-attention sees the whole source", "leave it out")
+                invalid("cross_attention.pattern", "cross-attention sees the whole source", "remove it")
             if self.cross_attention.index is not None:
-                invalid("cross_attention.index", "cross-attention sees the whole source", "leave it out")
+                invalid("cross_attention.index", "cross-attention sees the whole source", "remove it")
             if self.cross_attention.value_embedding is not None:
-                cause = "its values are source vectors, and its tokens belong to the target"
-                invalid("cross_attention.value_embedding", cause, "leave it out")
+                cause = "the values are source vectors, but the token ids belong to the target"
+                invalid("cross_attention.value_embedding", cause, "remove it")
         return self

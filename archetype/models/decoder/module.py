@@ -19,7 +19,7 @@ from archetype.roles.content import Content
 
 
 def check_documents_are_separate(
-    model: ModelSpec, field: str = "document_ids", remedy: str = "leave document_ids out"
+    model: ModelSpec, field: str = "document_ids", remedy: str = "remove document_ids"
 ) -> None:
     """Raise an error if packed documents would influence each other in some layer.
 
@@ -95,7 +95,9 @@ class Decoder(Stack, CausalModel):
             check_documents_are_separate(self.spec)
             if state is not None:
                 raise SpecError(
-                    "document_ids", "cannot be combined with a state, which holds a single document", "give one of them"
+                    "document_ids",
+                    "cannot be combined with a state, which contains a single document",
+                    "use exactly one of them",
                 )
         lengths = state.lengths if state else None
         context = self.context(tokens, lengths, num_tokens, document_ids).shared_by(shares)

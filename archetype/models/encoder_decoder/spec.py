@@ -96,10 +96,10 @@ class EncoderDecoder(ModelSpec):
     @model_validator(mode="after")
     def _source_is_seen(self) -> "EncoderDecoder":
         if self.source_vocab_size is not None and self.embedding.is_shared:
-            invalid("source_vocab_size", "a shared table has one vocabulary", "leave it out, or use shared: false")
+            invalid("source_vocab_size", "a shared table has one vocabulary", "remove it, or use shared: false")
         crosses = any(block.cross_attention is not None for block in self.decoder.layers)
         if self.state_bridge is None and not crosses:
-            remedy = "give a block cross_attention, or state_bridge: {kind: state} to recurrent stacks"
+            remedy = "add cross_attention to a block, or set state_bridge: {kind: state} for recurrent stacks"
             invalid("decoder.layers", "no block of the decoder sees the source", remedy)
         if self.state_bridge is not None:
             ours = [type(block.mixer) for block in self.encoder.layers]
@@ -114,10 +114,13 @@ class EncoderDecoder(ModelSpec):
     def _check_all_is_read(self) -> None:
         # with only a bridge, everything that does not affect the encoder's states would never be trained
         last, path = self.encoder.layers[-1], f"encoder.layers[{len(self.encoder.layers) - 1}]"
-        cause, remedy = "the decoder reads only the encoder's states", "or give a block of the decoder cross_attention"
+        cause, remedy = (
+            "the decoder reads only the encoder's states",
+            "or add cross_attention to a block of the decoder",
+        )
         if not self.encoder.final_norm.is_absent:
             invalid("encoder.final_norm", f"{cause}, so this is never trained", f"use kind none, {remedy}")
         if not last.feedforward.is_absent:
-            invalid(f"{path}.feedforward", f"{cause}, so this is never trained", f"leave it out, {remedy}")
+            invalid(f"{path}.feedforward", f"{cause}, so this is never trained", f"remove it, {remedy}")
         if last.wiring.normalizes_output and not getattr(last.wiring, "norm", NoNorm()).is_absent:
             invalid(f"{path}.wiring.norm", f"{cause}, so this is never trained", f"use plain or pre_norm, {remedy}")

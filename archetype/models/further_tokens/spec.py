@@ -41,11 +41,11 @@ class FurtherTokens(Spec):
     def check(self, stack: StackView) -> None:
         """Call `invalid` for a block that cannot follow the layers."""
         if self.block is not None and self.block != self.block.own:
-            invalid("further_tokens.block.weights_of", "this block cannot share weights", "leave it out")
+            invalid("further_tokens.block.weights_of", "this block cannot share weights", "remove it")
         if stack.sources:
-            cause = "it reads another layer, which this block cannot do"
-            invalid("further_tokens.block.mixer", cause, "give a mixer that reads no other layer")
+            cause = "reads another layer, which the block of further_tokens cannot do"
+            invalid("further_tokens.block.mixer", cause, "use a mixer that reads no other layer")
         if stack.relative_bias is not None:
             cause = "only the model's layers share a table of relative positions"
-            invalid("further_tokens.block.mixer.position", cause, "give a block with other positions, such as rotary")
+            invalid("further_tokens.block.mixer.position", cause, "use a block with other positions, such as rotary")
         stack.check()

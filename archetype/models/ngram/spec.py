@@ -52,6 +52,6 @@ class NGram(CausalSpec):
     @model_validator(mode="after")
     def _head_fits(self) -> "NGram":
         if self.head.shares_table and self.width != self.d_model:
-            cause = f"the head reads {self.width} features and the embedding has {self.d_model}"
-            invalid("head.tied", cause, f"end hidden with {self.d_model}, or leave tied out")
+            cause = f"the head reads {self.width} features, but the embedding has {self.d_model}"
+            invalid("head.tied", cause, f"end hidden with {self.d_model}, or remove tied")
         return self

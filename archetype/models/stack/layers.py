@@ -61,7 +61,11 @@ def _expanded(index: int, item: dict[str, Any], start: int) -> list[Any]:
     if unknown:
         invalid(f"[{index}].{unknown[0]}", "is not a known key", "use repeat with block or blocks")
     if len(contents) != 1:
-        invalid(f"[{index}]", "repeats nothing" if not contents else "has both block and blocks", "give one of them")
+        invalid(
+            f"[{index}]",
+            "repeats nothing" if not contents else "has both block and blocks",
+            "use exactly one of block and blocks",
+        )
     group: Any = [item["block"]] if contents == ["block"] else item["blocks"]
     if not isinstance(group, list | tuple) or not group:
         invalid(f"[{index}].blocks", "is not a list of blocks", "write it as [block, ...]")

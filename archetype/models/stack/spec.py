@@ -119,7 +119,7 @@ class StackView(NamedTuple):
             self._check_repetition(index, block)
             path, attention = self.field(index), block.cross_attention
             if attention is not None and not self.crosses:
-                remedy = "leave it out, or use kind encoder_decoder"
+                remedy = "remove it, or use kind encoder_decoder"
                 invalid(f"{path}.cross_attention", "the model has no encoder", remedy)
             parts = {"mixer": block.mixer} | ({} if attention is None else {"cross_attention": attention})
             for name, part in parts.items():
@@ -140,15 +140,17 @@ class StackView(NamedTuple):
         # a stack of vectors has no token ids to look up
         for _, path, part in self.parts():
             if not self.vocab_size and (field := part.tokens_read_by) is not None:
-                cause = "it needs token ids, and these layers read only vectors"
-                invalid(f"{path}.{field}", cause, "leave it out")
+                cause = "needs token ids, but these layers read only vectors"
+                invalid(f"{path}.{field}", cause, "remove it")
             if part.layer_features not in (0, self.layer_features):
-                of_embedding = f"has {self.layer_features}" if self.layer_features else "gives these layers nothing"
-                cause = f"it reads {part.layer_features} features per layer, and the embedding {of_embedding}"
-                invalid(f"{path}.features", cause, "use the same embedding.per_layer.features, or leave it out")
+                of_embedding = f"has {self.layer_features}" if self.layer_features else "provides none to these layers"
+                cause = f"reads {part.layer_features} features per layer, but the embedding {of_embedding}"
+                invalid(f"{path}.features", cause, "use the same embedding.per_layer.features, or remove it")
         if self.layer_features and not self.readers:
             invalid(
-                "embedding.per_layer", "no layer reads it", "give a block feedforward: {kind: per_layer_input, ...}"
+                "embedding.per_layer",
+                "is not read by any layer",
+                "use feedforward: {kind: per_layer_input, ...} in a block",
             )
 
     def _check_source(self, index: int, block: Block) -> None:
@@ -157,7 +159,7 @@ class StackView(NamedTuple):
             return
         with inside(f"{self.field(index)}.mixer"):
             if not 0 <= source < index:
-                invalid("", f"it reads layer {source}, which is not before layer {index}", "name an earlier layer")
+                invalid("", f"reads layer {source}, which is not before layer {index}", "name an earlier layer")
             block.mixer.check_source(self.layers[source].mixer, self.d_model)
 
     def used_of_other_stage(self, num_stages: int) -> tuple[int, int] | None:
@@ -175,7 +177,7 @@ class StackView(NamedTuple):
             return
         path = f"{self.prefix}layers[{index}]"
         if block.weights_of >= index:
-            remedy = f"use less than {index}" if index else "leave it out"
+            remedy = f"use less than {index}" if index else "remove it"
             invalid(f"{path}.weights_of", f"{block.weights_of} is not an earlier layer", remedy)
         first = self.layers[block.weights_of]
         if first.weights_of is not None:

@@ -93,4 +93,4 @@ def check_image_size(encoder: spec.VisionEncoder, images: Float[Tensor, "B chann
     expected = encoder.num_channels, encoder.image_size, encoder.image_size
     if images.shape[1:] != expected:
         size, needed = (" x ".join(map(str, shape)) for shape in (images.shape[1:], expected))
-        raise SpecError("images", f"have shape {size} and the model needs {needed}", "resize or convert them")
+        raise SpecError("images", f"have shape {size}, but the model needs {needed}", "resize or convert them")

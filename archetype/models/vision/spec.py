@@ -96,9 +96,9 @@ class VisionEncoder(EndsWithNorm, ModelSpec):
             cause = f"{self.patch_size} does not divide image_size {self.image_size}"
             invalid("patch_size", cause, "use a divisor")
         if self.distillation_token and not self.class_token:
-            invalid("distillation_token", "needs a class token", "use class_token: true, or leave it out")
+            invalid("distillation_token", "needs a class token", "use class_token: true, or remove it")
         if self.embedding.width is not None:
-            invalid("embedding.width", "patches are projected directly to d_model", "leave it out")
+            invalid("embedding.width", "patches are projected directly to d_model", "remove it")
         if self.embedding.num_token_types:
-            invalid("embedding.num_token_types", "image patches have no types", "leave it out")
+            invalid("embedding.num_token_types", "image patches have no types", "remove it")
         return self

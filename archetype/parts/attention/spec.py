@@ -196,12 +196,12 @@ class Attention(Mixer):
         if self.score == "additive":
             for name, value in (("scale", self.scale), ("softcap", self.softcap)):
                 if value is not None:
-                    invalid(name, "does not apply to additive scores", f"leave {name} out, or use score dot")
+                    invalid(name, "does not apply to additive scores", f"remove {name}, or use score dot")
             if isinstance(self.position, Rotary):
                 cause = "rotary positions only affect dot products of queries and keys"
                 invalid("position", cause, "use relative_bias or alibi, or score dot")
             if self.index is not None:
-                invalid("index", "additive scores are computed for all keys", "leave index out, or use score dot")
+                invalid("index", "additive scores are computed for all keys", "remove index, or use score dot")
             if not is_full:
                 invalid("pattern", "additive scores are computed in full", "use pattern full, or score dot")
         if self.position.reads_queries:
@@ -213,15 +213,15 @@ class Attention(Mixer):
             }
             for field in (name for name, is_set in unsupported.items() if is_set):
                 cause = f"{self.position.kind} positions need dot-product scores of all keys of this layer"
-                invalid(field, cause, f"leave {field} out, or use other positions")
+                invalid(field, cause, f"remove {field}, or use other positions")
         if self.index is not None and not is_full:
             cause = f"an index selects among all earlier keys, and pattern {self.pattern.dump()['kind']} allows others"
-            invalid("index", cause, "leave index out, or use pattern full")
+            invalid("index", cause, "remove index, or use pattern full")
         if self.qk_norm_after_rope and (
             not isinstance(self.position, Rotary) or self.qk_norm.is_absent or self.qk_norm_over == "all"
         ):
             cause = "needs rotary positions and a qk_norm of each head"
-            invalid("qk_norm_after_rope", cause, "leave it out, or give both")
+            invalid("qk_norm_after_rope", cause, "remove it, or set both")
         if isinstance(self.position, Alibi) and isinstance(self.pattern, GlobalWindow | BigBird):
             cause = "alibi suppresses distant tokens, and global tokens must be visible everywhere"
             invalid("position", cause, "use learned positions in the embedding, or pattern window")
@@ -231,7 +231,7 @@ class Attention(Mixer):
                 invalid("position.scaling", cause, "use another scaling")
             if self.value_embedding is not None:
                 cause = "global projections have no value embedding"
-                invalid("value_embedding", cause, "leave it out, or use global_projections: false")
+                invalid("value_embedding", cause, "remove it, or use global_projections: false")
         return self
 
     @model_validator(mode="after")
@@ -242,11 +242,11 @@ class Attention(Mixer):
             remedy = "use {q: true, o: true}, or no bias"
             invalid("bias", "keys and values of another layer already have that layer's biases", remedy)
         if self.value_embedding is not None:
-            invalid("value_embedding", "keys_from reads the values of another layer", "leave it or keys_from out")
+            invalid("value_embedding", "keys_from reads the values of another layer", "remove it or keys_from")
         if self.index is not None or self.projects_globally:
             name = "pattern.global_projections" if self.index is None else "index"
-            cause = "it needs its own keys, and keys_from reads those of another layer"
-            invalid(name, cause, f"leave {name} or keys_from out")
+            cause = "needs its own keys, but keys_from reads the keys of another layer"
+            invalid(name, cause, f"remove {name} or keys_from")
         return self
 
     def source(self, layer: int) -> int | None:
@@ -262,11 +262,11 @@ class Attention(Mixer):
             super().check_source(source, width)
             assert isinstance(source, Attention)
             if source.index is not None:
-                invalid("", "the layer that it reads selects keys with an index", "name a layer without an index")
+                invalid("", "the referenced layer selects keys with an index", "name a layer without an index")
             # with defaults resolved: an absent head_dim may equal a given one
             ours, theirs = (dict(mixer) | mixer.sizes(width)._asdict() for mixer in (self, source))
             if differing := [name for name in OF_KEYS if ours[name] != theirs[name]]:
-                invalid("", f"{', '.join(differing)} differs from the layer that it reads", "make them equal")
+                invalid("", f"{', '.join(differing)} differs from the referenced layer", "make them equal")
 
     def _rotation_fits(self, head_dim: int) -> None:
         if not isinstance(self.position, Rotary):
@@ -284,12 +284,12 @@ class Attention(Mixer):
                 divisors = [h for h in range(1, width + 1) if width % h == 0]
                 # the three divisors nearest to the number that was given
                 near = sorted(sorted(divisors, key=lambda h: abs(h - self.num_heads))[:3])
-                invalid("num_heads", cause, f"use {', '.join(map(str, near))} or give head_dim")
+                invalid("num_heads", cause, f"use {', '.join(map(str, near))} or set head_dim")
             self._rotation_fits(width // self.num_heads)
         gate = self.value_embedding and self.value_embedding.gate
         if gate and gate.features is not None and gate.features > width:
             cause = f"{gate.features} is more than d_model {width}"
-            invalid("value_embedding.gate.features", cause, f"use at most {width}, or leave it out")
+            invalid("value_embedding.gate.features", cause, f"use at most {width}, or remove it")
         if self.position.reads_queries:
             if not causal:
                 cause = f"{self.position.kind} positions have no keys for later positions"
@@ -297,11 +297,11 @@ class Attention(Mixer):
             if width % 2:  # relative positions are sinusoids of d_model features, projected to keys
                 invalid("position", f"{width} features cannot be paired for sinusoids", "use an even d_model")
         if causal and isinstance(self.pattern, BigBird):
-            cause = "bigbird's random and last blocks look ahead, and a decoder must not"
+            cause = "bigbird's random and last blocks look ahead, which a decoder must not"
             invalid("pattern", cause, "use strided, fixed or window, or an encoder")
         if causal and self.projects_globally:
             cause = "in a decoder the first tokens see no distant ones"
-            invalid("pattern.global_projections", cause, "leave it out, or use an encoder")
+            invalid("pattern.global_projections", cause, "remove it, or use an encoder")
 
     @property
     def stack_bias(self) -> tuple[RelativeBias, int] | None:
@@ -326,7 +326,7 @@ class Attention(Mixer):
             cause = "depends on the sequence length, and each process has only a part of a sequence"
             return NeedsWholeRows("position.scaling", cause, "use another scaling, or set parallel.context to 1")
         if self.position.reads_queries:
-            cause = "adds to the scores of whole sequences, and each process has only a part of one"
+            cause = "adds to the scores of whole sequences, but each process has only a part of a sequence"
             return NeedsWholeRows("position", cause, "use other positions, or set parallel.context to 1")
         if self.projects_globally:
             cause = "global tokens with their own projections are in one process, and all processes must see them"

@@ -92,4 +92,4 @@ class DisentangledAttention(Mixer):
         if width % self.num_heads:
             invalid("num_heads", f"{self.num_heads} does not divide d_model {width}", "use a divisor of d_model")
         if causal:
-            invalid("", "each position sees later ones, and a decoder must not", "use attention, or an encoder")
+            invalid("", "each position sees later positions, which a decoder must not", "use attention, or an encoder")

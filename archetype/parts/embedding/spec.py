@@ -71,7 +71,7 @@ class Embedding(TokenEmbedding):
     @model_validator(mode="after")
     def _projects_narrow_vectors(self) -> Self:
         if self.project_first and self.width is None:
-            invalid("project_first", "the vectors have d_model features already", "give width, or leave it out")
+            invalid("project_first", "the vectors have d_model features already", "set width, or remove it")
         return self
 
     @property
@@ -122,14 +122,14 @@ class PairEmbedding(Embedding):
     def _source_shares_a_table(self) -> Self:
         if self.source is not None and not self.shared:
             invalid(
-                "source", "without a shared table each side has its own embedding", "leave it out, or use shared: true"
+                "source", "without a shared table each side has its own embedding", "remove it, or use shared: true"
             )
         if self.source is not None and self.source.per_layer is not None:
-            invalid("source.per_layer", "the source shares the token table and has no per-layer table", "leave it out")
+            invalid("source.per_layer", "the source shares the token table and has no per-layer table", "remove it")
         if self.source is not None and self.source.width != self.width:
-            invalid("source.width", "the shared table has another width", "give both the same")
+            invalid("source.width", "the shared table has another width", "use the same for both")
         if self.source is not None and self.source.project_first != self.project_first:
-            invalid("source.project_first", "differs from the target's project_first", "give both the same")
+            invalid("source.project_first", "differs from the target's project_first", "use the same for both")
         return self
 
     @property

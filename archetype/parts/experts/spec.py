@@ -102,11 +102,11 @@ class MixtureOfExperts(FeedForward):
         if chosen > experts:
             invalid("experts_per_token", f"{chosen} is more than num_experts {experts}", f"use at most {experts}")
         if self.shared_gate and self.shared is None:
-            invalid("shared_gate", "needs a shared expert", "give one, or leave shared_gate out")
+            invalid("shared_gate", "needs a shared expert", "add a shared expert, or remove shared_gate")
         if self.router.routes_tokens:
             for name, is_set in (("groups", self.groups is not None), ("balance_loss", self.balance_loss > 0)):
                 if is_set:
-                    invalid(name, "the router selects experts by token id", "leave it out")
+                    invalid(name, "the router selects experts by token id", "remove it")
         if self.groups is not None:
             groups, of = self.groups.groups_per_token, self.groups.num_groups
             if experts % of:

@@ -202,7 +202,7 @@ class LongRopeScaling(Scaling):
         for name, factors in (("short_factors", self.short_factors), ("long_factors", self.long_factors)):
             if len(factors) != rotary_dim // 2:
                 cause = f"{len(factors)} divisors for {rotary_dim // 2} pairs of rotated features"
-                invalid(f"position.scaling.{name}", cause, f"give {rotary_dim // 2}")
+                invalid(f"position.scaling.{name}", cause, f"use {rotary_dim // 2} divisors")
 
 
 class ProportionalScaling(Scaling):

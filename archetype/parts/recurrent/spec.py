@@ -23,7 +23,7 @@ class _Recurrent(Mixer):
         if self.bidirectional and width % 2:
             invalid("bidirectional", f"{width} features cannot be halved", "use an even d_model")
         if self.bidirectional and causal:
-            invalid("bidirectional", "a decoder must not read from the end", "leave it out, or use an encoder")
+            invalid("bidirectional", "a decoder must not read from the end", "remove it, or use an encoder")
 
 
 @part

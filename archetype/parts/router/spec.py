@@ -55,5 +55,5 @@ class HashRouter(Router):
     @model_validator(mode="after")
     def _experts_are_fixed(self) -> "HashRouter":
         if self.expert_bias:
-            invalid("expert_bias", "has no effect, since the token id selects the experts", "leave it out")
+            invalid("expert_bias", "has no effect, since the token id selects the experts", "remove it")
         return self

@@ -39,8 +39,8 @@ class MixersTogether(Mixer):
         _check(self.parts, self.scales, self.input_scales)
         for index, mixer in enumerate(self.parts):
             if mixer.own != mixer:
-                cause = "it reads another layer, which mixers side by side cannot do"
-                invalid(f"parts[{index}]", cause, "give a mixer that reads no other layer")
+                cause = "reads another layer, which mixers side by side cannot do"
+                invalid(f"parts[{index}]", cause, "use a mixer that reads no other layer")
         return self
 
     @property
@@ -118,7 +118,7 @@ def _named(parts: Sequence[Content]) -> Iterator[tuple[str, Any]]:
 def _check(parts: Sequence[Part], scales: Scales | None, input_scales: Scales | None) -> None:
     for name, factors in (("scales", scales), ("input_scales", input_scales)):
         if factors is not None and len(factors) != len(parts):
-            invalid(name, f"{len(factors)} factors for {len(parts)} parts", "give one factor for each part")
+            invalid(name, f"{len(factors)} factors for {len(parts)} parts", "use one factor for each part")
     for index, inner in enumerate(parts):
         if inner.is_absent:
-            invalid(f"parts[{index}]", "is absent", "leave it out")
+            invalid(f"parts[{index}]", "is absent", "remove it")

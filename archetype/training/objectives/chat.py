@@ -40,7 +40,7 @@ class Chat(ObjectiveConfig):
 
     def build(self, inputs: ObjectiveInputs) -> "ChatObjective":
         if self.packed:
-            check_documents_are_separate(inputs.spec, "objective.packed", "leave objective.packed out")
+            check_documents_are_separate(inputs.spec, "objective.packed", "remove objective.packed")
         return ChatObjective(inputs, self.packed)
 
 

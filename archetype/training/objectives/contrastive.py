@@ -61,7 +61,7 @@ class ContrastiveObjective(TextVectorObjective):
         training, validation = inputs.data.split(inputs.texts)
         if len(counts := {len(negatives_of(record)) for record in (*training, *validation)}) > 1:
             cause = f"some rows have {min(counts)} negatives and others have {max(counts)}"
-            raise DataError(inputs.data.examples[0], cause, "give every row the same number")
+            raise DataError(inputs.data.examples[0], cause, "use the same number in every row")
         super().__init__(inputs, *(Examples(self._columns(records)) for records in (training, validation)))
 
     def _columns(self, records: Records) -> list[list[str]]:

@@ -62,7 +62,7 @@ class DPOObjective(Objective):
         self.inputs, self.beta, self.num_too_long = inputs, beta, 0
         self.training, self.validation = (self._pairs(records) for records in inputs.data.split(inputs.texts))
         if not self.training or not self.validation:
-            cause = f"no pair of completions fits into {inputs.sequence_length} tokens"
+            cause = f"no completion pair fits into {inputs.sequence_length} tokens"
             raise SpecError("sequence_length", cause, "increase sequence_length")
         lengths = np.array([max(len(ids) for ids, _ in pair) for pair in self.training])
         self.order = OrderByLength(lengths, inputs.batch_size, inputs.seed)
@@ -71,7 +71,7 @@ class DPOObjective(Objective):
             [ids for ids, _ in sequences], [marks.astype(np.int32) for _, marks in sequences]
         ).fingerprint
         counts = ExampleCounts(inputs.sequence_length, num_too_long=self.num_too_long)
-        self.description = counts.described(f"{len(self.training):,} pairs of completions")
+        self.description = counts.described(f"{len(self.training):,} completion pairs")
         # each pair is two rows of one forward pass
         self.batch_shape = 2 * self.order.batch_size, max(len(ids) for ids, _ in sequences) - 1
         self.num_validation_batches = -(-len(self.validation) // self.order.batch_size)
@@ -176,8 +176,8 @@ class DPOObjective(Objective):
             marks = [False] * len(before) + row.is_answer + [True] * len(after)
             return Row(before + row.ids + after, marks, row.text)
         if self.inputs.template is None or not isinstance(prompt, list) or not isinstance(completion, list):
-            cause = f"{str(prompt)[:40]!r} and its completions are neither texts nor messages for a chat template"
-            raise DataError("data.examples", cause, "give texts, or messages to a model with a chat template")
+            cause = f"prompt {str(prompt)[:40]!r} and its completions must all be text, or all be messages"
+            raise DataError("data.examples", cause, "use text, or use messages with a model that has a chat template")
         asked, answered = prompt_and_answer(prompt, completion, self.inputs.template)
         row.extend(asked, False, tokenizer)
         row.extend(answered, True, tokenizer)

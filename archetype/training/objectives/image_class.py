@@ -48,7 +48,7 @@ class ImageClass(ObjectiveConfig):
         chosen = names or (tuple(labels or ()) if num_classes == num_before else ())
         if chosen and len(chosen) < num_classes:
             cause = f"names {len(chosen)} classes, but the images have {num_classes}"
-            raise SpecError("objective.labels", cause, "name all, or leave labels out")
+            raise SpecError("objective.labels", cause, "name all, or remove labels")
         num_classes = len(chosen) or num_classes
         return self.replace(labels=chosen), spec if num_before == num_classes else spec.with_class_head(num_classes)
 
@@ -91,20 +91,26 @@ class ImageClassObjective(Objective):
 
 def _images(data: ImageData, spec: ModelSpec) -> Images:
     if not data.file:
-        raise SpecError("data.file", "no file is given", "name a file with --images or in the recipe")
+        raise SpecError("data.file", "no file was passed", "name a file with --images or in the recipe")
     assert spec.image_shape is not None
     try:
         return open_images(Path(data.file), *spec.image_shape, data.image_processor)
     except OtherSize as error:
         num_channels, side, _ = shape_of_images(Path(data.file)) or (*spec.image_shape, 0)
-        remedy = f"change either, as by --set spec.num_channels={num_channels} --set spec.image_size={side}"
+        remedy = (
+            f"change one of them, for example with --set spec.num_channels={num_channels} --set spec.image_size={side}"
+        )
         raise DataError(error.place, error.cause, remedy) from None
 
 
 def _check_classes(images: Images, file: str, spec: ModelSpec) -> None:
     if images.labels.max() >= spec.head.num_classes:
-        cause = f"holds class {images.labels.max()}, but the model has {spec.head.num_classes} classes, numbered from 0"
-        raise DataError(file, cause, f"change either, as by --set spec.head.num_classes={images.labels.max() + 1}")
+        cause = (
+            f"contains class {images.labels.max()}, but the model has {spec.head.num_classes} classes, numbered from 0"
+        )
+        raise DataError(
+            file, cause, f"change one of them, for example with --set spec.head.num_classes={images.labels.max() + 1}"
+        )
 
 
 def _tensors(images: Images) -> Batch:

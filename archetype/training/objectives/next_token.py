@@ -33,7 +33,7 @@ class NextToken(ObjectiveConfig):
             return NextTokenObjective(corpus, *sizes)
         if corpus.separate:
             field = "data.cross_document_attention"
-            check_documents_are_separate(inputs.spec, field, f"leave {field} out")
+            check_documents_are_separate(inputs.spec, field, f"remove {field}")
         return PackedNextTokenObjective(corpus, *sizes)
 
 

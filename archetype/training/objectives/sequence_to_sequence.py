@@ -38,7 +38,7 @@ class SequenceToSequence(ObjectiveConfig):
         training, validation = (tokenized(*side, inputs.text_tokenizer, longest) for side in sides)
         if not len(training) or not len(validation):
             cause = f"only {len(training)} training and {len(validation)} validation pairs fit into {longest} tokens"
-            raise SpecError("data", cause, "give more pairs, or a longer sequence_length")
+            raise SpecError("data", cause, "use more pairs, or a longer sequence_length")
         num_pairs = sum(len(sources) for sources, _ in sides)
         counts = ExampleCounts(
             longest,

@@ -68,7 +68,7 @@ class SpanCorruptionObjective(TextObjective):
         self.config, self.first_sentinel = config, first_sentinel
         if min(sequence_length, self.validation_windows.shape[1] - 1) < 2:
             cause = "a window of one token has no span to cut out"
-            raise DataError("text", cause, "give a longer text or sequence_length")
+            raise DataError("text", cause, "use a longer text or sequence_length")
 
     def examples(self, windows: Tokens, step: int) -> Batch:
         """Return sources (B, S) and targets (B, T + 1). All rows have the same number of spans and of removed tokens.

@@ -62,5 +62,5 @@ def corpus_of(inputs: ObjectiveInputs, separates_documents: bool = False) -> Cor
     corpus = inputs.data.tokenized(inputs.texts, inputs.text_tokenizer)
     if isinstance(corpus, Documents) and corpus.separate and not separates_documents:
         cause = "false needs the objective next_token and a decoder"
-        raise SpecError("data.cross_document_attention", cause, "leave it out")
+        raise SpecError("data.cross_document_attention", cause, "remove it")
     return corpus

@@ -164,9 +164,9 @@ def chosen_labels(
     chosen = configured or (names_of_head if names <= set(names_of_head) else in_order)
     if unknown := sorted(names - set(chosen)):
         cause = f"lacks the class {unknown[0]!r:.60} of the data"
-        raise SpecError("objective.labels", cause, "add the class, or leave labels out")
+        raise SpecError("objective.labels", cause, "add the class, or remove labels")
     if len(chosen) < 2:
-        raise DataError(field, f"has one class, {in_order[0]!r:.60}", "give texts of at least two classes")
+        raise DataError(field, f"has one class, {in_order[0]!r:.60}", "use texts of at least two classes")
     return chosen
 
 

@@ -60,9 +60,7 @@ class Parallel(Spec):
     def resized(self, assignments: Sequence[str]) -> "Parallel":
         """Return a copy with other sizes, given as `parallel.shard=4`. Raise a SpecError for other assignments."""
         if others := [assignment for assignment in assignments if not assignment.startswith("parallel.")]:
-            raise SpecError(
-                "--set", f"a resumed run keeps its recipe, which {others[0]!r} would change", "leave it out"
-            )
+            raise SpecError("--set", f"a resumed run keeps its recipe, which {others[0]!r} would change", "remove it")
         data = self.dump()
         put(data, [text.removeprefix("parallel.") for text in assignments])
         return Parallel.parse(data)
@@ -107,7 +105,7 @@ class Parallel(Spec):
 
     def _check_weights(self, recipe: "Recipe") -> None:
         if self.num_processes > 1 and recipe.weights_dtype != "float32":
-            raise SpecError("weights_dtype", "bfloat16 weights cannot be trained by several processes", "leave it out")
+            raise SpecError("weights_dtype", "bfloat16 weights cannot be trained by several processes", "remove it")
         if recipe.adapter is not None and max(self.tensor, self.pipeline) > 1:
             raise SpecError("adapter", "cannot be combined with tensor or pipeline", "use data_parallel and shard")
         if self.pipeline > 1 and recipe.objective is not None and recipe.objective.kind != "next_token":
@@ -123,25 +121,25 @@ class Parallel(Spec):
             raise SpecError("optimizer", cause, "use adamw, lion or sgd in 32 bits, or data_parallel alone")
         if recipe.compile and max(self.tensor, self.expert, self.context) > 1:
             cause = "cannot be combined with tensor, expert or context parallelism"
-            raise SpecError("compile", cause, "leave it out")
+            raise SpecError("compile", cause, "remove it")
 
     def _check_context(self, spec: ModelSpec, recipe: "Recipe") -> None:
         objective, length = recipe.objective, recipe.sequence_length or spec.context_length
         kind = "next_token" if objective is None else objective.kind
         if not spec.shares_positions or kind not in PREDICTED_PER_POSITION:
-            cause = f"supports next_token and masked_token of decoders and encoders, not {kind} of a {spec.kind}"
+            cause = f"supports only next_token and masked_token on decoders and encoders, not {kind} on {spec.kind}"
             raise SpecError(
-                "parallel.context", cause, "set parallel.context to 1; shard, tensor and recompute save memory too"
+                "parallel.context", cause, "set parallel.context to 1; to save memory, use shard, tensor or recompute"
             )
         if self.pipeline > 1:
             raise SpecError(
                 "parallel.context", "cannot be combined with pipeline", "set parallel.context or parallel.pipeline to 1"
             )
         if spec.further_stack is not None:
-            cause = "further_tokens read later tokens of the row, which other processes may hold"
-            raise SpecError("parallel.context", cause, "set parallel.context to 1, or leave further_tokens out")
+            cause = "further_tokens read later tokens of the row, which other processes may have"
+            raise SpecError("parallel.context", cause, "set parallel.context to 1, or remove further_tokens")
         if length % (pieces := 2 * self.context):
-            cause = f"{length} tokens do not split into {pieces} equal pieces, two for each process of context"
+            cause = f"{length} is not divisible by {pieces}, twice parallel.context"
             raise SpecError("sequence_length", cause, f"use a multiple of {pieces}")
         for path, part in _contents(spec):
             if (reason := part.needs_whole_rows) is not None:
@@ -159,7 +157,7 @@ class Parallel(Spec):
             raise SpecError("parallel.pipeline", cause, "use data_parallel and tensor")
         if spec.further_stack is not None:
             cause = "further_tokens need the first and the last stage"
-            raise SpecError("parallel.pipeline", cause, "set parallel.pipeline to 1, or leave further_tokens out")
+            raise SpecError("parallel.pipeline", cause, "set parallel.pipeline to 1, or remove further_tokens")
         has_table = any(stack.relative_bias is not None for stack in spec.stacks)
         if has_table or any(part.adds_to_loss for _, part in _contents(spec)):
             cause = "stages do not pass on relative position tables or balance losses"
@@ -179,7 +177,7 @@ class Parallel(Spec):
     def _check_stages(self, stack: StackView) -> None:
         if not stack.residual.is_sum:
             cause = f"stages do not pass on residual {stack.residual.dump()['kind']}"
-            raise SpecError("parallel.pipeline", cause, "set parallel.pipeline to 1, or leave residual out")
+            raise SpecError("parallel.pipeline", cause, "set parallel.pipeline to 1, or remove residual")
         if (used := stack.used_of_other_stage(self.pipeline)) is not None:
             cause = f"layer {used[0]} uses the weights of layer {used[1]}, which is in another stage"
             raise SpecError(

@@ -367,7 +367,7 @@ def test_an_edited_extension_is_said_and_refused_where_a_run_goes_on(tmp_path: P
     assert model_hash(lm) != made_with  # and --output goes on with another model
     with pytest.raises(CheckpointError) as refused:
         resume(tmp_path / "run", cpu, steps=6)
-    assert str(refused.value) == f"{tmp_path / 'run'}: {change}; restore it, or give --allow-changes"
+    assert str(refused.value) == f"{tmp_path / 'run'}: {change}; restore it, or pass --allow-changes"
     with pytest.warns(ChangedExtension):
         state = resume(tmp_path / "run", cpu, steps=8, allow_changes=True)
     run(state, lambda event: None)

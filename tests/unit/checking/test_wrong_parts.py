@@ -149,7 +149,7 @@ def test_a_right_mixer_fails_nothing() -> None:
             SumModule,
             CountsABias,
             "parameters as counted",
-            "blocks.0.mixer: its cost counts 600 parameters, and its module has 576",
+            "blocks.0.mixer: its cost formula counts 600 parameters, but its module has 576",
         ),
         (SumModule, CountsTwoStates, "state bytes as counted", "counts 768 bytes, but the state has 384"),
     ],

@@ -172,8 +172,8 @@ def test_what_a_folder_does_not_say_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out" / "model.safetensors").unlink()
     for source, cause in (
         (tmp_path / "out", f"{tmp_path / 'out' / 'config.json'}: has no safetensors next to it"),
-        ("llama-3-8b", "dtype: it is not known in which types llama-3-8b was published"),
-        (model_spec, "dtype: it is not known in which types the model was published"),
+        ("llama-3-8b", "dtype: the dtypes in which llama-3-8b was published are unknown"),
+        (model_spec, "dtype: the dtypes in which the model was published are unknown"),
     ):
         with pytest.raises(SpecError) as caught:
             archetype.cost_report(source, dtype="published")

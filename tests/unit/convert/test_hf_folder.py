@@ -286,9 +286,7 @@ FLAGS = {
     "marian": ("tie_word_embeddings", "scale_embedding", "share_encoder_decoder_embeddings"),
 }
 # but RoBERTa and ALBERT, whose rows are BERT's
-by_family = pytest.mark.parametrize(
-    "name", every(3, (name for name in designs() if name not in ("roberta", "albert")))
-)
+by_family = pytest.mark.parametrize("name", every(3, (name for name in designs() if name not in ("roberta", "albert"))))
 
 
 @by_family
@@ -391,7 +389,7 @@ def test_an_id_that_is_none_is_refused(models: dict[str, Model], tmp_path: Path)
 
 def test_a_place_that_is_no_model_is_named(tmp_path: Path) -> None:
     assert refusal(tmp_path / "none") == (
-        f"{tmp_path / 'none'}: there is no such folder; give a run directory, a Hugging Face folder or a GGUF file"
+        f"{tmp_path / 'none'}: there is no such folder; pass a run directory, a Hugging Face folder or a GGUF file"
     )
     assert refusal(tmp_path).startswith(f"{tmp_path}: is neither a run directory (spec.yaml) nor a Hugging Face folder")
 

@@ -40,7 +40,7 @@ def test_epochs_differ_in_order_and_offset_and_seeds_differ() -> None:
 
 
 def test_too_short_a_text_is_refused() -> None:
-    with pytest.raises(DataError, match="text: has 16 tokens, fewer than the 17 needed for one row; give a"):
+    with pytest.raises(DataError, match="text: has 16 tokens, fewer than the 17 needed for one row; use a"):
         Batches(np.arange(16, dtype=np.int32), 1, 8, 0)
 
 

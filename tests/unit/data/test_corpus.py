@@ -43,7 +43,7 @@ def test_the_library_of_this_python_is_a_few_megabytes_of_english(monkeypatch: p
 
 def test_a_python_without_the_sources_of_its_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
-    with pytest.raises(DataError, match="this Python lacks the sources of its standard library; give a text with"):
+    with pytest.raises(DataError, match="this Python lacks the sources of its standard library; pass a text with"):
         library_text.library_text()
 
 

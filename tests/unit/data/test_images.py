@@ -13,7 +13,7 @@ from archetype.data.images import ImageBatches, Images, read_images
 from archetype.errors import DataError
 
 PLAIN = "is not an .npz file of plain numbers; write it with numpy.savez"
-PIXELS, LABELS = "give (N, C, H, W) numbers", "give integer labels of shape (N,)"
+PIXELS, LABELS = "use an array of shape (N, C, H, W)", "use integer labels of shape (N,)"
 
 
 def saved(folder: Path, **arrays: Any) -> Path:
@@ -71,7 +71,7 @@ def test_a_lone_array_and_a_folder_are_refused(tmp_path: Path) -> None:
 def test_a_missing_array_is_named(tmp_path: Path, name: str) -> None:
     arrays = {"images": np.zeros((2, 2, 2)), "labels": np.array([0, 1])}
     arrays.pop(name)
-    assert refusal(saved(tmp_path, **arrays)) == f"contains no array named {name}; save it with {name}"
+    assert refusal(saved(tmp_path, **arrays)) == f"contains no array named {name}; save the file with an array {name}"
 
 
 def test_a_damaged_file_is_refused_wherever_the_damage_is(tmp_path: Path) -> None:
@@ -138,8 +138,8 @@ def test_other_shapes_and_types_are_refused(tmp_path: Path, images: Any, labels:
 @pytest.mark.parametrize(
     ("pixel", "label", "cause"),
     [
-        *((pixel, 0, "holds a number that is not finite") for pixel in (np.nan, np.inf, 1e300)),
-        *((0.0, label, "holds a label below 0") for label in (-1, np.uint64(2**64 - 1))),
+        *((pixel, 0, "contains a number that is not finite") for pixel in (np.nan, np.inf, 1e300)),
+        *((0.0, label, "contains a negative label") for label in (-1, np.uint64(2**64 - 1))),
     ],
 )
 def test_numbers_that_cannot_be_learned_are_refused(tmp_path: Path, pixel: float, label: int, cause: str) -> None:
@@ -159,7 +159,7 @@ def test_a_share_is_held_out_by_the_seed() -> None:
 
 
 def test_too_few_to_hold_some_out_are_refused() -> None:
-    with pytest.raises(DataError, match="images: 1 are too few for training and validation; give more images"):
+    with pytest.raises(DataError, match="images: 1 are too few for training and validation; add more images"):
         images(1).split(0.1, 0)
 
 

@@ -114,7 +114,7 @@ def test_held_out_rows_are_all_or_evenly_spread(tmp_path: Path) -> None:
 
 def test_weights_and_sources_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     one = written(tmp_path, ["one"])
-    with pytest.raises(DataError, match=r"its 1 documents split into . and . for training and validation; add"):
+    with pytest.raises(DataError, match=r"the 1 documents split into . and . for training and validation; add"):
         Documents([one], 0.1)
     many = written(tmp_path, [str(n) for n in range(100)], "b")
     message = "parts: these weights need a cycle of 100,000,001 rows; use weights with fewer digits"

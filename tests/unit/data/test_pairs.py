@@ -52,8 +52,8 @@ def test_only_line_ends_end_lines() -> None:
 def test_files_of_different_length_are_refused(source: str, target: str, num_tokens: tuple[int, int]) -> None:
     with pytest.raises(DataError) as caught:
         read_lines(source, target, PLACE)
-    cause = f"the source has {num_tokens[0]} lines and the target {num_tokens[1]}"
-    assert str(caught.value) == f"{PLACE}: {cause}; give parallel files, line by line"
+    cause = f"the source has {num_tokens[0]} lines, but the target has {num_tokens[1]}"
+    assert str(caught.value) == f"{PLACE}: {cause}; line i of the target must translate line i of the source"
 
 
 def test_a_source_ends_with_the_mark_and_a_target_has_it_at_both_ends() -> None:

@@ -48,11 +48,11 @@ def test_what_is_not_a_text_is_refused_with_its_line_in_json_lines(value: object
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("a, b,x", "line 3: has 3 fields, but the header has 2; put fields that hold commas in quotes"),
+        ("a, b,x", "line 3: has 3 fields, but the header has 2; put fields that contain commas in quotes"),
         ("a", "line 3: has 1 field, but the header has 2; add the others"),
-        (",x", "line 3: has no text; give it a text"),
+        (",x", "line 3: has no text; add a text"),
         ('"a\nb",x,y', "line 4: has 3 fields, but the header has 2"),
-        ('"a\nb",x\n,x', "line 5: has no text; give it a text"),
+        ('"a\nb",x\n,x', "line 5: has no text; add a text"),
     ],
 )
 def test_a_row_of_another_number_of_fields_is_refused(line: str, message: str, tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_what_cannot_be_read_is_named_with_its_place(tmp_path: Path) -> None:
         "a.jsonl": f"line 2: has no column 'text'; it has body; {NAME_COLUMN}",
         "b.jsonl": "line 2: is not a JSON object: Expecting value",
         "c.txt": "is not UTF-8 at byte 5; save it as UTF-8",
-        "d.txt.gz": "is not a whole gzip file; download it again",
+        "d.txt.gz": "is truncated, or not a gzip file; download it again",
     }.items():
         assert f"{tmp_path / name}: {message}" in refusal(tmp_path / name)
     with pytest.raises(DataError, match=r"nowhere.jsonl: cannot be read: No such file"):

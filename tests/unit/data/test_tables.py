@@ -59,7 +59,7 @@ BAD = {  # of a file: its records, of which some are bad, and what is said of ea
     "a.jsonl": (b'{"text": "a", "label": 1}\nno\n{"text": "b"}\n{"text": 3, "label": 1}\n'
         b'{"text": "c\xff", "label": 1}\n' b'{"text": "\\ud83d", "label": 1}\n[]\n{"text": "g", "label": 1}', "ag", {
         "line 2": "is not a JSON object", "line 3": "has no label; it has text", "line 4: text": "3 is not a text",
-        "line 5": "is not UTF-8", "line 6": "holds half of a surrogate pair", "line 7": "is not a JSON object"}),
+        "line 5": "is not UTF-8", "line 6": "contains an unpaired surrogate", "line 7": "is not a JSON object"}),
     "a.json": (b'[{"text": "a", "label": 1}, 3, {"text": "\xff", "label": 1}, {"text": "g", "label": 2}]', "ag", {
         "record 2": "is not a JSON object", "record 3": "is not UTF-8"}),
 }  # fmt: skip
@@ -80,7 +80,7 @@ def test_bad_records_are_left_out_with_a_count_and_no_more(name: str, tmp_path: 
     for limit in range(len(bad)):
         with skipping(limit), pytest.raises(DataError) as caught:
             read_counting(lambda: read_records(file, TEXT_AND_LABEL))
-        assert str(caught.value).endswith(f", or leave out all bad records: --skip-bad {len(bad)}")
+        assert str(caught.value).endswith(f", or skip all bad records: --skip-bad {len(bad)}")
         assert limit or caught.value.place == f"{file}: {first}"
     with pytest.raises(DataError) as caught:  # where nobody can ask for it, nobody is told to
         read_records(file, TEXT_AND_LABEL)

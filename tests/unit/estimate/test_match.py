@@ -36,12 +36,12 @@ def test_a_field_that_ends_short_of_the_target_is_refused() -> None:
     """By its largest or its smallest value, or because the measure does not follow it; within 1 % it is a match."""
     small, large = families.preset("llama-tiny"), families.preset("llama-3-8b")
     with pytest.raises(
-        SpecError, match=r"^layers\[\*\].feedforward.d_ff: gives .* of parameters, and .* has .*; solve"
+        SpecError, match=r"^layers\[\*\].feedforward.d_ff: reaches .* parameters, but .* has .*; solve"
     ):
         match(large, small, "parameters")
-    with pytest.raises(SpecError, match=r"^num_layers: gives .* to .* of parameters"):
+    with pytest.raises(SpecError, match=r"^num_layers: reaches .* to .* parameters"):
         match(small, large, "parameters", "num_layers")
-    with pytest.raises(SpecError, match=r"^vocab_size: gives [\d,]+ of state, and gpt2-tiny has"):
+    with pytest.raises(SpecError, match=r"^vocab_size: reaches [\d,]+ state, but gpt2-tiny has"):
         match(small, GPT2, "state", "vocab_size")
     assert match(small, small, "state", "vocab_size").amount == amount(small, "state", small.context_length)
 
@@ -60,7 +60,7 @@ def test_a_budget_takes_the_place_of_a_model() -> None:
     assert result.target == 120_000 and result.path == "layers[*].feedforward.d_ff"
     assert result.spec == match(LLAMA, result.spec, "parameters").spec
     assert abs(result.amount - 120_000) <= 3 * 2 * 64 / 2  # d_ff of one more adds three rows of 64 to both layers
-    with pytest.raises(SpecError, match=r"^layers\[\*\].feedforward.d_ff: gives .*, and the budget is 10; solve"):
+    with pytest.raises(SpecError, match=r"^layers\[\*\].feedforward.d_ff: reaches .*, but the budget is 10; solve"):
         match(LLAMA, 10, "parameters")
 
 

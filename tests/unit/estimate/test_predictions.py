@@ -180,7 +180,7 @@ def test_a_device_without_a_published_peak_is_timed_in_decoding_alone() -> None:
     assert (decode.phase, decode.bound) == ("decode", "memory")
     assert decode.seconds == decode.memory_seconds == decode.traffic / 546e9
     assert [phase.phase for phase in too_large(report, m4)] == ["train", "train_recomputed"]
-    with pytest.raises(SpecError, match="no peak of FLOPs for M4-Max"):
+    with pytest.raises(SpecError, match="no peak FLOPs for M4-Max"):
         m4.peak("bfloat16")
 
 

@@ -88,7 +88,7 @@ def test_a_pair_too_long_is_named_by_its_line_with_empty_pairs_counted(tmp_path:
     for side, lines in sides.items():
         (tmp_path / side).write_text("\n".join(lines))
     (tmp_path / "pairs.csv").write_text(f'source,target\n" ",x\n"b\nb",y\n\na,{"z" * 40}\n')
-    cause = "has a side of 41 tokens and the model's context holds 30; cut it into sentences"
+    cause = "has a source or target of 41 tokens, but the model's context is 30; split it into sentences"
     for data, place in (
         ((tmp_path / "source", tmp_path / "target"), f"{tmp_path}/source, {tmp_path}/target: line 4"),
         (tmp_path / "pairs.csv", "pairs.csv: line 6"),
@@ -140,13 +140,16 @@ def test_a_text_is_scored_with_its_accuracy_and_cut_where_it_has_a_class(tmp_pat
 
 def test_what_cannot_be_evaluated_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = build_untrained("llama-tiny")
-    with pytest.raises(ArchetypeError, match="the model has no classes, values or targets; give a text that it is to"):
+    with pytest.raises(
+        ArchetypeError, match="the model has no classes, values or targets; evaluate the model on plain"
+    ):
         archetype.evaluate(lm, data=tmp_path / "texts.csv")
     for arguments, message in (
-        (["--text", "a", "--data", "b"], "evaluate: takes one kind of data; give FILE, --text, --data"),
+        (["--text", "a", "--data", "b"], "evaluate: accepts exactly one kind of data; pass FILE, --text, --data"),
         (["--data", "a", "--stride", "4"], "--stride: has no effect without --text or FILE; add --text or"),
         (["--text", "a", "--num-beams", "4"], "--num-beams: has no effect without --source or --data"),
-        ([], "evaluate: takes one kind of data"), (["--source", "a"], "--source: has no effect without --target"),
+        ([], "evaluate: accepts exactly one kind of data"),
+        (["--source", "a"], "--source: has no effect without --target"),
         (["--data", "b", "--num-beams", "0"], "num_beams: 0 is too small"),
     ):  # fmt: skip
         with pytest.raises(ArchetypeError, match=message):

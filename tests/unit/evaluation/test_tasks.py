@@ -87,9 +87,9 @@ def test_continuations_are_scored_as_one_by_one() -> None:
         assert is_greedy == bool((logits.argmax(-1) == targets).all())
     assert results[-1][1] and not all(is_greedy for _, is_greedy in results)
     for pair, cause in (
-        (([], [1]), "has an empty context; give it a context"),
-        (([1], []), "has no token; give it some text"),
-        (([1], [1] * 13), "has 13 tokens, and the model's context holds 12; shorten it"),
+        (([], [1]), "has an empty context; add a context"),
+        (([1], []), "has no token; add some text"),
+        (([1], [1] * 13), "has 13 tokens, but the model's context is 12; shorten it"),
     ):
         with pytest.raises(DataError, match=f"^continuation 1: {cause}"):
             score_continuations(lm.model, [pair])  # type: ignore[arg-type]
@@ -214,9 +214,9 @@ def alone_equal_settings(tmp_path: Path) -> None:
     again = ask(ours, one | {"max_gen_toks": 6}, 64)
     assert len(set(again)) > 50 and ask(ours, one | {"max_gen_toks": 6}, 64) == again
     for wrong, message in (
-        ({"do_sample": True}, "do_sample: is True and the temperature is 0; give a temperature above 0"),
-        ({"until": ["a", ""]}, "until: holds an empty text"),
-        ({"num_beams": 4}, "num_beams: 4 is not supported; leave it out"),
+        ({"do_sample": True}, "do_sample: is True and the temperature is 0; set a temperature above 0"),
+        ({"until": ["a", ""]}, "until: contains an empty string"),
+        ({"num_beams": 4}, "num_beams: 4 is not supported; remove it"),
         ({"seed": 4}, "seed: 4 is not supported"),
         ({"max_length": 40}, "max_length: 40 is not supported"),
     ):
@@ -265,7 +265,7 @@ def alone_empty_contexts(tmp_path: Path) -> None:
         places = range(len(before) - 1, len(before) + len(after) - 1)
         expected.append(float(sum(logprobs[place, token] for place, token in zip(places, after, strict=True))))
     assert [logprob for logprob, _ in ask(ours, "loglikelihood", *joined)] == pytest.approx(expected, rel=1e-5)
-    with pytest.raises(DataError, match=r"^answer '': has no token after 'a model'; give each answer"):
+    with pytest.raises(DataError, match=r"^answer '': adds no tokens to the context 'a model'; every answer"):
         ask(ours, "loglikelihood", ("a model", ""))
     bare = LanguageModel(lm.spec, lm.model, train_tokenizer("characters", TEXT, None))
     with pytest.raises(DataError, match=r"^tokenizer: has neither bos nor eos"):

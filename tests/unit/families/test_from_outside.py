@@ -49,7 +49,7 @@ def test_a_family_is_read_and_written_back_to_the_bit(tmp_path: Path) -> None:
 def test_a_name_that_is_taken_is_refused() -> None:
     for family, cause in (
         (Family("llama", {}), "llama: a family of this name is already registered; choose another name"),
-        (Family("tides", {}, TIDE.published), "tides: its format has the model_type tide; give both the same name"),
+        (Family("tides", {}, TIDE.published), "tides: its format has the model_type tide; use the same name for both"),
         (Family("tides", {"gpt2": PRESETS["tide-tiny"]}), "gpt2: a preset of this name is already registered;"),
     ):
         with pytest.raises(SpecError) as error:

@@ -261,7 +261,7 @@ def test_no_sources_give_no_targets() -> None:
     [
         ({"num_beams": 0}, "num_beams: 0 is too small; use at least 1"),
         ({"length_penalty": -0.1}, "length_penalty: -0.1 is too small; use at least 0"),
-        ({"length_penalty": float("nan")}, "length_penalty: nan is not a finite number; give a number"),
+        ({"length_penalty": float("nan")}, "length_penalty: nan is not a finite number; use a number"),
         ({"max_extra_tokens": 0}, "max_extra_tokens: 0 is too small; use"),
         ({"beam": 3}, "beam: is not a known key; did you mean num_beams?"),
     ],

@@ -161,8 +161,8 @@ def test_the_prompts_are_left_as_they_were(model: Model) -> None:
 @pytest.mark.parametrize(
     ("prompt", "what"),
     [
-        ([], "is empty, and the tokenizer has no start token; give some text"),
-        ([1] * 17, "has 17 tokens and the model's context holds 16; shorten it"),
+        ([], "is empty, and the tokenizer has no start token; provide some text"),
+        ([1] * 17, "has 17 tokens, but the model's context is 16; shorten it"),
         ([1, 13], "contains a token id outside the vocabulary of 13; is it the model's own tokenizer?"),
         ([-1, 2], "contains a token id outside the vocabulary of 13; is it the model's own tokenizer?"),
     ],

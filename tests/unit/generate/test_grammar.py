@@ -119,7 +119,7 @@ def test_bytes_of_tokens_are_those_of_the_text(kind: str) -> None:
     [
         ({"regex": "[0-9"}, "regex: at 1(8): invalid regex"),
         ({"lark": "start: nothing"}, "lark: "),
-        ({"json_schema": {"type": "nope"}}, "json_schema: Invalid type: nope; fix it"),
+        ({"json_schema": {"type": "nope"}}, "json_schema: Invalid type: nope; fix the grammar"),
         ({"json_schema": {"properties": {"a": {"type": "nope"}}}}, "json_schema: properties.a: Invalid type: nope;"),
         (
             {"json_schema": {"anyOf": [{}, {"items": {"enum": 3}}]}},
@@ -127,7 +127,7 @@ def test_bytes_of_tokens_are_those_of_the_text(kind: str) -> None:
         ),
         ({"json_schema": "[" * 9000 + "]" * 9000}, "json_schema: "),
         ({"json_schema": "{"}, "json_schema: "),
-        ({"regex": "a", "lark": "b"}, "lark: and regex cannot both constrain a text; give one of them"),
+        ({"regex": "a", "lark": "b"}, "lark: cannot be combined with regex; use exactly one of them"),
     ],
 )
 def test_a_wrong_grammar_is_refused_at_once(options: dict[str, Any], message: str) -> None:
@@ -138,7 +138,7 @@ def test_a_wrong_grammar_is_refused_at_once(options: dict[str, Any], message: st
 
 def test_a_grammar_needs_a_tokenizer_of_pieces() -> None:
     bare = LanguageModel(loaded("bytes").spec, loaded("bytes").model)
-    with pytest.raises(ArchetypeError, match="regex: needs a tokenizer, and the model's folder has none"):
+    with pytest.raises(ArchetypeError, match="regex: needs a tokenizer, and the model's folder has no tokenizer"):
         Engine(bare).submit([1], regex="a")
     words = LanguageModel(bare.spec, bare.model, train_tokenizer("words", [TEXT], None))
     with pytest.raises(ArchetypeError, match="tokenizer: joins words with spaces that no token contains"):
@@ -286,7 +286,7 @@ def test_a_choice_is_written_or_refused(kind: str) -> None:
 def test_thousands_of_choices() -> None:
     choices = tuple(f"choice {number}" for number in range(8000))
     assert Engine(loaded("bytes")).submit("a", choices=choices, max_new_tokens=20).result() in choices
-    with pytest.raises(SpecError, match=r"choices: has [\d,]+ characters, more than 131,072; give a smaller one"):
+    with pytest.raises(SpecError, match=r"choices: has [\d,]+ characters, more than 131,072; use a smaller grammar"):
         Engine(loaded("bytes")).submit("a", choices=[f"choice {number}" for number in range(50_000)])
 
 
@@ -365,7 +365,7 @@ def test_a_grammar_whose_trial_was_late_is_tried_again(monkeypatch: pytest.Monke
         raise ConfinedError("Late", "takes longer than 2 s")
 
     monkeypatch.setattr(grammar, "_try_out", late)
-    with pytest.raises(SpecError, match="regex: takes longer than 2 s; give a smaller one, or try again"):
+    with pytest.raises(SpecError, match="regex: takes longer than 2 s; use a smaller grammar, or try again"):
         engine.submit("a", regex="x{3}")
     monkeypatch.setattr(grammar, "_try_out", try_out)
     assert engine.submit("a", regex="x{3}", max_new_tokens=9).result() == "xxx"

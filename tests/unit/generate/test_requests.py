@@ -363,8 +363,8 @@ def test_a_fault_in_a_step_reaches_every_reader_and_the_engine_goes_on(monkeypat
 @pytest.mark.parametrize(
     ("prompt", "options", "message"),
     [
-        ("a" * 99, {}, "prompt: has 99 tokens and the model's context holds 64; shorten it"),
-        ([], {}, "prompt: is empty, and the tokenizer has no start token; give some text"),
+        ("a" * 99, {}, "prompt: has 99 tokens, but the model's context is 64; shorten it"),
+        ([], {}, "prompt: is empty, and the tokenizer has no start token; provide some text"),
         ([1], {"logprobs": 101}, "logprobs: 101 is not between 0 and 100; choose a number in this range"),
         ([1], {"temprature": 1}, "temprature: is not a known key; did you mean temperature?"),
         ([1], {"id": 7}, "id: 7 is the id of another unfinished request; choose another id"),
@@ -387,7 +387,7 @@ def test_an_engine_needs_a_model_that_continues_texts() -> None:
         Engine(loaded(), slots=0)
     bare = Engine(LanguageModel(loaded().spec, loaded().model))
     for prompt, options in (("text", {}), ([1], {"stop": "a"})):
-        with pytest.raises(ArchetypeError, match="the model's folder has none"):
+        with pytest.raises(ArchetypeError, match="the model's folder has no tokenizer"):
             bare.submit(prompt, **options)  # type: ignore[arg-type]
 
 

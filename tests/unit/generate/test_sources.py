@@ -146,9 +146,9 @@ def test_a_source_that_fails_leaves_the_others_as_they_were() -> None:
 @pytest.mark.parametrize(
     ("prompt", "options", "message"),
     [
-        ([1] * 25, {}, "prompt: has 25 tokens and the model's context holds 24; shorten it"),
+        ([1] * 25, {}, "prompt: has 25 tokens, but the model's context is 24; shorten it"),
         ([13], {}, "prompt: contains a token id outside the vocabulary of 13; is it the model's own tokenizer?"),
-        ([1], {"target": [1] * 23}, "target: has 25 tokens and the model's context holds 24; shorten it"),
+        ([1], {"target": [1] * 23}, "target: has 25 tokens, but the model's context is 24; shorten it"),
         (
             [1],
             {"target": [13]},
@@ -167,8 +167,8 @@ def test_what_needs_a_decoder_is_refused() -> None:
     lm = loaded("transformer")
     with pytest.raises(ArchetypeError, match="model: an encoder-decoder cannot score a text without its"):
         Engine(lm).score([[1]])
-    with pytest.raises(ArchetypeError, match="model: its state cannot be rolled back after a rejected draft"):
+    with pytest.raises(ArchetypeError, match="model: the state cannot be rolled back after a rejected draft"):
         Engine(lm, lookup=True)
-    with pytest.raises(ArchetypeError, match="tokenizer: the model's folder has none"):
+    with pytest.raises(ArchetypeError, match="tokenizer: the model's folder has no tokenizer"):
         Engine(LanguageModel(lm.spec, lm.model)).submit([1])
     assert Engine(LanguageModel(lm.spec, lm.model, special={"decoder_start_token_id": 3})).submit([1]).window == [3]

@@ -61,7 +61,7 @@ def test_the_likeliest_span_of_transformers_logits(folder: Path, capsys: pytest.
 
 def test_what_cannot_answer_is_refused(folder: Path) -> None:
     lm = archetype.load(folder)
-    with pytest.raises(DataError, match=r"text: 8[0-9] tokens with the question, and the model's context holds 64"):
+    with pytest.raises(DataError, match=r"text: 8[0-9] tokens with the question, but the model's context is 64"):
         lm.answer(QUESTION, "cat " * 75)
     with pytest.raises(DataError, match="text: has no token"):
         lm.answer(QUESTION, " ")

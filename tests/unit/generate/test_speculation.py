@@ -130,10 +130,10 @@ def test_guesses_need_a_state_that_can_go_back() -> None:
     for spec in (mamba(**sizes), mistral(num_heads=2, num_kv_heads=1, d_ff=12, window=4, **sizes)):
         other = LanguageModel(spec, randomize(build(spec)))  # type: ignore[arg-type]
         for lm, options, place in ((other, {"lookup": True}, "model"), (loaded("rotary"), {"draft": other}, "draft")):
-            with pytest.raises(SpecError, match=f"{place}: its state cannot be rolled back after a rejected draft"):
+            with pytest.raises(SpecError, match=f"{place}: the state cannot be rolled back after a rejected draft"):
                 Engine(lm, **options)  # type: ignore[arg-type]
     small = Decoder.parse(SPECS["draft"].dump() | {"vocab_size": 12})
-    with pytest.raises(SpecError, match="draft: does not generate with the model's 13 tokens"):
+    with pytest.raises(SpecError, match="draft: does not have the model's vocabulary of 13 tokens"):
         Engine(loaded("rotary"), draft=LanguageModel(small, build(small)))
     with pytest.raises(SpecError, match="lookup: cannot be combined with a draft model"):
         Engine(loaded("rotary"), draft=loaded("draft"), lookup=True)
@@ -242,7 +242,7 @@ def test_a_draft_of_its_own_needs_further_tokens_whose_blocks_can_go_back() -> N
     for block in ("mixer={kind: gru}", "mixer.pattern={kind: window, size: 4}"):
         further = assign(FURTHER["one further"], [f"further_tokens.block={SPECS['rotary'].layers[0].dump()}"])
         model = assign(further, [f"further_tokens.block.{block}"])
-        with pytest.raises(SpecError, match=r"further_tokens.block: its state cannot be rolled back"):
+        with pytest.raises(SpecError, match=r"further_tokens.block: the state cannot be rolled back"):
             Engine(LanguageModel(model, build(model)), draft="self")  # type: ignore[arg-type]
         LanguageModel(model, build(model)).generate  # noqa: B018  # which it does without a draft
 

@@ -94,7 +94,7 @@ def test_a_tokenizers_own_mask_is_used() -> None:
         ("the cat", "text: has no [MASK]; write [MASK] in place of each token to predict"),
         (
             "[MASK]" + "a" * 24,
-            "text: has 25 tokens and the model's context holds 1 to 24; give some text, or shorten it",
+            "text: has 25 tokens, but the model accepts 1 to 24; use a text of that length",
         ),
     ],
 )
@@ -162,7 +162,7 @@ def test_texts_are_read_by_length_and_answered_in_their_order(monkeypatch: pytes
 @pytest.mark.parametrize(("text", "count"), [("", 0), ("a" * 25, 25)])
 def test_a_text_that_has_no_vector_is_numbered(text: str, count: int) -> None:
     assert refusal("embed", encoder(), ["a", text]) == (
-        f"text 2: has {count} tokens and the model's context holds 1 to 24; give some text, or shorten it"
+        f"text 2: has {count} tokens, but the model accepts 1 to 24; use a text of that length"
     )
 
 
@@ -191,7 +191,7 @@ def test_empty_texts_stay_empty_and_keep_their_places() -> None:
 
 def test_a_source_that_is_too_long_is_numbered() -> None:
     message = refusal("translate", translator(), ["a", "z" * 20])
-    assert message == "text 2: has 21 tokens and the model's context holds 20; cut it into sentences"
+    assert message == "text 2: has 21 tokens, but the model's context is 20; split it into sentences"
     assert isinstance(translator().translate("z" * 19, num_beams=1), str)
 
 
@@ -227,7 +227,7 @@ def test_without_a_tokenizer_no_text_goes_in(lm: object, verb: str) -> None:
     whole = lm()  # type: ignore[operator]
     bare = archetype.LanguageModel(whole.spec, whole.model)
     assert refusal(verb, bare, *CALLS[verb]) == (
-        "tokenizer: the model's folder has none; add its tokenizer.json or tokenizer.model"
+        "tokenizer: the model's folder has no tokenizer; add its tokenizer.json or tokenizer.model"
     )
 
 
@@ -244,7 +244,7 @@ def test_a_decoder_embeds_a_text_as_its_last_token() -> None:
         torch.testing.assert_close(mean, hidden.mean(0))
     with pytest.raises(ArchetypeError, match="a decoder's first token sees no other token"):
         lm.embed(texts, "first")
-    with pytest.raises(ArchetypeError, match="pooling: 'median' is not a pooling; did you mean mean"):
+    with pytest.raises(ArchetypeError, match="pooling: 'median' is not a pooling method; did you mean mean"):
         lm.embed(texts, "median")  # type: ignore[arg-type]
 
 

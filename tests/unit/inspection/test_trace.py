@@ -229,7 +229,7 @@ def test_a_change_holds_in_every_pass_of_a_generation() -> None:
     assert lengths == {"all": [5] + [1] * 11, "last": [1], "from": [2] + [1] * 11}
     with pytest.raises(SpecError, match="is not computed during generation"):
         lm.trace(HELLO).set("blocks.0.mixer.q", 0.0).generate(**settings)
-    with pytest.raises(SpecError, match="does not continue texts"):
+    with pytest.raises(SpecError, match="does not generate text"):
         lm_of_classes = bytes_model("bert-tiny")
         lm_of_classes.trace(HELLO).generate()
     with pytest.raises(SpecError, match="positions: differ between patches and text"):

@@ -218,7 +218,7 @@ def test_a_language_model_inspects_texts_ids_and_pictures() -> None:
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda lm: lm.inspect(""), "text: has 0 tokens and the model's context holds 1 to"),
+        (lambda lm: lm.inspect(""), "text: has 0 tokens, but the model accepts 1 to"),
         (lambda lm: lm.inspect("a" * 5000), "text: has 5000 tokens"),
         (lambda lm: lm.inspect([7, 999]), "text: has an id outside 0 to 255"),
         (lambda lm: lm.inspect("a", "b"), "target: applies to encoder-decoders only"),

@@ -117,7 +117,7 @@ def test_a_model_larger_than_memory_is_refused_before_it_is_allocated() -> None:
         build(families.preset("llama-3.1-405b"), dtype=torch.float64)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     assert str(caught.value) == (
-        f"llama-3.1-405b: its weights take 3,023.8 GiB and this machine has {memory:,.1f} GiB; "
+        f"llama-3.1-405b: the weights take 3,023.8 GiB, but this machine has {memory:,.1f} GiB; "
         "use a smaller model, or device='meta' to count parameters"
     )
 

@@ -156,11 +156,11 @@ def test_a_file_says_shared_layers_once_and_reads_them_back(
     ("layers", "message"),
     [
         ([A, used(A, 1)], "layers[1].weights_of: 1 is not an earlier layer; use less than 1"),
-        ([used(A, 0)], "layers[0].weights_of: 0 is not an earlier layer; leave it out"),
+        ([used(A, 0)], "layers[0].weights_of: 0 is not an earlier layer; remove it"),
         ([A, used(A, 0), used(A, 1)], "layers[2].weights_of: layer 1 shares weights itself; use 0"),
         ([A, used(B, 0)], "layers[1]: mixer differs from layer 0, whose weights it uses; make them equal"),
         ([A, A.dump() | {"reinject": True}], "layers[1].reinject: only a layer with weights_of can read its "
-         "input again; give weights_of"),
+         "input again; set weights_of"),
         ([A, A.dump() | {"weights_of": -1}], "layers[1].weights_of: -1 is too small; use at least 0"),
         ([{"repeat": 2, "reinject": True, "block": ONE}], "layers[0].reinject: only shared layers can read their input"
          " again; add shared: true"),

@@ -125,7 +125,7 @@ def test_a_batch_as_each_picture_alone() -> None:
     ("shape", "size"), [((2, 3, 6, 8), "3 x 6 x 8"), ((2, 1, 6, 6), "1 x 6 x 6"), ((2, 3, 8, 8), "3 x 8 x 8")]
 )
 def test_pictures_of_another_size_are_refused(shape: tuple[int, ...], size: str) -> None:
-    message = f"images: have shape {size} and the model needs 3 x 6 x 6; resize or convert them"
+    message = f"images: have shape {size}, but the model needs 3 x 6 x 6; resize or convert them"
     with pytest.raises(SpecError) as caught:
         drawn(BASE)(torch.zeros(shape))
     assert str(caught.value) == message

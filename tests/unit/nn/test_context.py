@@ -106,7 +106,7 @@ def test_what_nobody_reads_is_not_kept() -> None:
 
 
 def test_what_is_not_there_is_named() -> None:
-    with pytest.raises(ValueError, match="it reads layer 1, which is not before layer 0; name an earlier layer"):
+    with pytest.raises(ValueError, match="reads layer 1, which is not before layer 0; name an earlier layer"):
         model(1, None)
     context = ForwardContext.of(TOKENS)
     context.leave(TOKENS)

@@ -359,28 +359,28 @@ def test_a_drawing_says_whose_keys_they_are() -> None:
 
 REFUSED: list[tuple[list[dict[str, Any]], str]] = [
     ([layer(keys_from=0)],
-     "layers[0].mixer: it reads layer 0, which is not before layer 0; name an earlier layer"),
-    ([layer(), layer(keys_from=-2)], "layers[1].mixer: it reads layer -1, which is not before layer 1"),
-    ([layer(), layer(keys_from=5)], "layers[1].mixer: it reads layer 5, which is not before layer 1"),
+     "layers[0].mixer: reads layer 0, which is not before layer 0; name an earlier layer"),
+    ([layer(), layer(keys_from=-2)], "layers[1].mixer: reads layer -1, which is not before layer 1"),
+    ([layer(), layer(keys_from=5)], "layers[1].mixer: reads layer 5, which is not before layer 1"),
     ([layer(), layer(keys_from=0), layer(keys_from=1)],
-     "layers[2].mixer.keys_from: the mixer of the layer that it reads publishes nothing for it; name a layer of "),
+     "layers[2].mixer.keys_from: the mixer of the referenced layer publishes nothing to read; name a layer of "),
     ([layer(), layer(WINDOW, keys_from=0)],
-     "layers[1].mixer.keys_from: pattern differs from the layer that it reads; make them equal"),
+     "layers[1].mixer.keys_from: pattern differs from the referenced layer; make them equal"),
     ([layer(), layer(keys_from=0, num_heads=8, head_dim=4)],
-     "layers[1].mixer.keys_from: num_heads differs from the layer that it reads; make them equal"),
+     "layers[1].mixer.keys_from: num_heads differs from the referenced layer; make them equal"),
     ([layer(), layer(keys_from=0, num_kv_heads=4, position="none")],
-     "layers[1].mixer.keys_from: num_kv_heads, position differs from the layer that it reads; make them equal"),
+     "layers[1].mixer.keys_from: num_kv_heads, position differs from the referenced layer; make them equal"),
     ([layer(), layer(keys_from=0, bias=True)],
      "layers[1].mixer.bias: keys and values of another layer already have that layer's biases; use {q: true, o: true}"),
-    ([block(mixer="lstm"), layer(keys_from=0)], "layers[1].mixer.keys_from: the mixer of the layer that it reads "),
+    ([block(mixer="lstm"), layer(keys_from=0)], "layers[1].mixer.keys_from: the mixer of the referenced layer "),
     ([layer(index=INDEX), layer(keys_from=0)],
-     "layers[1].mixer.keys_from: the layer that it reads selects keys with an index; name a layer without"),
+     "layers[1].mixer.keys_from: the referenced layer selects keys with an index; name a layer without"),
     ([layer(), layer(keys_from=0, index=INDEX)],
-     "layers[1].mixer.index: it needs its own keys, and keys_from reads those of another layer; leave index or"),
+     "layers[1].mixer.index: needs its own keys, but keys_from reads the keys of another layer; remove index or"),
     ([layer(), block(mixer={"kind": "together", "parts": [layer(keys_from=0)["mixer"]]})],
-     "layers[1].mixer.parts[0]: it reads another layer, which mixers side by side cannot do"),
+     "layers[1].mixer.parts[0]: reads another layer, which mixers side by side cannot do"),
     ([block(mixer={"kind": "together", "parts": [layer()["mixer"]]}), layer(keys_from=0)],
-     "layers[1].mixer.keys_from: the mixer of the layer that it reads publishes nothing for it"),
+     "layers[1].mixer.keys_from: the mixer of the referenced layer publishes nothing to read"),
 ]  # fmt: skip
 
 
@@ -406,7 +406,7 @@ def test_further_tokens_read_no_layer() -> None:
     model = decoder(*layers, further_tokens={"count": 2})
     assert model.further_stack is not None and not model.further_stack.sources  # type: ignore[attr-defined]
     assert built(model).further_tokens.blocks[0].mixer.k.weight.shape == (8, 16)  # type: ignore[union-attr]
-    with pytest.raises(SpecError, match=r"further_tokens\.block\.mixer: it reads another layer"):
+    with pytest.raises(SpecError, match=r"further_tokens\.block\.mixer: reads another layer"):
         decoder(*layers, further_tokens={"count": 2, "block": layer(keys_from=-1)})
 
 

@@ -87,8 +87,8 @@ def test_assignments_apply_together_and_are_checked_once() -> None:
         ("layers[x].dropout=0", "layers[x].dropout: is not a path; write it like layers[0].mixer.num_heads or "
          "layers[*].mixer"),
         ("layers[-3].dropout=0", "layers[-3].dropout: there is no item -3; use 0 to 1, or * for all"),
-        ("layers[2:].dropout=0", "layers[2:].dropout: selects none of 2 items; write [0], [-1], [0,2], [::4] or [*]"),
-        ("layers[::0].dropout=0", "layers[::0].dropout: selects none of 2 items; write [0], [-1], [0,2], [::4] or [*]"),
+        ("layers[2:].dropout=0", "layers[2:].dropout: selects no item of 2; write [0], [-1], [0,2], [::4] or [*]"),
+        ("layers[::0].dropout=0", "layers[::0].dropout: selects no item of 2; write [0], [-1], [0,2], [::4] or [*]"),
         ("layers[1:2:3:4].dropout=0", "layers[1:2:3:4].dropout: [1:2:3:4] names no items; "
          "write [0], [-1], [0,2], [::4] or [*]"),
         ("layers[2].dropout=0", "layers[2].dropout: there is no item 2; use 0 to 1, or * for all"),

@@ -79,7 +79,7 @@ IMPOSSIBLE = [
     (MIXER, ATTENTION | {"num_heads": 1, "num_kv_heads": 2},
      "layers[3].mixer.num_kv_heads: 2 does not divide num_heads 1; use 1"),
     ((*MIXER, "num_heads"), 7,
-     "layers[3].mixer.num_heads: 7 does not divide d_model 48; use 4, 6, 8 or give head_dim"),
+     "layers[3].mixer.num_heads: 7 does not divide d_model 48; use 4, 6, 8 or set head_dim"),
     (MIXER, ATTENTION | {"num_heads": 16, "position": {"kind": "rotary"}},
      "layers[3].mixer.head_dim: 3 features cannot be paired for rotary positions; use an even head_dim"),
     (MIXER, ATTENTION | {"head_dim": 5, "position": {"kind": "rotary"}},
@@ -102,7 +102,7 @@ IMPOSSIBLE = [
     ((*LAYER, "wiring", "norm", "kind"), "rmsnorm",
      "layers[3].wiring.norm: 'rmsnorm' is not a kind of norm (layer, rms, batch, none); write rms"),
     ((*LAYER, "wiring", "norm"), {"eps": 1e-5},
-     "layers[3].wiring.norm: its kind is missing; start it with kind: NAME"),
+     "layers[3].wiring.norm: kind is missing; add kind: NAME"),
     ((*LAYER, "wiring", "norm"), ["rms"],
      "layers[3].wiring.norm: a list is not a kind; write a kind, such as rms; `archetype explain norm` lists them"),
     (POSITION, {"kind": "rotary", "scaling": {"kind": "ntk", "factor": 2}},
@@ -125,35 +125,35 @@ IMPOSSIBLE = [
     ((*LAYER, "feedforward", "d_ff"), {"kind": "eight_thirds", "multiple": 8},
      "layers[3].feedforward.d_ff.multiple: is not a known key; did you mean multiple_of?"),
     ((*LAYER, "feedforward", "d_ff"), "big",
-     "layers[3].feedforward.d_ff: 'big' is not a whole number; give a whole number"),
+     "layers[3].feedforward.d_ff: 'big' is not a whole number; use a whole number"),
     ((*MIXER, "bias"), {"q": 1}, "layers[3].mixer.bias.q: 1 is neither true nor false; use true or false"),
     ((*MIXER, "bias"), {"w": True}, "layers[3].mixer.bias.w: is not a known key; use one of q, k, v, o"),
     # numbers
     (("d_model",), 0, "d_model: 0 is too small; use more than 0"),
-    (("d_model",), 48.0, "d_model: 48.0 is not a whole number; give a whole number"),
-    (("d_model",), "48", "d_model: '48' is not a whole number; give a whole number"),
-    (("d_model",), True, "d_model: True is not a whole number; give a whole number"),
-    (("d_model",), None, "d_model: None is not a whole number; give a whole number"),
-    ((*MIXER, "scale"), True, "layers[3].mixer.scale: True is not a finite number; give a number"),
-    ((*MIXER, "scale"), "0.5", "layers[3].mixer.scale: '0.5' is not a finite number; give a number"),
-    ((*MIXER, "scale"), float("inf"), "layers[3].mixer.scale: inf is not a finite number; give a number"),
+    (("d_model",), 48.0, "d_model: 48.0 is not a whole number; use a whole number"),
+    (("d_model",), "48", "d_model: '48' is not a whole number; use a whole number"),
+    (("d_model",), True, "d_model: True is not a whole number; use a whole number"),
+    (("d_model",), None, "d_model: None is not a whole number; use a whole number"),
+    ((*MIXER, "scale"), True, "layers[3].mixer.scale: True is not a finite number; use a number"),
+    ((*MIXER, "scale"), "0.5", "layers[3].mixer.scale: '0.5' is not a finite number; use a number"),
+    ((*MIXER, "scale"), float("inf"), "layers[3].mixer.scale: inf is not a finite number; use a number"),
     ((*LAYER, "dropout"), 1.0, "layers[3].dropout: 1.0 is too large; use less than 1.0"),
     ((*LAYER, "dropout"), -0.5, "layers[3].dropout: -0.5 is too small; use at least 0.0"),
     (("head", "tied"), "yes", "head.tied: 'yes' is neither true nor false; use true or false"),
-    (("name",), 3, "name: 3 is not text; give text"),
+    (("name",), 3, "name: 3 is not text; use text"),
     # lists of layers
-    (("layers",), [], "layers: is empty; give it at least one item"),
+    (("layers",), [], "layers: is empty; add at least one item"),
     (("layers",), {"repeat": 3}, "layers: a dict is not a list; write it as [item, ...]"),
     (("layers",), [BLOCK, 3], "layers[1]: 3 is not a mapping; write it as {key: value, ...}"),
-    (("layers",), [{"repeat": 3}], "layers[0]: repeats nothing; give one of them"),
+    (("layers",), [{"repeat": 3}], "layers[0]: repeats nothing; use exactly one of block and blocks"),
     (("layers",), [{"repeat": 0, "block": BLOCK}], "layers[0].repeat: 0 is not a valid number of repeats; "
      "use a whole number from 1 to 10000"),
     (("layers",), [{"repeat": 2, "block": BLOCK, "blocks": [BLOCK]}],
-     "layers[0]: has both block and blocks; give one of them"),
+     "layers[0]: has both block and blocks; use exactly one of block and blocks"),
     (("layers",), [{"repeat": 2, "blocks": []}], "layers[0].blocks: is not a list of blocks; write it as [block, ...]"),
     (("layers",), [{"repeat": 2, "blok": BLOCK}],
      "layers[0].blok: is not a known key; use repeat with block or blocks"),
-    (("layers",), [{"wiring": BLOCK["wiring"]}], "layers[0].mixer: is missing; give it a value"),
+    (("layers",), [{"wiring": BLOCK["wiring"]}], "layers[0].mixer: is missing; set a value"),
 ]  # fmt: skip
 
 
@@ -187,9 +187,9 @@ def attention(**fields: Any) -> dict[str, Any]:
 DISAGREEING = [
     # attention
     (MIXER, attention(score="additive", scale=1.0),
-     "layers[3].mixer.scale: does not apply to additive scores; leave scale out, or use score dot"),
+     "layers[3].mixer.scale: does not apply to additive scores; remove scale, or use score dot"),
     (MIXER, attention(score="additive", softcap=1.0),
-     "layers[3].mixer.softcap: does not apply to additive scores; leave softcap out, or use score dot"),
+     "layers[3].mixer.softcap: does not apply to additive scores; remove softcap, or use score dot"),
     (MIXER, attention(score="additive", position={"kind": "rotary"}),
      "layers[3].mixer.position: rotary positions only affect dot products of queries and keys; "
      "use relative_bias or alibi, or score dot"),
@@ -205,11 +205,11 @@ DISAGREEING = [
      "layers[3].mixer.position.scaling: scaling by sequence length does not support global projections; "
      "use another scaling"),
     (MIXER, attention(pattern={"kind": "bigbird"}),
-     "layers[3].mixer.pattern: bigbird's random and last blocks look ahead, and a decoder must not; "
+     "layers[3].mixer.pattern: bigbird's random and last blocks look ahead, which a decoder must not; "
      "use strided, fixed or window, or an encoder"),
     (MIXER, attention(pattern=GLOBAL | {"global_projections": True}),
      "layers[3].mixer.pattern.global_projections: in a decoder the first tokens see no distant ones; "
-     "leave it out, or use an encoder"),
+     "remove it, or use an encoder"),
     # patterns
     (MIXER, attention(pattern={"kind": "fixed", "stride": 4, "num_summary": 5}),
      "layers[3].mixer.pattern.num_summary: 5 is more than stride 4; use at most 4"),
@@ -241,7 +241,7 @@ DISAGREEING = [
      "use yarn, as DeepSeek-V2 does, or another scaling"),
     # recurrent mixers
     *((MIXER, {"kind": kind, "bidirectional": True},
-       "layers[3].mixer.bidirectional: a decoder must not read from the end; leave it out, or use an encoder")
+       "layers[3].mixer.bidirectional: a decoder must not read from the end; remove it, or use an encoder")
       for kind in ("rnn", "lstm", "gru")),
     (MIXER, {"kind": "mamba", "dt_min": 0.1, "dt_max": 0.01},
      "layers[3].mixer.dt_max: 0.01 is below dt_min 0.1; use a larger dt_max"),
@@ -265,11 +265,11 @@ DISAGREEING = [
     (LAYER, BLOCK | {"wiring": {"kind": "parallel", "norm": {"kind": "rms"}}, "cross_attention": ATTENTION},
      "layers[3].wiring: parallel wiring does not support cross-attention; use pre_norm or post_norm"),
     (LAYER, BLOCK | {"cross_attention": attention(position={"kind": "alibi"})},
-     "layers[3].cross_attention.position: target and source positions have no distance; leave it out"),
+     "layers[3].cross_attention.position: target and source positions have no distance; remove it"),
     (LAYER, BLOCK | {"cross_attention": attention(pattern=WINDOW)},
-     "layers[3].cross_attention.pattern: cross-attention sees the whole source; leave it out"),
+     "layers[3].cross_attention.pattern: cross-attention sees the whole source; remove it"),
     (LAYER, BLOCK | {"cross_attention": ATTENTION},
-     "layers[3].cross_attention: the model has no encoder; leave it out, or use kind encoder_decoder"),
+     "layers[3].cross_attention: the model has no encoder; remove it, or use kind encoder_decoder"),
     ((*LAYER, "wiring"), {"kind": "plain", "norm": {"kind": "rms"}},
      "layers[3].wiring.norm: is not a known key; use one of kind"),
 ]  # fmt: skip
@@ -313,7 +313,7 @@ ONE_HEAD = [BLOCK | {"mixer": attention(num_heads=1)}]
 BRIDGE = {"kind": "state"}
 RMS = {"kind": "rms"}
 UNREAD = "the decoder reads only the encoder's states, so this is never trained"
-OR_CROSS = "or give a block of the decoder cross_attention"
+OR_CROSS = "or add cross_attention to a block of the decoder"
 UNLIKE = "a bridge of states needs the same recurrent mixers in both stacks, layer by layer"
 
 
@@ -332,33 +332,33 @@ IN_MODELS = [
     ({"kind": "encoder", "d_model": 9, "layers": [RECURRENT | {"mixer": {"kind": "gru", "bidirectional": True}}]},
      "layers[0].mixer.bidirectional: 9 features cannot be halved; use an even d_model"),
     ({"kind": "encoder", "layers": [BLOCK | {"cross_attention": ATTENTION}]},
-     "layers[0].cross_attention: the model has no encoder; leave it out, or use kind encoder_decoder"),
+     "layers[0].cross_attention: the model has no encoder; remove it, or use kind encoder_decoder"),
     ({"kind": "encoder", "embedding": {"num_token_types": -1}},
      "embedding.num_token_types: -1 is too small; use at least 0"),
     ({"kind": "encoder", "head": {"kind": "language_models"}},
      "head: 'language_models' is not a kind of head (language_model, masked_language_model, masked_logits, "
      "classification, token_classification, span, none, sentence_embedding); did you mean language_model?"),
-    ({"kind": "encoder", "head": {"kind": "classification"}}, "head.num_classes: is missing; give it a value"),
+    ({"kind": "encoder", "head": {"kind": "classification"}}, "head.num_classes: is missing; set a value"),
     # encoders with decoders
     ({"kind": "encoder_decoder", "encoder": side(BLOCK, BLOCK | {"cross_attention": ATTENTION})},
-     "encoder.layers[1].cross_attention: the model has no encoder; leave it out, or use kind encoder_decoder"),
+     "encoder.layers[1].cross_attention: the model has no encoder; remove it, or use kind encoder_decoder"),
     ({"kind": "encoder_decoder", "decoder": side(BLOCK, BLOCK | {"cross_attention": attention(num_heads=7)})},
-     "decoder.layers[1].cross_attention.num_heads: 7 does not divide d_model 48; use 4, 6, 8 or give head_dim"),
+     "decoder.layers[1].cross_attention.num_heads: 7 does not divide d_model 48; use 4, 6, 8 or set head_dim"),
     ({"kind": "encoder_decoder", "encoder": side(BLOCK | {"mixer": attention(num_heads=7)})},
-     "encoder.layers[0].mixer.num_heads: 7 does not divide d_model 48; use 4, 6, 8 or give head_dim"),
+     "encoder.layers[0].mixer.num_heads: 7 does not divide d_model 48; use 4, 6, 8 or set head_dim"),
     ({"kind": "encoder_decoder",
       "decoder": side(BLOCK | {"cross_attention": ATTENTION, "mixer": attention(pattern={"kind": "bigbird"})})},
-     "decoder.layers[0].mixer.pattern: bigbird's random and last blocks look ahead, and a decoder must not; "
+     "decoder.layers[0].mixer.pattern: bigbird's random and last blocks look ahead, which a decoder must not; "
      "use strided, fixed or window, or an encoder"),
     ({"kind": "encoder_decoder",
       "encoder": side(*(BLOCK | {"mixer": attention(position=RELATIVE, num_heads=h)} for h in (8, 4)))},
      "encoder.layers: one table serves all layers, and {'kind': 'relative_bias'} for 8 heads differs from "
      "{'kind': 'relative_bias'} for 4; make them equal"),
     ({"kind": "encoder_decoder", "source_vocab_size": 50},
-     "source_vocab_size: a shared table has one vocabulary; leave it out, or use shared: false"),
+     "source_vocab_size: a shared table has one vocabulary; remove it, or use shared: false"),
     ({"kind": "encoder_decoder", "decoder": side(BLOCK)},
      "decoder.layers: no block of the decoder sees the source; "
-     "give a block cross_attention, or state_bridge: {kind: state} to recurrent stacks"),
+     "add cross_attention to a block, or set state_bridge: {kind: state} for recurrent stacks"),
     *(({"kind": "encoder_decoder"} | bridged(*sides),
        f"state_bridge: {UNLIKE}; make the stacks alike, or use cross-attention")
       for sides in (
@@ -371,7 +371,7 @@ IN_MODELS = [
     ({"kind": "encoder_decoder"} | bridged([RECURRENT], [RECURRENT]) | {"encoder": side(RECURRENT, final_norm=RMS)},
      f"encoder.final_norm: {UNREAD}; use kind none, {OR_CROSS}"),
     ({"kind": "encoder_decoder"} | bridged([RECURRENT | {"feedforward": BLOCK["feedforward"]}], [RECURRENT]),
-     f"encoder.layers[0].feedforward: {UNREAD}; leave it out, {OR_CROSS}"),
+     f"encoder.layers[0].feedforward: {UNREAD}; remove it, {OR_CROSS}"),
     *(({"kind": "encoder_decoder"} | bridged([RECURRENT, RECURRENT | {"wiring": {"kind": kind, "norm": RMS}}],
                                              [RECURRENT, RECURRENT]),
        f"encoder.layers[1].wiring.norm: {UNREAD}; use plain or pre_norm, {OR_CROSS}")
@@ -386,19 +386,19 @@ IN_MODELS = [
      "add a norm, such as {kind: rms}, or write {kind: none}"),
     # others
     ({"kind": "ngram", "head": {"tied": True}},
-     "head.tied: the head reads 144 features and the embedding has 48; end hidden with 48, or leave tied out"),
+     "head.tied: the head reads 144 features, but the embedding has 48; end hidden with 48, or remove tied"),
     ({"kind": "ngram", "head": {"tied": True}, "hidden": [48, 50]},
-     "head.tied: the head reads 50 features and the embedding has 48; end hidden with 48, or leave tied out"),
+     "head.tied: the head reads 50 features, but the embedding has 48; end hidden with 48, or remove tied"),
     ({"kind": "megabyte", "global_model": side(*ONE_HEAD, d_model=44)},
      "global_model.d_model: patch_size 8 does not divide 44; use a multiple, such as 48"),
     ({"kind": "megabyte", "context_length": 65},
      "context_length: patch_size 8 does not divide 65; use a multiple, such as 72"),
     ({"kind": "megabyte", "local_model": side(BLOCK, d_model=15)},
-     "local_model.layers[0].mixer.num_heads: 8 does not divide d_model 15; use 1, 3, 5 or give head_dim"),
+     "local_model.layers[0].mixer.num_heads: 8 does not divide d_model 15; use 1, 3, 5 or set head_dim"),
     ({"kind": "megabyte", "local_model": {"d_model": 16, "layers": [RECURRENT | {"mixer": {"kind": "rnn",
       "bidirectional": True}}]}},
      "local_model.layers[0].mixer.bidirectional: a decoder must not read from the end; "
-     "leave it out, or use an encoder"),
+     "remove it, or use an encoder"),
     ({"kind": "vision_encoder", "patch_size": 5}, "patch_size: 5 does not divide image_size 32; use a divisor"),
     ({"kind": "vision_encoder", "head": {"kind": "masked_language_model"}},
      "head: the head 'masked_language_model' cannot be used here; use one of classification, none"),

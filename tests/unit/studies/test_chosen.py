@@ -82,7 +82,7 @@ def test_a_long_time_reads_the_text_four_times_at_most(folder: Path) -> None:
 def test_what_cannot_be_compared_so_is_refused(folder: Path) -> None:
     (folder / "study.yaml").write_text(mapping_to_yaml(experiment().dump()))
     for arguments, message in [
-        (["narrow.yaml"], "MODEL...: names only one model; name another model to compare it with"),
+        (["narrow.yaml"], "MODEL...: names only one model; name a second model"),
         (["narrow.yaml", "study.yaml"], "study.yaml: is an experiment, not a model; use `archetype compare run stud"),
         (["narrow.yaml", "t5-tiny"], "t5-tiny: does not predict the next byte of a text; write an experiment file"),
         (["bert-tiny", "narrow.yaml"], "bert-tiny: does not predict the next byte of a text; write an experiment file"),

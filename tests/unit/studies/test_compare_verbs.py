@@ -55,7 +55,7 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     for arguments, message in [
         (["claim", "26"], "claim: there is no claim 26; use one of 1, 2"),
-        (["plan", str(file), "--quick", "--gpu"], "--quick: cannot be combined with --gpu; give one of them"),
+        (["plan", str(file), "--quick", "--gpu"], "--quick: cannot be combined with --gpu; use exactly one of them"),
         (["run", str(file), "--engine", "ra", *store], "--engine: there is no engine 'ra'; use here, ray, slurm"),
         (
             ["run", str(file), "--gpu", *store],
@@ -104,7 +104,7 @@ def test_a_plan_that_the_memory_does_not_hold_says_what_the_file_can_say(
     monkeypatch.setattr(memory, "free_memory", lambda device: 2**18)
     with pytest.raises(ArchetypeError) as error:
         planned()
-    said = r"arms\.a: recipe: batch_size: a step with 64 sequences of 8 tokens needs .* are free; use at most \d+"
+    said = r"arms\.a: recipe: batch_size: a step with 64 sequences of 8 tokens needs .* is free; use at most \d+"
     offer = re.fullmatch(
         rf"{said}, or micro_batch_size (\d+), which accumulates gradients over the batch", str(error.value)
     )
@@ -140,7 +140,7 @@ def test_status_counts_all_stages_and_a_run_says_first_that_it_gives_no_verdict(
     assert json.loads(run("status", *places, "--json"))["stages"] == {"width": {"trials": [4, 4], "pairs": [0, 4]}}
     done = CliRunner().invoke(app, ["compare", "run", *places], catch_exceptions=False)
     said = done.stderr.splitlines()
-    assert said[0].startswith("no verdicts will be given") and said[1] == "4 runs to make"
+    assert said[0].startswith("there will be no verdicts") and said[1] == "4 runs to make"
     assert said[-1].startswith("4 of 4 runs, ") and "0 runs left in this stage" in run("status", *places)
     quick = CliRunner().invoke(app, ["compare", "run", *places, "--quick"], catch_exceptions=False)
     assert "no verdicts" not in quick.stderr

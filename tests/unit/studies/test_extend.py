@@ -131,7 +131,7 @@ def test_what_cannot_be_extended_is_refused(tmp_path: Path) -> None:
     del damaged["parts"][0]["tuning"]
     (tmp_path / "short.json").write_text(json.dumps(damaged))
     for file, other_store, message in [
-        (tmp_path / "changed.json", store, "its experiment has the hash"),
+        (tmp_path / "changed.json", store, "the experiment has the hash"),
         (tmp_path / "quick.json", store, "is not a report in full mode"),
         (tmp_path / "long.json", store, "the trials of width do not match its arms"),
         (tmp_path / "unsupported.json", store, r"parts\[0\].is_supported is missing"),

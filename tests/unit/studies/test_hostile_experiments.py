@@ -19,9 +19,18 @@ TOO_MUCH: dict[str, tuple[dict[str, Any], str]] = {
     "tokens": ({"modes": {"full": {"tokens": 10**60}}}, r"parts\[0\]\.modes\.full\.tokens: 1000+[^:]* is too large"),
     "words": ({"modes": {"full": {"tokens": "9" * 400 + "G"}}}, r"tokens: 2147483649 is too large"),
     "seeds": ({"seeds": 10**9}, r"parts\[0\]\.seeds: 1000000000 is too large; use at most 1048576$"),
-    "runs": ({"seeds": 10**6}, r"parts\[0\]\.seeds: give more than 10,000 runs; reduce the number of runs$"),
-    "arms": ({"arms": {f"a{i}": {} for i in range(20_000)}}, r"parts\[0\]\.seeds: give more than 10,000 runs"),
-    "grid": ({"tune": {"grid": GRID}}, r"parts\[0\]\.tune\.grid: give more than 10,000 runs; reduce the number"),
+    "runs": (
+        {"seeds": 10**6},
+        r"parts\[0\]\.seeds: the plan would have more than 10,000 runs; reduce the number of runs$",
+    ),
+    "arms": (
+        {"arms": {f"a{i}": {} for i in range(20_000)}},
+        r"parts\[0\]\.seeds: the plan would have more than 10,000 runs",
+    ),
+    "grid": (
+        {"tune": {"grid": GRID}},
+        r"parts\[0\]\.tune\.grid: the plan would have more than 10,000 runs; reduce the number",
+    ),
 }
 ODD: list[Any] = [
     None, True, -1, 0, 1.5, 1e308, float("nan"), 10**12, 2**63, 10**400, "", "x", "9" * 400, "y" * 10**5, "\ud800", [],
@@ -40,7 +49,7 @@ def test_more_runs_than_anybody_makes_are_refused(name: str, tmp_path: Path) -> 
 def test_a_space_of_too_many_candidates_is_refused() -> None:
     fields = {"title": "x", "base": BASE, "data": DATA, "recipe": RECIPE, "rungs": [64]}
     space = {f"layers[{i}].mixer.num_heads": [1, 2, 4] for i in range(11)}
-    with pytest.raises(SpecError, match="space: give more than 100,000 runs; reduce the number of runs"):
+    with pytest.raises(SpecError, match="space: the plan would have more than 100,000 runs; reduce the number of runs"):
         SearchFile.parse(fields | {"space": space})
 
 

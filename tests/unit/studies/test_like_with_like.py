@@ -173,5 +173,5 @@ def test_the_key_of_a_run_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     everywhere = recipe.replace(data=recipe.data.replace(split="everywhere"))
     assert RunRequest(everywhere, "", (), "", "cpu").key != "c335ab5e1463d34f72ee"
     assert len({experiment(trained(data="text"), split=one).hash for one in ("end", "everywhere")}) == 2
-    with pytest.raises(SpecError, match="split: applies to text data, and no part has any; leave it out"):
+    with pytest.raises(SpecError, match="split: applies to text data, and no part has any; remove it"):
         experiment(trained(), split="end")

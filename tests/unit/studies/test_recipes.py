@@ -24,7 +24,7 @@ def test_what_other_keys_decide_is_refused(key: str) -> None:
     parts = {"law": LAW} if key == "patience" else {"width": small.trained(), "law": LAW}
     wholes = [(Experiment, {"title": "x", "parts": [part | {"recipe": recipe}]}) for part in parts.values()]
     for parse, whole in (*wholes, (SearchFile, SEARCH | {"recipe": recipe})):
-        with pytest.raises(SpecError, match=rf"recipe\.{key}: is set by other keys of the part; leave it out"):
+        with pytest.raises(SpecError, match=rf"recipe\.{key}: is set by other keys of the part; remove it"):
             parse.parse(whole)
 
 

@@ -97,7 +97,7 @@ def test_the_largest_size_is_predicted_before_it_is_made(tmp_path: Path) -> None
     for predicted, seen in zip(part["predicted"], part["seen"], strict=True):
         assert predicted["loss"] == pytest.approx(seen["loss"], rel=0.05)
     assert "d48 (held out)" in markdown(study.outcome())
-    with pytest.raises(SpecError, match="give fewer than 5 runs, but the law has 5 coefficients"):
+    with pytest.raises(SpecError, match="a law with 5 coefficients needs at least 5 runs"):
         experiment(law_part(sizes={"a": {}, "b": {"d_model": 12}}))
 
 

@@ -214,10 +214,10 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, name: str, data: 
     "companion, expected",
     [
         ({}, "pattern: is missing"),
-        ({"pattern": "("}, "its pattern cannot be used"),
+        ({"pattern": "("}, "the pattern cannot be used"),
         ({"pattern": "a", "special_tokens": {"x": "y"}}, "special_tokens: is not a mapping"),
         ({"pattern": "a", "special_tokens": {"x": 5}}, "special_tokens: 'x' has the id of a rank"),
-        ({"pattern": "a", "special_tokens": {"x": 500, "y": 500}}, "special_tokens: two have the same id"),
+        ({"pattern": "a", "special_tokens": {"x": 500, "y": 500}}, "special_tokens: two tokens have the same id"),
         ({"pattern": "a", "eos": ["x"]}, "bos, eos: are not names"),
     ],
 )

@@ -61,7 +61,7 @@ def test_a_damaged_model_is_named(folder: Path, name: str, data: bytes) -> None:
         ("[" * 10**5, "is not JSON"),
         ("{}", "does not map every piece to an id"),
         ('{"</s>": 0, "a": 1}', "has no '<unk>' for unknown pieces"),
-        ('{"</s>": 0, "<unk>": 1, "\\ud800": 2}', "holds a piece with half of a surrogate pair"),
+        ('{"</s>": 0, "<unk>": 1, "\\ud800": 2}', "contains a piece with an unpaired surrogate"),
     ],
 )
 def test_a_damaged_table_is_named(folder: Path, text: str, expected: str) -> None:
@@ -93,7 +93,7 @@ def test_two_tables_that_end_texts_differently_are_refused(folder: Path) -> None
     change(folder, "tokenizer_config.json", separate_vocabs=True)
     assert "target_vocab.json: there is no such file" in refusal(folder)
     (folder / "target_vocab.json").write_text('{"</s>": 1, "<unk>": 0}')
-    assert "target_vocab.json: has another id for '</s>' than vocab.json" in refusal(folder)
+    assert "target_vocab.json: has a different id for '</s>' than vocab.json" in refusal(folder)
 
 
 def test_characters_that_spell_a_special_token_are_unknown_text(folder: Path) -> None:

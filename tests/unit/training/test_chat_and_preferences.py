@@ -161,7 +161,7 @@ def test_packed_conversations_are_computed_as_each_alone(files: dict[str, Path],
             assert (targets[number, first - 1 :] < 0).all()
     assert is_mixed
     for spec in (decoder(mixer={"kind": "gru"}), megabyte()):
-        with pytest.raises(ArchetypeError, match=r"leave objective.packed out"):
+        with pytest.raises(ArchetypeError, match=r"remove objective.packed"):
             start(tmp_path / "gru", recipe.replace(spec=spec), CPU)
 
 
@@ -194,7 +194,7 @@ def test_the_loss_of_preferences_is_that_of_the_formula(files: dict[str, Path], 
 
 def test_what_is_missing_is_said(files: dict[str, Path], tmp_path: Path) -> None:
     recipe = recipe_of(files, "preferences")
-    with pytest.raises(ArchetypeError, match="nor messages"):
+    with pytest.raises(ArchetypeError, match="or all be messages"):
         start(tmp_path / "run", recipe.replace(data=recipe.data.replace(template="")), CPU)
     with pytest.raises(ArchetypeError, match="no assistant answer fits into 3 tokens; increase sequence_length"):
         start(tmp_path / "run", recipe_of(files, "chat", sequence_length=3), CPU)

@@ -166,7 +166,7 @@ def test_a_model_is_trained_further(tmp_path: Path, recipe: Recipe, text_file: P
     ):  # fmt: skip
         with pytest.raises(SpecError) as error:
             assemble(file, fields | more, assignments, pretrained=first)
-        assert str(error.value) == f"{place}: {tmp_path / 'first'} already determines it; leave out one of them"
+        assert str(error.value) == f"{place}: {tmp_path / 'first'} already determines it; remove one of them"
     same = {"spec": first.model.spec.dump(), "data.tokenizer": str(tmp_path / "first")}  # what it brings may be said
     assert assemble(None, fields | same, pretrained=first)[0].spec == first.model.spec.dump()
 
@@ -188,7 +188,7 @@ def test_settings_that_cannot_do_well_are_said_once(tmp_path: Path, recipe: Reci
     run(start(tmp_path / "high", high, CPU), events.append)
     (text,) = texts_of(events)  # it recovers as the rate falls
     assert text.startswith("the loss of 6 steps, ") and ", is worse than guessing, 5.55: a learning" in text
-    assert text.endswith("a learning rate of 1 is too high; stop, and start again with a lower one")
+    assert text.endswith("a learning rate of 1 is too high; stop, and start again with a lower learning rate")
     events.clear()
     run(start(tmp_path / "slow", recipe.replace(steps=4, schedule=Cosine(warmup_steps=8)), CPU), events.append)
     assert texts_of(events)[:1] == [

@@ -68,7 +68,7 @@ def test_changed_documents_are_refused_and_the_same_ones_elsewhere_are_not(file:
     file.write_text(text)  # another time of change: tokenised again, and found to be the same
     assert resume(tmp_path / "run", CPU).step == 4
     file.write_text(text.replace("token", "taken"))
-    with pytest.raises(CheckpointError, match=r"a.jsonl: the data have changed .*; restore them, or give --allow"):
+    with pytest.raises(CheckpointError, match=r"a.jsonl: the data have changed .*; restore them, or pass --allow"):
         resume(tmp_path / "run", CPU)
 
 

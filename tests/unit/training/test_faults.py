@@ -84,7 +84,7 @@ def test_paths_that_are_no_text_are_refused_before_anything_is_trained(tmp_path:
     ):
         with pytest.raises(ArchetypeError) as caught:
             start(folder, recipe, CPU)
-        assert str(caught.value).endswith("its name is not UTF-8; rename the file") and "\\udcff" in str(caught.value)
+        assert str(caught.value).endswith("the name is not UTF-8; rename the file") and "\\udcff" in str(caught.value)
 
 
 @pytest.mark.usefixtures("pictures")

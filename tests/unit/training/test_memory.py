@@ -29,7 +29,7 @@ def test_too_many_rows_are_refused_with_the_most_that_fit(
     monkeypatch.setattr(memory, "free_memory", lambda device: 2**23)
     message = refusal(recipe.replace(batch_size=100_000, dtype="float32"), tmp_path / "run")
     match = re.fullmatch(
-        r"batch_size: a step with 100,000 sequences of 16 tokens needs [\d.]+ GiB, but 8.00 MiB are free; "
+        r"batch_size: a step with 100,000 sequences of 16 tokens needs [\d.]+ GiB, but only 8.00 MiB is free; "
         r"use at most (\d+), or --micro-batch-size (\d+), which accumulates gradients over the batch, or --force",
         message,
     )
@@ -49,7 +49,7 @@ def test_too_many_rows_are_refused_with_the_most_that_fit(
     assert refusal(more, tmp_path / "run").startswith(cause)
     start(tmp_path / "forced", recipe, CPU, force=True)
     monkeypatch.setattr(memory, "free_memory", lambda device: 2**10)
-    assert "are free, too little for one sequence; use a smaller model" in refusal(recipe, tmp_path / "run")
+    assert "is free, too little for one sequence; use a smaller model" in refusal(recipe, tmp_path / "run")
     with pytest.raises(SpecError, match="too little for one sequence"):
         resume(tmp_path / "forced", CPU)
     assert resume(tmp_path / "forced", CPU, force=True).step == 0

@@ -120,7 +120,7 @@ def test_a_vocabulary_left_to_the_tokenizer_has_room_for_what_the_objective_adds
         assert target[target > 127].min() == 256  # the last sentinel follows the last byte
     small = all_recipes[name].replace(spec=all_recipes[name].spec | {"vocab_size": size - 1})  # type: ignore[operator]
     cause = f"vocab_size: {size - 1} is too small for the {size} tokens of the tokenizer and the objective"
-    remedy = f"use a smaller tokenizer, or raise it: --set spec.vocab_size={size}"
+    remedy = f"use a smaller tokenizer, or raise the size: --set spec.vocab_size={size}"
     assert refusal(small, tmp_path) == f"{cause}; {remedy}"
 
 
@@ -134,27 +134,29 @@ def test_pictures_that_the_model_does_not_take_are_named(all_recipes: dict[str, 
     images, file = all_recipes["images"], "/images.npz"
     larger = images.replace(spec=vision() | {"image_size": 12, "num_channels": 3})
     message = refusal(larger, tmp_path)
-    assert message == f"{file}: its images are 1 x 8 x 8 and the model takes 3 x 12 x 12; " + (
-        "change either, as by --set spec.num_channels=1 --set spec.image_size=8"
+    assert message == f"{file}: the images are 1 x 8 x 8, but the model takes 3 x 12 x 12; " + (
+        "change one of them, for example with --set spec.num_channels=1 --set spec.image_size=8"
     )
     fewer = images.replace(spec=vision() | {"head": {"kind": "classification", "num_classes": 2}})
-    assert refusal(fewer, tmp_path) == f"{file}: holds class 2, but the model has 2 classes, numbered from 0; " + (
-        "change either, as by --set spec.head.num_classes=3"
+    assert refusal(fewer, tmp_path) == f"{file}: contains class 2, but the model has 2 classes, numbered from 0; " + (
+        "change one of them, for example with --set spec.head.num_classes=3"
     )
     assert refusal(images.replace(data=ImageData()), tmp_path) == (
-        "data.file: no file is given; name a file with --images or in the recipe"
+        "data.file: no file was passed; name a file with --images or in the recipe"
     )
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_a_side_that_is_missing_is_named(all_recipes: dict[str, Recipe], tmp_path: Path, side: str) -> None:
     recipe = all_recipes["pairs"].replace(data=all_recipes["pairs"].data.replace(**{side: ()}))
-    assert refusal(recipe, tmp_path) == f"data.{side}: no {side} is given; name a file with --{side}, or in the recipe"
+    assert (
+        refusal(recipe, tmp_path) == f"data.{side}: no {side} was passed; name a file with --{side}, or in the recipe"
+    )
 
 
 def test_pairs_that_all_are_too_long_are_told(all_recipes: dict[str, Recipe], tmp_path: Path) -> None:
     assert refusal(all_recipes["pairs"].replace(sequence_length=1), tmp_path) == (
-        "data: only 0 training and 0 validation pairs fit into 1 tokens; give more pairs, or a longer sequence_length"
+        "data: only 0 training and 0 validation pairs fit into 1 tokens; use more pairs, or a longer sequence_length"
     )
 
 
@@ -211,4 +213,4 @@ def test_other_data_are_refused_on_resuming(
         resume(tmp_path / "run", CPU)
     message = str(caught.value).replace(str(tmp_path), "")
     cause = "the data have changed since this run began"
-    assert message == f"/{files}: {cause}; restore them, or give --allow-changes"
+    assert message == f"/{files}: {cause}; restore them, or pass --allow-changes"

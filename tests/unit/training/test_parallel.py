@@ -151,7 +151,7 @@ def test_two_processes_train_what_one_trains(recipe: Recipe, tmp_path: Path) -> 
     train_in(2, [(str(copies[name]), None, {"sizes": [f"parallel.{n}" for n in others[name]]}) for name in others])
     for copy in copies.values():
         check_equal(copy, tmp_path / "dense")
-    with pytest.raises(SpecError, match=r"its sizes need 2 processes, but only one is running; start it with torchrun"):
+    with pytest.raises(SpecError, match=r"the sizes need 2 processes, but only one process is running; start it"):
         setup.resume(unfinished(tmp_path / "tensor", 4), CPU)
 
 
@@ -325,9 +325,9 @@ def test_what_context_parallelism_refuses(recipe: Recipe) -> None:
             recipe,
             layout,
         ),
-        "parallel.context: supports next_token and masked_token of decoders": (pair(), recipe, layout),
+        "parallel.context: supports only next_token and masked_token on decoders": (pair(), recipe, layout),
         "parallel.context: cannot be combined with pipeline": (attending(), recipe, bigger),
-        "sequence_length: 18 tokens do not split into 4 equal": (
+        "sequence_length: 18 is not divisible by 4, twice parallel.context": (
             attending(),
             recipe.replace(sequence_length=18),
             layout,

@@ -49,7 +49,7 @@ def test_an_edited_recipe_is_named_by_its_field(tmp_path: Path, recipe: Recipe, 
          "spec.layers[*].block.mixer.num_heads: was 2 when this run began and is 4 now"),
     ):  # fmt: skip
         edit(state, old, new)
-        assert refusal(folder) == f"/recipe.yaml: {message}; restore it, or give --allow-changes"
+        assert refusal(folder) == f"/recipe.yaml: {message}; restore it, or pass --allow-changes"
         state.run.recipe_file.write_text(unchanged)
     edit(state, "seed: 5", "seed: 6")
     edit(state, "max_grad_norm: 1.0", "max_grad_norm: 2.0")
@@ -70,7 +70,7 @@ def test_another_text_is_noticed_before_the_first_checkpoint(tmp_path: Path, rec
     copy.write_text(text_file.read_text())
     start(folder, recipe.replace(data=recipe.data.replace(text=(str(copy),))), CPU)
     copy.write_text(text_file.read_text().replace("token", "taken"))
-    assert refusal(folder).endswith("copy.txt: the data have changed since this run began; restore them, or give "
+    assert refusal(folder).endswith("copy.txt: the data have changed since this run began; restore them, or pass "
                                     "--allow-changes")  # fmt: skip
     assert resume(folder, CPU, allow_changes=True).step == 0
     assert resume(folder, CPU).step == 0

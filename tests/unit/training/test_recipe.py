@@ -87,7 +87,7 @@ def test_the_schema_has_every_kind() -> None:
             {"spec": {"vocab_size": 99}},
             "vocab_size: 99 is too small for the 256 tokens of the tokenizer and the objective",
         ),
-        ({"data": {"text": ()}}, "data.text: no text is given; name a file with --text"),
+        ({"data": {"text": ()}}, "data.text: no text was passed; name a file with --text"),
     ],
 )
 def test_a_recipe_that_cannot_run_leaves_nothing(

@@ -124,7 +124,7 @@ def test_an_interrupted_run_has_its_page_too_and_other_folders_are_refused(tmp_p
     with pytest.raises(KeyboardInterrupt):
         archetype.train(tmp_path / "run", run.folder.parent / "text.txt", **ARGUMENTS, on_event=stop)
     assert "2 of 6" in (tmp_path / "run" / "report.html").read_text()
-    with pytest.raises(DataError, match="is not a trained run; give the folder"):
+    with pytest.raises(DataError, match="is not a trained run; pass the folder"):
         write_report(Run(tmp_path))
 
 

@@ -227,7 +227,7 @@ def test_another_text_is_refused(tmp_path: Path, recipe: Recipe, text_file: Path
     copy.write_text(text_file.read_text())
     steps(start(tmp_path / "run", recipe.replace(data=recipe.data.replace(text=(str(copy),))), CPU), 4)
     copy.write_text(text_file.read_text().replace("token", "taken"))
-    with pytest.raises(CheckpointError, match=r"copy.txt: the data have changed .*; restore them, or give --allow"):
+    with pytest.raises(CheckpointError, match=r"copy.txt: the data have changed .*; restore them, or pass --allow"):
         resume(tmp_path / "run", CPU)
 
 

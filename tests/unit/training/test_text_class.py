@@ -94,7 +94,7 @@ def test_a_value_is_estimated(labelled: dict[str, Path], tmp_path: Path, capsys:
     evaluate(tmp_path / "run", data=labelled["values"], as_json=True)
     report = json.loads(capsys.readouterr().out)
     assert report["mean_squared_error"] < 0.5 and min(report["pearson"], report["spearman"]) > 0.7
-    with pytest.raises(ArchetypeError, match="the label 'good' is not a number; give numbers: the model is a"):
+    with pytest.raises(ArchetypeError, match="the label 'good' is not a number; use numbers: the model is a"):
         evaluate(tmp_path / "run", data=labelled["classes"])
 
 
@@ -102,9 +102,9 @@ def test_a_value_is_estimated(labelled: dict[str, Path], tmp_path: Path, capsys:
     ("text", "fields", "message"),
     [
         ("text,label\n", {}, "contains no records; write one record with text, label per line"),
-        ("text,label\na,\nb,c\n", {}, r"line 2: has no label; give it a label: \{\"text\": ..., \"label\": ...\}"),
-        ("text,label\na,b\nc,b\n", {}, "has one class, 'b'; give texts of at least two classes"),
-        ("text,label\na,b\n", {}, "holds one record"),
+        ("text,label\na,\nb,c\n", {}, r"line 2: has no label; add a label: \{\"text\": ..., \"label\": ...\}"),
+        ("text,label\na,b\nc,b\n", {}, "has one class, 'b'; use texts of at least two classes"),
+        ("text,label\na,b\n", {}, "has only one record"),
         ("text,label\na,b\nc,d\n", {"objective": Regression()}, "the label '.' is not a number; use objective text_c"),
         ("text,label\na,b\nc,d\n", {"objective": {"kind": "text_class", "labels": ["b"]}}, "lacks the class 'd'"),
         ("text,label\na,b\nc,d\n", {"spec": "t5-tiny"}, "no objective suits a model of kind encoder_decoder"),

@@ -159,7 +159,7 @@ def test_one_token_has_no_span() -> None:
     for length, held_out in ((1, 3000), (64, 2)):
         with pytest.raises(DataError) as caught:
             SpanCorruptionObjective(corpus(held_out), 8, length, 0, SpanCorruption(), 999)
-        message = "text: a window of one token has no span to cut out; give a longer text or sequence_length"
+        message = "text: a window of one token has no span to cut out; use a longer text or sequence_length"
         assert str(caught.value) == message
 
 

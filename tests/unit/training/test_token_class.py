@@ -107,8 +107,8 @@ def test_the_class_of_a_word_stands_at_its_first_token_between_special_ones() ->
     ("record", "message"),
     [
         ({"tokens": ["a", "b"], "labels": ["x"]}, "file.jsonl: line 1: has 2 tokens and 1 labels"),
-        ({"tokens": ["a", ""], "labels": ["x", "y"]}, "line 1: tokens has no words, or an empty one"),
-        ({"tokens": [], "labels": []}, "line 1: tokens has no words, or an empty one"),
+        ({"tokens": ["a", ""], "labels": ["x", "y"]}, "line 1: tokens has no words, or contains an empty word"),
+        ({"tokens": [], "labels": []}, "line 1: tokens has no words, or contains an empty word"),
         ({"tokens": "a b", "labels": ["x"]}, "line 1: tokens: 'a b' is not a list of words"),
         ({"tokens": ["a", 1], "labels": ["x", "y"]}, r"line 1: tokens: \['a', 1\] is not a list of words"),
     ],

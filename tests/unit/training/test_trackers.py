@@ -90,7 +90,7 @@ def test_a_run_needs_no_tensorboard_unless_its_recipe_names_it(
     folder = tmp_path / "run"
     with pytest.raises(SpecError) as refused:
         start(folder, recipe.replace(trackers=("tensorboard",)), CPU)
-    remedy = f"{install_command('tensorboard')}, or leave it out of the recipe's trackers"
+    remedy = f"{install_command('tensorboard')}, or remove it from the recipe's trackers"
     assert str(refused.value) == f"trackers: tensorboard is not installed; {remedy}"
     assert not folder.exists()
     run(start(folder, recipe.replace(steps=2), CPU), lambda event: None)

@@ -114,7 +114,7 @@ def test_a_rate_of_10_is_one_line_a_status_and_a_sentence_of_the_report(tmp_path
     )
     assert done.exit_code == 1
     said = [line for line in done.stderr.splitlines() if "a learning rate of 10 is too high" in line]
-    assert len(said) == 2 and "stop, and start again with a lower one" in said[0]
+    assert len(said) == 2 and "stop, and start again with a lower learning rate" in said[0]
     assert said[1].startswith("ends at a validation loss of ") and "worse than guessing (5.5" in said[1]
     assert done.stderr.index(said[0]) < done.stderr.index("step     8  validation")
     assert f"This run {said[1]}." in (tmp_path / "run" / "report.html").read_text()

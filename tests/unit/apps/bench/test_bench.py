@@ -278,13 +278,13 @@ REFUSED = {
     ("decode", "llama-tiny", "--dtype", "float8"): "dtype: unknown dtype 'float8'; use one of float32, bfloat16",
     ("train", "llama-tiny", "--dtype", "float16"): "dtype: ",
     ("decode", "llama-tiny", "--prompt", "100", "--new", "29"):
-        "--prompt, --new: 100 prompt tokens and 29 new ones do not fit into the context of 128; use at least 1",
+        "--prompt, --new: 100 prompt tokens and 29 new tokens do not fit into the context of 128; use at least 1",
     ("train", "llama-tiny", "--deterministic"):
-        "--deterministic: has no effect on train, which generates no text; leave it out",
+        "--deterministic: has no effect on train, which generates no text; remove it",
     ("decode", "lstm-tiny", "--deterministic"): "deterministic: a step of this model contains aten.mkldnn_rnn_layer",
-    ("prefill", "llama-tiny", "--new", "4"): "--new: prefill generates no more than the first token; leave it out",
+    ("prefill", "llama-tiny", "--new", "4"): "--new: prefill generates no more than the first token; remove it",
     ("decode", "llama-tiny", "--peer-python", "python"):
-        "--peer-python: has no effect without --peer; add --peer, or leave --peer-python out",
+        "--peer-python: has no effect without --peer; add --peer, or remove --peer-python",
 }  # fmt: skip
 
 
@@ -341,7 +341,7 @@ def test_a_peer_stands_beside_ours_and_one_that_is_missing_is_named(tmp_path: Pa
     assert peer["ratios"]["decode_tokens_per_s"] == pytest.approx(result["decode_tokens_per_s"] / 4.0)
     assert peer["ratios"]["prefill"] == pytest.approx(1000.0 / result["prefill_ms"])
     assert peer["same_tokens"] is False
-    missing = f"llama_cpp: is not installed in {python}; install it, or give --peer-python"
+    missing = f"llama_cpp: is not installed in {python}; install it, or pass --peer-python"
     assert result["peers_left_out"] == {"llama.cpp": missing}
 
 
@@ -351,7 +351,7 @@ def test_a_peer_that_ends_is_told_with_its_last_words(tmp_path: Path) -> None:
     assert refusal("decode", "llama-tiny", *sizes, stand_in(tmp_path, dies_at=2)) == message
     result = bench("decode", "llama-tiny", *sizes, stand_in(tmp_path, dies_at=0))  # at once: it is left out
     assert result["peers_left_out"]["transformers"] == message and "peers" not in result
-    with pytest.raises(DataError, match=r"--peer-python: .*no-python is not a program; give the path"):
+    with pytest.raises(DataError, match=r"--peer-python: .*no-python is not a program; pass the path"):
         peers.Peer("transformers", str(tmp_path / "no-python"), 1, tmp_path)
 
 

@@ -85,5 +85,5 @@ def test_an_option_that_is_not_given_leaves_its_field_to_the_recipe() -> None:
 
 
 def test_data_of_two_kinds_are_refused() -> None:
-    with pytest.raises(SpecError, match=r"^--chat: cannot be combined with data of kind pairs; give data of one kind$"):
+    with pytest.raises(SpecError, match=r"^--chat: cannot be combined with data of kind pairs; use data of one kind$"):
         train_options.recipe_fields({"source": ["a"], "target": ["b"], "chat": ["c"]}, None, None)

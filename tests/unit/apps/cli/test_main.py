@@ -287,9 +287,9 @@ def test_values_of_options_are_refused_in_our_own_words(
 ) -> None:
     for arguments, message in {
         ("demo", "--minutes", "-1"): "Invalid value for '--minutes': '-1' is too small; use at least 0.05.",
-        ("train", "--steps", "x"): "Invalid value for '--steps': 'x' is not a whole number; give a whole number.",
+        ("train", "--steps", "x"): "Invalid value for '--steps': 'x' is not a whole number; use a whole number.",
         ("generate", "a", "b", "--temperature", "warm"):
-            "Invalid value for '--temperature': 'warm' is not a finite number; give a number.",
+            "Invalid value for '--temperature': 'warm' is not a finite number; use a number.",
         ("plot", "a", "--x", "c"): "Invalid value for '--x': 'c' is not one of 'steps', 'tokens', 'flops', 'seconds'.",
     }.items():  # fmt: skip
         with case(*arguments):

@@ -47,10 +47,10 @@ def test_what_a_recipe_says_of_the_layout_is_obeyed_or_refused() -> None:
     assert {step["layout"]["shard"] for step in about["steps"]} == {4}
     for options, message in [
         (("--set", "parallel.shard=3"), "parallel: no layout of 8 devices for this model and batch has shard 3"),
-        (("--micro-batch-size", "2"), "micro_batch_size: is chosen by a plan for a cluster; leave it out"),
-        (("--set", "recompute=blocks"), "recompute: is chosen by a plan for a cluster; leave it out"),
-        (("--adapter", "lora"), "adapter: a plan for a cluster needs all parameters trained; leave it out"),
-        (("--train", "lm_head.*"), "trainable: a plan for a cluster needs all parameters trained; leave it "),
+        (("--micro-batch-size", "2"), "micro_batch_size: is chosen by a plan for a cluster; remove it"),
+        (("--set", "recompute=blocks"), "recompute: is chosen by a plan for a cluster; remove it"),
+        (("--adapter", "lora"), "adapter: a plan for a cluster needs all parameters trained; remove it"),
+        (("--train", "lm_head.*"), "trainable: a plan for a cluster needs all parameters trained; remove it"),
     ]:
         with pytest.raises(SpecError, match=f"^{message}"):
             planned(*arguments, *options)
