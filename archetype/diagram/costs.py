@@ -43,7 +43,7 @@ class ReportCosts:
         return self.sum((name, 1, 1) for name in modules)
 
     def sum(self, rows: Iterable[tuple[str, int, int]]) -> Cost:
-        """Take the rows of modules, and return the cost of some of the layers that these rows count.
+        """Take the rows of modules, and return their cost for the given numbers of layers.
 
         Args:
             rows: (module, number of layers, number of layers with their own weights).
@@ -56,7 +56,7 @@ class ReportCosts:
         return cost
 
     def legend(self, shapes: Iterable[str], labels: Iterable[str]) -> tuple[tuple[str, int, str], ...]:
-        """Return (letter, value, meaning) for each letter in shapes, and for each letter below a root in a label.
+        """Return (letter, value, meaning) for each letter in the shapes or under a square root in the labels.
 
         The order is the same as in `archetype.legend`.
         """

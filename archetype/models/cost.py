@@ -70,7 +70,7 @@ class ModelCost(ABC):
 
     @abstractmethod
     def saved_activations(self, work: TrainingWork) -> int:
-        """Return the bytes saved by the modules outside the stacks, without the loss."""
+        """Return the bytes that modules outside the stacks keep for the backward pass, without the loss."""
 
 
 class EmbeddedModel(Protocol):

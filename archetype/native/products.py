@@ -144,7 +144,7 @@ def quantized_product(
 def unpacked_rows(
     kernels: Kernels, matrix: LosslessRows, dtype: torch.dtype, ids: Tensor | None = None
 ) -> Tensor | None:
-    """Emit rows of a lossless matrix, by index or all of them, in float32 or bfloat16."""
+    """Emit the unpacking of rows of a lossless matrix, selected or all, to float32 or bfloat16."""
     if dtype not in FLOATS or (ids is not None and not ids.is_contiguous()):
         return None
     y = torch.empty(*((matrix.rows,) if ids is None else ids.shape), matrix.width, dtype=dtype)

@@ -34,7 +34,7 @@ class PositionShares(ABC):
         return torch.cat((*pieces[0::2], *reversed(pieces[1::2])), dim=2)
 
     def places(self, length: int) -> Iterator[slice]:
-        """Yield the slice of each piece of this process in a sequence of `length` positions."""
+        """Yield the slices of a sequence of `length` positions that this process computes."""
         size = length // (2 * self.size)
         yield from (slice(piece * size, (piece + 1) * size) for piece in self.pieces)
 

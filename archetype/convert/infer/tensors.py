@@ -52,7 +52,7 @@ class Layer:
     d_model: int = 0
 
     def experts_transposed(self, info: CheckpointInfo) -> bool:
-        """Return whether stacked experts are stored as (inputs, outputs), which shows in the side that has width D."""
+        """Return whether stacked experts are stored as (inputs, outputs), judged by the axis of size D."""
         name = self.network.get("experts.down.weight", "")
         shape = info.shapes.get(name, ())
         if len(shape) != 3:

@@ -38,7 +38,7 @@ def allowed_in_piece(
     context: ForwardContext,
     key: Hashable,
 ) -> Bool[Tensor, "b 1 T S"] | None:
-    """Return the allowed pairs of a piece, cached under `key`; None if all pairs are allowed."""
+    """Return the attention mask of one chunk of queries, cached under `key`. None: nothing is masked."""
     if isinstance(rule.spec, Full) and not where.causal and rows.document_ids is None:
         return None
 

@@ -138,7 +138,7 @@ class Objective(ABC):
         return self.target_counts(batch)[0]
 
     def target_counts(self, batch: Batch) -> Counts:
-        """Count the targets of a batch on the host, followed by the targets of each further token.
+        """Count a batch's targets on the host: those of the next token, then those of each further token.
 
         The counts determine tensor shapes in the computation of the loss.
         """
