@@ -155,7 +155,7 @@ def test_a_cost_that_its_module_denies_is_refused() -> None:
     """That of its base counts no scale; one that does is believed."""
     archetype.register(Scaled, module=ScaledModule, cost=AttentionCost)
     described = model(mixer={"kind": "scaled_attention", "num_heads": 3})
-    with pytest.raises(SpecError, match=r"blocks\.0\.mixer: its cost formula counts 2,304 parameters, .* module has 2,328;"):
+    with pytest.raises(SpecError, match=r"blocks\.0\.mixer: its cost formula counts 2,304 .* module has 2,328;"):
         archetype.cost_report(described)
     archetype.register(Scaled, module=ScaledModule, cost=ScaledCost)
     built = archetype.build(described)
