@@ -84,7 +84,7 @@ def test_processes_write_what_one_writes(file: Path, tokenizer: Tokenizer, tmp_p
     write(file, [*TEXTS[:200], "\ud800", *TEXTS])
     with pytest.raises(DataError) as caught:
         tokenized(Sources((str(file),)), tokenizer, tmp_path / "two", workers=2)
-    assert "half of a surrogate pair" in str(caught.value)
+    assert "an unpaired surrogate" in str(caught.value)
 
 
 def test_a_kill_leaves_nothing_that_is_read_and_what_was_done_is_used(

@@ -115,7 +115,7 @@ def test_a_source_is_seen_and_set() -> None:
             "blocks.1.mixr.out: there is no such activation; did you mean blocks.1.mixer.out?",
         ),
         (lambda t: t.record("blocks.*.mixr.q"), "there is no such activation"),
-        (lambda t: t.set("blocks.1.out", 0.0, heads=0), r"blocks.1.out: its shape \(B T D\) has no heads"),
+        (lambda t: t.set("blocks.1.out", 0.0, heads=0), r"blocks.1.out: the shape \(B T D\) has no heads"),
         (lambda t: t.set("blocks.1.mixer.q", 0.0, heads=9), "heads 9 are out of range; use 0 to 3"),
         (lambda t: t.set("blocks.1.out", torch.ones(3)), "does not fit this value"),
         (lambda t: t.set("embedding.token_type.out", 0.0), "there is no such activation"),
