@@ -59,8 +59,9 @@ template <class T> struct Places {
     // Prefetch into L2 what will be read SPAN slots after these.
     void fetch_ahead_of(long first, long last) const {
         for (long row = first + SPAN; row < last + SPAN; row++) {
+            if (row >= left && !next) return;
             const T* const p = row < left ? rows + row * stride : next + (row - left) * stride;
-            for (long i = 0; (row < left || next) && i < width; i += 64 / (long)sizeof(T)) __builtin_prefetch(p + i, 0, 2);
+            for (long i = 0; i < width; i += 64 / (long)sizeof(T)) __builtin_prefetch(p + i, 0, 2);
         }
     }
 };

@@ -77,13 +77,17 @@ def test_a_long_cache_is_summed_in_parts(instructions: str, dtype: torch.dtype) 
     positions = torch.tensor([[length - 50, length - 49, length - 48], [native.PART - 2, native.PART - 1, native.PART]])
     settings: dict[str, Any]
     for settings in ({}, {"window": 900}, {"softcap": 2.0, "sinks": floats(heads, dtype=torch.float32)},
-                     {"slopes": torch.rand(heads, generator=GENERATOR) / 100}):  # fmt: skip
+                     {"slopes": torch.rand(heads, generator=GENERATOR) / 100},
+                     {"mask": torch.rand(2, 1, 3, length, generator=GENERATOR) < 0.5},
+                     {"mask": floats(2, heads, 3, length, dtype=torch.float32)}):  # fmt: skip
         with case(instructions, dtype, settings):
             y = attend(instructions, q, keys, values, positions, **settings)
             assert torch.equal(y, attend(instructions, q, keys, values, positions, threads=1, **settings))
             for token in range(3):
-                alone = (q[:, :, token : token + 1].clone(), keys, values, positions[:, token : token + 1].clone())
-                assert torch.equal(attend(instructions, *alone, **settings), y[:, :, token : token + 1])
+                this = slice(token, token + 1)
+                own = settings | ({"mask": settings["mask"][:, :, this].clone()} if "mask" in settings else {})
+                alone = (q[:, :, this].clone(), keys, values, positions[:, this].clone())
+                assert torch.equal(attend(instructions, *alone, **own), y[:, :, this])
             expected = long_formula(q, keys, values, positions, **settings)
             assert distance(y, expected) <= (4e-6 if dtype == torch.float32 else 2**-8)
 
@@ -106,7 +110,7 @@ def test_a_number_that_is_not_finite_is_not_hidden(instructions: str, length: in
 
 def long_formula(
     q: Tensor, keys: Tensor, values: Tensor, positions: Tensor, window: int = 0, softcap: float = 0.0,
-    sinks: Tensor | None = None, slopes: Tensor | None = None,
+    sinks: Tensor | None = None, slopes: Tensor | None = None, mask: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     keys, values = (x.double().repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (keys, values))
     scores = 0.3 * q.double() @ keys.transpose(2, 3)
@@ -115,6 +119,8 @@ def long_formula(
         scores = softcap * (scores / softcap).tanh()
     if slopes is not None:
         scores = scores - slopes.double()[:, None, None] * distances
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
     scores = scores.masked_fill((distances < 0) | (distances >= (window or keys.shape[2])), -torch.inf)
     if sinks is None:
         return scores.softmax(-1) @ values
