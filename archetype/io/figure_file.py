@@ -30,7 +30,7 @@ def figure_bytes(figure: "Figure", ending: str) -> bytes:
         if ending == ".pdf":
             FigureCanvasPdf(figure).print_pdf(stream, metadata={"CreationDate": None})
         elif ending == ".svg":
-            FigureCanvasSVG(figure).print_svg(stream, metadata={"Date": None})
+            FigureCanvasSVG(figure).print_svg(stream, metadata={"Date": None, "Creator": None})
         else:
             FigureCanvasAgg(figure).print_png(stream)
     return stream.getvalue()
