@@ -52,10 +52,14 @@ class Usage(NamedTuple):
 
 
 class Module(NamedTuple):
-    """Module of a block, or a product without parameters, with the shapes of its tensors and its formulas."""
+    """Module of a block, or a product without parameters, with its formulas and the sizes of its projection.
+
+    Attributes:
+        sizes: features of the input and of the output; None if the module is no projection.
+    """
 
     name: str
-    shapes: str
+    sizes: "tuple[Formula, Formula] | None"
     parameters: "Formula"
     flops: "Formula"
 
@@ -71,8 +75,8 @@ def explain(
 ) -> None:
     """Explain a kind: its fields, modules and cost.
 
-    A part of a block is shown in a preset: its YAML, the shapes of its tensors, the formulas of its parameters and of
-    its FLOPs per token, and the size of its state.
+    A part of a block is shown in a preset: its YAML, the sizes of its projections, the formulas of its parameters and
+    of its FLOPs per token, and the size of its state.
     """
     from archetype.spec import describe
 
@@ -109,7 +113,7 @@ def first_usage(kind: str, parts: "tuple[type[Spec], ...]") -> Usage | None:
 
 
 def example(usage: Usage) -> str:
-    """Return a part's YAML, its tensors and the formulas with their values."""
+    """Return a part's YAML, its projections and the formulas with their values."""
     from archetype.cost.formula import symbol_names
     from archetype.io.yaml import mapping_to_yaml
     from archetype.table import Table
@@ -120,41 +124,31 @@ def example(usage: Usage) -> str:
     if modules := modules_of(usage):
         names = symbol_names(formula for module in modules for formula in (module.parameters, module.flops))
         cells = [
-            [module.name, module.shapes, *(_number(formula, names) for formula in (module.parameters, module.flops))]
+            [module.name, _sizes(module), *(_number(formula, names) for formula in (module.parameters, module.flops))]
             for module in modules
         ]
         heading = "FLOPs per token" if usage.stack.causal else "FLOPs per sequence"
-        lines += ["", str(Table(("module", "tensors", "parameters", heading), cells, text_columns=2)), ""]
+        lines += ["", str(Table(("module", "projects", "parameters", heading), cells, text_columns=2)), ""]
         lines += [f"{name} = {size.value:,}: {size.meaning}" for size, name in names.items()]
     return "\n".join([*lines, *_state(usage)])
 
 
 def modules_of(usage: Usage) -> list[Module]:
-    """Return the modules of a part. The tensors of its block are built on the meta device."""
-    import torch
-
+    """Return the modules of a part."""
     from archetype.cost.formula import ZERO, symbol
     from archetype.cost.work import Work
-    from archetype.models.block.module import build_block
-    from archetype.models.stack.module import places_of
 
-    stack, cost, length = usage.stack, usage.cost, symbol("T", usage.length)
-    # shapes without memory: the preset may have billions of parameters
-    with torch.device("meta"):
-        block = build_block(stack.layers[usage.layer], places_of(stack)[usage.layer])
+    cost, length = usage.cost, symbol("T", usage.length)
     # one token of a causal model with a state of `length` tokens, or a whole sequence of an encoder
-    work = Work(symbol("B", 1), length, "decode" if stack.causal else "forward", source=length, layer=usage.layer)
+    work = Work(symbol("B", 1), length, "decode" if usage.stack.causal else "forward", source=length, layer=usage.layer)
     parameters, flops = cost.parameters(), cost.flops(work)
+    sizes = {
+        f"{part}.{name}": both for part, of in cost.contents.items() for name, both in of.projection_sizes().items()
+    }
     names = [name for name in dict.fromkeys([*parameters, *flops]) if _belongs(name, usage.content)]
-    names = [name for name in names if parameters.get(name) or flops.get(name)]
-    shapes: dict[str, list[str]] = {name: [] for name in names}
-    for tensor, value in block.named_parameters():
-        # a tensor belongs to the innermost module that has formulas
-        if prefixes := [name for name in names if f"{tensor}.".startswith(f"{name}.")]:
-            name = max(prefixes, key=len)
-            shapes[name].append(f"{tensor[len(name) + 1 :]} {tuple(value.shape)}".lstrip())
-    # products without parameters, such as attention scores, have FLOPs but no tensors
-    return [Module(name, ", ".join(shapes[name]), parameters.get(name, ZERO), flops.get(name, ZERO)) for name in names]
+    modules = [Module(name, sizes.get(name), parameters.get(name, ZERO), flops.get(name, ZERO)) for name in names]
+    # products without parameters, such as attention scores, have only FLOPs
+    return [module for module in modules if module.parameters or module.flops]
 
 
 def _state(usage: Usage) -> list[str]:
@@ -194,6 +188,10 @@ def _has(value: Any, parts: "tuple[type[Spec], ...]") -> bool:
 def _belongs(name: str, content: str) -> bool:
     # the norms around contents are top-level modules of a block: they belong to the wiring
     return name.endswith("_norm") and "." not in name if content == "wiring" else name.startswith(f"{content}.")
+
+
+def _sizes(module: Module) -> str:
+    return "" if module.sizes is None else " to ".join(f"{size.value:,}" for size in module.sizes)
 
 
 def _number(formula: "Formula", names: Any) -> str:

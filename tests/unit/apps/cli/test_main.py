@@ -269,6 +269,7 @@ HEAVY = {"torch", "numpy", "transformers", "matplotlib"}
         (("train", "--help"), {"rich", "yaml", *HEAVY}),
         (("cost", "llama-2-7b", "--json"), {"rich", *HEAVY}),
         (("list",), {"rich", *HEAVY}),
+        (("explain", "latent"), {"rich", *HEAVY}),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
