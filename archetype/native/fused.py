@@ -5,7 +5,7 @@ kernels do not support the tensors; the module then uses torch's operations. Gra
 second derivative is computed from the formula, by torch's operations.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -54,6 +54,20 @@ def linear(x: Tensor, weight: Tensor | LosslessRows, bias: Tensor | None) -> Ten
         return _by_onednn(x, weight, bias)
     y: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return y
+
+
+def multiply_groups(
+    y: Sequence[Tensor], a: Sequence[Tensor], b: Sequence[Tensor], bias: Sequence[Tensor] | None = None
+) -> None:
+    """Write a_i b_i + bias_i for float matrices into y_i, without an autograd graph. An empty sum is zero."""
+    by_onednn = a[0].dtype == torch.float32 and a[0].device.type == "cpu" and _prefers_onednn()
+    for y_i, a_i, b_i, bias_i in zip(y, a, b, bias or len(a) * [None], strict=True):
+        if by_onednn and a_i.numel():
+            y_i.copy_(_by_onednn(a_i, b_i.T, bias_i))
+        elif bias_i is not None:
+            torch.addmm(bias_i, a_i, b_i, out=y_i)
+        else:
+            torch.mm(a_i, b_i, out=y_i)
 
 
 def gated(kernels: Kernels, activation: str, gate: Tensor, up: Tensor) -> Tensor | None:

@@ -22,8 +22,9 @@ from archetype.parts.feedforward.module import gated_product
 from archetype.parts.feedforward.spec import Expert, GatedMLP
 from archetype.weights.linear import Linear, project
 from archetype.weights.packed import PackedMatrix, Weight
+from archetype.weights.stacked import product_dtype, project_groups, unstacked
 
-Projection = tuple[Weight, Tensor | None]  # weight and bias of one expert
+Projection = Callable[[str, Tensor], Tensor]  # of vectors, by the name of the matrix
 
 
 @module_for(spec.MixtureOfExperts)
@@ -198,38 +199,44 @@ class Experts(nn.Module):
         order = choices.argsort(stable=True)  # indices of choices, sorted by expert
         # read from the device, once per layer: the shape of each expert's product depends on the router's choices
         sizes = torch.bincount(choices, minlength=self.num_experts).tolist()
-        # choice c belongs to token c // k; one tensor of tokens per expert
-        sorted_tokens = x.index_select(0, order // chosen.shape[1]).split(sizes)
-        stacks = zip(*map(self._unstacked, self.projections), strict=True)
-        outputs = [self._expert(rows, *stack) for rows, stack in zip(sorted_tokens, stacks, strict=True) if len(rows)]
+        rows = x.index_select(0, order // chosen.shape[1])  # choice c belongs to token c // k
+        if torch.is_grad_enabled():
+            rows = rows.to(product_dtype(rows))  # one cast for two projections
+            outputs = self._network(rows, lambda name, rows: project_groups(rows, *self._stack(name), sizes))
+        else:  # one expert after the other, whose hidden vectors stay in the caches of the processor
+            pairs = zip(rows.split(sizes), self._unstacked(), strict=True)
+            outputs = torch.cat([self._network(rows, expert) for rows, expert in pairs if len(rows)])
         # the inverse permutation restores the order of the choices
-        return torch.cat(outputs).index_select(0, order.argsort()).view(*chosen.shape, -1)
+        return outputs.index_select(0, order.argsort()).view(*chosen.shape, -1)
 
     def each_expert(self, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"]) -> Float[Tensor, "N k D"]:
         """Like `sorted_by_expert`, for tracing, where the number of an expert's tokens is unknown (it may be 0)."""
         choices = chosen.flatten()
         y = x.new_zeros(choices.shape[0], x.shape[1])
-        for expert, stack in enumerate(zip(*map(self._unstacked, self.projections), strict=True)):
-            choice_indices = (choices == expert).nonzero().squeeze(1)
-            y = y.index_copy(
-                0, choice_indices, self._expert(x.index_select(0, choice_indices // chosen.shape[1]), *stack)
-            )
+        for index, expert in enumerate(self._unstacked()):
+            choice_indices = (choices == index).nonzero().squeeze(1)
+            rows = x.index_select(0, choice_indices // chosen.shape[1])
+            y = y.index_copy(0, choice_indices, self._network(rows, expert))
         outputs: Tensor = y.unflatten(0, chosen.shape)
         return outputs
 
-    def _unstacked(self, name: str) -> list[Projection]:
-        # unbound once: the gradient of an index into the stack would be as large as the stack, for every expert
-        weight, bias = getattr(self, name), getattr(self, f"{name}_bias")
-        biases = [None] * self.num_experts if bias is None else bias.unbind(0)
-        if isinstance(weight, PackedMatrix):
-            return [(weight.matrix(expert), bias) for expert, bias in enumerate(biases)]
-        return list(zip(weight.unbind(0), biases, strict=True))
+    def _network(self, x: Float[Tensor, "N D"], project: Projection) -> Float[Tensor, "N D"]:
+        *gate, up, down = self.projections
+        hidden = project(up, x)
+        hidden = self.product(FUSED, project(gate[0], x), hidden) if gate else self.activation(hidden)
+        return project(down, hidden)
 
-    def _expert(self, x: Float[Tensor, "N D"], *projections: Projection) -> Float[Tensor, "N D"]:
-        *gate, up, down = projections
-        hidden = project(x, *up)
-        hidden = self.product(FUSED, project(x, *gate[0]), hidden) if gate else self.activation(hidden)
-        return project(hidden, *down)
+    def _stack(self, name: str) -> tuple[Weight, Tensor | None]:
+        return getattr(self, name), getattr(self, f"{name}_bias")
+
+    def _unstacked(self) -> list[Projection]:
+        # the projections of each expert
+        stacks = {name: unstacked(*self._stack(name), self.num_experts) for name in self.projections}
+
+        def of(expert: int) -> Projection:
+            return lambda name, x: project(x, *stacks[name][expert])
+
+        return [of(expert) for expert in range(self.num_experts)]
 
 
 def expert_outputs(
