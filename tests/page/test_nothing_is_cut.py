@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks import pictures
 from tests.helpers.cases import case
+from tests.helpers.examples import every
 from tests.helpers.serving import Served
 from tests.page.browser import Page
 
@@ -87,15 +88,15 @@ def resize(page: Page, size: str) -> None:
     page.tab.wait_for_timeout(120)
 
 
-def test_nothing_is_cut(page: Page, server: Served) -> None:
-    for name in SCREENS:
-        resize(page, "wide")
-        show(page, name)
-        for size in SIZES:
-            with case(name, size):
-                resize(page, size)
-                cut: list[str] = page.tab.evaluate(CUT)
-                assert cut == []
+@pytest.mark.parametrize("name", every(3, SCREENS))
+def test_nothing_is_cut(name: str, page: Page, server: Served) -> None:
+    resize(page, "wide")
+    show(page, name)
+    for size in SIZES:
+        with case(name, size):
+            resize(page, size)
+            cut: list[str] = page.tab.evaluate(CUT)
+            assert cut == []
 
 
 def test_a_whole_diagram_is_seen_at_once_on_a_laptop(page: Page, server: Served) -> None:
