@@ -56,16 +56,12 @@ def linear(x: Tensor, weight: Tensor | LosslessRows, bias: Tensor | None) -> Ten
     return y
 
 
-def multiply_groups(
-    y: Sequence[Tensor], a: Sequence[Tensor], b: Sequence[Tensor], bias: Sequence[Tensor] | None = None
-) -> None:
-    """Write a_i b_i + bias_i for float matrices into y_i, without an autograd graph. An empty sum is zero."""
+def multiply_groups(y: Sequence[Tensor], a: Sequence[Tensor], b: Sequence[Tensor]) -> None:
+    """Write the products a_i b_i of float matrices into y_i, without an autograd graph. An empty sum is zero."""
     by_onednn = a[0].dtype == torch.float32 and a[0].device.type == "cpu" and _prefers_onednn()
-    for y_i, a_i, b_i, bias_i in zip(y, a, b, bias or len(a) * [None], strict=True):
+    for y_i, a_i, b_i in zip(y, a, b, strict=True):
         if by_onednn and a_i.numel():
-            y_i.copy_(_by_onednn(a_i, b_i.T, bias_i))
-        elif bias_i is not None:
-            torch.addmm(bias_i, a_i, b_i, out=y_i)
+            y_i.copy_(_by_onednn(a_i, b_i.T))
         else:
             torch.mm(a_i, b_i, out=y_i)
 

@@ -3,12 +3,15 @@
 tests/unit/native/test_torch_hooks.py runs each use, with the oldest and the newest release that pyproject.toml admits.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch.autograd import forward_ad
 
+P = ParamSpec("P")
+R = TypeVar("R")
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd  # the implementation of an operation by other operations
 
 
@@ -25,6 +28,15 @@ def is_watched() -> bool:
         or torch._C._get_tracing_state() is not None
         or forward_ad._current_level >= 0
     )
+
+
+def constant_when_compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """Let torch.compile call a function of constants while it traces, and keep the result as a constant.
+
+    `torch.compiler.assume_constant_result` does the same, but imports the compiler, which takes seconds.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 @contextmanager

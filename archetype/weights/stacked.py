@@ -1,45 +1,73 @@
-"""Products of rows with stacked matrices, such as those of experts."""
+"""Products of rows with stacked matrices, such as those of experts.
 
-from collections.abc import Sequence
+Two operations are registered with torch, so that a compiled graph holds them. Each is the gradient of the other.
+"""
+
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from archetype.native.fused import multiply_groups
 from archetype.native.torch_hooks import is_watched
+from archetype.nn.autocast import dtype_of_products
 from archetype.weights.linear import project
 from archetype.weights.packed import PackedMatrix, Weight
 
 Stack = Float[Tensor, "E F D"]
+ALIGNED = 16  # bytes of which torch's grouped product needs multiples, from one vector to the next
+
+
+class Groups:
+    """Rows in the order of their groups, such as tokens by expert.
+
+    Args:
+        owners: the group of each row, (M,).
+        count: the number of groups.
+
+    Attributes:
+        order: indices of the rows, sorted by group.
+        sizes: rows of each group, (E,), on the device of `owners`.
+    """
+
+    def __init__(self, owners: Int[Tensor, "M"], count: int) -> None:
+        self.owners = owners
+        self.order = owners.argsort(stable=True)
+        self.sizes = owners.new_zeros(count).index_add(0, owners, torch.ones_like(owners))
 
 
 def project_groups(
-    x: Float[Tensor, "M D"], weight: Weight, bias: Float[Tensor, "E F"] | None, sizes: Sequence[int]
+    x: Float[Tensor, "M D"], weight: Weight, bias: Float[Tensor, "E F"] | None, groups: Groups
 ) -> Float[Tensor, "M F"]:
-    """Return x W_e^T + b_e for groups of rows: the first sizes[0] rows with the first matrix of the stack, and so on.
+    """Return x W_e^T + b_e for rows in the order of their groups, each with the matrix of its group.
 
-    A training step computes all groups in one operation, whose backward pass writes the gradient of the whole stack
-    in place. The gradient of an index into the stack would be as large as the stack, for every group.
+    All groups are one operation, whose backward pass writes the gradient of the whole stack in place. The gradient of
+    an index into the stack would be as large as the stack, for every group.
 
     Args:
         weight: the stack, (E, F, D).
-        sizes: rows of each group, E numbers with the sum M.
     """
-    if isinstance(weight, PackedMatrix) or not _are_plain(x, weight):
-        return _products(x, weight, bias, sizes)
-    dtype = product_dtype(x)
-    x, weight, bias = x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
-    y: Tensor = _Groups.apply(x, weight, bias, list(sizes))  # type: ignore[no-untyped-call]
-    return y
+    if not isinstance(weight, Tensor) or not is_one_operation(weight):
+        pairs = zip(x.split(groups.sizes.tolist()), unstacked(weight, bias, len(groups.sizes)), strict=True)
+        return torch.cat([project(rows, *one) for rows, one in pairs if len(rows)])
+    dtype = dtype_of_products(x)
+    x, weight = x.to(dtype), weight.to(dtype)
+    y: Tensor
+    if _reads_no_size(weight):
+        y = nn.functional.grouped_mm(x, weight.mT, offs=groups.sizes.cumsum(0, dtype=torch.int32))
+    else:
+        y = torch.ops.archetype.multiply_rows(x, weight, groups.sizes)
+    return y if bias is None else y + bias.to(dtype).index_select(0, groups.owners.index_select(0, groups.order))
 
 
-def product_dtype(x: Tensor) -> torch.dtype:
-    """Return the data type in which a product with x is computed: its own, or that of autocast."""
-    device = x.device.type
-    is_cast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device) and x.dtype != torch.float64
-    return torch.get_autocast_dtype(device) if is_cast else x.dtype
+def is_one_operation(*stacks: Weight) -> bool:
+    """Whether `project_groups` computes all groups in one operation.
+
+    Packed weights, subclasses of tensors, and whatever watches torch's operations need a product for each group.
+    """
+    is_seen = torch.compiler.is_exporting() or (is_watched() and not torch.compiler.is_compiling())
+    return not is_seen and all(type(stack) in (Tensor, nn.Parameter) for stack in stacks)
 
 
 def unstacked(weight: Weight, bias: Float[Tensor, "E F"] | None, count: int) -> list[tuple[Weight, Tensor | None]]:
@@ -50,42 +78,53 @@ def unstacked(weight: Weight, bias: Float[Tensor, "E F"] | None, count: int) -> 
     return list(zip(weight.unbind(0), biases, strict=True))
 
 
-def _are_plain(*tensors: Tensor) -> bool:
-    # subclasses, such as distributed tensors, and whatever watches torch's operations must see each product
-    return not is_watched() and all(type(x) in (Tensor, nn.Parameter) for x in tensors)
+def _reads_no_size(weight: Stack) -> bool:
+    # Whether torch multiplies all groups without reading their sizes from the device. Its function for shapes, which a
+    # compiler asks, takes bfloat16 alone.
+    vectors = (size * weight.element_size() for size in weight.shape[1:])
+    return weight.is_cuda and weight.dtype == torch.bfloat16 and all(size % ALIGNED == 0 for size in vectors)
 
 
-def _products(
-    x: Float[Tensor, "M D"], weight: Weight, bias: Float[Tensor, "E F"] | None, sizes: Sequence[int]
-) -> Float[Tensor, "M F"]:
-    groups = zip(x.split(list(sizes)), unstacked(weight, bias, len(sizes)), strict=True)
-    return torch.cat([project(rows, *one) for rows, one in groups if len(rows)])
+@torch.library.custom_op("archetype::multiply_rows", mutates_args=())
+def _multiply_rows(x: Tensor, weight: Tensor, sizes: Tensor) -> Tensor:
+    y, groups = x.new_empty(len(x), weight.shape[1]), sizes.tolist()
+    multiply_groups(y.split(groups), x.split(groups), weight.mT.unbind(0))
+    return y
 
 
-class _Groups(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Stack, bias: Tensor | None, sizes: list[int]) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.sizes = sizes
-        y = x.new_empty(len(x), weight.shape[1])
-        multiply_groups(y.split(sizes), x.split(sizes), weight.mT.unbind(0), None if bias is None else bias.unbind(0))
-        return y
+@torch.library.custom_op("archetype::multiply_columns", mutates_args=())
+def _multiply_columns(y: Tensor, x: Tensor, sizes: Tensor) -> Tensor:
+    # y_e^T x_e of each group, (E, F, D); zero for a group without rows
+    stack, groups = x.new_empty(len(sizes), y.shape[1], x.shape[1]), sizes.tolist()
+    multiply_groups(stack.unbind(0), [y_e.T for y_e in y.split(groups)], x.split(groups))
+    return stack
 
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
-        (x, weight), (of_x, of_weight, of_bias, _) = ctx.saved_tensors, ctx.needs_input_grad
-        rows, gradients, matrices = x.split(ctx.sizes), dy.split(ctx.sizes), weight.unbind(0)
-        transposed = [dy_e.T for dy_e in gradients]
-        dx = dweight = None
-        if torch.is_grad_enabled():  # the gradients will be differentiated again
-            dx = torch.cat([dy_e @ matrix for dy_e, matrix in zip(gradients, matrices, strict=True)])
-            dweight = torch.stack([dy_e @ x_e for dy_e, x_e in zip(transposed, rows, strict=True)])
-        else:
-            if of_x:
-                dx = torch.empty_like(x)
-                multiply_groups(dx.split(ctx.sizes), gradients, matrices)
-            if of_weight:
-                dweight = torch.empty_like(weight)
-                multiply_groups(dweight.unbind(0), transposed, rows)
-        dbias = torch.stack([dy_e.sum(0) for dy_e in gradients]) if of_bias else None
-        return dx, dweight, dbias, None
+
+@_multiply_rows.register_fake
+def _(x: Tensor, weight: Tensor, sizes: Tensor) -> Tensor:
+    return x.new_empty(len(x), weight.shape[1])
+
+
+@_multiply_columns.register_fake
+def _(y: Tensor, x: Tensor, sizes: Tensor) -> Tensor:
+    return x.new_empty(len(sizes), y.shape[1], x.shape[1])
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _rows_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    (x, weight, sizes), (of_x, of_weight, _) = ctx.saved_tensors, ctx.needs_input_grad
+    dx = torch.ops.archetype.multiply_rows(dy, weight.mT, sizes) if of_x else None
+    return dx, torch.ops.archetype.multiply_columns(dy, x, sizes) if of_weight else None, None
+
+
+def _columns_backward(ctx: Any, dstack: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    (y, x, sizes), (of_y, of_x, _) = ctx.saved_tensors, ctx.needs_input_grad
+    dy = torch.ops.archetype.multiply_rows(x, dstack, sizes) if of_y else None
+    return dy, torch.ops.archetype.multiply_rows(y, dstack.mT, sizes) if of_x else None, None
+
+
+_multiply_rows.register_autograd(_rows_backward, setup_context=_save)
+_multiply_columns.register_autograd(_columns_backward, setup_context=_save)

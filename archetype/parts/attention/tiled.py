@@ -3,13 +3,15 @@
 import torch
 from torch import nn
 
+from archetype.native.torch_hooks import constant_when_compiled
 from archetype.nn.context import ForwardContext
+from archetype.nn.symbolic import is_symbolic
 from archetype.parts.attention.core import attend_tiles
 from archetype.parts.attention.keys import Keys
 from archetype.parts.attention.pairs import MaskedPairs
 from archetype.parts.attention.projections import Heads
 from archetype.parts.pattern.scores import ScoreFunction
-from archetype.parts.pattern.tiles import saves_pairs, tiles
+from archetype.parts.pattern.tiles import Tiles, tiles
 from archetype.roles.pattern import MaskContext
 
 
@@ -21,11 +23,19 @@ class TiledPairs(MaskedPairs):
     ) -> Heads:
         if keys.positions is not None or context.document_ids is not None:
             return super().attend(q, keys, score, bias, context)
-        where = MaskContext(self.causal, q.shape[2], self.layer)
-        if not saves_pairs(self.rule, where):
+        if is_symbolic(q.shape[2]) or not self.saves_pairs(q.shape[2]):
             return super().attend(q, keys, score, bias, context)
         valid = None if self.causal else context.valid
-        return attend_tiles(q, keys.k, keys.v, score, tiles(self.pattern, where, q.device), bias, valid)
+        return attend_tiles(q, keys.k, keys.v, score, self.tiles(q.shape[2], q.device), bias, valid)
+
+    @constant_when_compiled
+    def saves_pairs(self, length: int) -> bool:
+        """Whether the tiles of a sequence have fewer pairs than the full matrix."""
+        return self.rule.num_computed_pairs(MaskContext(self.causal, length, self.layer)) < length**2
+
+    @constant_when_compiled
+    def tiles(self, length: int, device: torch.device) -> tuple[Tiles, ...]:
+        return tiles(self.pattern, MaskContext(self.causal, length, self.layer), device)
 
 
 class PairsByLength(TiledPairs):

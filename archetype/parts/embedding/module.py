@@ -8,11 +8,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from archetype.errors import SpecError
+from archetype.nn.autocast import cast_for_products
 from archetype.nn.context import ForwardContext, LayerVectors, Tokens, Vectors
 from archetype.nn.dropout import dropout
 from archetype.nn.registry import build_norm, build_position, module_for
 from archetype.parts.embedding import spec
-from archetype.parts.norm.module import cast_for_products, normalize_stream
+from archetype.parts.norm.module import normalize_stream
 from archetype.weights.linear import Linear, Table
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from archetype.native.kernels import FUSED, Kernels
 from archetype.native.products import product
+from archetype.nn.autocast import cast_for_products
 from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
@@ -22,7 +23,7 @@ from archetype.parts.feedforward.module import gated_product
 from archetype.parts.feedforward.spec import Expert, GatedMLP
 from archetype.weights.linear import Linear, project
 from archetype.weights.packed import PackedMatrix, Weight
-from archetype.weights.stacked import product_dtype, project_groups, unstacked
+from archetype.weights.stacked import Groups, is_one_operation, project_groups, unstacked
 
 Projection = Callable[[str, Tensor], Tensor]  # of vectors, by the name of the matrix
 
@@ -186,7 +187,7 @@ class Experts(nn.Module):
         """Return for each token the sum of its k experts' outputs, weighted if weights are given."""
         if self.exchange is not None:
             y = self.exchange(x, chosen)
-        elif is_symbolic(x.shape[0]):
+        elif is_symbolic(x.shape[0]) and not self._is_one_operation:
             y = self.each_expert(x, chosen)
         else:
             native = expert_outputs(kernels, self, x, chosen) if kernels.records else None
@@ -195,19 +196,16 @@ class Experts(nn.Module):
 
     def sorted_by_expert(self, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"]) -> Float[Tensor, "N k D"]:
         """Return the outputs of each token's experts, with one product per expert."""
-        choices = chosen.flatten()
-        order = choices.argsort(stable=True)  # indices of choices, sorted by expert
-        # read from the device, once per layer: the shape of each expert's product depends on the router's choices
-        sizes = torch.bincount(choices, minlength=self.num_experts).tolist()
-        rows = x.index_select(0, order // chosen.shape[1])  # choice c belongs to token c // k
-        if torch.is_grad_enabled():
-            rows = rows.to(product_dtype(rows))  # one cast for two projections
-            outputs = self._network(rows, lambda name, rows: project_groups(rows, *self._stack(name), sizes))
+        groups = Groups(chosen.flatten(), self.num_experts)
+        rows = x.index_select(0, groups.order // chosen.shape[1])  # choice c belongs to token c // k
+        if self._is_one_operation and (torch.is_grad_enabled() or x.device.type != "cpu"):
+            rows = cast_for_products(rows)  # once for two projections
+            outputs = self._network(rows, lambda name, rows: project_groups(rows, *self._stack(name), groups))
         else:  # one expert after the other, whose hidden vectors stay in the caches of the processor
-            pairs = zip(rows.split(sizes), self._unstacked(), strict=True)
+            pairs = zip(rows.split(groups.sizes.tolist()), self._unstacked(), strict=True)
             outputs = torch.cat([self._network(rows, expert) for rows, expert in pairs if len(rows)])
         # the inverse permutation restores the order of the choices
-        return outputs.index_select(0, order.argsort()).view(*chosen.shape, -1)
+        return outputs.index_select(0, groups.order.argsort()).view(*chosen.shape, -1)
 
     def each_expert(self, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"]) -> Float[Tensor, "N k D"]:
         """Like `sorted_by_expert`, for tracing, where the number of an expert's tokens is unknown (it may be 0)."""
@@ -225,6 +223,10 @@ class Experts(nn.Module):
         hidden = project(up, x)
         hidden = self.product(FUSED, project(gate[0], x), hidden) if gate else self.activation(hidden)
         return project(down, hidden)
+
+    @property
+    def _is_one_operation(self) -> bool:
+        return is_one_operation(*(getattr(self, name) for name in self.projections))
 
     def _stack(self, name: str) -> tuple[Weight, Tensor | None]:
         return getattr(self, name), getattr(self, f"{name}_bias")

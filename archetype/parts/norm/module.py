@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from archetype.native import fused
+from archetype.nn.autocast import cast_for_products, dtype_of_products
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.registry import module_for
 from archetype.parts.norm import spec
@@ -52,7 +53,7 @@ class RMSNorm(nn.Module):
             return cast_for_products(nn.functional.rms_norm(x, x.shape[-1:], None, self.eps))
         weight = 1 + self.weight if self.unit_offset else self.weight
         x = x.to(torch.promote_types(x.dtype, weight.dtype))  # autocast may have cast x to a narrower type
-        y = fused.rms_norm(x, weight, self.eps, _dtype_of_products(x))
+        y = fused.rms_norm(x, weight, self.eps, dtype_of_products(x))
         return cast_for_products(nn.functional.rms_norm(x, weight.shape, weight, self.eps)) if y is None else y
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
@@ -60,22 +61,9 @@ class RMSNorm(nn.Module):
         return True
 
 
-def _dtype_of_products(x: Tensor) -> torch.dtype:
-    # autocast's type, if it is on
-    device = x.device.type
-    # is_autocast_available would be the proper test, but torch.compile of 2.11 does not trace it
-    is_cast = device != "meta" and torch.is_autocast_enabled(device)
-    return torch.get_autocast_dtype(device) if is_cast else x.dtype
-
-
-def cast_for_products(x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
-    """Under autocast, cast x once to the type of products, instead of in each product that reads it."""
-    return x.to(_dtype_of_products(x))
-
-
 def normalize_stream(norm: nn.Module, x: Vectors, context: ForwardContext | None = None) -> Vectors:
     """Apply a norm whose output is the residual stream, without autocast, so that the stream keeps its type."""
-    autocast = nullcontext() if _dtype_of_products(x) == x.dtype else torch.autocast(x.device.type, enabled=False)
+    autocast = nullcontext() if dtype_of_products(x) == x.dtype else torch.autocast(x.device.type, enabled=False)
     with autocast:
         y: Vectors = norm(x, context)
     return y

@@ -4,16 +4,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from archetype.nn.dropout import dropout
-from archetype.nn.symbolic import is_symbolic
 from archetype.parts.pattern.scores import MASKED, ScoreFunction, at_least_float32
-from archetype.roles.pattern import MaskContext, Pattern, PatternRule, Piece, pattern_rule
+from archetype.roles.pattern import MaskContext, Pattern, Piece, pattern_rule
 
 Bias = Callable[[Tensor, Tensor], Tensor]
 
@@ -27,11 +25,6 @@ class Tiles:
     allowed: Bool[Tensor, "m a j"]
     place: Int[Tensor, "T"]  # index of each query among the m a tile rows; arbitrary if it is in no tile
     absent: Bool[Tensor, "T"] | None  # queries in no tile
-
-
-def saves_pairs(rule: PatternRule[Any], context: MaskContext) -> bool:
-    """Whether tiles have fewer pairs than the full matrix; False for symbolic lengths, which cannot be tiled."""
-    return not is_symbolic(context.length) and rule.num_computed_pairs(context) < context.length**2
 
 
 @lru_cache(maxsize=64)

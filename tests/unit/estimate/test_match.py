@@ -35,9 +35,7 @@ def test_the_field_is_the_one_that_fits() -> None:
 def test_a_field_that_ends_short_of_the_target_is_refused() -> None:
     """By its largest or its smallest value, or because the measure does not follow it; within 1 % it is a match."""
     small, large = families.preset("llama-tiny"), families.preset("llama-3-8b")
-    with pytest.raises(
-        SpecError, match=r"^layers\[\*\].feedforward.d_ff: reaches .* parameters, but .* has .*; solve"
-    ):
+    with pytest.raises(SpecError, match=r"^layers\[\*\].feedforward.d_ff: reaches .* parameters, but .* has .*; solve"):
         match(large, small, "parameters")
     with pytest.raises(SpecError, match=r"^num_layers: reaches .* to .* parameters"):
         match(small, large, "parameters", "num_layers")

@@ -15,8 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+import archetype
 from archetype.models.block.module import Block
 from archetype.models.build import Model, build
+from archetype.models.ngram.module import NGram
 from archetype.models.output import Output
 from tests.helpers import forked
 from tests.helpers.cases import case
@@ -226,9 +228,19 @@ def test_no_auxiliary_loss_where_no_part_adds_one(models: dict[str, Model]) -> N
 
 
 def test_compiled() -> None:
-    """Outputs of three kinds of model, and gradients, are those without the compiler."""
+    """Outputs and gradients of four models, each as one graph, are those without the compiler."""
     done = forked.run(["python", "-m", "tests.helpers.compiled"])
     assert done.stdout.split() == [b"attention", b"pair", b"experts", b"reading"], done.stderr.decode()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in archetype.presets() if name.endswith("-tiny")])
+def test_a_preset_is_one_compiled_graph(name: str) -> None:
+    modules = list(archetype.build(name).modules())
+    if any(isinstance(module, nn.RNNBase | NGram) for module in modules):
+        pytest.skip("torch.compile does not trace PyTorch's recurrent networks, and n-gram models have no gradients")
+    done = forked.run(["python", "-m", "tests.helpers.compiled", name])
+    assert done.stdout.split() == [name.encode()], done.stderr.decode()
 
 
 @pytest.mark.parametrize("world_size", [1, 2])

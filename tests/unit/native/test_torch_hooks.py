@@ -12,12 +12,12 @@ from torch.autograd import forward_ad
 from torch.utils.flop_counter import FlopCounterMode
 
 import archetype
-from archetype.native.torch_hooks import COMPOSITE, is_watched, without_onednn
+from archetype.native.torch_hooks import COMPOSITE, constant_when_compiled, is_watched, without_onednn
 
 PACKAGE = Path(archetype.__file__).parent
 # of the package, that may compute in a forward pass
 COMPUTING = ("native", "nn", "parts", "weights", "models")
-PRIVATE = {"_C", "_current_level", "_functorch"}
+PRIVATE = {"_C", "_current_level", "_functorch", "_dynamo_marked_constant"}
 X = torch.ones(2)
 
 
@@ -61,6 +61,19 @@ def test_the_tracer_is_seen() -> None:
 def test_the_compiler_is_seen() -> None:
     compiled = torch.compile(lambda x: x + 1 if is_watched() else x, backend="eager", fullgraph=True)
     assert torch.equal(compiled(X), X + 1)
+
+
+@pytest.mark.slow  # as well
+def test_a_function_of_constants_is_called_while_the_compiler_traces() -> None:
+    called = []
+
+    @constant_when_compiled
+    def table(length: int) -> Tensor:
+        called.append(max((n for n in range(length)), default=0))  # which cannot be traced
+        return torch.arange(length)
+
+    compiled = torch.compile(lambda x: x + table(len(x)), backend="eager", fullgraph=True)
+    assert compiled(X).tolist() == [1, 2] and compiled(2 * X).tolist() == [2, 3] and called == [1]
 
 
 def test_an_operation_decomposes_by_the_composite_key() -> None:

@@ -1,0 +1,18 @@
+"""The data type of matrix products under autocast."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def dtype_of_products(x: Tensor) -> torch.dtype:
+    """Return the data type in which a product with x is computed: its own, or that of autocast, which keeps float64."""
+    device = x.device.type
+    # is_autocast_available would be the proper test, but torch.compile of 2.11 does not trace it
+    is_cast = device != "meta" and torch.is_autocast_enabled(device) and x.dtype != torch.float64
+    return torch.get_autocast_dtype(device) if is_cast else x.dtype
+
+
+def cast_for_products(x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
+    """Under autocast, cast x once to the type of products, instead of in each product that reads it."""
+    return x.to(dtype_of_products(x))
