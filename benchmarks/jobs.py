@@ -20,12 +20,12 @@ Values = dict[str, float]  # by unit
 
 
 def least(work: Callable[[], object], clocks: dict[str, Callable[[], float]] | None = None) -> Values:
-    """Return the least milliseconds of a call by each clock, over 4 to 200 calls in about a second."""
+    """Return the least milliseconds of a call by each clock, over 3 to 200 calls in about a second."""
     clocks = clocks or {"ms": time.perf_counter}
     times: dict[str, list[float]] = {unit: [] for unit in clocks}
     started = time.perf_counter()
     for number in range(200):
-        if number >= 4 and time.perf_counter() - started > 1:
+        if number >= 3 and time.perf_counter() - started > 1:
             break
         before = [clock() for clock in clocks.values()]
         work()
@@ -162,9 +162,6 @@ JOBS: dict[str, partial[Values]] = {
     "archetype explain latent": partial(command, "explain", "latent"),
     "archetype generate, 40 tokens, 15M": partial(command, *GENERATE),
 }
-
-
-READERS = (load, command)  # which read the models
 
 
 def write_models() -> None:

@@ -44,8 +44,8 @@ MIXERS: dict[str, Callable[[], Decoder]] = {
     "GQA, 4 of 12": lambda: llama(context_length=32_768, num_kv_heads=4, **_BASE),  # type: ignore[arg-type]
     "MQA": lambda: llama(context_length=32_768, num_kv_heads=1, **_BASE),  # type: ignore[arg-type]
     "window of 256": lambda: llama(context_length=32_768, num_kv_heads=4, patterns=(Window(size=256),), **_BASE),  # type: ignore[arg-type]
-    "latent": lambda: ARCHITECTURES["DeepSeek-V2-like"](),  # type: ignore[return-value]
-    "Mamba": lambda: ARCHITECTURES["Mamba"](),  # type: ignore[return-value]
+    "latent": lambda: ARCHITECTURES["DeepSeek-V2-like"](),  # type: ignore[dict-item, return-value]
+    "Mamba": lambda: ARCHITECTURES["Mamba"](),  # type: ignore[dict-item, return-value]
 }
 _SMALL = {"vocab_size": 4096, "context_length": 1024, "d_model": 384, "num_layers": 6, "num_heads": 6}
 # Four of the models of `benchmarks.plain_loop`, about 15 M parameters, without transformers.

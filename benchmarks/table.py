@@ -6,13 +6,13 @@
 
 In each round a job (`benchmarks.jobs`) runs in a new process; with --before in one of each checkout, and the order
 alternates. The process repeats the job's work for about a second, and the least value counts. The table has the medians
-over the rounds, the ratio (median of the rounds' ratios, after / before), and the noise of the ratio: 1.48 times the
-median distance of the rounds' ratios from it, which for normal noise is their standard deviation.
+over the rounds, the ratio (median of the rounds' ratios, after / before), and its noise: how far the rounds' ratios are
+from it (1.48 times the median distance, by logarithms; for normal noise, their standard deviation).
 
-A row has moved if its ratio differs from 1 by more than 3 % and by more than its noise, and all rounds agree about the
-direction. A job with such a row runs as many rounds again, and the rule has to hold for all of them. So with 5 rounds a
-row of equal checkouts is reported as slower less than once in 1,000 comparisons, however noisy the machine is, and any
-of the 31 rows less than once in 30 runs. Fewer than 5 rounds show values and decide nothing.
+A row has moved if its ratio differs from 1 by more than 3 %, and 88 % of all pairs of a round before and a round after
+differ in the same direction. A job with a row of which 80 % do so runs as many rounds again before it is judged. With 5
+rounds, equal checkouts then have a slower row in one of 20 runs of the whole table if the machine is noisy (5 to 10 %
+between rounds), and in one of 200 if it is quiet (2 %). Fewer than 5 rounds decide nothing.
 
 The last line lists the rows that moved. The exit status is 1 if a row became slower, or if a job fails in this checkout
 and not in the other one. A job that fails in a checkout is absent there, with the last line of its error.
@@ -20,6 +20,7 @@ and not in the other one. A job that fails in a checkout is absent there, with t
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -31,11 +32,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from archetype.machine.environment import environment
-from benchmarks.jobs import JOBS, READERS, Values
+from benchmarks.jobs import JOBS, MODELS, Values
 from benchmarks.machine import heading
 
 HERE = Path(__file__).resolve().parents[1]
-THRESHOLD, MIN_ROUNDS = 0.03, 5
+THRESHOLD, SUSPICION, AGREEMENT, MIN_ROUNDS = 0.03, 0.8, 0.88, 5
 # `archetype` is that of the checkout in PYTHONPATH, and the jobs are those of this one.
 PROCESS = """
 import json, sys, archetype
@@ -53,14 +54,16 @@ class Comparison(NamedTuple):
     moved: str
 
 
-def compare(before: Sequence[float], after: Sequence[float]) -> Comparison:
-    """Compare the rounds of two checkouts by the rule above."""
-    ratios = [new / old for old, new in zip(before, after, strict=True)]
-    ratio, noise = statistics.median(ratios), spread(ratios)
-    moved = ""
-    if len(ratios) >= MIN_ROUNDS and abs(ratio - 1) > max(THRESHOLD, noise):
-        moved = "slower" if min(ratios) > 1 else "faster" if max(ratios) < 1 else ""
-    return Comparison(ratio, noise, moved)
+def compare(before: Sequence[float], after: Sequence[float], agreement: float = AGREEMENT) -> Comparison:
+    """Compare the rounds of two checkouts by the rule above; `agreement` is the share of pairs that have to agree."""
+    ratios = [math.log(new / old) for old, new in zip(before, after, strict=True)]
+    ratio, moved = statistics.median(ratios), ""
+    if len(ratios) >= MIN_ROUNDS and abs(ratio) > math.log(1 + THRESHOLD):
+        direction = 1 if ratio > 0 else -1
+        agree = [direction * (new - old) > 0 for old in before for new in after]
+        if sum(agree) >= agreement * len(agree):
+            moved = "slower" if ratio > 0 else "faster"
+    return Comparison(math.exp(ratio), math.expm1(spread(ratios)), moved)
 
 
 def spread(values: Sequence[float]) -> float:
@@ -92,9 +95,9 @@ def run(checkout: Path, folder: Path, *job: str) -> Values | str:
 
 
 def measure(sides: Sequence[Side], rounds: int, once: Callable[[Path], Values | str]) -> dict[str, Comparison]:
-    """Run the rounds of a job, and as many again if a row has moved. Return the comparison in each unit."""
+    """Run the rounds of a job, and as many again if a row may have moved. Return the comparison in each unit."""
     for number in range(2 * rounds):
-        if number == rounds and not any(row.moved for row in comparisons(sides).values()):
+        if number == rounds and not any(row.moved for row in comparisons(sides, SUSPICION).values()):
             break
         for side in sides[:: -1 if number % 2 else 1]:
             if side.error:
@@ -108,10 +111,11 @@ def measure(sides: Sequence[Side], rounds: int, once: Callable[[Path], Values | 
     return comparisons(sides)
 
 
-def comparisons(sides: Sequence[Side]) -> dict[str, Comparison]:
+def comparisons(sides: Sequence[Side], agreement: float = AGREEMENT) -> dict[str, Comparison]:
     """Compare two sides in each unit; empty if there is only one, or if the job failed."""
     before, after = sides[0].rounds, sides[-1].rounds
-    return {unit: compare(before[unit], after[unit]) for unit in before if unit in after and len(sides) > 1}
+    units = [unit for unit in before if unit in after and len(sides) > 1]
+    return {unit: compare(before[unit], after[unit], agreement) for unit in units}
 
 
 def text_of(job: str, sides: Sequence[Side], compared: dict[str, Comparison]) -> str:
@@ -157,14 +161,15 @@ def main() -> None:
         parser.error(f"--before: {chosen.before} is not a checkout of Archetype")  # the installed one would be measured
     commits = {name: commit(checkout) for name, checkout in checkouts.items()}
     print(heading(f"python -m benchmarks.table --rounds {chosen.rounds}"), end="")
-    print(", ".join(f"{name} {text}" for name, text in commits.items()), end="\n\n")
+    commits_line = ", ".join(f"{name} {text}" for name, text in commits.items())
+    print(f"{commits_line}; load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores\n")
     columns = [*checkouts, *(["ratio"] if chosen.before else [])]
     print(f"{'':<36}{'unit':>8}" + "".join(f"{name:>{9 if name == 'ratio' else 11}}" for name in columns) + "   noise")
     records: list[dict[str, object]] = []
     moved: dict[str, list[str]] = {"slower": [], "faster": [], "absent after": []}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        if any(JOBS[job].func in READERS for job in jobs) and (error := run(HERE, folder)):
+        if any(MODELS.keys() & set(JOBS[job].args) for job in jobs) and (error := run(HERE, folder)):
             sys.exit(f"the models that jobs read cannot be written: {error}")
         for job in jobs:
             sides = [Side(name, checkout) for name, checkout in checkouts.items()]
