@@ -77,10 +77,11 @@ NETWORKS: NameTable = (
 FIRST = ("attention.ln", "attention.self_attn_layer_norm", "attention.LayerNorm", "input_layernorm", "ln_1", "ln1",
          "attention_norm", "attn_norm", "norm_1", "norm1", "self_attn_layer_norm", "attention_layernorm", "ln_attn",
          "pre_attention_layernorm", "input_norm", "sa_layer_norm", "layernorm1", "operator_norm", "ln", "norm",
-         "attention.output.LayerNorm")  # fmt: skip
+         "attention.output.LayerNorm", "attention_layer_norm")  # fmt: skip
 SECOND = ("intermediate.LayerNorm", "post_attention_layernorm", "ln_2", "ln2", "ffn_norm", "norm_2", "norm2",
           "final_layer_norm", "mlp_norm", "feedforward_layernorm", "ln_mlp", "post_attention_norm",
-          "output_layer_norm", "output.LayerNorm", "layernorm2", "LayerNorm", "ln")  # fmt: skip
+          "output_layer_norm", "output.LayerNorm", "layernorm2", "LayerNorm", "ln",
+          "feedforward_layer_norm")  # fmt: skip
 BEFORE_NETWORK = ("pre_feedforward_layernorm", "pre_mlp_layernorm", "pre_ff_layernorm")
 AFTER_NETWORK = (
     "post_feedforward_layernorm",
@@ -96,6 +97,7 @@ AFTER_ATTENTION = (
     "post_attn_norm",
     "post_operator_norm",
     "post_attention_layernorm",
+    "feedforward_layer_norm",  # the name under which transformers writes OLMo-Hybrid's post_attention_layernorm
 )
 
 
