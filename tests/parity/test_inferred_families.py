@@ -15,7 +15,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, OlmoHybridConfig, OlmoHybridForCausalLM, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    OlmoHybridConfig,
+    OlmoHybridForCausalLM,
+    PreTrainedModel,
+)
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
 import archetype
 from archetype.convert.infer import read_unknown
@@ -225,3 +234,160 @@ def test_olmo_hybrid_7b_is_counted_as_released() -> None:
         shapes |= split if conv else {name: tuple(tensor.shape)}
     spec = read_unknown(config.to_dict(), shapes).format.spec_from(config.to_dict())
     assert len(shapes) == 523 and total_parameters(spec) == model.num_parameters() == 7_430_870_688
+
+
+# Layers as Nemotron-NAS has them: with another number of key heads, without attention, and without a network.
+UNEVEN = [
+    {"attention": {"no_op": False, "n_heads_in_group": 2}, "ffn": {"no_op": False, "ffn_mult": 5.25}},
+    {"attention": {"no_op": True, "n_heads_in_group": None}, "ffn": {"no_op": False, "ffn_mult": 0.5}},
+    {"attention": {"no_op": False, "n_heads_in_group": 4}, "ffn": {"no_op": True, "ffn_mult": None}},
+    {"attention": {"no_op": False, "n_heads_in_group": 1}, "ffn": {"no_op": False, "ffn_mult": 13.0}},
+]
+OFF = {
+    "replace_with_linear": False, "sparsify": None, "num_sink_tokens": None, "window_length": None,
+    "unshifted_sink": False,
+}  # fmt: skip
+DECILM: dict[str, Any] = SIZES | {
+    "architectures": ["DeciLMForCausalLM"], "model_type": "nemotron-nas", "attention_bias": False, "mlp_bias": False,
+    "block_configs": [{name: OFF | keys for name, keys in block.items()} for block in UNEVEN],
+    "auto_map": {"AutoModelForCausalLM": "modeling_decilm.DeciLMForCausalLM"}, "hidden_act": "silu",
+    "intermediate_size": None, "num_key_value_heads": None, "num_hidden_layers": 4, "rms_norm_eps": 1e-5,
+    "rope_scaling": LLAMA3, "rope_theta": 1000.0, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+class UnevenLayer(LlamaDecoderLayer):
+    """Llama's layer without what a block leaves out, as `modeling_decilm.py` has it."""
+
+    def __init__(self, config: LlamaConfig, number: int, block: dict[str, Any]) -> None:
+        sizes = config.to_dict()
+        if not block["attention"]["no_op"]:
+            sizes["num_key_value_heads"] = config.num_attention_heads // block["attention"]["n_heads_in_group"]
+        if not block["ffn"]["no_op"]:
+            width = int(2 * block["ffn"]["ffn_mult"] * config.hidden_size / 3)
+            sizes["intermediate_size"] = width if width % 256 == 0 else width + 256 - width % 256
+        own = LlamaConfig(**sizes)
+        own._attn_implementation = "sdpa"
+        super().__init__(own, number)
+        self.block = block
+        if block["attention"]["no_op"]:
+            del self.input_layernorm, self.self_attn
+        if block["ffn"]["no_op"]:
+            del self.post_attention_layernorm, self.mlp
+
+    def forward(self, hidden_states: Tensor, **options: Any) -> Tensor:
+        if not self.block["attention"]["no_op"]:
+            hidden_states = hidden_states + self.self_attn(self.input_layernorm(hidden_states), **options)[0]
+        if not self.block["ffn"]["no_op"]:
+            hidden_states = hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
+        return hidden_states
+
+
+def uneven_llama(values: dict[str, Any]) -> PreTrainedModel:
+    """Transformers' Llama with layers of different sizes, every tensor random."""
+    config = LlamaConfig(**{key: value for key, value in values.items() if value is not None})
+    model = LlamaForCausalLM(config)
+    blocks = enumerate(values["block_configs"])
+    model.model.layers = torch.nn.ModuleList(UnevenLayer(config, number, block) for number, block in blocks)
+    drawn(model).model.rotary_emb = LlamaRotaryEmbedding(config)  # whose frequencies were drawn too
+    return model.eval()
+
+
+@torch.no_grad()
+def test_layers_of_uneven_sizes(tmp_path: Path) -> None:
+    """DeciLM, which transformers has no class for: against its Llama, built of the layers that the keys describe."""
+    theirs = uneven_llama(DECILM)
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(DECILM))
+    save_file(theirs.state_dict(), folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(CheckpointError, match="has no class for it; check the assumptions"):
+        read(folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        lm: Any = archetype.load(folder, accept_unproved=True)
+    layers = lm.spec.layers
+    assert [layer.mixer.kind for layer in layers] == ["attention", "none", "attention", "attention"]
+    assert [layer.feedforward.kind for layer in layers] == ["gated", "gated", "none", "gated"]
+    assert [layers[number].mixer.num_kv_heads for number in (0, 2, 3)] == [2, 1, None]
+    assert [layers[number].feedforward.d_ff for number in (0, 1, 3)] == [256, 256, 512]
+    assert lm.family.reading.unknown == ()
+    whole = theirs(TOKENS, use_cache=False).logits
+    assert distance(lm.model(TOKENS).logits, whole) < EXACT
+    cuts = list(range(PROMPT, TOKENS.shape[1]))
+    ours = in_chunks(lm.model, TOKENS, lm.model.new_state(1, TOKENS.shape[1]), cuts)
+    assert distance(ours, their_steps(theirs, TOKENS)) < EXACT
+    archetype.export(lm, tmp_path / "written")
+    same_tensors(folder, tmp_path / "written")
+    norm = lm.model.get_parameter("blocks.1.feedforward_norm.weight")
+    norm.copy_(norm.roll(1))
+    assert distance(lm.model(TOKENS).logits, whole) > WRONG
+
+
+@pytest.mark.parametrize(
+    ("number", "part", "change", "message"),
+    [
+        (0, "attention", {"n_heads_in_group": 4}, r"\[0\]: attention: n_heads_in_group: says 4, where the .* show 2"),
+        (1, "attention", {"no_op": False}, r"\[1\]: attention: no_op: says False, where the layer's tensors show True"),
+        (2, "ffn", {"no_op": False}, r"\[2\]: ffn: no_op: says False"),
+        (3, "ffn", {"ffn_mult": 5.25}, r"\[3\]: ffn: ffn_mult: says 256, where the layer's tensors show 512"),
+        (3, "attention", {"window_length": 8}, "needs attention with window_length in some layers"),
+        (3, "attention", {"num_sink_tokens": 8}, "needs attention with num_sink_tokens in some layers"),
+        (3, "ffn", {"moe": {"num_experts": 4}}, "needs a network with moe in some layers"),
+        (3, "ffn", {"hidden_act": "gelu"}, "hidden_act: needs another activation in some layers"),
+    ],
+)
+def test_blocks_that_their_tensors_contradict(number: int, part: str, change: dict[str, Any], message: str) -> None:
+    shapes = {name: tuple(tensor.shape) for name, tensor in uneven_llama(DECILM).state_dict().items()}
+    values = json.loads(json.dumps(DECILM))
+    values["block_configs"][number][part] |= change
+    with pytest.raises(CheckpointError, match=message):
+        read_unknown(values, shapes)
+    values = DECILM | {"block_configs": DECILM["block_configs"][:3]}
+    with pytest.raises(CheckpointError, match="block_configs: has no value for each of the 4 layers"):
+        read_unknown(values, shapes)
+
+
+def test_key_heads_of_each_layer_are_compared() -> None:
+    """The key of the first DeciLM."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in uneven_llama(DECILM).state_dict().items()}
+    stated = {"num_key_value_heads_per_layer": [2, 0, 1, 4]}
+    spec: Any = read_unknown(DECILM | stated, shapes).format.spec_from(DECILM | stated)
+    assert spec.layers[3].mixer.num_kv_heads is None
+    with pytest.raises(CheckpointError, match=r"per_layer\[3\]: says 2, where the layer's tensors show 4"):
+        read_unknown(DECILM | {"num_key_value_heads_per_layer": [2, 0, 1, 2]}, shapes)
+
+
+def test_keys_of_single_layers_are_refused_where_there_are_any() -> None:
+    """No class that is read here obeys them: transformers' Llama refuses most, and leaves out no network by `skip`."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in uneven_llama(DECILM).state_dict().items()}
+    assert read_unknown(DECILM | {"per_layer_config": {}}, shapes)
+    with pytest.raises(CheckpointError, match="per_layer_config: needs keys of their own for some layers"):
+        read_unknown(DECILM | {"per_layer_config": {"0": {"skip": ["mlp"]}}}, shapes)
+    sizes = SIZES | {"num_hidden_layers": 2, "hidden_act": "silu"}
+    usual, skipping = (
+        {name: tuple(p.shape) for name, p in LlamaForCausalLM(LlamaConfig(**sizes, **more)).named_parameters()}
+        for more in ({}, {"per_layer_config": {"0": {"skip": ["mlp"]}}})
+    )
+    assert usual == skipping
+    with pytest.raises(RuntimeError, match="'intermediate_size' is a per-layer attribute"):
+        LlamaForCausalLM(LlamaConfig(**sizes, per_layer_config={"0": {"intermediate_size": 24}}))
+
+
+def test_a_matrix_in_place_of_attention_is_named() -> None:
+    shapes = {name: tuple(tensor.shape) for name, tensor in uneven_llama(DECILM).state_dict().items()}
+    shapes["model.layers.1.self_attn.linear_attn.weight"] = (32, 32)
+    with pytest.raises(CheckpointError, match="needs a single matrix in place of attention or a network"):
+        read_unknown(DECILM, shapes)
+
+
+def test_nemotron_super_49b_is_counted_as_its_blocks_say(shared: Path) -> None:
+    """49 billion parameters, by the shapes of the layers that its keys describe."""
+    file = shared / "published" / "configs" / "nvidia__Llama-3_3-Nemotron-Super-49B-v1.json"
+    values = json.loads(file.read_text())
+    with torch.device("meta"):
+        model = uneven_llama(values)
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    spec: Any = read_unknown(values, shapes).format.spec_from(values)
+    assert total_parameters(spec) == model.num_parameters() == 49_867_145_216
+    assert sum(layer.mixer.kind == "none" for layer in spec.layers) == 31

@@ -25,7 +25,7 @@ def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart
 
     Args:
         transposed: whether matrices are stored as (inputs, outputs).
-        apart: whether each layer has either a mixer or a feed-forward part (Nemotron-H).
+        apart: whether a layer may have either a mixer or a feed-forward part (Nemotron-H, DeciLM).
     """
     if layer.sparse:
         return _experts(info, layer)
@@ -193,7 +193,9 @@ def _wiring(
     before, after = first_present(BEFORE_NETWORK), first_present(AFTER_NETWORK)
     first, second = first_present(FIRST), first_present(SECOND)
     if len(contents) == 1:
-        return PreNorm, {f"{contents[0]}_norm": first}
+        # where all layers have both norms, a network alone keeps the name of its own (DeciLM)
+        alone = first if contents == ["mixer"] else first or before or second
+        return PreNorm, {f"{contents[0]}_norm": alone}
     # a norm before and after each content (Gemma 2)
     if after and first:
         return SandwichNorm, {

@@ -247,6 +247,7 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
         "a recurrent or state-space mixer of another kind",
     ),
     (r".*\.attn_sink\w*(\..*)?", "attention sinks of another form"),
+    (r".*\.(self_attn\.linear_attn|mlp\.linear_mlp)\.weight", "a single matrix in place of attention or a network"),
     (r".*\.self_attention\.experts\..*", "a mixture of attention heads"),
     (r".*\.(ogate|fgate|igate)\w*\..*", "an mLSTM"),
     (r".*\.relative_pos_embeddings\..*", "relative positions by projections"),
