@@ -34,7 +34,7 @@ from archetype.hf.cache import NAME
 from tests.helpers.causal import in_chunks
 from tests.helpers.published import EXACT, WRONG, Change, same_tensors, swap
 from tests.helpers.weights import distance
-from tests.helpers.zoo import drawn
+from tests.helpers.zoo import drawn, write_small
 
 TOKENS = torch.cat((torch.arange(4, 61), torch.arange(4, 24)))[None] % 61
 PROMPT = 9  # tokens that are read at once, before those that are read one by one
@@ -391,3 +391,98 @@ def test_nemotron_super_49b_is_counted_as_its_blocks_say(shared: Path) -> None:
     spec: Any = read_unknown(values, shapes).format.spec_from(values)
     assert total_parameters(spec) == model.num_parameters() == 49_867_145_216
     assert sum(layer.mixer.kind == "none" for layer in spec.layers) == 31
+
+
+# Types whose gate and up projections of all experts are in one tensor, which each has half of.
+LARA: dict[str, Any] = SIZES | {
+    "architectures": ["LaraMiniForCausalLM"], "model_type": "lara_mini", "attention_bias": False, "head_dim": 8,
+    "hidden_act": "silu", "layer_types": ["linear_attention", "sliding_attention", "full_attention"],
+    "linear_conv_kernel_dim": 3, "linear_key_head_dim": 6, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "linear_value_head_dim": 10, "moe_intermediate_size": 20, "norm_topk_prob": True, "num_experts": 6,
+    "num_experts_per_tok": 2, "num_hidden_layers": 3, "rms_norm_eps": 1e-5,
+    "rope_parameters": {"rope_theta": 77.0, "rope_type": "default"}, "shared_expert_intermediate_size": 12,
+    "sliding_window": 8, "tie_word_embeddings": True,
+}  # fmt: skip
+del LARA["intermediate_size"]
+M3: dict[str, Any] = SIZES | {
+    "architectures": ["MiniMaxM3VLForCausalLM"], "model_type": "minimax_m3_vl_text", "dense_intermediate_size": 40,
+    "head_dim": 8, "hidden_act": "swigluoai", "layer_types": ["full_attention"] * 2,
+    "mlp_layer_types": ["dense", "sparse"], "num_experts_per_tok": 2, "num_hidden_layers": 2, "num_local_experts": 6,
+    "rms_norm_eps": 1e-6, "rope_parameters": {"rope_theta": 77.0, "rope_type": "default"}, "rotary_dim": 4,
+    "routed_scaling_factor": 2.0, "shared_intermediate_size": 24, "swiglu_alpha": 1.3, "swiglu_limit": 0.25,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def check_layouts(folder: Path, *layouts: str) -> None:
+    """Other orders of the rows in the file are refused, since the small model of transformers differs."""
+    for layout in layouts:
+        with pytest.raises(CheckpointError, match="does not match transformers"):
+            archetype.load(folder, overrides=[layout], accept_unproved=True)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"norm_topk_prob": False, "attention_bias": True, "tie_word_embeddings": False},
+        {"layer_types": ["full_attention", "linear_attention", "full_attention"], "linear_num_key_heads": 4},
+    ],
+)
+def test_lara(changes: dict[str, Any], tmp_path: Path) -> None:
+    """Queries, keys, values, gates and rates of a delta net in one tensor; layers without a window do not rotate."""
+
+    def mistake(model: Any) -> None:
+        name = next(name for name, _ in model.named_parameters() if name.endswith("mixer.a.weight"))
+        model.get_parameter(name).copy_(model.get_parameter(name.replace(".a.", ".b.")))
+
+    lm = check(LARA | changes, mistake, tmp_path)
+    for kind, layer in zip((LARA | changes)["layer_types"], lm.spec.layers, strict=True):
+        if kind != "linear_attention":
+            assert layer.mixer.position.kind == ("rotary" if kind == "sliding_attention" else "none")
+            assert layer.mixer.pattern.kind == ("window" if kind == "sliding_attention" else "full")
+    if not changes:
+        orders = "gate_up_order=up_gate", "gate_up_order=gate_up_in_turn", "delta_order=qkv_per_head"
+        check_layouts(tmp_path / "theirs", *orders)
+
+
+def test_minimax_m3_without_its_index(tmp_path: Path) -> None:
+    """Clamped gates as in gpt-oss, but rows of gate and up in two halves, and norms to which 1 is added."""
+    mistake = swap("blocks.1.feedforward.shared.gate.weight", "blocks.1.feedforward.shared.up.weight")
+    lm = check(M3, mistake, tmp_path)
+    assert {layer.feedforward.kind for layer in lm.spec.layers} == {"gated", "experts"}
+    dense, sparse = (layer.feedforward for layer in lm.spec.layers)
+    assert all((one.limit, one.unit_offset, one.activation.beta) == (0.25, True, 1.3) for one in (dense, sparse.expert))
+    # the bound is met: with a larger one the logits are others
+    larger = tmp_path / "larger"
+    larger.mkdir()
+    (larger / "config.json").write_text(json.dumps(M3 | {"swiglu_limit": 70.0}))
+    (larger / "model.safetensors").write_bytes((tmp_path / "theirs" / "model.safetensors").read_bytes())
+    with torch.no_grad():
+        assert distance(read(larger).model(TOKENS).logits, lm.model(TOKENS).logits) > WRONG
+    check_layouts(tmp_path / "theirs", "gate_up_order=up_gate", "gate_up_order=gate_up_in_turn")
+
+
+@pytest.mark.parametrize(
+    ("values", "change", "message"),
+    [
+        (M3, {"layer_types": ["full_attention", "minimax_m3_sparse"]}, "sparse attention by a learned index"),
+        (M3, {"swiglu_alpha": ..., "model_type": "mystery"}, "swiglu_limit: needs clamped gates of another form"),
+        (LARA, {"hidden_act": "gelu"}, "'gelu' after a convolution is not supported"),
+    ],
+)
+def test_what_is_missing_is_named(
+    values: dict[str, Any], change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    changed = {key: value for key, value in (values | change).items() if value is not ...}
+    written(values if "model_type" in change else changed, tmp_path)
+    shapes = {name: tuple(tensor.shape) for name, tensor in load_file(tmp_path / "model.safetensors").items()}
+    with pytest.raises(CheckpointError, match=message):
+        read_unknown(changed, shapes)
+
+
+def test_zaya_is_refused_for_its_attention_and_not_for_its_experts(tmp_path: Path) -> None:
+    """Whose order of gate and up is that of other types: what is missing are its convolutions, and more."""
+    write_small("zaya", tmp_path)
+    with pytest.raises(CheckpointError, match=r"needs queries and keys from convolutions over positions \(CCA\)"):
+        archetype.load(tmp_path)

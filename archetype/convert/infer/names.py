@@ -50,7 +50,7 @@ EXPERTS: NameTable = (
     (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.gate_proj", "shared.gate"),
     (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.up_proj", "shared.up"),
     (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.(?:down_proj|output_linear)", "shared.down"),
-    (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.input_linear", "shared.gate_up"),
+    (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.(?:input_linear|gate_up_proj)", "shared.gate_up"),
     (rf"{NETWORK}shared_expert_gate", "shared_gate"),
     (rf"{NETWORK}fc1_latent_proj", "latent_down"),
     (rf"{NETWORK}fc2_latent_proj", "latent_up"),

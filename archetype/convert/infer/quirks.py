@@ -211,10 +211,12 @@ QUIRKS: dict[str, FamilyQuirks] = {
     ),
     "cohere_compass_text": FamilyQuirks(asks=("layer_types",)),
     "kimi_k2": NEIGHBOURS,  # DeepSeek-V3's class under another name
+    "lara_mini": FamilyQuirks(full_layers_without_rope=True),
     "exaone4": FamilyQuirks(full_layers_without_rope=True),
     "exaone_moe": FamilyQuirks(full_layers_without_rope=True, sigmoid=True),
     "ernie4_5_moe": FamilyQuirks(interleaved=True, renormalize=True),
     "minimax_m2": FamilyQuirks(sigmoid=True, renormalize=True),
+    "minimax_m3_vl_text": FamilyQuirks(norm=RMSNorm(unit_offset=True), sigmoid=True, renormalize=True),
     "hy_v3": FamilyQuirks(sigmoid=True, renormalize=True),
     "openai-gpt": FamilyQuirks(activation=GELUTanh(), only=(("afn", "gelu"),)),  # the class calls it gelu
     "ctrl": FamilyQuirks(
@@ -249,6 +251,7 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.attn_sink\w*(\..*)?", "attention sinks of another form"),
     (r".*\.(self_attn\.linear_attn|mlp\.linear_mlp)\.weight", "a single matrix in place of attention or a network"),
     (r".*\.self_attention\.experts\..*", "a mixture of attention heads"),
+    (r".*\.conv_qk_\w+\..*", "queries and keys from convolutions over positions (CCA)"),
     (r".*\.(ogate|fgate|igate)\w*\..*", "an mLSTM"),
     (r".*\.relative_pos_embeddings\..*", "relative positions by projections"),
     (r"transformer\.attentions\..*", "layers with separately numbered parts"),
@@ -267,13 +270,13 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.adapter_modules\..*", "one adapter per language"),
     (r".*embedding_hidden_mapping\w*\..*", "token vectors of another width"),
     (r".*\.(input_residual|hc_\w+|attn_res)(\..*)?", "residuals with parameters"),
-    (r".*\.experts\.\w+(\.weight|\.bias)?", "experts in one tensor of an unknown order"),
 )
 # The same for a tensor that was not recognized; elsewhere tensors of such names are recognized.
 MISSING_BY_PLACE: tuple[tuple[str, str], ...] = (
     (r".*norm\w*\.(weight|bias)", "a norm where no wiring here has one"),
     (r".*\.(A_log|conv1d)(\..*)?", "a recurrent or state-space mixer of another kind"),
     (r".*\.conv\..*", "a convolution of another form"),
+    (r".*\.experts\.\w+(\.weight|\.bias)?", "experts in one tensor of an unknown order"),
 )
 MISSING_BY_KEY = {
     "attention_value_scale": "a scale of values",

@@ -9,16 +9,18 @@ NAMES: NameTable = (
     (rf"{PREFIX}in_proj_qkvz", "qkvz"),
     (rf"{PREFIX}in_proj_ba", "ba"),
     (rf"{PREFIX}in_proj_qkv", "qkv"),
+    (rf"{PREFIX}in_proj", "qkvzba"),
     *((rf"{PREFIX}{name}_proj", name) for name in "qkvab"),
     (rf"{PREFIX}(?:in_proj_z|g_proj)", "gate"),
     (rf"{PREFIX}in_proj_a", "a"),
     (rf"{PREFIX}in_proj_b", "b"),
     (rf"{PREFIX}conv1d", "conv"),
     *((rf"{PREFIX}{name}_conv1d", f"{name}_conv") for name in "qkv"),
-    (rf"{PREFIX}o?_?norm", "norm"),
+    (rf"{PREFIX}(?:o_|out_)?norm", "norm"),
     (rf"{PREFIX}(?:out_proj|o_proj)", "o"),
 )
 JOINT = {"qkvz": ("q", "k", "v", "gate"), "ba": ("b", "a"), "qkv": ("q", "k", "v")}
+JOINT["qkvzba"] = (*JOINT["qkvz"], *JOINT["ba"])  # of Lara
 CONVOLUTIONS = ("q_conv", "k_conv", "v_conv")  # whose channels are in this order in one convolution
 PARTS = ("qkv_per_head", "qkv"), ("qkv", "qkv_per_head")  # orders with a gate, and without
 
@@ -78,10 +80,9 @@ def _joint(mixer: GatedDeltaNet, tensors: CheckpointMixer, path: str, name: str)
 
 
 def _fused_order(tensors: CheckpointMixer, path: str) -> FusedOrder:
-    # head by head, except for queries, keys and values without a gate
-    order: FusedOrder = tensors.settle(
-        "delta_order", PARTS[path == "qkv"], f"no file says how the parts of {path} are ordered"
-    )
+    # head by head, except for queries, keys and values without a gate or with everything else
+    whole = path in ("qkv", "qkvzba")
+    order: FusedOrder = tensors.settle("delta_order", PARTS[whole], f"no file says how the parts of {path} are ordered")
     return order
 
 
