@@ -72,9 +72,9 @@ def _check_network(info: CheckpointInfo, keys: Config, block: Block, layer: Laye
     _refuse_others(info, network, "a network")
 
 
-def _compare(place: str, stated: Any, found: Any) -> None:
-    if stated != found:
-        raise CheckpointError(place, f"says {stated}, where the layer's tensors show {found}", "is the file complete?")
+def _compare(place: str, stated: Any, actual: Any) -> None:
+    if stated != actual:
+        raise CheckpointError(place, f"says {stated}, where the layer's tensors show {actual}", "is the file complete?")
 
 
 def _refuse_others(info: CheckpointInfo, keys: Config, content: str) -> None:
