@@ -4,8 +4,8 @@
 
 A Llama of 110 M parameters with random weights, here, in llama.cpp and in transformers: each length in a process of its
 own, one after the other (Linux). Memory is the highest resident memory after loading, libraries included. The limit is
-that of reading the weights and the state at the measured bandwidth, and their bytes by `archetype cost`. llama.cpp keeps
-its state in float16, the others in the type of the weights.
+that of reading the weights and the state at the measured bandwidth, and their bytes by `archetype cost`. The state of
+llama.cpp is float16, that of the others has the type of the weights.
 """
 
 import argparse
