@@ -2,12 +2,14 @@
 #pragma once
 #include "product.h"
 
+#include <type_traits>
+
 constexpr long SPAN = 128;    // slots whose scores are computed before their values are added
 constexpr long TOGETHER = 32;  // queries of one key head that read its cache together
 
 // Read 2 W numbers of a row (n may be less) as two vectors. Of bfloat16, these are the even and the odd numbers: a 32-bit lane holds one of
 // each, which a shift and a mask turn into float32.
-static inline void load_two(const float* p, long n, floats (&v)[2]) {
+template <class T> static inline void load_two(const T* p, long n, floats (&v)[2]) {
     v[0] = n >= W ? load(p) : load_part(p, n);
     v[1] = n >= 2 * W ? load(p + W) : n > W ? load_part(p + W, n - W) : floats{};
 }
@@ -21,7 +23,7 @@ static inline void load_two(const bfloat16* p, long n, floats (&v)[2]) {
 
 // Index of number i of a row in the order of load_two, and the length of a row of n numbers, padded to whole pairs of vectors.
 template <class T> static inline long place_of(long i) {
-    return sizeof(T) == sizeof(float) ? i : i / (2 * W) * (2 * W) + i % 2 * W + i % (2 * W) / 2;
+    return !std::is_same_v<T, bfloat16> ? i : i / (2 * W) * (2 * W) + i % 2 * W + i % (2 * W) / 2;
 }
 static inline long padded(long n) { return (n + 2 * W - 1) / (2 * W) * (2 * W); }
 
@@ -202,13 +204,14 @@ struct AttendArguments {
     int64_t part;  // slots that one thread sums; S or more: a single part
     double scale;
     double softcap;  // c of c tanh(score / c); 0: none
-    Float q_type, cache_type, y_type;
+    Float q_type, y_type;
+    Cached cache_type;
     Type mask_type;
     bool is_ring;  // the buffers are rings, whose slots are all within the window
     bool is_by_distance;  // the mask is that of a query in the last slot, and depends only on the distance
     FIELDS(y, q, keys, values, positions, slopes, sinks, mask, q2, keys2, batch, heads, key_heads, queries, places, features,
            value_features, features2, q_strides, q2_strides, keys_strides, keys2_strides, values_strides, positions_strides, y_strides,
-           mask_strides, window, part, scale, softcap, q_type, cache_type, y_type, mask_type, is_ring, is_by_distance)
+           mask_strides, window, part, scale, softcap, q_type, y_type, cache_type, mask_type, is_ring, is_by_distance)
 };
 
 static inline bool is_complete(const AttendArguments& a) {
@@ -320,6 +323,7 @@ static void attend(const AttendArguments& a, const Worker& worker) {
         if (a.q_type == BFLOAT16 && a.cache_type == BFLOAT16) return attend_part<bfloat16, bfloat16>(a, worker, b, k, query, N, part);
 #endif
         if (a.cache_type == FLOAT32) attend_part<float, float>(a, worker, b, k, query, N, part);
+        else if (a.cache_type == FLOAT16) attend_part<float16, float>(a, worker, b, k, query, N, part);
         else attend_part<bfloat16, float>(a, worker, b, k, query, N, part);
     });
 }
@@ -353,7 +357,8 @@ struct AppendArguments {
     const int64_t* positions;  // B T; the slot is the position modulo S
     int64_t batch, heads, added_places, features, places;  // B K T P S
     int64_t added_strides[3], buffer_strides[3], positions_strides[2];  // b k t, b k s, b t
-    Float added_type, buffer_type;
+    Float added_type;
+    Cached buffer_type;
     FIELDS(buffer, added, positions, batch, heads, added_places, features, places, added_strides, buffer_strides, positions_strides,
            added_type, buffer_type)
 };

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from archetype.native.arguments import FLOATS, TYPES
+from archetype.native.arguments import CACHED, FLOATS, TYPES
 from archetype.native.kernels import Kernels, without_context
 from archetype.native.library import library
 from archetype.native.operations import Append, Attend, CopyPlaces, JoinParts
@@ -19,7 +19,7 @@ def append(kernels: Kernels, new: Tensor, buffer: Tensor, positions: Tensor) -> 
 
     The slot of a token is its position modulo S. Returns the buffer, or None for unsupported data types.
     """
-    if new.dtype not in FLOATS or buffer.dtype not in FLOATS or new.stride(-1) != 1 or buffer.stride(-1) != 1:
+    if new.dtype not in FLOATS or buffer.dtype not in CACHED or new.stride(-1) != 1 or buffer.stride(-1) != 1:
         return None
     batch, heads, length, features = new.shape
     entry = Append(
@@ -118,7 +118,7 @@ def attend(
     others = [*caches, q, *([] if second is None else [second[0]]), *floats]
     if too_many(kernels, batch * length, q.dtype) or any(cache.dtype != keys.dtype for cache in caches):
         return None
-    if not {q.dtype, keys.dtype} <= set(FLOATS) or any(tensor.stride(-1) != 1 for tensor in others):
+    if q.dtype not in FLOATS or keys.dtype not in CACHED or any(tensor.stride(-1) != 1 for tensor in others):
         return None
     if any(tensor.dtype != torch.float32 for tensor in floats):
         return None
@@ -138,7 +138,7 @@ def attend(
         features2=0 if q2 is None else q2.shape[3], q_strides=_strides(q), q2_strides=_strides(q2),
         keys_strides=_strides(keys), keys2_strides=_strides(keys2), values_strides=_strides(values),
         positions_strides=_strides_of_positions(positions), y_strides=_strides(y), mask_strides=masks, window=window,
-        part=PART, scale=scale, softcap=softcap or 0.0, q_type=q.dtype, cache_type=keys.dtype, y_type=y.dtype,
+        part=PART, scale=scale, softcap=softcap or 0.0, q_type=q.dtype, y_type=y.dtype, cache_type=keys.dtype,
         mask_type=(q if mask is None else mask).dtype, is_ring=is_ring, is_by_distance=distances is not None,
     )  # fmt: skip
     kernels.emit(entry)

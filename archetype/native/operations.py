@@ -5,6 +5,7 @@ The order of the classes is the order of `operations` in kernels.cpp.
 
 from archetype.native.arguments import (
     Arguments,
+    Cached,
     Flag,
     Float,
     Function,
@@ -105,8 +106,8 @@ class Attend(Arguments):
     scale: Number
     softcap: Number
     q_type: Float
-    cache_type: Float
     y_type: Float
+    cache_type: Cached
     mask_type: Type
     is_ring: Flag
     is_by_distance: Flag
@@ -144,7 +145,7 @@ class Append(Arguments):
     buffer_strides: Sizes3
     positions_strides: Sizes2
     added_type: Float
-    buffer_type: Float
+    buffer_type: Cached
 
 
 @operation
