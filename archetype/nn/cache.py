@@ -112,6 +112,17 @@ class LayerState:
         return ((f.name, getattr(self, f.name)) for f in fields(self))
 
 
+class KeepsKeys:
+    """Base class of modules that keep keys and values of earlier positions.
+
+    Attributes:
+        cache_dtype: data type of the keys and values in new states, set by `generate.use_state_dtype` (None: the data
+            type that `new_state` is called with).
+    """
+
+    cache_dtype: torch.dtype | None = None
+
+
 @dataclass
 class KVCache(LayerState):
     """Key-value cache of full attention: slot s holds position s.

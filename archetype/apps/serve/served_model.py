@@ -105,9 +105,9 @@ class ServedModel:
         length = min(1 << max(length - 1, 0).bit_length(), context)  # states grow by doubling
         source = min(1 << max(source_length - 1, 0).bit_length(), context) if self.translates else 0
         if (length, source) not in self._state_bytes:
-            itemsize = self.lm.model.dtype.itemsize
+            itemsizes = self.lm.model.dtype.itemsize, engine.state_dtype.itemsize
             parts = state_parts(self.lm.spec, length, source or None)
-            self._state_bytes[length, source] = sum(part.nbytes(itemsize) for part in parts)
+            self._state_bytes[length, source] = sum(part.nbytes(*itemsizes) for part in parts)
         alone = self._state_bytes[length, source]
         # the batch of the engine grows by doubling, too
         slots = min(engine.slots, 1 << max(self.worker.num_unfinished - 1, 0).bit_length())

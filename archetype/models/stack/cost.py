@@ -43,11 +43,19 @@ class StatePart(NamedTuple):
     name: str  # layers in short notation, or name of a state outside the layers
     kind: str  # kind of their mixer
     layers: tuple[int, ...]  # their indices
-    numbers: int  # numbers in the data type of the state
+    numbers: int  # floating-point numbers
     integers: int = 0  # 64-bit integers
+    recurrent: int = 0  # of `numbers`, those that are not keys and values: they have the data type of the weights
 
-    def nbytes(self, itemsize: int) -> int:
-        return self.numbers * itemsize + self.integers * INT64
+    def nbytes(self, itemsize: int, key_itemsize: int | None = None) -> int:
+        """Return the bytes of the state.
+
+        Args:
+            itemsize: bytes of a number in the data type of the weights.
+            key_itemsize: bytes of a number in the data type of keys and values (absent: `itemsize`).
+        """
+        keys = (self.numbers - self.recurrent) * (key_itemsize or itemsize)
+        return keys + self.recurrent * itemsize + self.integers * INT64
 
 
 class StackActivations(NamedTuple):
@@ -101,8 +109,8 @@ class StackCost:
         for group in self.groups:
             count, crosses = len(group.layers), group.cost.cross is not None
             kind = str(getattr(group.cost.block.mixer, "kind", "")) + (" and cross-attention" if crosses else "")
-            elements = count * group.cost.state(length, source)
-            yield StatePart(f"layers {group.label}", kind, group.layers, elements, count * crosses)
+            elements, recurrent = count * group.cost.state(length, source), count * group.cost.recurrent_state(length)
+            yield StatePart(f"layers {group.label}", kind, group.layers, elements, count * crosses, recurrent)
 
     def saved_activations(self, work: TrainingWork) -> StackActivations:
         shared: dict[Hashable, int] = {}

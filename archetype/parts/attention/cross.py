@@ -24,7 +24,8 @@ class CrossAttention(MultiHeadProjection):
 
     def empty_source(self, batch: int, length: int, dtype: torch.dtype, device: torch.device) -> CrossKVCache:
         """Allocate keys and values for sources that have not been read yet."""
-        return CrossKVCache.empty(batch, self.sizes.num_kv_heads, length, self.sizes.head_dim, dtype, device)
+        kept = self.cache_dtype or dtype
+        return CrossKVCache.empty(batch, self.sizes.num_kv_heads, length, self.sizes.head_dim, kept, device)
 
     def forward(self, x: Vectors, context: ForwardContext, source: CrossKVCache) -> Vectors:
         """Attend from target positions (B beams, T, D) to sources. `beams` consecutive rows of x share each source."""
