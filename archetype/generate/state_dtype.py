@@ -4,6 +4,7 @@ import torch
 
 from archetype.errors import SpecError
 from archetype.models.build import GenerativeModel
+from archetype.models.output import BaseModel
 from archetype.nn.cache import KeepsKeys
 
 STATE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -39,7 +40,13 @@ def use_state_dtype(model: GenerativeModel, dtype: str | torch.dtype) -> None:
         module.cache_dtype = kept
 
 
-def state_dtype(model: GenerativeModel) -> torch.dtype:
+def state_dtype(model: BaseModel) -> torch.dtype:
     """Return the data type of the keys and values in new states."""
     chosen = (module.cache_dtype for module in model.modules() if isinstance(module, KeepsKeys))
     return next(chosen, None) or model.dtype
+
+
+def own_state_dtype(model: BaseModel) -> list[str]:
+    """Return the name of the data type of keys and values if it is not that of the weights, for hashes of a model."""
+    kept = state_dtype(model)
+    return [] if kept == model.dtype else [str(kept).removeprefix("torch.")]

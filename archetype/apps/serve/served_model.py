@@ -14,6 +14,7 @@ from archetype.apps.serve.models import ModelOptions, Source
 from archetype.apps.serve.worker import Worker
 from archetype.estimate.state import state_parts
 from archetype.generate import Engine, Sampling
+from archetype.generate.state_dtype import own_state_dtype
 from archetype.spec.base import fingerprint
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.token_bytes import TokenBytes
@@ -142,5 +143,5 @@ def _no_bytes(token: int) -> bytes:
 
 def _fingerprint(lm: LanguageModel) -> str:
     # a sample of every tensor: reading all weights would delay the start
-    parts = f"{__version__} {fingerprint(lm.spec)} {weights_fingerprint(lm.model)}"
+    parts = " ".join([__version__, fingerprint(lm.spec), weights_fingerprint(lm.model), *own_state_dtype(lm.model)])
     return f"fp_{hashlib.sha256(parts.encode()).hexdigest()[:16]}"

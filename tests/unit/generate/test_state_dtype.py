@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from archetype import Engine, LanguageModel, cost_report, load, spec
-from archetype.errors import SpecError
+from archetype.errors import CheckpointError, SpecError
 from archetype.generate import DecodeStep, use_state_dtype
 from archetype.generate.state_dtype import STATE_DTYPES, state_dtype
 from archetype.models.build import build
@@ -192,6 +192,19 @@ def test_drafts_change_no_text() -> None:
         return [event.token for event in request if event.token is not None]
 
     assert text() == text(lookup=True) == text(draft=lm)
+
+
+def test_a_key_beyond_the_range_of_float16_is_reported() -> None:
+    model = drawn("full")
+    assert isinstance(model, CausalModel)
+    with torch.no_grad():
+        model.get_submodule("blocks.1.mixer.v").weight.mul_(1e6)  # type: ignore[operator]
+    lm: Any = LanguageModel(KINDS["full"], model)  # type: ignore[arg-type]
+    prompt = TOKENS[0, :9].tolist()
+    Engine(lm.use_state_dtype("bfloat16")).submit(prompt, max_new_tokens=5).result()
+    words = "state_dtype: a key or value exceeds 65,504, the range of float16; use bfloat16"
+    with pytest.raises(CheckpointError, match=words):
+        Engine(lm.use_state_dtype("float16")).submit(prompt, max_new_tokens=5).result()
 
 
 def test_what_cannot_be_kept_is_refused_in_one_line() -> None:
