@@ -95,11 +95,11 @@ def differences(exact: Tensor, others: Tensor) -> Difference:
     return Difference(float(kl.mean()), float(kl.max()), float(same), float(kl[:, -(kl.shape[1] // 4) :].mean()))
 
 
-def show(name: str, lm: TextGenerator, found: Difference) -> None:
+def show(name: str, lm: TextGenerator, difference: Difference) -> None:
     """Print a row."""
     assert isinstance(lm.model, CausalModel)
     per_token = lm.model.new_state(1, 2).nbytes - lm.model.new_state(1, 1).nbytes
-    kl, largest, agreement, last = found
+    kl, largest, agreement, last = difference
     print(f"| {name} | {per_token:,} | {kl:.1e} | {largest:.1e} | {agreement:.3%} | {last:.1e} |")
 
 

@@ -31,13 +31,13 @@ def use_state_dtype(model: GenerativeModel, dtype: str | torch.dtype) -> None:
     Raises:
         SpecError: the type is not supported, or no layer of the model keeps keys.
     """
-    kept = state_dtype_of(dtype)
+    cache_dtype = state_dtype_of(dtype)
     keepers = [module for module in model.modules() if isinstance(module, KeepsKeys)]
     if not keepers:
         cause = "no layer of this model keeps keys and values, and recurrent states have the type of the weights"
         raise SpecError("state_dtype", cause, "remove it")
     for module in keepers:
-        module.cache_dtype = kept
+        module.cache_dtype = cache_dtype
 
 
 def state_dtype(model: BaseModel) -> torch.dtype:
@@ -48,5 +48,5 @@ def state_dtype(model: BaseModel) -> torch.dtype:
 
 def own_state_dtype(model: BaseModel) -> list[str]:
     """Return the name of the data type of keys and values if it is not that of the weights, for hashes of a model."""
-    kept = state_dtype(model)
-    return [] if kept == model.dtype else [str(kept).removeprefix("torch.")]
+    cache_dtype = state_dtype(model)
+    return [] if cache_dtype == model.dtype else [str(cache_dtype).removeprefix("torch.")]

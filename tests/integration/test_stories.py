@@ -104,5 +104,5 @@ def test_keys_and_values_of_sixteen_bits_change_few_predictions(folder: Path) ->
     texts = state_dtype.sampled(lm, 4, 160)
     exact = state_dtype.logits(lm, texts)
     for dtype, divergence, agreement in (("bfloat16", 5e-4, 0.985), ("float16", 1e-5, 0.995)):
-        found = state_dtype.differences(exact, state_dtype.logits(lm.use_state_dtype(dtype), texts))
-        assert 0 < found.kl < divergence and found.agreement >= agreement, (dtype, found)
+        difference = state_dtype.differences(exact, state_dtype.logits(lm.use_state_dtype(dtype), texts))
+        assert 0 < difference.kl < divergence and difference.agreement >= agreement, (dtype, difference)

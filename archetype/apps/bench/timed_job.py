@@ -11,6 +11,7 @@ from archetype.api.loading import build_untrained, load, names_weights
 from archetype.apps.bench.jobs import Job, Sizes, Timing, Workload, runner
 from archetype.apps.bench.peers import Peer
 from archetype.cost.work import Phase
+from archetype.dtypes import state_bytes
 from archetype.errors import SpecError
 from archetype.estimate.report import cost_report
 from archetype.estimate.roofline import PhaseTime, phase_times, weights_read
@@ -234,7 +235,8 @@ def least_time(
         flops = sum(row.prefill for row in report.rows if not row.decode) + report.flops["decode"]
     # halfway: the keys and values of the source, and of half the target
     if is_pair and phase == "decode":
-        state = report.memory_cost.state(batch_size, max(1, new // 2), prompt)
+        state_size = report.cost.stacks[1].state(max(1, new // 2), source=prompt)
+        state = state_bytes(batch_size * state_size, report.memory_cost.state_dtype)
     if phase != "train":
         stored = report if weights is None else cost_report(spec, batch_size, length, weights)
         tokens = batch_size if phase == "decode" else batch_size * length

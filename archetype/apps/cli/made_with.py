@@ -41,8 +41,8 @@ def model_hash(lm: LanguageModel) -> str:
     template = None if lm.template is None else [lm.template.source, dict(lm.template.tokens), dict(lm.template.named)]
     outside = [extension.sha256 for extension in extensions_of([lm.spec])]
     # everything that a token may depend on, except for the settings, which each line has
-    weights, kept = weights_fingerprint(lm.model), own_state_dtype(lm.model)
-    return _hash([fingerprint(lm.spec), weights, tokenizer, template, lm.special, *outside, *kept])
+    weights, state = weights_fingerprint(lm.model), own_state_dtype(lm.model)
+    return _hash([fingerprint(lm.spec), weights, tokenizer, template, lm.special, *outside, *state])
 
 
 def _hash(value: Any) -> str:

@@ -24,8 +24,8 @@ class CrossAttention(MultiHeadProjection):
 
     def empty_source(self, batch: int, length: int, dtype: torch.dtype, device: torch.device) -> CrossKVCache:
         """Allocate keys and values for sources that have not been read yet."""
-        kept = self.cache_dtype or dtype
-        return CrossKVCache.empty(batch, self.sizes.num_kv_heads, length, self.sizes.head_dim, kept, device)
+        cache_dtype = self.cache_dtype or dtype
+        return CrossKVCache.empty(batch, self.sizes.num_kv_heads, length, self.sizes.head_dim, cache_dtype, device)
 
     def forward(self, x: Vectors, context: ForwardContext, source: CrossKVCache) -> Vectors:
         """Attend from target positions (B beams, T, D) to sources. `beams` consecutive rows of x share each source."""

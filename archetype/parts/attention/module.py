@@ -60,8 +60,8 @@ class Attention(MultiHeadProjection):
             return None
         slots = self.pairs.rule.cache_length(capacity)  # fewer than `capacity` if no query sees keys further back
         kind = RingKVCache if slots < capacity else KVCache
-        sizes, kept = (self.sizes.head_dim,) * 2, self.cache_dtype or dtype
-        cache = kind.empty(batch, self.sizes.num_kv_heads, slots, sizes, kept, device)
+        sizes, cache_dtype = (self.sizes.head_dim,) * 2, self.cache_dtype or dtype
+        cache = kind.empty(batch, self.sizes.num_kv_heads, slots, sizes, cache_dtype, device)
         index = None if self.index is None else self.index.new_state(batch, capacity, dtype, device)
         return indexed(cache, index)
 

@@ -46,8 +46,8 @@ class LightningIndex(KeepsKeys, KeySelector):
         self.rotary = None if index.position is None else Rotary(index.position, index.sizes)
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> IndexKeys:
-        kept = self.cache_dtype or dtype
-        return IndexKeys(torch.zeros(batch, 1, capacity, self.spec.head_dim, dtype=kept, device=device))
+        cache_dtype = self.cache_dtype or dtype
+        return IndexKeys(torch.zeros(batch, 1, capacity, self.spec.head_dim, dtype=cache_dtype, device=device))
 
     def forward(
         self,

@@ -99,11 +99,11 @@ def test_torch_attends_to_the_rounded_numbers(kind: str, dtype: str) -> None:
             expected = logits_of(model, 12)
         use_state_dtype(model, dtype)
         assert state_dtype(model) == narrow
-        found = logits_of(model, 12)
-        assert distance(found, expected) <= 1e-6
-        assert 1e-6 < distance(found, exact) < (1 if "index" in kind else 0.1)  # an index may choose other keys
+        logits = logits_of(model, 12)
+        assert distance(logits, expected) <= 1e-6
+        assert 1e-6 < distance(logits, exact) < (1 if "index" in kind else 0.1)  # an index may choose other keys
         # however the prompt is cut: sums that differ in the last bit may be rounded to the other neighbour
-        assert distance(found[:, 12:], logits_of(model, 1)[:, 12:]) < 1e-3
+        assert distance(logits[:, 12:], logits_of(model, 1)[:, 12:]) < 1e-3
 
 
 @pytest.mark.parametrize("dtype", NARROW)
@@ -117,12 +117,12 @@ def test_a_recorded_step_attends_to_the_rounded_numbers(kind: str, dtype: str) -
     step = DecodeStep(model, native)
     for position in range(20):
         newest = TOKENS[:, position : position + 1]
-        found = step(newest)
+        logits = step(newest)
         with plain_operations(), torch.no_grad():
             output = model(newest, plain)
         plain = output.state
         assert step.replay is not None
-        assert distance(found, output.logits[:, 0]) < (2e-3 if dtype == "bfloat16" else 3e-4)
+        assert distance(logits, output.logits[:, 0]) < (2e-3 if dtype == "bfloat16" else 3e-4)
     for (_, name, mine), (_, _, theirs) in zip(
         *([one for layer in state.layers for one in layer.tensors()] for state in (native, plain)), strict=True
     ):
