@@ -197,8 +197,9 @@ def load(
             and the draft model. This makes prefill slower.
         accept_unproved: load a family that is not registered even if neither a test nor a class of the installed
             transformers can confirm the assumptions about it.
-        state_dtype: type of the keys and values kept while generating: "bfloat16", "float16" or "float32" (default:
-            that of the weights). Weights, arithmetic and recurrent states keep their types.
+        state_dtype: type of the keys and values kept while generating: "int8" (with a scale for each position and
+            head), "float16", "bfloat16" or "float32" (default: that of the weights). Weights, arithmetic and
+            recurrent states keep their types.
 
     Raises:
         ArchetypeError: a file is invalid; the message names the file and the fault.

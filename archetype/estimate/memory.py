@@ -124,11 +124,12 @@ class MemoryCost:
         """
         # models without a source need not have the argument
         floats, integers = self.cost.state(length) if source is None else self.cost.state(length, source)
-        recurrent = 0
+        recurrent = scales = 0
         if self.state_dtype != self.types.numbers:
             parts = self.cost.state_parts(length, length if source is None else source)
             recurrent = sum(part.recurrent for part in parts)
-        keys = state_bytes(floats - recurrent, self.state_dtype)
+            scales = sum(part.key_scales for part in parts) * (self.state_dtype == "int8")
+        keys = state_bytes(floats - recurrent, self.state_dtype) + scales * FLOAT32
         return batch * (keys + state_bytes(recurrent, self.types.numbers) + integers * INT64)
 
     def state_per_token(self, length: int, source: int | None = None) -> int:

@@ -7,7 +7,9 @@ from archetype.models.build import GenerativeModel
 from archetype.models.output import BaseModel
 from archetype.nn.cache import KeepsKeys
 
-STATE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+STATE_DTYPES = {
+    "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.int8,
+}  # fmt: skip
 
 
 def state_dtype_of(dtype: str | torch.dtype) -> torch.dtype:
@@ -36,6 +38,9 @@ def use_state_dtype(model: GenerativeModel, dtype: str | torch.dtype) -> None:
     if not keepers:
         cause = "no layer of this model keeps keys and values, and recurrent states have the type of the weights"
         raise SpecError("state_dtype", cause, "remove it")
+    if cache_dtype == torch.int8 and not all(module.keeps_int8 for module in keepers):
+        cause = "the keys of the lightning index cannot be kept in int8"
+        raise SpecError("state_dtype", cause, "use bfloat16 or float16")
     for module in keepers:
         module.cache_dtype = cache_dtype
 

@@ -94,6 +94,18 @@ static inline floats load_half(const half* p) {
 static inline floats load(const float16* p) { return load_half((const half*)p); }
 static inline float to_float(float16 x) { return half_to_float(x.bits); }
 
+static inline floats load(const int8_t* p) {
+#if WIDTH == 16 && defined(__AVX512F__) && defined(__AVX512BW__)
+    return (floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)));
+#elif WIDTH == 8 && defined(__AVX2__)
+    return (floats)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)));
+#else
+    floats v;
+    for (int i = 0; i < W; i++) v[i] = p[i];
+    return v;
+#endif
+}
+
 static inline half to_half(float x) {  // round to nearest, ties to even; 65520 and more become infinite
     uint32_t bits, magnitude;
     memcpy(&bits, &x, 4);

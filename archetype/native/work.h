@@ -33,7 +33,7 @@ struct Cached {
     operator Type() const { return type; }
 };
 static inline const char* kind(const Cached&) { return "Cached"; }
-static inline bool is_valid(const Cached& x) { return x == FLOAT32 || x == BFLOAT16 || x == FLOAT16; }
+static inline bool is_valid(const Cached& x) { return x == FLOAT32 || x == BFLOAT16 || x == FLOAT16 || x == INT8; }
 constexpr int MAX_THREADS = 256;
 constexpr long PIECE = 32768;  // bytes of weights that a thread takes at a time
 

@@ -48,8 +48,8 @@ StoredDtype = Annotated[str | None, typer.Option(help="Data type to convert the 
 StateDtype = Annotated[
     str | None,
     typer.Option(
-        help="Data type of the KV cache: bfloat16, float16 or float32; weights, arithmetic and recurrent states keep "
-        "theirs.  [default: as the weights]"
+        help="Data type of the KV cache: int8, float16, bfloat16 or float32; weights, arithmetic and recurrent states "
+        "keep theirs.  [default: as the weights]"
     ),
 ]
 Weights = Annotated[

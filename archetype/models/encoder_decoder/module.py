@@ -99,7 +99,7 @@ class EncoderDecoder(TokenModel):
             assert isinstance(block, Block)
             if block.cross is not None:
                 # projected once per source, not per step
-                keys = block.cross.project(source, context).to(block.cross.cache_dtype or dtype)
+                keys = block.cross.project(source, context).stored_as(block.cross.cache_dtype or dtype)
                 layers[index] = with_source(layers[index], keys, num_beams)
         return State(torch.zeros(batch, dtype=torch.long, device=self.device), layers, capacity)
 

@@ -46,16 +46,18 @@ class StatePart(NamedTuple):
     numbers: int  # floating-point numbers
     integers: int = 0  # 64-bit integers
     recurrent: int = 0  # of `numbers`, those that are not keys and values: they have the data type of the weights
+    key_scales: int = 0  # numbers of float32 that scale keys and values, if these are int8
 
     def nbytes(self, itemsize: int, key_itemsize: int | None = None) -> int:
         """Return the bytes of the state.
 
         Args:
             itemsize: bytes of a number in the data type of the weights.
-            key_itemsize: bytes of a number in the data type of keys and values (absent: `itemsize`).
+            key_itemsize: bytes of a number in the data type of keys and values, 1 for int8 (absent: `itemsize`).
         """
         keys = (self.numbers - self.recurrent) * (key_itemsize or itemsize)
-        return keys + self.recurrent * itemsize + self.integers * INT64
+        scales = self.key_scales * FLOAT32 if key_itemsize == 1 else 0
+        return keys + scales + self.recurrent * itemsize + self.integers * INT64
 
 
 class StackActivations(NamedTuple):
@@ -110,7 +112,8 @@ class StackCost:
             count, crosses = len(group.layers), group.cost.cross is not None
             kind = str(getattr(group.cost.block.mixer, "kind", "")) + (" and cross-attention" if crosses else "")
             elements, recurrent = count * group.cost.state(length, source), count * group.cost.recurrent_state(length)
-            yield StatePart(f"layers {group.label}", kind, group.layers, elements, count * crosses, recurrent)
+            scales = count * group.cost.key_scales(length, source)
+            yield StatePart(f"layers {group.label}", kind, group.layers, elements, count * crosses, recurrent, scales)
 
     def saved_activations(self, work: TrainingWork) -> StackActivations:
         shared: dict[Hashable, int] = {}

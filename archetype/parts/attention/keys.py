@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from jaxtyping import Float, Int
+import torch
+from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from archetype.nn.selection import EVERY_KEY, Choice
@@ -11,8 +12,16 @@ from archetype.nn.selection import EVERY_KEY, Choice
 class Keys(NamedTuple):
     """Keys and values ready for attention: normalized, rotated and clipped."""
 
-    k: Float[Tensor, "B K S P"]  # of whole sequences, or of all cache slots
-    v: Float[Tensor, "B K S P"]
+    k: Shaped[Tensor, "B K S P"]  # of whole sequences, or of all cache slots
+    v: Shaped[Tensor, "B K S P"]
     positions: Int[Tensor, "b S"] | None = None  # of each cache slot; None: whole sequences, as the queries
     is_ring: bool = False  # whether they are the buffers of a ring cache, with positions within the window only
     choice: Choice = EVERY_KEY  # the pairs that an index has selected among the allowed ones
+    scales: tuple[Tensor, ...] = ()  # of k and v, (B, K, S, 1) each, if these are int8
+
+    def widened(self, dtype: torch.dtype) -> "Keys":
+        """Return the keys as numbers of a data type, if they are int8."""
+        if not self.scales:
+            return self
+        k, v = (x.to(dtype) * scales.to(dtype) for x, scales in zip((self.k, self.v), self.scales, strict=True))
+        return self._replace(k=k, v=v, scales=())

@@ -79,6 +79,9 @@ class LatentAttentionCost(MixerCost):
     def recurrent_state(self, length: int) -> int:
         return 0
 
+    def key_scales(self, length: int) -> int:
+        return 2 * length
+
     def saved_activations(self, work: TrainingWork) -> int:
         # in the form that expands the latents
         part, tokens = self.part, work.tokens

@@ -151,10 +151,12 @@ class LatentAttention(KeepsKeys, nn.Module):
             y = attend_to_latents(self, queries, context, cache)
             if y is not None:
                 return y
+        dtype = queries[0].dtype  # the cache may have a narrower type
+        if latent.dtype == torch.int8:
+            latent, key = cache.widened(dtype)
         allowed = self._allowed(context, positions) if choice.keys is None else choice.keys
         if choice.can_be_gathered(queries[0].shape[2]):
             allowed, _, (latent, key) = gather_chosen(choice, latent, key)
-        dtype = queries[0].dtype  # the cache may have a narrower type
         return self.attend(queries, (latent.to(dtype), key.to(dtype)), allowed, context.kernels)
 
     @property
@@ -244,8 +246,16 @@ def attend_to_latents(
     q = torch.einsum("bhtp,hpc->bhtc", plain, key_up)  # (B, H, 1, C)
     rotated = turned, cache.values
     # scores are q latent^T + turned key^T, and the latents are the values too
+    scales = (cache.scales[0], *cache.scales) if cache.scales else ()
     mixed = native.attend(
-        context.kernels, q, cache.keys, cache.keys, attention.scale, context.positions, second=rotated
+        context.kernels,
+        q,
+        cache.keys,
+        cache.keys,
+        attention.scale,
+        context.positions,
+        second=rotated,
+        scales=scales,
     )
     return None if mixed is None else torch.einsum("bhtc,hqc->bhtq", mixed, value_up)
 

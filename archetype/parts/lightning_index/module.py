@@ -36,6 +36,8 @@ class IndexKeys(LayerState):
 class LightningIndex(KeepsKeys, KeySelector):
     """Select the keys with the largest sum_j w_tj ReLU(q_tj k_s) / sqrt(H P) (DeepSeek-AI 2025)."""
 
+    keeps_int8 = False
+
     def __init__(self, index: spec.LightningIndex, place: Place, query_features: int) -> None:
         super().__init__()
         self.spec = index

@@ -36,6 +36,9 @@ class TogetherCost(ContentCost):
     def recurrent_state(self, length: int) -> int:
         return sum(part.recurrent_state(length) for part in self.parts)
 
+    def key_scales(self, length: int) -> int:
+        return sum(part.key_scales(length) for part in self.parts)
+
     @property
     def state_name(self) -> str:
         return ", ".join(dict.fromkeys(part.state_name for part in self.parts if part.state(1)))
