@@ -133,6 +133,13 @@ def quantized(x: Float[Tensor, "*dims P"]) -> tuple[Shaped[Tensor, "*dims P"], F
     return torch.where((scales > 0) & scales.isfinite(), codes, 0).to(torch.int8), scales
 
 
+def dequantized(
+    codes: Shaped[Tensor, "*dims P"], scales: Float[Tensor, "*dims 1"], dtype: torch.dtype
+) -> Float[Tensor, "*dims P"]:
+    """Return the vectors of int8 codes, rounded once to a data type."""
+    return (codes * scales).to(dtype)
+
+
 class KeysAndValues(LayerState):
     """Base class of states with `keys` and `values`, which have scales if they are int8."""
 
@@ -150,8 +157,8 @@ class KeysAndValues(LayerState):
         """Return keys and values as numbers of a data type: copies, if they are int8."""
         if not self.scales:
             return self.keys, self.values
-        keys, values = (x.to(dtype) * s.to(dtype) for x, s in zip((self.keys, self.values), self.scales, strict=True))
-        return keys, values
+        key_scales, value_scales = self.scales
+        return dequantized(self.keys, key_scales, dtype), dequantized(self.values, value_scales, dtype)
 
     def _values(self) -> Iterator[tuple[str, Any]]:
         return ((name, value) for name, value in super()._values() if value is not None)
@@ -288,10 +295,7 @@ class RingKVCache(KVCache):
 
     def _rounded(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         # as the numbers will be read from the buffer
-        if not self.scales:
-            return x.to(dtype)
-        codes, scales = quantized(x)
-        return codes.to(dtype) * scales.to(dtype)
+        return dequantized(*quantized(x), dtype) if self.scales else x.to(dtype)
 
     def num_shared(self, length: int) -> int:
         # as many as there are empty slots: a later token must not overwrite keys that an earlier one still sees

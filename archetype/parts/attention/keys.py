@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
+from archetype.nn.cache import dequantized
 from archetype.nn.selection import EVERY_KEY, Choice
 
 
@@ -23,5 +24,5 @@ class Keys(NamedTuple):
         """Return the keys as numbers of a data type, if they are int8."""
         if not self.scales:
             return self
-        k, v = (x.to(dtype) * scales.to(dtype) for x, scales in zip((self.k, self.v), self.scales, strict=True))
-        return self._replace(k=k, v=v, scales=())
+        k_scales, v_scales = self.scales
+        return self._replace(k=dequantized(self.k, k_scales, dtype), v=dequantized(self.v, v_scales, dtype), scales=())
