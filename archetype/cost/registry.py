@@ -109,6 +109,14 @@ class ContentCost(PartCost, ABC):
         """Return the number of values in the state of one sequence with a capacity of `length` tokens."""
         return 0
 
+    def recurrent_state(self, length: int) -> int:
+        """Return how many of the state's values are not keys and values: they have the data type of the weights."""
+        return self.state(length)
+
+    def key_scales(self, length: int) -> int:
+        """Return how many vectors of keys and values there are, each of which has a scale in int8."""
+        return 0
+
     def each(self) -> Iterator["ContentCost"]:
         yield self  # a cost that combines several parts overrides this
 

@@ -99,6 +99,12 @@ class AttentionCost(MixerCost):
         per_layer = 2 * self.pattern.cache_length(length) * self.kv_features.value
         return per_layer + (self.index.state(length) if self.index else 0)
 
+    def recurrent_state(self, length: int) -> int:
+        return 0
+
+    def key_scales(self, length: int) -> int:
+        return 2 * self.pattern.cache_length(length) * self.sizes.num_kv_heads if self.has_keys else 0
+
     def saved_activations(self, work: TrainingWork) -> int:
         # inputs, norms, rotary angles, and the products over pairs
         heads, kv_heads, head_dim, rotary_dim, _ = self.sizes

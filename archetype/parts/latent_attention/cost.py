@@ -76,6 +76,12 @@ class LatentAttentionCost(MixerCost):
         per_layer = length * (self.part.kv_lora_rank + self.part.qk_rope_head_dim)
         return per_layer + (self.index.state(length) if self.index else 0)
 
+    def recurrent_state(self, length: int) -> int:
+        return 0
+
+    def key_scales(self, length: int) -> int:
+        return 2 * length
+
     def saved_activations(self, work: TrainingWork) -> int:
         # in the form that expands the latents
         part, tokens = self.part, work.tokens

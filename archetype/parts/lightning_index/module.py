@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState, write_slots
+from archetype.nn.cache import KeepsKeys, LayerState, write_slots
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_for
@@ -33,8 +33,10 @@ class IndexKeys(LayerState):
 
 
 @module_for(spec.LightningIndex)
-class LightningIndex(KeySelector):
+class LightningIndex(KeepsKeys, KeySelector):
     """Select the keys with the largest sum_j w_tj ReLU(q_tj k_s) / sqrt(H P) (DeepSeek-AI 2025)."""
+
+    keeps_int8 = False
 
     def __init__(self, index: spec.LightningIndex, place: Place, query_features: int) -> None:
         super().__init__()
@@ -46,7 +48,8 @@ class LightningIndex(KeySelector):
         self.rotary = None if index.position is None else Rotary(index.position, index.sizes)
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> IndexKeys:
-        return IndexKeys(torch.zeros(batch, 1, capacity, self.spec.head_dim, dtype=dtype, device=device))
+        cache_dtype = self.cache_dtype or dtype
+        return IndexKeys(torch.zeros(batch, 1, capacity, self.spec.head_dim, dtype=cache_dtype, device=device))
 
     def forward(
         self,
