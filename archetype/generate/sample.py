@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from archetype.errors import ArchetypeError
-from archetype.generate.filters import filtered
+from archetype.generate.filters import BLOCK, VERY_LARGE, candidates
 from archetype.generate.grammar import Grammar
 from archetype.generate.logits_processors import LogitsProcessors
 from archetype.settings.generation import Sampling
@@ -102,9 +102,11 @@ def sample(logits: Tensor, samplers: list[Sampler]) -> list[int]:
         logits = logits.to(torch.float32, copy=True)
     for row in adjusted:
         samplers[row].adjust(logits[row])
+    # large rows are filtered one by one: intermediate results of several would not stay in a processor's cache
+    is_large = logits.shape[-1] > VERY_LARGE and logits.device.type == "cpu"
     groups: dict[object, list[int]] = {}
     for row, sampler in enumerate(samplers):
-        groups.setdefault(sampler.key, []).append(row)
+        groups.setdefault(row if is_large and not sampler.sampling.greedy else sampler.key, []).append(row)
     tokens = [0] * len(samplers)
     for rows in groups.values():
         group = logits if len(groups) == 1 else logits[rows]
@@ -118,8 +120,14 @@ def sample(logits: Tensor, samplers: list[Sampler]) -> list[int]:
 def _sample(logits: Tensor, samplers: list[Sampler]) -> list[int]:
     # all rows have equal settings
     sampling = samplers[0].sampling
-    chosen = logits.argmax(-1) if sampling.greedy else _draw(filtered(logits, sampling), samplers)
-    tokens: list[int] = chosen.tolist()
+    if sampling.greedy:  # numpy compares numbers in vectors
+        best = logits.numpy().argmax(-1) if logits.device.type == "cpu" else logits.argmax(-1)
+        tokens: list[int] = best.tolist()
+        return tokens
+    kept, blocks = candidates(logits, sampling)
+    tokens = _draw(kept, samplers).tolist()
+    if blocks is not None:
+        tokens = [int(ids[token // BLOCK]) * BLOCK + token % BLOCK for ids, token in zip(blocks, tokens, strict=True)]
     return tokens
 
 
