@@ -17,7 +17,8 @@ def candidates(logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor | Non
     size = logits.shape[-1]
     if (k := sampling.top_k) is not None and LARGE < size > 4 * k * BLOCK and not _needs_all(sampling):
         maxima, blocks = _blocks(logits).amax(-1).topk(2 * k + 1)
-        if bool((maxima[:, k - 1] > maxima[:, -1]).all()):  # k tokens are more likely than all in other blocks
+        largest = _scaled(maxima, sampling.temperature)
+        if bool((largest[:, k - 1] > largest[:, -1]).all()):  # k tokens are more likely than all in other blocks
             inside, blocks = _inside(logits, blocks[:, :-1])
             return filtered(inside, sampling), blocks
     scaled = _scaled(logits, sampling.temperature)
@@ -54,7 +55,8 @@ def filtered(logits: Tensor, sampling: Sampling) -> Tensor:
 
 def _scaled(logits: Tensor, temperature: float) -> Tensor:
     # subtract the maximum first, so that division by a small temperature cannot overflow to infinity
-    return (logits - logits.amax(-1, keepdim=True)) / max(temperature, torch.finfo(logits.dtype).tiny)
+    limits = torch.finfo(logits.dtype)
+    return (logits - logits.amax(-1, keepdim=True)) / min(max(temperature, limits.tiny), limits.max)
 
 
 def _kept(logits: Tensor, sampling: Sampling) -> Tensor:

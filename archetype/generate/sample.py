@@ -52,9 +52,11 @@ class Sampler:
             sampling.max_new_tokens if limit is None else limit,
             may_end=grammar is None,
         )
-        self.counts: Tensor | None = None  # (V,) number of times each token was generated
+        self.counts: Tensor | None = None  # (V,) number of times each token was generated, and its penalty
         if sampling.presence_penalty or sampling.frequency_penalty:
-            self.counts = torch.zeros(vocab_size, device=device)
+            self.counts, self.penalties = torch.zeros(2, vocab_size, device=device)
+        self.biased = torch.tensor(list(sampling.logit_bias), dtype=torch.long)
+        self.biases = torch.tensor(list(sampling.logit_bias.values()), device=device)
         self.generator = torch.Generator().manual_seed(sampling.seed)
         self.key = tuple(getattr(sampling, name) for name in FILTERS)
 
@@ -67,9 +69,9 @@ class Sampler:
         """Apply biases, penalties, processors and the grammar to the logits (V,) of this sequence, in place."""
         sampling = self.sampling
         if sampling.logit_bias:
-            logits[list(sampling.logit_bias)] += logits.new_tensor(list(sampling.logit_bias.values()))
+            logits[self.biased] += self.biases
         if self.counts is not None:
-            logits -= sampling.presence_penalty * (self.counts > 0) + sampling.frequency_penalty * self.counts
+            logits -= self.penalties
         self.processors(logits)
         if self.grammar is not None:
             try:
@@ -80,7 +82,8 @@ class Sampler:
     def consume(self, token: int) -> None:
         self.processors.consume(token)
         if self.counts is not None:
-            self.counts[token] += 1
+            count, sampling = self.counts[token : token + 1].add_(1), self.sampling
+            self.penalties[token] = sampling.presence_penalty * (count > 0) + sampling.frequency_penalty * count
         if self.grammar is not None:
             self.grammar.consume(token)
 
@@ -90,7 +93,8 @@ class Sampler:
         twin.generator = torch.Generator()
         twin.generator.set_state(self.generator.get_state())
         twin.processors = self.processors.fork()
-        twin.counts = None if self.counts is None else self.counts.clone()
+        if self.counts is not None:
+            twin.counts, twin.penalties = self.counts.clone(), self.penalties.clone()
         twin.grammar = None if self.grammar is None else self.grammar.fork()
         return twin
 

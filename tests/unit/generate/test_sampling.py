@@ -246,7 +246,8 @@ SORTED: list[dict[str, Any]] = [
     {"temperature": 0.0}, {"temperature": 0.7}, {"top_k": 3}, {"top_k": 200_000}, {"top_p": 0.3}, {"top_p": 0.95},
     {"top_p": 0.9999999}, {"min_p": 0.1}, {"typical_p": 0.5}, {"top_k": 20, "top_p": 0.8}, {"top_k": 5, "min_p": 0.2},
     {"top_k": 20, "typical_p": 0.8}, {"top_k": 9, "top_h": 0.5}, {"top_h": 0.4}, {"epsilon_cutoff": 0.02},
-    {"eta_cutoff": 0.02, "top_k": 30}, {"top_k": 2, "temperature": 1e-3}, {"top_k": 7, "epsilon_cutoff": 0.1},
+    {"eta_cutoff": 0.02, "top_k": 30}, {"top_k": 2, "temperature": 1e-3},
+    {"top_k": 4, "temperature": 1e300}, {"top_k": 7, "epsilon_cutoff": 0.1},
 ]  # fmt: skip
 
 
@@ -284,3 +285,38 @@ def test_the_tokens_in_blocks_have_the_same_mass(
         assert torch.equal(inside, padded.gather(1, ids)), name
         for masses in (torch.Tensor.softmax, lambda values, dim: values.double().softmax(dim).cumsum(dim)):
             assert torch.equal(masses(inside, -1), masses(padded, -1).gather(1, ids)), name
+
+
+def plainly_adjusted(logits: torch.Tensor, sampling: Sampling, prompt: list[int], chosen: list[int]) -> torch.Tensor:
+    """Biases and penalties from the whole text, each time anew."""
+    logits, text = logits.clone(), [*prompt, *chosen]
+    for token, bias in sampling.logit_bias.items():
+        logits[token] += bias
+    counts = torch.bincount(torch.tensor(chosen, dtype=torch.long), minlength=len(logits)).float()
+    logits -= sampling.presence_penalty * (counts > 0) + sampling.frequency_penalty * counts
+    penalise(logits, sorted(set(text)), sampling.repetition_penalty)
+    size = sampling.no_repeat_ngram_size
+    for start in range(len(text) + 1 - size if size else 0):
+        if text[start : start + size - 1] == text[len(text) + 1 - size :]:
+            logits[text[start + size - 1]] = -torch.inf
+    return logits
+
+
+@given(st.integers(0, 2**32), st.lists(st.integers(0, 5), max_size=8), st.lists(st.integers(0, 5), max_size=12))
+def test_what_is_kept_of_a_text_is_what_the_whole_text_says(seed: int, prompt: list[int], chosen: list[int]) -> None:
+    sampling = Sampling(
+        logit_bias={5: 0.3, 1: -1.7}, presence_penalty=0.7, frequency_penalty=-0.37, repetition_penalty=1.3,
+        no_repeat_ngram_size=3,
+    )  # fmt: skip
+    logits = torch.randn(2, 6, generator=torch.Generator().manual_seed(seed))
+    logits[0, seed % 6] = -torch.inf
+    sampler = Sampler(sampling, prompt, 6, CPU)
+    for step in range(len(chosen) + 1):
+        other = sampler.fork()
+        other.consume(seed % 6)  # which the first does not see
+        for row, each, text in ((0, sampler, chosen[:step]), (1, other, [*chosen[:step], seed % 6])):
+            adjusted = logits[row].clone()
+            each.adjust(adjusted)
+            assert torch.equal(adjusted, plainly_adjusted(logits[row], sampling, prompt, text))
+        if step < len(chosen):
+            sampler.consume(chosen[step])
