@@ -75,7 +75,7 @@ class Sampler:
         self.processors(logits)
         if self.grammar is not None:
             try:
-                logits.masked_fill_(self.grammar.forbidden(len(logits)).to(logits.device), -torch.inf)
+                logits += self.grammar.forbidden(len(logits)).to(logits.device)
             except ArchetypeError as error:
                 self.error = error
 
