@@ -4,6 +4,7 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -272,7 +273,7 @@ class Scheduler:
 
     def _choose(self, logits: Tensor, requests: list[Request]) -> list[Event]:
         # logits: (requests, V); if their sum is finite, all of them are
-        errors = {} if bool(logits.sum().isfinite()) else self._not_finite(logits, requests)
+        errors = {} if isfinite(logits.sum()) else self._not_finite(logits, requests)
         allowed = logits.index_fill(1, self._suppressed, -torch.inf) if len(self._suppressed) else logits
         tokens = sample(allowed, [request.sampler for request in requests])
         logprobs = logprobs_of(logits, tokens, [request.num_logprobs for request in requests])
