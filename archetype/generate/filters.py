@@ -48,6 +48,19 @@ def _inside(logits: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
     return _blocks(logits).gather(1, blocks[..., None].expand(-1, -1, BLOCK)).flatten(1), blocks
 
 
+def largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the largest numbers of each row (B, V) in descending order, and their columns, as `topk` does."""
+    size = values.shape[-1]
+    if LARGE < size > 4 * count * BLOCK:
+        inside, blocks = _inside(values, _blocks(values).amax(-1).topk(count + 1).indices)
+        best, places = inside.topk(count + 1)
+        if bool((best[:, 1:] < best[:, :-1]).all()):  # of equal numbers, `topk` decides
+            ids = blocks.gather(-1, places // BLOCK) * BLOCK + places % BLOCK
+            return best[:, :-1], ids[:, :-1]
+    best, ids = values.topk(min(count, size))
+    return best, ids
+
+
 def filtered(logits: Tensor, sampling: Sampling) -> Tensor:
     """Return logits (B, V) divided by the temperature, with -inf for tokens that are filtered out."""
     return _kept(_scaled(logits, sampling.temperature), sampling)
@@ -99,7 +112,7 @@ def _nucleus(logits: Tensor, top_p: float) -> Tensor:
 
 def _top_h(logits: Tensor, share: float) -> Tensor:
     # keeps the most likely tokens that hold at most this share of the entropy (Baghaei Potraghloo 2025)
-    top, order = logits.topk(min(MOST_OF_TOP_H, logits.shape[-1]))
+    top, order = largest(logits, MOST_OF_TOP_H)
     logs = top.log_softmax(-1)
     parts = (-logs.exp() * logs).nan_to_num(0.0)
     is_allowed = parts.cumsum(-1) <= share * parts.sum(-1, keepdim=True)

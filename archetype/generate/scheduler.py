@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from archetype.errors import ArchetypeError
+from archetype.generate.filters import largest
 from archetype.generate.finite import check_finite
 from archetype.generate.reader import StepReader, TextReader, reads_by_steps
 from archetype.generate.request import Event, Logprobs, Request
@@ -306,7 +307,7 @@ def logprobs_of(logits: Tensor, tokens: list[int], limits: list[int | None]) -> 
     for row, (token, limit) in enumerate(zip(tokens, limits, strict=True)):
         if limit is not None:
             logs = logits[row].float().log_softmax(-1)
-            values, ids = logs.topk(min(limit, len(logs)))
-            top = zip(ids.tolist(), values.tolist(), strict=True)
+            values, ids = largest(logs[None], limit)
+            top = zip(ids[0].tolist(), values[0].tolist(), strict=True)
             results[row] = Logprobs(float(logs[token]), tuple(top))
     return results

@@ -320,3 +320,14 @@ def test_what_is_kept_of_a_text_is_what_the_whole_text_says(seed: int, prompt: l
             assert torch.equal(adjusted, plainly_adjusted(logits[row], sampling, prompt, text))
         if step < len(chosen):
             sampler.consume(chosen[step])
+
+
+@pytest.mark.parametrize("size", [1, 12, 65, 1000, 4097])
+@pytest.mark.parametrize("count", [0, 1, 5, 12])
+def test_the_largest_are_those_of_topk(size: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filters, "LARGE", 0)
+    for seed in range(20):
+        for name, logits in awkward_logits(size, seed).items():
+            expected = logits.topk(min(count, size))
+            for ours, theirs in zip(filters.largest(logits, count), expected, strict=True):
+                assert torch.equal(ours, theirs), (name, seed)
