@@ -51,7 +51,7 @@ def _inside(logits: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
 def largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the largest numbers of each row (B, V) in descending order, and their columns, as `topk` does."""
     size = values.shape[-1]
-    if LARGE < size > 4 * count * BLOCK:
+    if LARGE < size > 16 * count * BLOCK:
         inside, blocks = _inside(values, _blocks(values).amax(-1).topk(count + 1).indices)
         best, places = inside.topk(count + 1)
         if bool((best[:, 1:] < best[:, :-1]).all()):  # of equal numbers, `topk` decides
