@@ -95,12 +95,12 @@ class Grammar:
         added = OF_BITS.take(np.frombuffer(self._matcher.compute_bitmask(), np.uint8), axis=0).ravel()
         self._seconds += TOKEN_SECONDS + started - time.thread_time()
         self._check()
-        forbidden = np.full(vocab_size, -np.inf, np.float32)
-        count = min(vocab_size, self._num_tokens)
-        forbidden[:count] = added[:count]
+        forbidden = added[: min(vocab_size, self._num_tokens)]
         if forbidden.max() == -np.inf:
             cause = "allows none of this model's tokens at this point"
             raise SpecError(self._compiled.kind, cause, "allow other characters, or use another model")
+        if missing := vocab_size - len(forbidden):
+            forbidden = np.pad(forbidden, (0, missing), constant_values=-np.inf)
         return torch.from_numpy(forbidden)
 
     def consume(self, token: int) -> None:
