@@ -22,13 +22,13 @@ def candidates(logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor | Non
             inside, blocks = _inside(logits, blocks[:, :-1])
             return filtered(inside, sampling), blocks
     scaled = _scaled(logits, sampling.temperature)
-    kept = _kept(scaled, sampling)
-    if size > VERY_LARGE and kept is not scaled:
-        maxima = _blocks(kept).amax(-1)
+    remaining = _kept(scaled, sampling)
+    if size > VERY_LARGE and remaining is not scaled:
+        maxima = _blocks(remaining).amax(-1)
         count = int((maxima > -torch.inf).sum(-1).max())
         if 2 * count * BLOCK < size:
-            return _inside(kept, maxima.topk(count).indices)
-    return kept, None
+            return _inside(remaining, maxima.topk(count).indices)
+    return remaining, None
 
 
 def _needs_all(sampling: Sampling) -> bool:
@@ -104,7 +104,7 @@ def _nucleus(logits: Tensor, top_p: float) -> Tensor:
     least = descending.gather(-1, count - 1)
     unneeded = logits < least
     following = descending.gather(-1, count.clamp(max=logits.shape[-1] - 1))
-    if bool((following == least).any()):  # of equal tokens, the first are kept
+    if bool((following == least).any()):  # of equal tokens, the first are remaining
         tied = logits == least
         unneeded |= tied & (tied.cumsum(-1) > count - (logits > least).sum(-1, keepdim=True))
     return logits.masked_fill(unneeded, -torch.inf)

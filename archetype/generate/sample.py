@@ -128,8 +128,8 @@ def _sample(logits: Tensor, samplers: list[Sampler]) -> list[int]:
         best = logits.numpy().argmax(-1) if logits.device.type == "cpu" else logits.argmax(-1)
         tokens: list[int] = best.tolist()
         return tokens
-    kept, blocks = candidates(logits, sampling)
-    tokens = _draw(kept, samplers).tolist()
+    remaining, blocks = candidates(logits, sampling)
+    tokens = _draw(remaining, samplers).tolist()
     if blocks is not None:
         tokens = [int(ids[token // BLOCK]) * BLOCK + token % BLOCK for ids, token in zip(blocks, tokens, strict=True)]
     return tokens
