@@ -104,7 +104,7 @@ def _nucleus(logits: Tensor, top_p: float) -> Tensor:
     least = descending.gather(-1, count - 1)
     unneeded = logits < least
     following = descending.gather(-1, count.clamp(max=logits.shape[-1] - 1))
-    if bool((following == least).any()):  # of equal tokens, the first are remaining
+    if bool((following == least).any()):  # of equal tokens, the first are kept
         tied = logits == least
         unneeded |= tied & (tied.cumsum(-1) > count - (logits > least).sum(-1, keepdim=True))
     return logits.masked_fill(unneeded, -torch.inf)
