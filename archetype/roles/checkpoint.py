@@ -97,6 +97,10 @@ class CheckpointMixer(ABC):
     def size(self, keys: tuple[str, ...]) -> int | None:
         """Return the value of the first key that is present, for this layer if it is a list; None if all are absent."""
 
+    @property
+    @abstractmethod
+    def number(self) -> int: ...  # index of the layer
+
     @abstractmethod
     def entry(self, key: str) -> Any:
         """Return the value of a key, for this layer if it is a list; None if the key is absent."""

@@ -13,6 +13,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import archetype
+from archetype import spec
+from archetype.errors import CheckpointError
 from archetype.hf.cache import NAME
 from archetype.models.causal import CausalModel
 from archetype.parts.lightning_index.module import LightningIndex
@@ -25,6 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::archetype.errors.UnknownFamily"
 TOP, T = 5, 40
 TEXTS = torch.randint(1, 61, (2, T), generator=torch.Generator().manual_seed(3))
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "rope_theta": 1e4}
+FIVE = {"num_hidden_layers": 5}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek": ("deepseek_v32", {}),
     "deepseek, yarn": ("deepseek_v32", {"rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 0.3}}),
@@ -33,6 +36,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek, biases": ("deepseek_v32", {"attention_bias": True, "rms_norm_eps": 1e-2}),
     "glm": ("glm_moe_dsa", {}),
     "glm, yarn": ("glm_moe_dsa", {"rope_parameters": YARN}),
+    "glm, shared": ("glm_moe_dsa", FIVE | {"indexer_types": ["full", "shared", "full", "shared", "shared"]}),
+    "glm, a pattern": ("glm_moe_dsa", FIVE | {"index_topk_pattern": "FFSSF", "first_k_dense_replace": 4}),
+    "glm, a period": ("glm_moe_dsa", FIVE | {"index_topk_freq": 2, "index_skip_topk_offset": 2}),
 }
 
 
@@ -92,6 +98,76 @@ def test_the_logits_agree_where_keys_are_left_out(variant: str, tmp_path: Path) 
         assert distance(ours_in_steps(ours, cuts), expected) < EXACT
 
 
+@pytest.mark.parametrize("variant", ["glm, a pattern", "glm, a period", "glm"])
+@torch.no_grad()
+def test_layers_share_as_the_keys_say_where_no_list_names_them(variant: str, tmp_path: Path) -> None:
+    theirs, ours = written(variant, tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    types = values.pop("indexer_types")
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    again = read(tmp_path)
+    assert again.spec == ours.spec
+    assert isinstance(again.spec, spec.Decoder)
+    mixers = [layer.mixer for layer in again.spec.layers]
+    shares = [
+        isinstance(one, spec.LatentAttention) and one.source(place) is not None for place, one in enumerate(mixers)
+    ]
+    assert shares == [one == "shared" for one in types]
+    assert distance(again(TEXTS).logits, theirs(TEXTS).logits) < EXACT
+
+
+@pytest.mark.parametrize("variant", ["deepseek", "glm"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        {"head_dim": 12},  # GLM-5.2 says 192, where 64 features rotate
+        {"rope_interleave": False},
+        {"indexer_rope_interleave": False},
+        {"index_share_for_mtp_iteration": True},
+        {"layer_types": 2 * ["deepseek_sparse_attention"]},
+        {"num_nextn_predict_layers": 1},
+        {"moe_router_dtype": "float32"},
+    ],
+    ids=lambda key: next(iter(key)),
+)
+@torch.no_grad()
+def test_keys_of_published_files_change_here_what_they_change_there(
+    variant: str, key: dict[str, Any], tmp_path: Path
+) -> None:
+    theirs, ours = written(variant, tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(values | key))
+    again = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    assert torch.equal(again(TEXTS).logits, theirs(TEXTS).logits)
+    assert torch.equal(read(tmp_path)(TEXTS).logits, ours(TEXTS).logits)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "the first layer shares": ({"indexer_types": ["shared", "full", "full", "full", "full"]}, "which is absent"),
+    "a layer with tensors shares": (
+        {"indexer_types": ["full", "shared", "full", "full", "shared"]},
+        r"layers\.1: needs an index in a layer that shares the index of another",
+    ),
+    "a layer without tensors does not share": (
+        {"indexer_types": ["full", "full", "full", "full", "shared"]}, r"layers\.2: needs a mixer without index\.q",
+    ),
+    "an unknown word": ({"indexer_types": 5 * ["none"]}, "does not say whether layer 0 shares an index"),
+    "other sizes": ({"index_n_heads": 7}, "an index with other sizes than its keys name"),
+    "another kind of layer": ({"layer_types": 5 * ["full_attention"]}, "an index in a layer of the kind 'full_"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_the_class_would_read_otherwise_is_refused(case: str, tmp_path: Path) -> None:
+    changes, message = REFUSED[case]
+    written("glm, a period", tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    assert values["indexer_types"] == ["full", "full", "shared", "full", "shared"]
+    (tmp_path / "config.json").write_text(json.dumps(values | changes))
+    with pytest.raises(CheckpointError, match=message):
+        archetype.load(tmp_path)
+
+
 def halves(model: CausalModel) -> None:
     for index in indexes(model):
         assert index.rotary is not None
@@ -123,7 +199,7 @@ def no_norm(model: CausalModel) -> None:
 def other_eps(model: CausalModel) -> None:
     for index in indexes(model):
         assert index.k_norm is not None
-        index.k_norm.eps = 1e-1
+        index.k_norm.eps = 1e-1  # type: ignore[assignment]
 
 
 CONTROLS: dict[str, Callable[[CausalModel], None]] = {

@@ -204,6 +204,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
         ("lfm2", "lfm2_moe", "lfm3"),
         FamilyQuirks(sigmoid=True, renames=((r"(.*\.)embedding_norm\.(.*)", r"\1final_norm.\2"),)),
     ),
+    "sarvam_moe": FamilyQuirks(fused_order="qkv"),
     "codegen": FamilyQuirks(interleaved=True, fused_order="qvk_per_quarter"),
     "cohere2": FamilyQuirks(interleaved=True, full_layers_without_rope=True),
     "cohere2_moe": FamilyQuirks(
