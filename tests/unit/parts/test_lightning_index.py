@@ -12,9 +12,11 @@ import archetype
 from archetype import spec
 from archetype.cost import total_parameters
 from archetype.errors import SpecError
+from archetype.estimate.memory import MemoryCost
 from archetype.estimate.report import cost_report
 from archetype.generate.step import DecodeStep
 from archetype.models.causal import CausalModel
+from archetype.models.cost import model_cost
 from archetype.nn.cache import State
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
@@ -22,6 +24,7 @@ from archetype.nn.selection import Choice, IndexedKVCache
 from archetype.parts.attention.module import Attention
 from archetype.parts.latent_attention.module import LatentAttention
 from archetype.parts.lightning_index.module import LightningIndex, best_keys
+from archetype.training.block_execution import recompute_blocks
 from tests.helpers.kernels import kernels
 from tests.helpers.passes import forward_step
 from tests.helpers.specs import INDEX, LATENT, attending, block, decoder, experts, mixed
@@ -410,6 +413,25 @@ def test_a_shared_index_learns_from_its_own_layer_alone(mixer: str) -> None:
     assert reached == {name for name in names if ".index." in name}
     assert [block.mixer.adds_to_loss for block in built.spec.layers] == [True, False, True, False]
     assert spec.parse(built.spec.dump()) == built.spec
+
+
+@pytest.mark.parametrize("mixer", ["attention", "latent, low rank"])
+def test_recomputed_blocks_share_the_same_keys(mixer: str) -> None:
+    gradients = []
+    for recompute in ("none", "blocks", 2):
+        built = shared(MIXERS[mixer], torch.float32).requires_grad_(True)
+        recompute_blocks(built, recompute)  # type: ignore[arg-type]
+        main, own = loss_of(built, tokens())
+        assert own is not None
+        (main + own).backward()
+        gradients.append({name: parameter.grad for name, parameter in built.named_parameters()})
+    for other in gradients[1:]:
+        assert all(torch.equal(gradient, other[name]) for name, gradient in gradients[0].items())
+    inputs = [
+        MemoryCost(model_cost(sharing(MIXERS[mixer], *sources)), "float32").saved_activations(3, 20).block_inputs
+        for sources in ((None, -1, None, 0), 4 * [None])
+    ]
+    assert inputs[0] - inputs[1] == 3 * 20 * 20  # the mask of the first layer
 
 
 SHARED_REFUSALS = [
