@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -234,3 +234,30 @@ def test_the_folder_is_written_back_tensor_by_tensor(variant: str, tmp_path: Pat
     values = [json.loads((tmp_path / name / "config.json").read_text()) for name in ("theirs", "back")]
     differing = {key for key in values[0] | values[1] if values[0].get(key) != values[1].get(key)}
     assert differing <= {"transformers_version"}
+
+
+@torch.no_grad()
+def test_a_folder_in_fp8_whose_list_of_exceptions_misspells_the_index_is_read(tmp_path: Path) -> None:
+    """GLM-5-FP8 names `indexers_proj`; which tensors are in FP8 is told by their scales."""
+    written("glm, shared", tmp_path / "plain")
+    (tmp_path / "fp8").mkdir()
+    stored, plain = {}, load_file(tmp_path / "plain" / "model.safetensors")
+    for name, tensor in plain.items():
+        if tensor.ndim != 2 or name.endswith(("embed_tokens.weight", "lm_head.weight", "gate.weight", "s_proj.weight")):
+            stored[name] = tensor
+            continue
+        scale = tensor.abs().max() / 448.0
+        stored[name] = (tensor / scale).to(torch.float8_e4m3fn)
+        stored[f"{name}_scale_inv"] = scale.view(1, 1)
+        plain[name] = stored[name].float() * scale
+    assert "model.layers.0.self_attn.indexer.weights_proj.weight_scale_inv" not in stored
+    assert "model.layers.0.self_attn.indexer.wk.weight_scale_inv" in stored
+    exceptions = ["lm_head", "model.embed_tokens", "model.layers.0.self_attn.indexers_proj"]
+    method = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+    values = json.loads((tmp_path / "plain" / "config.json").read_text())
+    values["quantization_config"] = method | {"modules_to_not_convert": exceptions}
+    (tmp_path / "fp8" / "config.json").write_text(json.dumps(values))
+    save_file(stored, tmp_path / "fp8" / "model.safetensors", metadata={"format": "pt"})
+    save_file(plain, tmp_path / "plain" / "model.safetensors", metadata={"format": "pt"})
+    ours, theirs = (archetype.load(tmp_path / name, dtype="float32").model for name in ("fp8", "plain"))
+    assert distance(ours(TEXTS).logits, theirs(TEXTS).logits) < EXACT
