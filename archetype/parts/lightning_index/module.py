@@ -102,7 +102,9 @@ class LightningIndex(KeySelector):
     ) -> Float[Tensor, "B T S"]:
         heads, size = self.spec.num_heads, self.spec.head_dim
         q = self._rotated(self.q(queries).unflatten(-1, (heads, size)).transpose(1, 2), context)  # (B, H, T, P)
-        products = q.flatten(1, 2) @ keys[:, 0].transpose(1, 2)  # (B, HT, S)
+        # in float32, as the published kernels accumulate: rounded products would select other keys
+        queries, keys = at_least_float32(q.flatten(1, 2)), at_least_float32(keys[:, 0])
+        products = queries @ keys.transpose(1, 2)  # (B, HT, S)
         relevances = at_least_float32(products).relu().unflatten(1, (heads, -1))  # (B, H, T, S)
         weights = at_least_float32(self.weights(x)).transpose(1, 2)[..., None] / math.sqrt(heads * size)  # (B, H, T, 1)
         scores: Tensor = (weights * relevances).sum(1)

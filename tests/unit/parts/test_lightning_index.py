@@ -172,6 +172,20 @@ def test_each_query_sees_its_best_keys(position: dict[str, Any] | None) -> None:
             assert distance(together[row], naive(module, x[row])) < 1e-12  # type: ignore[operator]
 
 
+def test_products_of_bfloat16_are_not_rounded() -> None:
+    index = randomize(LightningIndex(spec.LightningIndex.parse(INDEX), Place(D), D)).requires_grad_(False)
+    x = torch.randn(1, 64, D, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    context = ForwardContext.of(x)
+    index = index.to(torch.bfloat16)
+    q = index._rotated(index.q(x).unflatten(-1, (3, 4)).transpose(1, 2), context)
+    keys = index._keys(x, context)
+    weights = index.weights(x).float().transpose(1, 2)[..., None] / math.sqrt(3 * 4)
+    exact = (weights * (q.double() @ keys.double().transpose(2, 3)).relu()).sum(1)
+    assert distance(index._scores(x, x, keys, context).double(), exact) < 1e-6
+    rounded = (weights * (q @ keys.transpose(2, 3)).relu()).sum(1)
+    assert distance(rounded.double(), exact) > 1e-4
+
+
 def test_of_equal_scores_the_first_keys_are_chosen_whatever_follows() -> None:
     scores = torch.tensor([[[0.0, -0.0, 2.0, 0.0, -1.0, 0.0]]])
     for length in range(4, 7):
