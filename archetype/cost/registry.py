@@ -264,6 +264,11 @@ class SelectionCost(PartCost, ABC):
         leaves_out = self.most_keys(work.length) < work.length
         return leaves_out * work.tokens * work.length * work.itemsize
 
+    def left_activations(self, work: TrainingWork) -> int:
+        """Return the bytes of the mask published for later layers; none if all keys are chosen."""
+        leaves_out = self.most_keys(work.length) < work.length
+        return leaves_out * work.tokens * work.length
+
     def most_keys(self, length: int) -> int:
         """Return the largest number of keys that a query attends to in a sequence of `length` tokens."""
         return length

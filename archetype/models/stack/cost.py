@@ -85,12 +85,15 @@ class StackCost:
 
     @cached_property
     def sharing(self) -> dict[str, dict[int, int]]:
-        """For each layer that uses another layer's weights or keys, the index of that other layer."""
+        """For each layer that uses another layer's weights, keys or index, that other layer."""
         layers = list(enumerate(self.stack.layers))
-        sources = {
+        sources: dict[str, dict[int, int | None]] = {
             "weights": {layer: block.weights_of for layer, block in layers},
-            "keys": {layer: block.mixer.source(layer) for layer, block in layers},
+            "keys": {},
+            "index": {},
         }
+        for layer, block in layers:
+            sources.setdefault(block.mixer.source_name, {})[layer] = block.mixer.source(layer)
         return {
             name: {layer: source for layer, source in source_of.items() if source is not None}
             for name, source_of in sources.items()

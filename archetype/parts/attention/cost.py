@@ -132,7 +132,9 @@ class AttentionCost(MixerCost):
         return {**of_position, **(self.index.shared_activations(work) if self.index else {})}
 
     def left_activations(self, work: TrainingWork) -> int:
-        """Return the bytes of keys and values published for later layers."""
+        """Return the bytes of keys and values, or of the keys selected by an index, published for later layers."""
+        if self.index is not None:
+            return self.index.left_activations(work)
         return 2 * work.tokens * self.kv_features.value * work.itemsize
 
     def _qk_norms(self) -> tuple[NormCost, NormCost]:

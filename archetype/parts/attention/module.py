@@ -88,7 +88,7 @@ class Attention(MultiHeadProjection):
 
     def keys(self, x: Vectors, context: ForwardContext, cache: LayerState | None) -> Keys:
         """Return rotated keys and values to attend to, from the cache if there is one. Publish them to later layers."""
-        if (source := self.spec.source(context.layer)) is not None:
+        if self.spec.keys_from is not None and (source := self.spec.source(context.layer)) is not None:
             left: Keys = context.left_by(source)  # already rotated, and cached if there is a cache
             return (
                 left
@@ -108,7 +108,8 @@ class Attention(MultiHeadProjection):
             if context.rows is not None:  # context parallelism: T positions here, S in all
                 k, v = map(context.rows.shares.gather, (k, v))
             keys = Keys(k, v)
-        context.leave(keys)
+        if self.index is None:  # an index publishes the keys that it selects
+            context.leave(keys)
         return keys
 
     def choose(self, q: Heads, keys: Keys, x: Vectors, context: ForwardContext, cache: LayerState | None) -> Choice:

@@ -97,6 +97,10 @@ class LatentAttentionCost(MixerCost):
             return saved + tokens * part.num_heads * (width + part.v_head_dim) * work.itemsize
         return saved + tokens * part.num_heads * ((4 * width + part.v_head_dim) * work.itemsize + FLOAT32)
 
+    def left_activations(self, work: TrainingWork) -> int:
+        """Return the bytes of the keys selected by an index, published for later layers."""
+        return 0 if self.index is None else self.index.left_activations(work)
+
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
         position, num_heads, rotary_dim = self.part.position, self.part.num_heads, self.part.qk_rope_head_dim
         of_position = PositionCost.of(position, self.d).shared_activations(num_heads, rotary_dim, work)
